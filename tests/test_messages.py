@@ -106,6 +106,7 @@ iceberg prune --kms file:{ring} {metadata.json}
 iceberg expire --kms file:{ring} {metadata.json} --yes
 iceberg repair --kms file:{ring} {metadata.json}
 iceberg remove-orphans --kms file:{ring} {metadata.json} --yes
+iceberg purge --kms file:{ring} {metadata.json} --yes
 iceberg verify --kms file:{ring} {metadata.json}
 iceberg keys {metadata.json} --key-store {store}
 iceberg tree --kms file:{ring} {metadata.json}

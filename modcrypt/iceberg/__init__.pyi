@@ -18,6 +18,8 @@ from modcrypt.iceberg.rotate.manifest_repair import repair_manifests as repair_m
 from modcrypt.iceberg.rotate.orphan_removal import RemovedOrphans as RemovedOrphans
 from modcrypt.iceberg.rotate.orphan_removal import remove_orphan_files as remove_orphan_files
 from modcrypt.iceberg.rotate.policy_change import set_policy as set_policy
+from modcrypt.iceberg.rotate.purge import Purged as Purged
+from modcrypt.iceberg.rotate.purge import purge_table as purge_table
 from modcrypt.iceberg.rotate.rotation_report import TableRotation as TableRotation
 from modcrypt.iceberg.rotate.table_rotation import rotate_table as rotate_table
 from modcrypt.iceberg.tables.catalogs import load_table as load_table

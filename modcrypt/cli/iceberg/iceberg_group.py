@@ -11,7 +11,7 @@ import cloup
 
 from modcrypt.cli.iceberg.iceberg_examine import tree, verify
 from modcrypt.cli.iceberg.iceberg_policy import policy
-from modcrypt.cli.iceberg.iceberg_repair import remove_orphans, repair
+from modcrypt.cli.iceberg.iceberg_repair import purge, remove_orphans, repair
 from modcrypt.cli.iceberg.iceberg_rotation import expire, prune, rotate
 from modcrypt.cli.iceberg.iceberg_sealing import seal
 from modcrypt.cli.iceberg.iceberg_writing import append, create, encrypt
@@ -265,6 +265,6 @@ def _print_table(kinds: pa.Schema, batches: Iterator[pa.RecordBatch], count: int
 
 for _command in (
     create, append, encrypt, policy, rotate, prune, expire, repair, remove_orphans, verify, tree,
-    seal,
+    seal, purge,
 ):  # fmt: skip
     iceberg.add_command(_command)

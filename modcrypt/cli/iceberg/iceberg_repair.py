@@ -1,13 +1,16 @@
-"""`modcrypt iceberg repair` and `remove-orphans`: damaged tables, and files nothing reaches."""
+"""`modcrypt iceberg repair`, `remove-orphans` and `purge`: damaged tables, and unneeded files."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
 
+from modcrypt.cli.iceberg.iceberg_rotation import print_expiry
 from modcrypt.cli.options.iceberg_options import (
+    Age,
     open_changing_table,
     open_selected_table,
     table_argument,
@@ -29,7 +32,13 @@ Examples: what can be restored; restore it, and drop the snapshots that cannot b
 _ORPHANS_EXAMPLE = """\b
 Examples: list orphan files of three days or more; remove those of a week or more
   modcrypt iceberg remove-orphans --kms file:lake.keyring --dry-run lake/orders
-  modcrypt iceberg remove-orphans --kms file:lake.keyring --older-than 7 --yes lake/orders"""
+  modcrypt iceberg remove-orphans --kms file:lake.keyring --older-than 7d --yes lake/orders"""
+
+
+_PURGE_EXAMPLE = """\b
+Examples: what would be deleted; delete the table
+  modcrypt iceberg purge --kms file:lake.keyring --dry-run lake/orders
+  modcrypt iceberg purge --kms file:lake.keyring --yes lake/orders"""
 
 
 @cloup.command(epilog=_REPAIR_EXAMPLE)
@@ -125,23 +134,36 @@ def _print_manifests(done: RepairedManifests | None) -> None:
 @table_argument
 @click.option(
     "--older-than",
-    metavar="DAYS",
-    type=click.FloatRange(min=0),
-    default=3,
+    metavar="AGE",
+    type=Age(days=True),
+    default="3d",
     show_default=True,
-    help="Minimum age of a file; a younger one may belong to a commit under way.",
+    help="Minimum age of a file, such as 7d or 12h; a younger one may belong to a running commit.",
+)
+@click.option(
+    "--foreign",
+    is_flag=True,
+    help="Also remove files that are not encrypted, which another program may have put there.",
 )
 @dry_run_option
 @click.option("--yes", is_flag=True, help="Remove the files, which nothing can restore.")
 @table_options
 @lines_option
 def remove_orphans(
-    *, where: str, older_than: float, dry_run: bool, yes: bool, as_json: bool, **options: Any
+    *,
+    where: str,
+    older_than: timedelta,
+    foreign: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Remove files in the table's folder that no snapshot reaches.
 
     Interrupted writes leave them behind. No metadata.json is removed, nor a file in the folder of
-    another table. The exit code is 1 if a file could not be removed.
+    another table, nor anything of a table whose property gc.enabled is false. The exit code is 1 if
+    a file could not be removed.
     """
     from modcrypt.iceberg import remove_orphan_files
 
@@ -150,17 +172,72 @@ def remove_orphans(
             "remove-orphans deletes files; use --dry-run to list them, or --yes to delete them"
         )
     target = open_selected_table(where, options)
-    done = remove_orphan_files(target, older_than_days=older_than, dry_run=dry_run)
+    days = older_than / timedelta(days=1)
+    done = remove_orphan_files(target, older_than_days=days, foreign=foreign, dry_run=dry_run)
     if as_json:
         print_json("iceberg.remove-orphans", done.fields())
         return int(bool(done.left))
     for file in done.files if dry_run else ():
         print_line(printable(f"orphan {file.path}"))
     for path in done.kept:
-        print_line(printable(f"kept {path}"))
+        print_line(printable(f"kept {path} (rule {done.rules[path]})"))
     for location in done.left:
         print_line(printable(f"could not be removed {location}"))
     verb = "would be removed" if dry_run else "removed"
     count = format_count(len(done.files) - len(done.left), "file")
     print_line(f"{count} ({done.size:,} bytes) {verb}; {format_count(done.young, 'younger file')}")
+    return int(bool(done.left))
+
+
+# --- purge ---------------------------------------------------------------------------------------
+
+
+@cloup.command(epilog=_PURGE_EXAMPLE)
+@table_argument
+@click.option(
+    "--unregistered",
+    is_flag=True,
+    help="No catalog has TABLE any more, which is the path of its last metadata.json: resume a "
+    "purge of a catalog's table that was interrupted.",
+)
+@dry_run_option
+@click.option("--yes", is_flag=True, help="Delete the table, which nothing can restore.")
+@table_options
+@sign_options
+@lines_option
+def purge(
+    *,
+    where: str,
+    unregistered: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Drop the table from its catalog, and delete its files and its KEKs in the key store.
+
+    The purges of Spark and of REST servers leave the data files of encrypted tables behind. Files
+    that the rules for expire keep stay, and so do seals and orphan files. The master key stays in
+    the key service. If this command is interrupted, run it again; for a table of a catalog, with
+    --unregistered and the metadata.json that it prints first. The exit code is 1 if something could
+    not be deleted.
+    """
+    from modcrypt.iceberg import purge_table
+
+    if dry_run == yes:
+        raise click.UsageError(
+            "purge deletes the table, which nothing can restore; use --dry-run to preview it, or "
+            "--yes to delete it"
+        )
+    target = open_changing_table(where, options, dry_run=dry_run)
+    if not dry_run:
+        place = printable(target.place.full_name)
+        click.echo(f"modcrypt: purging {place}", err=True)
+    done = purge_table(target, unregistered=unregistered, dry_run=dry_run)
+    if as_json:
+        print_json("iceberg.purge", done.fields())
+    else:
+        print_expiry(done.deleted)
+        if done.master_key_id is not None:
+            print_line(printable(f"the master key {done.master_key_id} stays in the key service"))
     return int(bool(done.left))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import cloup
 
 from modcrypt.cli.options.iceberg_options import (
+    Age,
     note_missing_seal,
     open_catalog,
     open_changing_table,
@@ -47,9 +49,11 @@ Example:
   modcrypt iceberg prune --kms file:lake.keyring --dry-run lake/orders"""
 
 _EXPIRE_EXAMPLE = """\b
-Examples: what would be lost; expire all but the current snapshot and one more
+Examples: what would be lost; expire all but the current snapshot and one more; all but the
+snapshots of a week, and the last 9
   modcrypt iceberg expire --kms file:lake.keyring --dry-run lake/orders
-  modcrypt iceberg expire --kms file:lake.keyring --keep 8744736658442914487 --yes lake/orders"""
+  modcrypt iceberg expire --kms file:lake.keyring --keep 8744736658442914487 --yes lake/orders
+  modcrypt iceberg expire --kms file:lake.keyring --older-than 7d --keep-last 9 --yes lake/orders"""
 
 # --- rotate --------------------------------------------------------------------------------------
 
@@ -244,9 +248,24 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     "after a rollback, name the newest snapshot to keep. Repeatable.",
 )
 @click.option(
+    "--older-than",
+    metavar="AGE",
+    type=Age(),
+    help="Keep snapshots that are younger, such as 7d or 12h. Default: the table property "
+    "history.expire.max-snapshot-age-ms; without it 5 days with --keep-last, else none.",
+)
+@click.option(
+    "--keep-last",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Keep at least the last N snapshots of each branch. Default: the table property "
+    "history.expire.min-snapshots-to-keep, else 1.",
+)
+@click.option(
     "--drop-refs",
     is_flag=True,
-    help="Drop branches and tags that name other snapshots, instead of keeping their snapshots.",
+    help="Drop branches and tags that name other snapshots, and staged snapshots, instead of "
+    "keeping their snapshots.",
 )
 @dry_run_option
 @click.option("--yes", is_flag=True, help="Expire the history, which nothing can restore.")
@@ -257,6 +276,8 @@ def expire(
     *,
     where: str,
     keep: tuple[int, ...],
+    older_than: timedelta | None,
+    keep_last: int | None,
     drop_refs: bool,
     dry_run: bool,
     yes: bool,
@@ -264,6 +285,9 @@ def expire(
     **options: Any,
 ) -> int:
     """Drop old snapshots, and the files that only they need.
+
+    Settings of branches and tags apply, as in Iceberg's Java. Staged snapshots are kept. A table
+    whose property gc.enabled is false is refused.
 
     Older metadata.json files named by metadata logs are deleted, too. Afterwards keys from before
     a rotation open nothing, except copies made elsewhere. The commit comes first: the table stays
@@ -279,11 +303,14 @@ def expire(
             "--yes to delete it"
         )
     target = open_changing_table(where, options, dry_run=dry_run)
-    done = expire_history(target, keep=keep, force=drop_refs, dry_run=dry_run)
+    done = expire_history(
+        target, keep=keep, older_than=older_than, keep_last=keep_last, force=drop_refs,
+        dry_run=dry_run,
+    )  # fmt: skip
     if as_json:
         print_json("iceberg.expire", done.fields())
     else:
-        _print_expiry(done)
+        print_expiry(done)
     return int(bool(done.left))
 
 
@@ -294,7 +321,7 @@ _EXPIRED = (
 )  # fmt: skip
 
 
-def _print_expiry(done: Expired) -> None:
+def print_expiry(done: Expired) -> None:
     """Print what is dropped; in a dry run every item on a line of its own."""
     for id_, why in done.kept.items():
         print_line(printable(f"keeps snapshot {id_} ({why})"))
@@ -305,7 +332,8 @@ def _print_expiry(done: Expired) -> None:
     if done.dry_run:
         for noun, names in counts:
             _print_each(f"drops {noun}", names)
-    _print_each("kept, unreadable or not named by a log", done.unreadable)
+    for name in done.unreadable:
+        print_line(printable(f"kept {name} (rule {done.rules[name]})"))
     _print_each("could not be deleted", done.left)
     totals = ", ".join(format_count(len(names), noun) for noun, names in counts if names)
     print_line(f"{'would drop' if done.dry_run else 'dropped'}: {totals or 'nothing'}")

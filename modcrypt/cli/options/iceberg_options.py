@@ -7,6 +7,7 @@ import os
 import re
 import urllib.parse
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -205,6 +206,31 @@ def open_key_store(path: str | None, *, create: bool = False) -> KeyStore | None
 
     kind = SqliteKeyStore if path.endswith((".db", ".sqlite", ".sqlite3")) else FileKeyStore
     return kind.create(path) if create and not os.path.exists(path) else kind(path)
+
+
+_AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([dhm])")
+
+_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
+
+
+class Age(click.ParamType[timedelta]):
+    """An age such as `7d`, `12h` or `30m`; with `days`, also a number of days."""
+
+    name = "age"
+
+    def __init__(self, *, days: bool = False) -> None:
+        self._days = days
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """Return the age."""
+        if isinstance(value, timedelta):
+            return value
+        match = _AGE.fullmatch(f"{value}d" if self._days and value[-1:].isdigit() else value)
+        if match is None:
+            self.fail(f"{value!r} is not an age such as 7d, 12h or 30m", param, ctx)
+        return timedelta(**{_UNITS[match[2]]: float(match[1])})
 
 
 def parse_snapshot(text: str | None) -> int | str | None:

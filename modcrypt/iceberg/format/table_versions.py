@@ -20,19 +20,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from modcrypt.errors import CommitConflictError, FormatError, LimitError, ModcryptError
+from modcrypt.iceberg.format.deletion import HINT, METADATA, remove_new
 from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.iceberg.format.table_metadata import MAX_METADATA, TableMetadata
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 
-METADATA = re.compile(r".*\.metadata\.json(\.gz)?", re.DOTALL)
-"""Pattern of names of metadata.json files, compressed or not."""
-
 _FOLDER_NAME = re.compile(r"v(0|[1-9][0-9]{0,17})(?:\.gz)?\.metadata\.json")
 _CATALOG_NAME = re.compile(r"([0-9]{1,18})-[0-9a-fA-F-]{36}(?:\.gz)?\.metadata\.json")
-
-HINT = "version-hint.text"
 
 MAX_RATIO, ALWAYS_READ = 32, 16 << 20
 """Maximum expansion of a compressed metadata.json, and decompressed bytes that any may have."""
@@ -195,7 +191,7 @@ class FolderVersions:
         if logged in log:
             return
         if any(number == entry for entry, _ in log):
-            place.remove()
+            remove_new(place)
             raise _conflict(base)
         raise OSError(
             errno.ESTALE, "others committed so fast that this commit may be lost", place.path
@@ -210,7 +206,7 @@ class FolderVersions:
 def write_hint(hint: Place, number: int) -> None:
     """Write `version-hint.text`; replace a symbolic link in its place rather than follow it."""
     if hint.filesystem is None and os.path.islink(hint.path):
-        hint.remove()
+        remove_new(hint)  # the link; the file that it leads to stays
     with open_sink_at(hint) as sink:
         sink.append(str(number).encode())
 

@@ -27,7 +27,7 @@ file is deleted only if all of these conditions hold:
 
 A job may also remove files that it has just written under its own names, subject to 6: files with
 `NewFiles`, and a metadata.json of a failed commit through the object for the table's
-versions.
+versions. Nothing is deleted from a table whose property `gc.enabled` is not true, see `check_gc`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from modcrypt.errors import FormatError, IntegrityError
+from modcrypt.iceberg.format.deletion import JOBS, Rule, is_protected
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.manifests import FileEntry
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
@@ -55,9 +56,9 @@ from modcrypt.iceberg.read.inventory import (
     read_manifests,
 )
 from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.iceberg.rotate.retention import is_staged
 from modcrypt.iceberg.verify.manifest_checks import check_table
 from modcrypt.iceberg.verify.table_findings import TableReport
-from modcrypt.iceberg.write.removal import JOBS, is_protected
 from modcrypt.io.folders import symbolic_link_error
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
@@ -106,30 +107,35 @@ class DeletionRule:
                 self._paths[location] = self.locations.key(location)
         return self._paths[location]
 
-    def frees(self, location: str, *, current: bool) -> bool:
-        """Return whether a data or delete file, a manifest or manifest list may be deleted.
+    def keeps(self, location: str, *, current: bool) -> Rule | None:
+        """Return the rule that keeps a data or delete file, a manifest or manifest list, or None.
 
         The location must come from a decrypted manifest, manifest list or snapshot. `current` is
         true if the current version leads to the file, not only an older one.
         """
         path = self.path(location)
         if path is None or not (current or self._is_own(path)):
-            return False
-        return self._may_go(location, path)
+            return Rule.OUTSIDE
+        return self._keeps(location, path)
 
-    def frees_statistics(self, location: str) -> bool:
-        """Return whether a statistics file that a vouched-for version names may be deleted.
+    def keeps_statistics(self, location: str) -> Rule | None:
+        """Return the rule that keeps a statistics file that a vouched-for version names, or None.
 
         Raise OSError if the file does not exist or cannot be read.
         """
         path = self.path(location)
-        if path is None or not self._is_own(path) or not self._may_go(location, path):
-            return False
+        if path is None or not self._is_own(path):
+            return Rule.OUTSIDE
+        if (rule := self._keeps(location, path)) is not None:
+            return rule
         place = self.locations.place(location)
-        if place.name.casefold() in self.kept_statistics or place.is_linked:
-            return False
+        if place.name.casefold() in self.kept_statistics:
+            return Rule.NEEDED
+        if place.is_linked:
+            return Rule.LINKED
         with open_source_at(place) as source:
-            return source.read_at(0, min(len(_PUFFIN), source.size)) == _PUFFIN
+            is_puffin = source.read_at(0, min(len(_PUFFIN), source.size)) == _PUFFIN
+        return None if is_puffin else Rule.FOREIGN
 
     def owns(self, location: str) -> bool:
         """Return whether a location is in the table's own folder, and not in another table's.
@@ -149,12 +155,15 @@ class DeletionRule:
             raise symbolic_link_error(place.path, place.root)
         return self._is_own(path) and not self._is_of_other_table(place)
 
-    def _may_go(self, location: str, path: str) -> bool:
-        """Return whether a file is not needed and of a kind that may be deleted."""
+    def _keeps(self, location: str, path: str) -> Rule | None:
+        """Return the rule that keeps a file that is needed or of a kind that may not be deleted."""
+        if path in self.needed:
+            return Rule.NEEDED
         store = self.store is not None and path.startswith(self.store)  # with SQLite's journals
-        if path in self.needed or store or is_protected(path):
-            return False
-        return not self._is_of_other_table(self.locations.place(location))
+        if store or is_protected(path):
+            return Rule.PROTECTED
+        is_foreign = self._is_of_other_table(self.locations.place(location))
+        return Rule.OTHER_TABLE if is_foreign else None
 
     def _is_own(self, path: str) -> bool:
         return path.startswith(posixpath.join(self.own.path, ""))
@@ -232,7 +241,8 @@ def check_newest_stay(
     IntegrityError if a dropped snapshot is newer, or the newest kept one is in the folder of
     another table.
     """
-    newest = max(kept, key=lambda snapshot: snapshot.sequence_number, default=None)
+    states = [snapshot for snapshot in kept if not is_staged(snapshot)] or kept
+    newest = max(states, key=lambda snapshot: snapshot.sequence_number, default=None)
     if newest is not None and newest.id in named:
         return
     own = newest is None or rule.owns(newest.manifest_list)
@@ -256,7 +266,12 @@ def _newer_error(
         if own
         else ("but the newest kept one is in the folder of another table", "was moved")
     )
+    if is_staged(snapshot):
+        return IntegrityError(
+            f"{what}and nothing can restore its staged rows: publish them, or pass "
+            f"keep=[{newest.id}], the newest kept snapshot, to lose them (rule {Rule.NEWEST})"
+        )
     return IntegrityError(
         f"{what}{why}: metadata.json was replaced or altered. If the table {unless} on purpose, "
-        f"pass keep=[{newest.id}], the newest kept snapshot"
+        f"pass keep=[{newest.id}], the newest kept snapshot (rule {Rule.NEWEST})"
     )

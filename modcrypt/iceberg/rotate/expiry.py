@@ -14,26 +14,28 @@ The rule in `deletion_rule` decides which of them may be deleted.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 from modcrypt.errors import ModcryptError
+from modcrypt.iceberg.format.deletion import JOBS, Rule, check_gc, remove_files
 from modcrypt.iceberg.format.table_metadata import STATISTICS, Snapshot, TableMetadata
-from modcrypt.iceberg.format.table_versions import HINT, is_later, version_number, write_hint
+from modcrypt.iceberg.format.table_versions import is_later
 from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.read.inventory import Inventory, Keys, take_inventory
+from modcrypt.iceberg.read.vouched_versions import check_lasting, metadata_files, vouched_versions
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule, check_newest_stay
-from modcrypt.iceberg.rotate.key_pruning import retired_keks, used_keys
+from modcrypt.iceberg.rotate.key_pruning import own_keks, retired_keks, used_keys
+from modcrypt.iceberg.rotate.retention import Kept, Retention
 from modcrypt.iceberg.rotate.rotation_report import latest, logged_versions
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.tables.vouched_versions import check_lasting, metadata_files, vouched_versions
 from modcrypt.iceberg.write.commit import commit
-from modcrypt.iceberg.write.removal import JOBS, remove_files
+from modcrypt.iceberg.write.removed_versions import update_hint
 from modcrypt.io.places import Place
-from modcrypt.io.sources import open_source_at
 from modcrypt.report.json_fields import json_fields
 
 
@@ -55,6 +57,7 @@ class Expired:
         unreadable: Locations of manifest lists and manifests that cannot be decrypted or located,
             of metadata.json files that no log vouches for, and of other files that the deletion
             rule protects. They are kept, and so are the files that only they name.
+        rules: Name of the rule that keeps each of these files, by location.
         left: Locations of files that could not be deleted, of files kept because they lead to
             these, and ids of KEKs that are still in the key store; the next run tries again.
     """
@@ -72,6 +75,7 @@ class Expired:
     manifest_lists: tuple[str, ...] = ()
     metadata_files: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    rules: Mapping[str, str] = field(default_factory=dict)
     left: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
@@ -90,69 +94,60 @@ def expire_history(
     table: IcebergTable,
     *,
     keep: Sequence[int] | None = None,
+    older_than: timedelta | datetime | None = None,
+    keep_last: int | None = None,
     force: bool = False,
     dry_run: bool = False,
 ) -> Expired:
     """Drop the history of a table irreversibly, with its files and older metadata.json files.
 
     Only files that the current version or a logged older one vouches for are deleted; see
-    `deletion_rule`.
+    `deletion_rule`. Settings of branches and tags and the table properties `history.expire.*` apply
+    as in Iceberg's Java; see `retention`.
 
     Args:
         table: Any version of the table; the current version is changed.
         keep: Ids of snapshots to keep besides the current one; by default none. After an
             intentional rollback, name the newest snapshot to keep: otherwise newer ones are not
             dropped.
-        force: Whether to drop branches and tags that name other snapshots; by default they keep
-            their snapshots.
+        older_than: Age, or time, of the oldest snapshots to keep. By default the table property
+            `history.expire.max-snapshot-age-ms`; without it 5 days with `keep_last`, else none.
+        keep_last: Number of snapshots that each branch keeps at least. By default the table
+            property `history.expire.min-snapshots-to-keep`, else 1.
+        force: Whether to drop other branches than main, tags, and staged snapshots, which `wap.id`
+            marks; by default they keep their snapshots.
         dry_run: Whether to change nothing and only return what would be dropped.
 
     Raises:
         IntegrityError: A snapshot would be dropped that is newer than all kept ones.
-        ValueError: A snapshot does not exist; or the table's gc.enabled is not true, which means
-            that other tables may share its files.
+        ValueError: A snapshot does not exist, or an argument is invalid; or the table's gc.enabled
+            is not true, which means that other tables may share its files.
         CommitConflictError: Another writer committed first at every attempt.
         ModcryptError, OSError: The files that the kept snapshots need cannot be determined, the
             key service or file system failed temporarily, or the commit failed; nothing was
             dropped.
     """
-    expiry = _Expiry(tuple(keep or ()), force)
+    retention = Retention(
+        keep=tuple(keep or ()), older_than=older_than, keep_last=keep_last, force=force
+    )
+    expiry = Expiry(retention.kept, retention.keep)
     before = latest(table)
-    if before.metadata.properties.get("gc.enabled", "true").lower() != "true":  # as in Java
-        raise ValueError(
-            "the table property gc.enabled is not true: other tables may need this table's files; "
-            "set it to true if none does"
-        )
+    check_gc(before.metadata)
     expiry.next_version(before)
     if dry_run:
         return expiry.report(table, dry_run=True)
     if not expiry.changes:
         return replace(expiry.report(before), left=expiry.losses.delete(before))
-    after = commit(before, expiry.next_version)
-    left = expiry.losses.delete(after)
-    left += _drop_keks(after, expiry.retired, keep=bool(left))
-    return replace(expiry.report(after), left=left)
+    after = commit(before, expiry.next_version, keep_versions=True)
+    return replace(expiry.report(after), left=expiry.delete(after))
 
 
 # --- which snapshots stay ------------------------------------------------------------------------
 
 
-def _kept_snapshots(metadata: TableMetadata, keep: Sequence[int], force: bool) -> dict[int, str]:
-    """Return the ids of the kept snapshots, each with the reason."""
-    there = {snapshot.id for snapshot in metadata.snapshots}
-    if missing := sorted(set(keep) - there):
-        raise ValueError(f"keep: snapshot {missing[0]} does not exist")
-    reasons: dict[int, str] = {}
-    if metadata.current is not None:
-        reasons[metadata.current.id] = "current"
-    for name, ref in metadata.refs.items():
-        if not force and ref.get("snapshot-id") in there:
-            reasons.setdefault(ref["snapshot-id"], f"{ref.get('type')} {name}")
-    return {**dict.fromkeys(keep, "named"), **reasons}
-
-
-def _drop_snapshots(table: IcebergTable, kept: Mapping[int, str]) -> TableMetadata:
+def _drop_snapshots(table: IcebergTable, staying: Kept) -> TableMetadata:
     """Return the metadata of the version that has only the kept snapshots and their keys."""
+    kept = staying.snapshots
     metadata, document = table.metadata, table.metadata.document
     log: list[Any] = []
     for entry in document.get("snapshot-log") or ():
@@ -162,8 +157,10 @@ def _drop_snapshots(table: IcebergTable, kept: Mapping[int, str]) -> TableMetada
         "snapshots": [snapshot.document for snapshot in metadata.snapshots if snapshot.id in kept],
         "snapshot_log": log,
         "metadata_log": [],  # the commit adds the version before
-        "refs": {name: ref for name, ref in metadata.refs.items() if _stays(ref, kept)},
+        "refs": {name: ref for name, ref in metadata.refs.items() if name in staying.refs},
     }
+    if not kept:
+        members["current_snapshot_id"] = None
     for name in STATISTICS:
         if name in document:
             stay = [entry for entry in document[name] or () if _stays(entry, kept)]
@@ -206,11 +203,16 @@ class _Losses:
         self.metadata: dict[str, tuple[str, Place]] = {}
         # Locations by path of files that are named or exist, but must be kept.
         self.unreadable: dict[str, str] = {}
+        # Rules that keep these, by their locations.
+        self.rules: dict[str, Rule] = {}
         # Locations of manifest lists that are needed, or to be deleted: all versions name them.
         self._known_lists: set[str] = set()
 
-    def find(self, keep: Sequence[int], *, changes: bool) -> None:
-        """Find what can be dropped; without changes, the version before is kept too."""
+    def find(self, keep: Sequence[int] | None, *, changes: bool) -> None:
+        """Find what can be dropped; without changes, the version before is kept too.
+
+        `keep` has the snapshots that the caller named; None if none is to stay.
+        """
         # The newest first: its keys also decrypt files whose keys were rotated since.
         for place, metadata in vouched_versions(self._table):
             current = place == self._table.place
@@ -218,7 +220,9 @@ class _Losses:
             keys = Keys(self._table.walk.through(metadata), {})
             # All files of a needed manifest are needed.
             reached = take_inventory(keys, snapshots, JOBS, known=self._rule.needed)
-            check_newest_stay(self._rule, reached.lists, self._new.snapshots, keep, place.path)
+            if keep is not None:
+                kept = self._new.snapshots
+                check_newest_stay(self._rule, reached.lists, kept, keep, place.path)
             if not unplaced and (changes or not current):
                 self.metadata[place.path] = self._location(place), place
             self._add_reached(reached, current=current)
@@ -240,7 +244,7 @@ class _Losses:
                 continue
             path = self._rule.path(snapshot.manifest_list)
             if path is None:
-                self.unreadable[snapshot.manifest_list] = snapshot.manifest_list
+                self._keep(snapshot.manifest_list, snapshot.manifest_list, Rule.OUTSIDE)
                 unplaced = True
             elif path in self._rule.needed or path in self.files["manifest_lists"]:
                 self._known_lists.add(snapshot.manifest_list)
@@ -254,18 +258,29 @@ class _Losses:
             return place.path
         return self._folder + place.name
 
-    def _add(self, name: str, path: str, location: str, *, freed: bool) -> None:
-        """Add a file, which is deleted if the rule has freed it."""
-        (self.files[name] if freed else self.unreadable)[path] = location
+    def _add(self, name: str, path: str, location: str, rule: Rule | None) -> None:
+        """Add a file, which is deleted unless a rule keeps it."""
+        if rule is None:
+            self.files[name][path] = location
+        else:
+            self._keep(path, location, rule)
+
+    def _keep(self, path: str, location: str, rule: Rule) -> None:
+        self.unreadable[path] = location
+        self.rules[location] = rule
 
     def _add_reached(self, reached: Inventory, *, current: bool) -> None:
         """Add files that snapshots of a version reach and that the rule allows to delete."""
         for file in reached.every:
             if not isinstance(file.error, FileNotFoundError) and file.path not in self._rule.needed:
                 check_lasting(file.error)
-                freed = file.error is None and self._rule.frees(file.location, current=current)
+                rule: Rule | None = Rule.UNREADABLE
+                if file.error is None:
+                    # A plaintext file elsewhere is one that was registered, as by `add_files`.
+                    own = current and file.encrypted
+                    rule = self._rule.keeps(file.location, current=own)
                 name = _ATTRIBUTES.get(file.kind, "delete_files")
-                self._add(name, file.path, file.location, freed=freed)
+                self._add(name, file.path, file.location, rule)
         kept = {snapshot.id for snapshot in self._new.snapshots}
         for manifest_list in reached.lists:
             if manifest_list.path in self.files["manifest_lists"]:
@@ -276,16 +291,17 @@ class _Losses:
     def _add_statistics(self, metadata: TableMetadata) -> None:
         """Add statistics files that a version names and that the rule allows to delete."""
         for location in metadata.statistics():
-            path, freed = self._rule.path(location), False
+            path, rule = self._rule.path(location), None
             if path is None or path in self._rule.needed:
                 continue
             try:
-                freed = self._rule.frees_statistics(location)
+                rule = self._rule.keeps_statistics(location)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 check_lasting(error)
-            self._add("statistics", path, location, freed=freed)
+                rule = Rule.UNREADABLE
+            self._add("statistics", path, location, rule)
 
     def _add_unvouched(self) -> None:
         """Add the metadata.json files that are kept because no log vouches for them."""
@@ -294,7 +310,7 @@ class _Losses:
         for name in metadata_files(self._table):
             if name not in known and not is_later(name, own.name):
                 place = own.beside(name)
-                self.unreadable[place.path] = self._location(place)
+                self._keep(place.path, self._location(place), Rule.UNVOUCHED)
 
     def delete(self, table: IcebergTable) -> tuple[str, ...]:
         """Delete files after the commit; return the locations of those that could not be deleted.
@@ -307,7 +323,7 @@ class _Losses:
             files = [location for name in stage for location in self.files[name].values()]
             placed = [(location, table.walk.place(location)) for location in files]
             left += files if left else remove_files(placed)
-        stays = bool(left) or not _update_hint(table)
+        stays = bool(left) or not update_hint(table)
         # A REST catalog writes no version for a change of the log alone, so that the version before
         # is still the current one.
         self.metadata.pop(table.place.path, None)
@@ -318,15 +334,15 @@ class _Losses:
 
 
 @dataclass
-class _Expiry:
+class Expiry:
     """The making of the next version, and what is dropped with it."""
 
-    keep: tuple[int, ...]
-    force: bool
+    choose: Callable[[TableMetadata], Kept]  # returns what stays
+    keep: Sequence[int] | None  # snapshots that the caller named; None if none is to stay
     place: Place | None = None  # place of the version on which the other attributes are based
     base: TableMetadata = field(init=False)
     new: TableMetadata = field(init=False)
-    kept: dict[int, str] = field(init=False)
+    kept: Mapping[int, str] = field(init=False)
     losses: _Losses = field(init=False)
     # Ids of KEKs to drop from the key store after the commit. A concurrent writer that uses one of
     # them must repeat its commit, and then selects a KEK again.
@@ -336,9 +352,9 @@ class _Expiry:
         """Return the metadata of the next version; determine the losses before the commit."""
         if table.place != self.place:
             self.base = table.metadata
-            self.kept = _kept_snapshots(self.base, self.keep, self.force)
-            self.new = _drop_snapshots(table, self.kept)
-            self.retired = retired_keks(table.with_metadata(self.new)) if _uses_store(table) else ()
+            staying = self.choose(self.base)
+            self.kept, self.new = staying.snapshots, _drop_snapshots(table, staying)
+            self.retired = self._find_retired(table) if _uses_store(table) else ()
             self.losses = _Losses(table, self.new)
             self.losses.find(self.keep, changes=self.changes)
             self.place = table.place
@@ -356,6 +372,16 @@ class _Expiry:
             or len(logged_versions(old)) > 1  # the new version logs its predecessor anyway
         )
 
+    def _find_retired(self, table: IcebergTable) -> tuple[str, ...]:
+        if self.keep is None:
+            return own_keks(table)
+        return retired_keks(table.with_metadata(self.new))
+
+    def delete(self, table: IcebergTable) -> tuple[str, ...]:
+        """Delete what is dropped after the commit of a version; return what is left."""
+        left = self.losses.delete(table)
+        return left + _drop_keks(table, self.retired, keep=bool(left))
+
     def report(self, table: IcebergTable, *, dry_run: bool = False) -> Expired:
         """Return what is dropped."""
         losses, dropped = self.losses, self.losses.snapshots.values()
@@ -368,6 +394,7 @@ class _Expiry:
             keys=(*(id_ for id_ in self.base.keys if id_ not in self.new.keys), *self.retired),
             metadata_files=tuple(location for location, _ in losses.metadata.values()),
             unreadable=tuple(losses.unreadable.values()),
+            rules={name: losses.rules[name] for name in losses.unreadable.values()},
             **{name: tuple(files.values()) for name, files in losses.files.items()},
         )
 
@@ -403,28 +430,3 @@ def _drop_keks(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple
             store.replace([], keks)
             return ()
     return tuple(keks)
-
-
-_HINT_SIZE = 100
-"""Maximum bytes read of a version hint: a number of at most 18 digits and white space."""
-
-
-def _update_hint(table: IcebergTable) -> bool:
-    """Update `version-hint.text` if it names a version to delete; return False on failure.
-
-    Iceberg's Java starts its search for the current version at the hinted one, and finds no table
-    if that is missing. A commit whose hint could not be written was harmless until now.
-    """
-    number = version_number(table.place.name)
-    hint = table.place.beside(HINT)
-    try:
-        with open_source_at(hint) as source:
-            hinted = source.read_at(0, min(source.size, _HINT_SIZE)).strip()
-        if number is None or not hinted.isdigit() or int(hinted) >= number:
-            return True
-        write_hint(hint, number)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True

@@ -83,6 +83,13 @@ def used_keys(table: IcebergTable) -> list[EncryptedKey]:
     return [entry for id_, entry in keys.items() if id_ in used]
 
 
+def own_keks(table: IcebergTable) -> tuple[str, ...]:
+    """Return the ids of all KEKs in the key store that were made for a table."""
+    store, uuid = table.resolver.store, table.metadata.uuid
+    held = {} if store is None else store.keys()
+    return tuple(sorted(id_ for id_, kek in held.items() if kek.properties.get(TABLE) == uuid))
+
+
 def retired_keks(table: IcebergTable) -> tuple[str, ...]:
     """Return the ids of a table's own KEKs in the key store that will never be needed again.
 

@@ -1,6 +1,8 @@
 """Remove orphan files: files in a table's folder that no snapshot reaches.
 
-Interrupted writes leave them behind. Nothing vouches for an orphan, so age decides: a younger file
+Interrupted writes leave them behind. Nothing vouches for an orphan, so its kind and age decide. The
+writers of an encrypted table leave encrypted files, and anything in the folder of metadata; another
+file may belong to a program or a table of another format that uses the same folder. A younger file
 may belong to a commit under way. A metadata.json is never removed, nor is anything in a folder of
 another table.
 """
@@ -9,17 +11,18 @@ from __future__ import annotations
 
 import posixpath
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import FormatError, IntegrityError
+from modcrypt.iceberg.format.deletion import JOBS, Rule, check_gc, remove_files
 from modcrypt.iceberg.read.inventory import Keys, take_inventory
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule
 from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.verify.orphan_files import DAY, SETTLED_DAYS, check_orphans
 from modcrypt.iceberg.verify.table_findings import StrayFile, TableReport
-from modcrypt.iceberg.write.removal import JOBS, remove_files
 from modcrypt.io.places import Place
 from modcrypt.report.json_fields import json_fields
 
@@ -33,6 +36,7 @@ class RemovedOrphans:
         files: The orphan files, sorted by path.
         young: Number of orphan files that are younger than the minimum age, or of unknown age.
         kept: Paths of older orphan files that the rule for deletions protects.
+        rules: Name of the rule that keeps each of these files, by path.
         left: Locations of files that could not be removed.
     """
 
@@ -40,6 +44,7 @@ class RemovedOrphans:
     files: tuple[StrayFile, ...] = ()
     young: int = 0
     kept: tuple[str, ...] = ()
+    rules: Mapping[str, str] = field(default_factory=dict)
     left: tuple[str, ...] = field(default=())
 
     @property
@@ -53,7 +58,11 @@ class RemovedOrphans:
 
 
 def remove_orphan_files(
-    table: IcebergTable, *, older_than_days: float = SETTLED_DAYS, dry_run: bool = False
+    table: IcebergTable,
+    *,
+    older_than_days: float = SETTLED_DAYS,
+    foreign: bool = False,
+    dry_run: bool = False,
 ) -> RemovedOrphans:
     """Remove files in the table's folder that no snapshot of its current version reaches.
 
@@ -63,10 +72,14 @@ def remove_orphan_files(
     Args:
         table: Any version of the table; files that the current version needs are kept.
         older_than_days: Minimum age of a file, by its time of modification.
+        foreign: Whether to remove files that the table's writers would not have written, too:
+            outside of the folder of metadata, those in plaintext or of an unknown kind. Another
+            program may use the folder; look at a dry run first.
         dry_run: Whether to remove nothing and only return what would be removed.
 
     Raises:
-        ValueError: The age is negative.
+        ValueError: The age is negative; or the table's gc.enabled is not true, which means that
+            other tables may need files in its folder.
         FormatError: The table's folder cannot be listed, is not mapped, or has a metadata.json of
             another table, whose files would look like orphans.
         IntegrityError: The folder has an old metadata.json with a newer state of the table, whose
@@ -77,26 +90,46 @@ def remove_orphan_files(
     if older_than_days < 0:
         raise ValueError("older_than_days must not be negative")
     current = latest(table)
+    check_gc(current.metadata)
     rule = DeletionRule.of(current, current.metadata)
     orphans = _find_orphans(current, older_than_days)
     old = [
         file for file in orphans if file.age_days is not None and file.age_days >= older_than_days
     ]
-    placed = {file.path: _location(current, file) for file in old}
-    freed = [
-        file
-        for file in old
-        if (location := placed[file.path]) is not None and rule.frees(location, current=False)
-    ]
-    kept = tuple(file.path for file in old if file not in freed)
+    kept = dict[str, str]()
+    freed = dict[str, StrayFile]()
+    stored = {file.path: file for file in orphans}
+    for file in old:
+        location = _location(current, file)
+        keeping = Rule.OUTSIDE if location is None else rule.keeps(location, current=False)
+        if keeping is None and not (foreign or _is_of_writers(current, file, stored)):
+            keeping = Rule.FOREIGN
+        if keeping is not None:
+            kept[file.path] = keeping
+        elif location is not None:
+            freed[location] = file
     result = RemovedOrphans(
-        dry_run=dry_run, files=tuple(freed), young=len(orphans) - len(old), kept=kept
-    )
+        dry_run=dry_run, files=tuple(freed.values()), young=len(orphans) - len(old),
+        kept=tuple(kept), rules=kept,
+    )  # fmt: skip
     if dry_run:
         return result
-    locations = [location for file in freed if (location := placed[file.path]) is not None]
-    left = remove_files((location, current.walk.place(location)) for location in locations)
+    left = remove_files((location, current.walk.place(location)) for location in freed)
     return replace(result, left=tuple(left))
+
+
+def _is_of_writers(table: IcebergTable, file: StrayFile, stored: Mapping[str, StrayFile]) -> bool:
+    """Return whether a file is such as the table's writers leave behind.
+
+    `stored` has the orphan files by path: a checksum goes with its file.
+    """
+    kinds = {"encrypted"} if table.metadata.is_encrypted else {"encrypted", "plaintext"}
+    own = posixpath.join(posixpath.dirname(table.place.resolve().path), "")
+    folder, name = posixpath.split(file.path)
+    if name.startswith(".") and name.endswith(".crc"):
+        checked = stored.get(posixpath.join(folder, name[1:-4]))
+        return checked is None or _is_of_writers(table, checked, stored)
+    return file.temporary or file.state in kinds or file.path.startswith(own)
 
 
 def _find_orphans(table: IcebergTable, older_than_days: float) -> list[StrayFile]:

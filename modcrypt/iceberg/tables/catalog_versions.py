@@ -23,6 +23,7 @@ from modcrypt.errors import (
     ModcryptError,
     printable,
 )
+from modcrypt.iceberg.format.deletion import remove_new
 from modcrypt.iceberg.format.locations import Locations, find_place, plain_location
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import (
@@ -106,6 +107,25 @@ class CatalogVersions:
             raise self._conflict_error()
         return place, metadata.named(place.path)
 
+    def drop(self, base: Place) -> None:
+        """Remove the table from the catalog if that still names version `base`; keep all files.
+
+        Raises:
+            CommitConflictError: The catalog names another metadata.json, or none.
+            OSError: The catalog failed, and may have dropped the table.
+        """
+        pointed = self._pointer.find()
+        if pointed is None or self._find_place(pointed.location).path != base.path:
+            raise self._conflict_error()
+        try:
+            dropped = self._pointer.drop(pointed.location)
+        except OSError:
+            if self._pointer.find() is not None:
+                raise
+            dropped = True  # only the answer was lost
+        if not dropped and self._pointer.find() is not None:  # else a gateway repeated the request
+            raise self._conflict_error()
+
     def first(self, metadata: TableMetadata, folder: Place) -> Place:
         """Write the first metadata.json of a new table into a folder and register the table.
 
@@ -127,7 +147,7 @@ class CatalogVersions:
             if found is None or found.location != location:  # else only the answer was lost
                 refused = isinstance(error, FileExistsError | PermissionError | ModcryptError)
                 if refused or not self.is_remote:
-                    place.remove()  # else a server may still register it
+                    remove_new(place)  # else a server may still register it
                 raise (
                     self._taken_error() if isinstance(error, FileExistsError) else error
                 ) from None
@@ -264,7 +284,7 @@ _STORED = re.compile(r"(?:s3[an]?|gcs|gs|abfss?|wasbs?|az|oss)://[^/]+/[^/]", re
 def _remove(place: Place) -> None:
     """Remove the metadata.json of a failed commit; nothing names a file that stays."""
     with contextlib.suppress(OSError):
-        place.remove()
+        remove_new(place)
 
 
 def _file_name(number: int) -> str:

@@ -98,6 +98,21 @@ class HivePointer:
             raise
         return True
 
+    def drop(self, old: str) -> bool:
+        """Drop the table under its lock; see `Pointer`."""
+        with (
+            metastore_errors(),
+            table_lock(self._connect, self.database, self.name) as lock,
+            metastore_errors(),
+        ):
+            table = self._find_table(lock.client)
+            known = {} if table is None else _parameters_of(table)
+            if not _is_iceberg(known) or known.get(LOCATION) != old:
+                return False
+            lock.ensure_held()
+            lock.client.drop_table(self.database, self.name, deleteData=False)
+        return True
+
     def register(self, location: str, metadata: TableMetadata) -> None:
         """Create the table in the metastore; see `Pointer`."""
         parsed = TableMetadataUtil.parse_raw(metadata.encode().decode())

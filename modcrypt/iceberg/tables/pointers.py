@@ -46,6 +46,13 @@ class Pointer(Protocol):
             OSError: The outcome is unknown.
         """
 
+    def drop(self, old: str) -> bool:
+        """Remove the table from the catalog, but none of its files.
+
+        Return False if the catalog has another location than `old`, or no such table; a REST
+        catalog compares no location. Raise as `swap` does.
+        """
+
     def register(self, location: str, metadata: TableMetadata) -> None:
         """Add a table with its first metadata.json; raise FileExistsError if the name is taken."""
 
@@ -95,6 +102,9 @@ class _ReadPointer:
 
     def swap(self, old: str, new: str, metadata: TableMetadata) -> bool:
         raise NotImplementedError  # `check_writable` comes first
+
+    def drop(self, old: str) -> bool:
+        raise NotImplementedError
 
     def register(self, location: str, metadata: TableMetadata) -> None:
         raise NotImplementedError

@@ -38,6 +38,10 @@ class RestPointer:
         """Raise UnsupportedFormatError: only the server changes the location."""
         raise UnsupportedFormatError("a REST catalog writes each metadata.json itself")
 
+    def drop(self, old: str) -> bool:
+        """Have the server drop the table and keep its files; see `Pointer`."""
+        return rest_requests.drop(self.catalog, self.identifier)
+
     def register(self, location: str, metadata: TableMetadata) -> None:
         """Have the server take over a metadata.json; see `Pointer`."""
         with rest_requests.pyiceberg_errors():

@@ -178,6 +178,20 @@ def commit(
     raise _failure(response)
 
 
+def drop(catalog: RestCatalog, identifier: Identifier) -> bool:
+    """Drop a table and keep its files; return False if it does not exist.
+
+    Raises:
+        ModcryptError, OSError: As `load`; the outcome is unknown.
+    """
+    response = _send(catalog, "DELETE", identifier, None, {"purgeRequested": "false"})
+    if response.status_code == HTTPStatus.NOT_FOUND:
+        return False
+    if response.status_code not in {HTTPStatus.OK, HTTPStatus.NO_CONTENT}:
+        raise _failure(response)
+    return True
+
+
 _REFUSED = frozenset(range(400, 500))
 _PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 """Statuses of refusals, and those among them that a gateway may give to a request under way."""
@@ -202,11 +216,15 @@ def check_writable(catalog: RestCatalog) -> None:
 
 
 def _send(
-    catalog: RestCatalog, method: str, identifier: Identifier, body: bytes | None
+    catalog: RestCatalog,
+    method: str,
+    identifier: Identifier,
+    body: bytes | None,
+    params: Mapping[str, str | None] | None = None,
 ) -> Response:
     names = catalog._split_identifier_for_path(identifier)
     url = catalog.url(Endpoints.load_table, prefixed=True, **names)
-    return _request(catalog, method, url, body)
+    return _request(catalog, method, url, body, params)
 
 
 def _request(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -65,6 +65,16 @@ class SqlPointer:
             result = session.execute(statement)
             session.commit()
         return bool(result.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result has it
+
+    def drop(self, old: str) -> bool:
+        """Delete the row; see `Pointer`."""
+        statement = delete(IcebergTables).where(
+            *self._is_this_row(), IcebergTables.metadata_location == old
+        )
+        with _database_errors(), Session(self.catalog.engine) as session:
+            result = session.execute(statement)
+            session.commit()
+        return bool(result.rowcount)  # type: ignore[attr-defined]  # a DELETE's result has it
 
     def register(self, location: str, metadata: TableMetadata) -> None:
         """Add a row; see `Pointer`."""

@@ -21,16 +21,16 @@ import pyarrow.fs as pafs
 from modcrypt.ags1.layout import MAGIC
 from modcrypt.errors import ModcryptError, list_names
 from modcrypt.fork_safety import cached_property
+from modcrypt.iceberg.format.deletion import METADATA, is_protected
 from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
 from modcrypt.iceberg.format.table_versions import (
-    METADATA,
     read_metadata,
     version_number,
 )
 from modcrypt.iceberg.read.inventory import Inventory
+from modcrypt.iceberg.read.vouched_versions import vouched_versions
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.tables.vouched_versions import vouched_versions
 from modcrypt.iceberg.verify.table_findings import (
     ORPHAN,
     ORPHANS,
@@ -38,7 +38,6 @@ from modcrypt.iceberg.verify.table_findings import (
     StrayFile,
     TableReport,
 )
-from modcrypt.iceberg.write.removal import is_protected
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads

@@ -16,6 +16,7 @@ from modcrypt.iceberg.format.table_versions import CurrentVersion, Versions
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.iceberg.write.merged_commits import check_merged
 from modcrypt.iceberg.write.new_files import NewFiles
+from modcrypt.iceberg.write.removed_versions import remove_unlogged_versions
 from modcrypt.iceberg.write.table_sealing import (
     Sealing,
     begin_sealing,
@@ -73,7 +74,13 @@ class Retries:
         return random.uniform(0.5, 1) * longest  # noqa: S311  # it need not be unpredictable
 
 
-def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) -> Table:
+def commit(
+    table: Table,
+    make: Make[Table],
+    *,
+    files: NewFiles | None = None,
+    keep_versions: bool = False,
+) -> Table:
     """Commit a change completely or not at all; return the table at its new version.
 
     Args:
@@ -82,6 +89,8 @@ def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) ->
             another writer has committed in the meantime. It raises to stop the retries, for
             example a `CommitConflictError` where the two changes are incompatible.
         files: Files that `make` writes. Those of an attempt are removed before the next.
+        keep_versions: Whether the caller needs the versions that the log no longer names; by
+            default, the table's properties may have them deleted.
 
     Raises:
         CommitConflictError: Another writer committed first at every attempt that the table's
@@ -92,7 +101,7 @@ def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) ->
     """
     files = files or NewFiles(table.walk.locations)
     try:
-        new, sealing = _commit(table, make, files, Retries.of(table.metadata))
+        before, new, sealing = _commit(table, make, files, Retries.of(table.metadata))
         files.finish()
     except BaseException as error:
         with contextlib.suppress(Exception):  # then the outcome is unknown
@@ -100,13 +109,15 @@ def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) ->
                 files.offered = None
         raise
     seal_commit(new, sealing)
+    if not keep_versions:
+        remove_unlogged_versions(before, new)
     return new
 
 
 def _commit(
     table: Table, make: Make[Table], files: NewFiles, retries: Retries
-) -> tuple[Table, Sealing | None]:
-    """Commit a change; return the new version, and the seal that it follows and has to get."""
+) -> tuple[Table, Table, Sealing | None]:
+    """Commit a change; return the version before, the new one, and the seal that it has to get."""
     conflict: CommitConflictError | None = None
     deadline = time.monotonic() + retries.timeout
     table.versions.check_writable()
@@ -134,7 +145,8 @@ def _commit(
             conflict = error
         else:  # use the committed metadata: reading it again could fail
             after = table.with_metadata(_accepted(done.metadata, new, table), done.place)
-            return replace(after, own_commits=() if foreign else table.next_commits()), sealing
+            after = replace(after, own_commits=() if foreign else table.next_commits())
+            return table, after, sealing
         time.sleep(retries.pause(attempt))
     raise AssertionError("the loop ends with a commit or an error")
 

@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from modcrypt.iceberg.format.ags1_files import write_ags1
+from modcrypt.iceberg.format.deletion import is_protected, remove_new
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.parquet_files import write_parquet
 from modcrypt.iceberg.format.table_versions import file_names
-from modcrypt.iceberg.write.removal import is_protected
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.key_metadata import StandardKeyMetadata
@@ -96,4 +96,4 @@ class NewFiles(AbstractContextManager["NewFiles"]):
             with contextlib.suppress(OSError, ValueError):
                 place = self._locations.place(location)
                 if not is_protected(place.path):
-                    place.remove()
+                    remove_new(place)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from modcrypt.errors import CommitConflictError, IntegrityError, ModcryptError, list_names
+from modcrypt.iceberg.format.deletion import METADATA
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.format.table_versions import METADATA, read_metadata
+from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.iceberg.read.table_seals import (
     TableSeal,
     describe_version,

@@ -398,6 +398,35 @@ def test_a_snapshot_that_is_named_is_kept(run: Run, lake: Path) -> None:
     assert len(rows(run, lake)) == 9
 
 
+def test_expiry_by_age_and_number(run: Run, lake: Path) -> None:
+    run("append", *SAMPLE, lake, "orders.parquet")
+    said = run("expire", *SAMPLE, "--dry-run", "--older-than", "7d", lake).stdout
+    assert said.count("history of branch main") == 2
+    said = run(
+        "expire", *SAMPLE, "--dry-run", "--older-than", "0.0d", "--keep-last", 2, lake
+    ).stdout
+    assert said.count("keeps snapshot") == 2
+    run("expire", *SAMPLE, "--yes", "--older-than", "0h", "--keep-last", "1", lake)
+    assert len(lines(run("snapshots", *SAMPLE, lake, "--json"))) == 1
+    for age in ("7", "-1d", "7 d", "d", "7w", "1e9d", "\u0667d", "9999999999d"):
+        said = run("expire", *SAMPLE, "--yes", "--older-than", age, lake, code=2).stderr
+        assert "is not an age such as 7d" in said
+
+
+def test_purge_deletes_what_its_dry_run_lists(run: Run, lake: Path) -> None:
+    before = everything(lake)
+    shown = run("purge", *SAMPLE, "--dry-run", lake).stdout
+    (listed,) = lines(run("purge", *SAMPLE, "--dry-run", "--json", lake))
+    assert everything(lake) == before
+    assert len(listed["data_files"]) == 2
+    assert all(path in shown for path in (*listed["data_files"], *listed["metadata_files"]))
+    error_line(run("purge", *SAMPLE, lake, code=2))
+    done = run("purge", *SAMPLE, "--yes", lake)
+    assert f"purging {lake}/metadata/v3.metadata.json" in done.stderr
+    assert "the master key keyA stays in the key service" in done.stdout
+    assert everything(lake) == {}
+
+
 def test_prune_drops_what_no_snapshot_needs(run: Run, lake: Path) -> None:
     path = newest(lake)
     document = json.loads(path.read_text())
@@ -535,11 +564,11 @@ def test_the_examples_of_the_help_texts_run(
     plain.rename(plain.with_name("v1.metadata.json"))  # as of a table in a folder
     for older in plain.parent.glob("0*.metadata.json"):
         older.unlink()
-    kept = ("create", "append")
+    kept, last = ("create", "append"), ("", "purge")
     examples = {name: examples_of(name) for name in iceberg.commands}
     assert all(examples.values())
     named: list[str] = []
-    for name in (*kept, *(name for name in examples if name not in kept), ""):
+    for name in (*kept, *(name for name in examples if name not in (*kept, *last)), *last):
         for example in examples_of(name) if not name else examples[name]:
             words = [str(named_snapshot(run)) if re.fullmatch(r"\d{19}", part) else part
                      for part in example]  # fmt: skip

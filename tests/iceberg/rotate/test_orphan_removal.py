@@ -13,6 +13,7 @@ from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg import (
     IcebergTable,
     create_table,
+    expire_history,
     open_table,
     remove_orphan_files,
     verify_table,
@@ -165,3 +166,39 @@ def test_a_table_that_cannot_be_read_loses_nothing(table: IcebergTable, tmp_path
     assert orphan.exists()
     with pytest.raises(ValueError, match="negative"):
         remove_orphan_files(table, older_than_days=-1)
+
+
+def test_what_the_writers_would_not_have_written_stays(table: IcebergTable, tmp_path: Path) -> None:
+    """Parquet of a Hive table that shares the folder, and files of other programs."""
+    parquet = plant(tmp_path / "t/legacy/part-00000.parquet", days=99, data=b"PAR1 rows PAR1")
+    plant(tmp_path / "t/legacy/.part-00000.parquet.crc", days=99, data=b"crc")
+    plant(tmp_path / "t/data/_SUCCESS", days=99, data=b"")
+    ours = [
+        plant(tmp_path / "t/data/part-1.parquet", days=99, data=b"PARE"),
+        plant(tmp_path / "t/data/.part-1.parquet.crc", days=99, data=b"crc"),
+        plant(tmp_path / "t/data/.gone.parquet.crc", days=99, data=b"crc"),
+        plant(tmp_path / "t/metadata/m0.avro", days=99, data=b"Obj\x01"),  # Spark's, in plaintext
+    ]
+    done = remove_orphan_files(table)
+    assert {Path(file.path) for file in done.files} == set(ours)
+    assert parquet.exists()
+    assert len(done.kept) == 3
+    assert set(done.rules) == set(done.kept)
+    assert set(done.rules.values()) == {"foreign"}
+    assert len(remove_orphan_files(table, foreign=True).files) == 3
+    assert not parquet.exists()
+
+
+@pytest.mark.parametrize("value", ["false", "FALSE", "no", ""])
+def test_a_table_whose_files_others_may_need_keeps_all(tmp_path: Path, value: str) -> None:
+    properties = {"gc.enabled": value}
+    made = create_table(
+        tmp_path / "t", table_schema(), SampleKms(), master_key_id="keyA", properties=properties
+    )
+    orphan = plant(tmp_path / "t/data/old.parquet", days=99)
+    for dry_run in (True, False):
+        with pytest.raises(ValueError, match=r"gc\.enabled.*rule gc\.enabled: set the table"):
+            remove_orphan_files(made, dry_run=dry_run)
+        with pytest.raises(ValueError, match=r"rule gc\.enabled"):
+            expire_history(made, dry_run=dry_run)
+    assert orphan.exists()

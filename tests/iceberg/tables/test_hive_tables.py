@@ -23,7 +23,12 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.tables import hive_locks
 from modcrypt.iceberg.tables.hive_pointer import HivePointer
-from tests.support.iceberg.catalog_tables import SCHEMA, check_rotation_of_namespace
+from tests.support.iceberg.catalog_tables import (
+    SCHEMA,
+    check_interrupted_purge,
+    check_purge,
+    check_rotation_of_namespace,
+)
 from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
 from tests.support.iceberg.hive_catalog import HiveTable, lost_answers
 from tests.support.iceberg.sample_kms import SampleKms
@@ -38,6 +43,14 @@ pytestmark = pytest.mark.slow  # a metastore takes seconds to start
 @pytest.fixture
 def hive(metastore: str) -> HiveTable:
     return HiveTable.make(metastore)
+
+
+def test_a_purge_leaves_nothing(hive: HiveTable) -> None:
+    check_purge(hive)
+
+
+def test_an_interrupted_purge_is_resumed(hive: HiveTable) -> None:
+    check_interrupted_purge(hive)
 
 
 def test_every_change_of_a_folders_table(hive: HiveTable) -> None:

@@ -36,7 +36,12 @@ from modcrypt.iceberg.tables.rest_versions import RestVersions
 from modcrypt.iceberg.write import commit as commits
 from modcrypt.iceberg.write import merged_commits
 from tests.support.cases import each_case
-from tests.support.iceberg.catalog_tables import SCHEMA, check_rotation_of_namespace
+from tests.support.iceberg.catalog_tables import (
+    SCHEMA,
+    check_interrupted_purge,
+    check_purge,
+    check_rotation_of_namespace,
+)
 from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
 from tests.support.iceberg.rest_catalog import RestTable
 from tests.support.iceberg.sample_kms import SampleKms
@@ -76,6 +81,14 @@ def test_every_change_of_a_folders_table(rest: RestTable) -> None:
         assert verify_table(again).ok, name
     assert again.metadata.master_key_id == "keyB"
     assert again.snapshots().num_rows == 1
+
+
+def test_a_purge_leaves_nothing(rest: RestTable) -> None:
+    check_purge(rest)
+
+
+def test_an_interrupted_purge_is_resumed(rest: RestTable) -> None:
+    check_interrupted_purge(rest)
 
 
 def test_a_plaintext_table_is_encrypted_into_a_catalog(rest: RestTable, tmp_path: Path) -> None:

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pytest
 
-from modcrypt.iceberg import IcebergTable, create_table, load_table, rotate_catalog
+from modcrypt.errors import CommitConflictError
+from modcrypt.iceberg import (
+    IcebergTable,
+    create_table,
+    load_table,
+    open_table,
+    purge_table,
+    rotate_catalog,
+    rotate_table,
+)
+from modcrypt.iceberg.rotate.expiry import Expiry
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -46,6 +59,49 @@ class CatalogTable:
 
     def locks(self) -> list[Any]:
         return []
+
+
+def check_purge(named: CatalogTable) -> None:
+    """Purge a table with history; nothing of it stays in the catalog or its folder."""
+    table = named.load().append(pa.table({"id": pa.array([1], pa.int64())}))
+    table = rotate_table(table.append(pa.table({"id": pa.array([2], pa.int64())})), "dek").table
+    older, folder = table.place.name, Path(urlsplit(table.metadata.location).path)
+    table = rotate_table(table, "kek").table
+    planned = purge_table(table, dry_run=True)
+    assert len(planned.deleted.data_files) == 4
+    assert named.load().scan().num_rows == 2
+    done = purge_table(named.load())
+    assert (done.left, done.deleted.unreadable) == ((), ())
+    assert done.deleted.data_files
+    assert older not in {path.name for path in folder.rglob("*")}
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+    with pytest.raises(ValueError, match="has no table"):
+        named.load()
+    create_table(
+        None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=named.catalog,
+        identifier=named.name,
+    )  # fmt: skip
+    assert named.load().scan().num_rows == 0
+    assert named.locks() == []
+
+
+def check_interrupted_purge(named: CatalogTable) -> None:
+    """Interrupt a purge after the table was dropped, and resume it with its metadata.json."""
+    table = named.load().append(pa.table({"id": pa.array([1], pa.int64())}))
+    folder = Path(urlsplit(table.metadata.location).path)
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Expiry, "delete", stop)
+        with pytest.raises(KeyboardInterrupt):
+            purge_table(table)
+    with pytest.raises(CommitConflictError):
+        table.versions.commit(table.place, table.metadata)
+    assert [path for path in folder.rglob("*.parquet") if path.is_file()]
+    purge_table(open_table(table.place.path, SampleKms()), unregistered=True)
+    assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
 def check_rotation_of_namespace(table: CatalogTable) -> None:

@@ -280,9 +280,11 @@ class Judge:
         `delete` (`column`, `values`, `branch`; by deletion vectors, `keyless` with their keys lost,
         or by position deletes in version 2), `delete-equal` (`files`: `by`, `rows`, `columns`,
         `schema`, `spec`, `in`, `format`; and `rows` to add), `delete-files` (`column`, `value`),
-        `compact`, `rewrite-manifests`, `expire` (all but the last), `schema` (`add`: `[column,
-        type, default]`, `rename`, `drop`, `promote`, `first`), `spec` (`add`: `[column, transform,
-        n]`, `remove`), `branch`, `tag` (`name`, `snapshot`), `rollback`, `set` (`properties`).
+        `compact`, `rewrite-manifests`, `expire` (all but the last; `older`: time in ms, `last`: a
+        number, None for the table's settings), `publish` (`snapshot`, added with `stage`),
+        `schema` (`add`: `[column, type, default]`, `rename`, `drop`, `promote`, `first`),
+        `spec` (`add`: `[column, transform, n]`, `remove`), `branch`, `tag` (`name`, `snapshot`),
+        `rollback`, `set` (`properties`).
 
         Args:
             metadata: path of its current metadata.json.

@@ -87,7 +87,9 @@ final class Writing {
         case "delete-files" -> deleteFiles(table, step);
         case "compact" -> compact(table);
         case "rewrite-manifests" -> table.rewriteManifests().clusterBy(file -> 0).commit();
-        case "expire" -> expire(table);
+        case "expire" -> expire(table, step);
+        case "publish" ->
+            table.manageSnapshots().cherrypick(snapshot(table, step)).commit();
         case "schema" -> evolve(table, step);
         case "spec" -> partition(table, step);
         case "branch" ->
@@ -124,15 +126,18 @@ final class Writing {
   }
 
   /**
-   * Drops all snapshots but the last of each branch, and no files: Iceberg 1.12.0 opens the
-   * manifest lists of snapshots that expire without a key, and fails after the commit.
+   * Drops snapshots, by default all but the last of each branch, and no files: Iceberg 1.12.0 opens
+   * the manifest lists of snapshots that expire without a key, and fails after the commit.
    */
-  private static void expire(Table table) {
-    table
-        .expireSnapshots()
-        .expireOlderThan(Long.MAX_VALUE)
-        .retainLast(1)
-        .cleanupLevel(ExpireSnapshots.CleanupLevel.NONE)
+  private static void expire(Table table, JsonNode step) {
+    ExpireSnapshots update = table.expireSnapshots();
+    if (!step.path("older").isNull()) {
+      update = update.expireOlderThan(step.path("older").asLong(Long.MAX_VALUE));
+    }
+    if (!step.path("last").isNull()) {
+      update = update.retainLast(step.path("last").asInt(1));
+    }
+    update.cleanupLevel(ExpireSnapshots.CleanupLevel.NONE)
         .commit();
   }
 
@@ -151,6 +156,9 @@ final class Writing {
   }
 
   private static <T extends SnapshotUpdate<T>> T to(T update, JsonNode step) {
+    if (step.hasNonNull("stage")) {
+      return update.stageOnly().set("wap.id", step.get("stage").asText());
+    }
     return step.hasNonNull("branch") ? update.toBranch(step.get("branch").asText()) : update;
   }
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 import heapq
 import posixpath
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from modcrypt.errors import KmsUnavailableError, ModcryptError
+from modcrypt.iceberg.format.deletion import METADATA
 from modcrypt.iceberg.format.locations import plain_location
 from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
 from modcrypt.iceberg.format.table_versions import (
-    METADATA,
     file_names,
     is_later,
     read_metadata,
@@ -39,11 +39,15 @@ def check_lasting(error: Failure | None) -> None:
 
 
 def vouched_versions(
-    table: TableVersion, read: Callable[[Place], TableMetadata] | None = None
+    table: TableVersion,
+    read: Callable[[Place], TableMetadata] | None = None,
+    start: Collection[tuple[int, str]] | None = None,
 ) -> Iterator[tuple[Place, TableMetadata]]:
     """Yield the version of a table and the older ones that logs vouch for, the newest first.
 
-    `read` returns an older version; by default it reads the file.
+    `read` returns an older version; by default it reads the file. `start` has log entries of a
+    vouched-for version to begin with; then the versions that the table's own log names are left
+    out.
 
     A log contains names and times, which do not authenticate the content of these files. So files
     that only an older version names are deleted only in the table's own folder.
@@ -53,7 +57,8 @@ def vouched_versions(
     own, there = table.place.name, set(metadata_files(table))
     times: dict[str, int | None] = {own: None}  # of files already read: a log may repeat names
     seen = set(table.metadata.log)
-    waiting = _older_versions(seen, there, own)
+    waiting = _older_versions(seen if start is None else set(start) - seen, there, own)
+    seen |= set(start or ())
     heapq.heapify(waiting)
     while waiting:
         before, name = heapq.heappop(waiting)

@@ -1,0 +1,106 @@
+"""Delete files of tables; state the rules by their names, and what lifts each.
+
+No other module of `modcrypt.iceberg` deletes anything from a table's storage. `deletion_rule`
+applies the rules to the files of a table; a job may also remove files that it has just written.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.io.places import Place
+from modcrypt.io.threads import in_threads
+from modcrypt.kms.signing.ledger import is_of_seal
+
+JOBS = 4
+"""Number of files read or deleted concurrently."""
+
+METADATA = re.compile(r".*\.metadata\.json(\.gz)?", re.DOTALL)
+"""Pattern of names of metadata.json files, compressed or not."""
+
+HINT = "version-hint.text"
+
+
+class Rule(StrEnum):
+    """The names of the rules that keep files."""
+
+    GC = "gc.enabled"
+    NEEDED = "needed"
+    NEEDED_KEYS = "needed-keys"
+    OUTSIDE = "outside"
+    OTHER_TABLE = "other-table"
+    UNVOUCHED = "unvouched"
+    UNREADABLE = "unreadable"
+    PROTECTED = "protected"
+    LINKED = "linked"
+    FOREIGN = "foreign"
+    AGE = "age"
+    NEWEST = "newest-stays"
+
+
+REMEDIES: Mapping[Rule, str] = {
+    Rule.GC: "set the table property gc.enabled to true if no other table needs these files",
+    Rule.NEEDED: "expire the snapshots that need it, or drop their branches and tags",
+    Rule.NEEDED_KEYS: "run repair_table, which restores lost keys from older metadata.json files",
+    Rule.OUTSIDE: "map the folder with location_map, or remove the file yourself",
+    Rule.OTHER_TABLE: "delete it through the other table, or remove that table's metadata.json",
+    Rule.UNVOUCHED: "remove it yourself if no running or later commit needs it",
+    Rule.UNREADABLE: "open the table with the key that decrypts it",
+    Rule.PROTECTED: "remove it yourself if you no longer need it",
+    Rule.LINKED: "map the folder to which the link leads with location_map",
+    Rule.FOREIGN: "pass foreign=True if the table's writers left it behind",
+    Rule.AGE: "wait, or choose a lower age",
+    Rule.NEWEST: "name the newest snapshot to keep in keep",
+}
+"""What lifts each rule."""
+
+
+def format_rule(rule: Rule) -> str:
+    """Return the name of a rule, and what lifts it."""
+    return f"rule {rule}: {REMEDIES[rule]}"
+
+
+def check_gc(metadata: TableMetadata) -> None:
+    """Raise ValueError if other tables may need the files of a table, as Java decides it."""
+    if metadata.properties.get("gc.enabled", "true").lower() != "true":
+        raise ValueError(
+            f"{metadata.name}: the table property gc.enabled is not true: other tables may need "
+            f"this table's files, so nothing was deleted ({format_rule(Rule.GC)})"
+        )
+
+
+def is_protected(path: str) -> bool:
+    """Return whether a path is that of a metadata.json, a version hint, or a seal of any number."""
+    name = posixpath.basename(path)
+    return METADATA.fullmatch(name) is not None or name == HINT or is_of_seal(path)
+
+
+def remove_new(place: Place) -> None:
+    """Remove a file that this process has just written, and that no version of a table names.
+
+    Raise OSError if the file system refuses.
+    """
+    place.remove()
+
+
+def remove_files(files: Iterable[tuple[str, Place]]) -> list[str]:
+    """Delete files that the deletion rule allows; return the locations of remaining files.
+
+    Hadoop's checksum of a local file goes with it.
+    """
+
+    def remove(file: tuple[str, Place]) -> str | None:
+        location, place = file
+        try:
+            place.remove()
+            if place.filesystem is None:
+                place.beside(f".{place.name}.crc").remove()
+        except OSError:
+            return location
+        return None
+
+    return [location for location in in_threads(remove, files, JOBS) if location is not None]

@@ -1,0 +1,147 @@
+"""Drop a table from its catalog, and delete its files and its KEKs.
+
+The purges of Spark and of REST servers open no encrypted manifests, and leave data files behind. As
+in Iceberg's Java, the table is dropped first, so that no writer can add to it. Its files follow in
+the order of `expire_history`, and the last metadata.json at the very end: until then it leads to
+everything that is left, and a purge that was interrupted can be resumed with it.
+
+A table in a folder has no entry in a catalog. A version without snapshots is committed instead,
+which writers that come too late find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from modcrypt.errors import CommitConflictError
+from modcrypt.iceberg.format.deletion import HINT, check_gc, remove_files
+from modcrypt.iceberg.format.table_versions import is_later
+from modcrypt.iceberg.read.vouched_versions import metadata_files
+from modcrypt.iceberg.rotate.expiry import Expired, Expiry
+from modcrypt.iceberg.rotate.retention import Kept
+from modcrypt.iceberg.rotate.rotation_report import latest
+from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
+from modcrypt.iceberg.tables.table import IcebergTable
+from modcrypt.iceberg.write.commit import commit
+from modcrypt.io.places import Place
+from modcrypt.report.json_fields import json_fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purged:
+    """The result of `purge_table`: what was deleted, or in a dry run would be deleted.
+
+    Attributes:
+        deleted: The snapshots, files and KEKs, and what was kept or is left, as `expire_history`
+            reports them.
+        metadata_json: Path or URL of the last metadata.json. If the purge was interrupted, or
+            something is left, `open_table` opens the table with it.
+        master_key_id: Id of the table's master key, which stays in the key service.
+    """
+
+    deleted: Expired = field(repr=False)
+    metadata_json: str
+    master_key_id: str | None
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether it was a dry run, which changes nothing."""
+        return self.deleted.dry_run
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Locations of files, and ids of KEKs, that could not be deleted."""
+        return self.deleted.left
+
+    def fields(self) -> dict[str, Any]:
+        """Return the result as values for JSON."""
+        deleted = {name: value for name, value in self.deleted.fields().items() if name != "kept"}
+        return {**json_fields(self, without=("deleted",)), **deleted}
+
+
+def purge_table(
+    table: IcebergTable, *, unregistered: bool = False, dry_run: bool = False
+) -> Purged:
+    """Drop a table irreversibly, with its files and its KEKs in the key store.
+
+    Deleted are the files that `expire_history` would delete if no snapshot were kept, and then the
+    last metadata.json and the version hint. Seals, orphan files and files that a rule keeps stay;
+    remove orphan files before. The master key stays in the key service: destroy it there if no
+    other table or file uses it.
+
+    Args:
+        table: Any version of the table; the current version is purged.
+        unregistered: Whether no catalog has the table any more; to resume an interrupted purge of
+            a catalog's table, which `open_table` has opened by its last metadata.json.
+        dry_run: Whether to change nothing and only return what would be deleted.
+
+    Raises:
+        ValueError: The table's gc.enabled is not true, which means that other tables may share its
+            files; or `unregistered`, and the folder has a newer version.
+        CommitConflictError: Another writer committed; nothing was deleted. For a table of a
+            catalog, repeat the purge.
+        ModcryptError, OSError: The files cannot be determined, or the table cannot be dropped;
+            nothing was deleted.
+    """
+    before = table if unregistered else latest(table)
+    check_gc(before.metadata)
+    if unregistered:
+        _check_last(before)
+    purge = Expiry(lambda metadata: Kept({}, frozenset()), None)
+    purge.next_version(before)
+    if dry_run:
+        return _report(purge, before, dry_run=True)
+    after = before if unregistered else _drop(before, purge)
+    done = _report(purge, after)
+    left = purge.delete(after) or _remove_last(after)
+    return replace(done, deleted=replace(done.deleted, left=left))
+
+
+def _report(purge: Expiry, table: IcebergTable, *, dry_run: bool = False) -> Purged:
+    return Purged(
+        deleted=purge.report(table, dry_run=dry_run),
+        metadata_json=table.place.full_name,
+        master_key_id=purge.base.master_key_id,
+    )
+
+
+def _drop(table: IcebergTable, purge: Expiry) -> IcebergTable:
+    """Drop a table from its catalog, or commit an empty version; return the last version."""
+    if not isinstance(table.versions, CatalogVersions):
+        is_empty = not (table.metadata.snapshots or table.metadata.keys)
+        return table if is_empty else commit(table, purge.next_version, keep_versions=True)
+    table.versions.check_writable()
+    known = set(metadata_files(table))
+    table.versions.drop(table.place)
+    own = table.place.name
+    newer = [name for name in metadata_files(table) if name not in known and is_later(name, own)]
+    if newer:  # a REST catalog drops whatever version it has
+        raise CommitConflictError(
+            f"{table.place.beside(newer[-1]).full_name}: another writer committed this version "
+            "while the table was dropped from its catalog; nothing was deleted: register it in the "
+            "catalog again, or open it with open_table and purge it with unregistered=True"
+        )
+    return table
+
+
+def _check_last(table: IcebergTable) -> None:
+    own = table.place.name
+    newer = [name for name in metadata_files(table) if name != own and is_later(name, own)]
+    if newer:
+        raise ValueError(
+            f"{table.place.beside(newer[-1]).full_name}: the folder has this newer version; open "
+            "the table with it, or remove it if it is from a commit that failed"
+        )
+
+
+def _remove_last(table: IcebergTable) -> tuple[str, ...]:
+    """Remove the last metadata.json and the version hint; return what could not be removed."""
+    left = remove_files([_named(table.place)])
+    if not left and not metadata_files(table):
+        left = remove_files([_named(table.place.beside(HINT))])
+    return tuple(left)
+
+
+def _named(place: Place) -> tuple[str, Place]:
+    return place.full_name, place

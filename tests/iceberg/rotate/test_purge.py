@@ -1,0 +1,263 @@
+"""Dropping a table with its files and keys: nothing of others goes, and kills can be resumed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from modcrypt.errors import CommitConflictError, FormatError, IntegrityError
+from modcrypt.iceberg import (
+    FileKeyStore,
+    IcebergTable,
+    KeyPolicy,
+    create_table,
+    open_table,
+    purge_table,
+    rotate_table,
+)
+from modcrypt.iceberg.rotate.expiry import Expiry
+from modcrypt.iceberg.tables import sql_pointer
+from tests.support.folder_contents import files
+from tests.support.iceberg.branched_table import SCHEMA as BRANCHED
+from tests.support.iceberg.branched_table import rows
+from tests.support.iceberg.concurrent_commits import with_rival_commits
+from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.local_tables import SqlTable, make_folder_table, make_sql_table
+from tests.support.iceberg.sample_kms import SampleKms
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def ids(*values: int) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+@pytest.fixture(params=["folder", "sql"])
+def named(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A table with history, whose keys have been rotated."""
+    make = make_folder_table if request.param == "folder" else make_sql_table
+    named = make(tmp_path / "here")
+    table = named.load().append(ids(1)).append(ids(2))
+    rotate_table(rotate_table(table, "dek").table, "kek")
+    return named
+
+
+def table_files(folder: Path) -> set[str]:
+    return {str(path) for path in folder.rglob("*") if path.is_file() and path.suffix != ".db"}
+
+
+def test_all_files_go(named: Any, tmp_path: Path) -> None:
+    table = named.load()
+    before = files(tmp_path)
+    planned = purge_table(table, dry_run=True)
+    assert files(tmp_path) == before
+    assert planned.dry_run
+    assert named.load().scan().num_rows == 2
+    done = purge_table(table)
+    assert table_files(tmp_path) == set()
+    assert (done.left, done.deleted.unreadable) == ((), ())
+    assert done.master_key_id == "keyA"
+    assert {**done.fields(), "dry_run": True} | {
+        name: value for name, value in planned.fields().items() if name == "metadata_json"
+    } == planned.fields()
+    with pytest.raises((FileNotFoundError, ValueError)):
+        named.load()
+
+
+def test_a_new_table_can_have_the_name(named: Any, tmp_path: Path) -> None:
+    purge_table(named.load())
+    if isinstance(named, SqlTable):
+        create_table(
+            None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=named.catalog,
+            identifier=named.name,
+        )  # fmt: skip
+    else:
+        create_table(named.uri, SCHEMA, SampleKms(), master_key_id="keyA")
+    assert named.load().append(ids(5)).scan().num_rows == 1
+
+
+def test_a_table_whose_files_others_may_need_is_refused(tmp_path: Path) -> None:
+    table = create_table(
+        tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA",
+        properties={"gc.enabled": "false"},
+    ).append(ids(1))  # fmt: skip
+    before = files(tmp_path)
+    for options in ({}, {"dry_run": True}, {"unregistered": True}):
+        with pytest.raises(ValueError, match=r"rule gc\.enabled"):
+            purge_table(table, **options)
+    assert files(tmp_path) == before
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    table = create_table(tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA").append(ids(1))
+    other = create_table(
+        tmp_path / "t/data/other", SCHEMA, SampleKms(), master_key_id="keyA"
+    ).append(ids(2))
+    foreign = tmp_path / "t/legacy/part.parquet"
+    foreign.parent.mkdir()
+    foreign.write_bytes(b"PAR1")
+    purge_table(table)
+    assert foreign.exists()
+    assert other.refreshed().scan().num_rows == 1
+    assert not list((tmp_path / "t/metadata").iterdir())
+
+
+def test_its_keks_go_from_a_key_store(tmp_path: Path) -> None:
+    store = FileKeyStore.create(tmp_path / "keks.json")
+    policy = KeyPolicy(store="key-store")
+    made = [
+        create_table(
+            tmp_path / name, SCHEMA, SampleKms(), master_key_id="keyA", key_store=store,
+            policy=policy,
+        ).append(ids(1))
+        for name in ("a", "b")
+    ]  # fmt: skip
+    assert len(store.keys()) == 2
+    done = purge_table(made[0])
+    assert len(done.deleted.keys) >= 1
+    assert len(store.keys()) == 1
+    assert made[1].scan().num_rows == 1
+
+
+# --- others, and failures ------------------------------------------------------------------------
+
+
+def test_a_commit_before_the_purge_is_purged_with_it(tmp_path: Path) -> None:
+    table = make_folder_table(tmp_path / "t").load().append(ids(1))
+    rival = with_rival_commits(table, lambda: table.append(ids(2)), 1)
+    done = purge_table(rival)
+    assert len(done.deleted.data_files) == 2
+    assert table_files(tmp_path) == set()
+
+
+def test_a_commit_to_a_catalog_before_the_purge_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = make_sql_table(tmp_path / "c")
+    table = named.load().append(ids(1))
+    real = sql_pointer.SqlPointer.drop
+
+    def drop(self: Any, old: str) -> bool:
+        named.load().append(ids(2))
+        return real(self, old)
+
+    monkeypatch.setattr(sql_pointer.SqlPointer, "drop", drop)
+    with pytest.raises(CommitConflictError, match="another writer has committed"):
+        purge_table(table)
+    assert named.load().scan().num_rows == 2
+    monkeypatch.undo()
+    purge_table(table)
+    assert not list(Path(table.place.path).parent.iterdir())
+
+
+def test_a_catalog_that_drops_a_newer_version_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a REST catalog does, which compares nothing."""
+    named = make_sql_table(tmp_path / "c")
+    table = named.load().append(ids(1))
+    pointers, real = [], sql_pointer.SqlPointer.drop
+
+    def drop(self: Any, old: str) -> bool:
+        newest = named.load().append(ids(2))
+        pointers.append((self, newest))
+        return real(self, f"file://{newest.place.path}")
+
+    monkeypatch.setattr(sql_pointer.SqlPointer, "drop", drop)
+    with pytest.raises(CommitConflictError, match="nothing was deleted: register it"):
+        purge_table(table)
+    ((pointer, newest),) = pointers
+    with pytest.raises(ValueError, match="the folder has this newer version"):
+        purge_table(open_table(table.place.path, SampleKms()), unregistered=True)
+    pointer.register(f"file://{newest.place.path}", newest.metadata)
+    assert named.load().scan().num_rows == 2
+
+
+def test_a_writer_that_comes_too_late_finds_no_table(tmp_path: Path) -> None:
+    table = make_folder_table(tmp_path / "t").load().append(ids(1))
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Expiry, "delete", stop)
+        with pytest.raises(KeyboardInterrupt):
+            purge_table(table)
+    with pytest.raises(IntegrityError, match="names none"):
+        open_table(tmp_path / "t", SampleKms())
+    with pytest.raises((IntegrityError, FormatError)):
+        table.append(ids(2))
+
+
+@pytest.mark.parametrize("failing_at", range(0, 16, 3))
+def test_an_interrupted_purge_is_resumed(
+    named: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_at: int
+) -> None:
+    table: IcebergTable = named.load()
+    last, calls, real = table.place.path, 0, os.unlink
+
+    def unlink(path: Any, **options: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > failing_at:
+            raise KeyboardInterrupt
+        real(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink)
+        with pytest.raises(KeyboardInterrupt):
+            purge_table(table)
+    left = table_files(tmp_path)
+    assert left
+    known: Any = {"master_key_ids": ["keyA"]}
+    if isinstance(named, SqlTable):
+        with pytest.raises(ValueError, match="has no table"):
+            named.load()
+        done = purge_table(open_table(last, SampleKms(), **known), unregistered=True)
+    else:
+        done = purge_table(open_table(named.uri, SampleKms(), **known))
+    assert done.left == ()
+    assert table_files(tmp_path) == set()
+
+
+def test_what_can_not_be_deleted_is_left_with_the_way_to_it(
+    named: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.unlink
+
+    def refuse(path: Any, **options: Any) -> None:
+        if str(path).endswith(".parquet"):
+            raise PermissionError(13, "refused", path)
+        real(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        done = purge_table(named.load())
+    assert {Path(name).suffix for name in done.left} >= {".parquet", ".avro"}
+    assert Path(done.metadata_json).exists()
+    again = open_table(done.metadata_json, SampleKms(), master_key_ids=["keyA"])
+    assert purge_table(again, unregistered=isinstance(named, SqlTable)).left == ()
+    assert table_files(tmp_path) == set()
+
+
+def test_plaintext_files_that_were_registered_from_elsewhere_stay(
+    tmp_path: Path, java: Judge
+) -> None:
+    """As those of a Hive table that `add_files` has registered."""
+    hive = tmp_path / "hive"
+    told: Any = {"encryption.key-id": None, "write.data.path": str(hive)}
+    metadata = java.create(tmp_path / "plain", BRANCHED, properties=told)
+    java.commit(metadata, {"do": "append", "rows": rows(1, 2)})
+    (data,) = hive.rglob("*.parquet")
+    places = {str(tmp_path / "plain"): str(tmp_path / "plain"), str(hive): str(hive)}
+    table = open_table(
+        tmp_path / "plain", SampleKms(), require_encrypted=False, location_map=places
+    )
+    assert table.scan().num_rows == 2
+    done = purge_table(table)
+    assert data.exists()
+    assert done.deleted.rules == {str(data): "outside"}
