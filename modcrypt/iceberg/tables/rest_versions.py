@@ -40,6 +40,8 @@ class RestVersions(CatalogVersions):
 
     def __post_init__(self) -> None:
         rest_requests.bound_requests(self.catalog)
+        names = self.catalog.identifier_to_tuple(self.identifier)
+        rest_requests.check_names(self.catalog, names)
 
     def current(self) -> Place:
         """Return the place of the metadata.json that the server names; see `CatalogVersions`."""

@@ -101,7 +101,7 @@ def test_a_list_that_always_has_a_next_page_ends(
     server.table = whole(b'{"identifiers": [], "next-page-token": "more"}')
     with pytest.raises(OSError, match="cannot be listed: LimitError"):
         list(list_tables(server.open(), "ns"))
-    assert len(server.requests) == 1 + 6
+    assert len(server.requests) == 1 + 5
 
 
 def test_adapters_of_the_user_are_limited_too(server: Catalog) -> None:
