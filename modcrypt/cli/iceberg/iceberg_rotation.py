@@ -105,7 +105,7 @@ def rotate(
     kek: make a new KEK and encrypt the keys of manifest lists under it; with single wrapping, or
     KEKs per partition or files, also the keys in manifests, which --spark distributes.
 
-    dek: write the files of the current snapshot again under new keys, page by page, without
+    dek: write the files of all branches and tags again under new keys, page by page, without
     decoding. With --spark, executors write the data files.
     """
     from modcrypt.iceberg import rotate_table

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.fork_safety import cached_property
@@ -107,7 +107,17 @@ def read_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroRows:
     return avro
 
 
-def open_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroRows:
+class Sliceable(Protocol):
+    """Bytes of a file, in memory or read when they are asked for."""
+
+    def __len__(self) -> int:
+        """Return the number of bytes."""
+
+    def __getitem__(self, where: slice, /) -> bytes:
+        """Return the bytes of a slice."""
+
+
+def open_avro(data: Sliceable, name: str, *, most: int = MAX_AVRO) -> AvroRows:
     """Read the header of an Avro file. Arguments and errors are those of `read_avro`."""
     if len(data) > MAX_AVRO:
         raise LimitError(f"{name}: the Avro file exceeds the limit of {MAX_AVRO} bytes")
@@ -164,7 +174,7 @@ def _reveal_value(value: Any) -> Any:
 class _Cursor:
     """A cursor that parses the elements of a container one after the other."""
 
-    data: bytes = field(repr=False)
+    data: Sliceable = field(repr=False)
     name: str
     at: int = 0
 
@@ -177,9 +187,6 @@ class _Cursor:
         return self.data[self.at - size : self.at]
 
     def read_long(self) -> int:
-        if self.at < len(self.data) and (first := self.data[self.at]) < 0x80:  # most are short
-            self.at += 1
-            return first >> 1 ^ -(first & 1)
         value = 0
         for number, byte in enumerate(self.data[self.at : self.at + 10]):
             value |= (byte & 0x7F) << 7 * number

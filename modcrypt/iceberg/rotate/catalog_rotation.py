@@ -26,8 +26,8 @@ class RotatedTable(JsonFields):
 
     Attributes:
         table: Name of the table; backticks quote parts with dots, as on the command line.
-        result: `"rotated"`; `"current"`, nothing to do; `"plaintext"`, a table that has no keys; or
-            the error code.
+        result: `"rotated"`; `"current"`, nothing to do; `"plaintext"`, a table that has no keys;
+            `"catalog"`, `table` names a namespace whose tables cannot be listed; or the error code.
         message: Message of the error.
         master_key_id: Id of the master key that the table is under now.
         versions: Versions of the master key under which its KEKs are, if wrapped keys name them.
@@ -71,14 +71,16 @@ def rotate_catalog(
         options: Other options of `load_table`, for each table.
 
     Raises:
-        OSError: The catalog cannot be listed. An error about one table is its result.
+        OSError: The catalog, or `namespace`, cannot be listed. An error about one table, or about
+            a namespace within it, is its result.
         ValueError: The catalog has no such namespace.
 
     Example:
         >>> for done in rotate_catalog(catalog, kms, new_master_key_id="lake-2"):
         ...     print(done.table, done.result, done.master_key_id)  # doctest: +SKIP
     """
-    for identifier in list_tables(catalog, namespace):
+    unlisted: dict[tuple[str, ...], Exception] = {}
+    for identifier in list_tables(catalog, namespace, unlisted):
         name = format_identifier(identifier)
         try:
             table = _load(catalog, identifier, kms, options)
@@ -89,6 +91,9 @@ def rotate_catalog(
         except Exception as error:
             word, message = describe_failure(error)
             yield RotatedTable(table=name, result=word, message=message)
+    for parent, failure in unlisted.items():
+        name = format_identifier(parent)
+        yield RotatedTable(table=name, result="catalog", message=str(failure))
 
 
 def _load(

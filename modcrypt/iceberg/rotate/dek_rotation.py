@@ -1,14 +1,13 @@
-"""Rewrite the files of a table's current snapshot under new data keys (DEKs), as a new snapshot.
+"""Rewrite the files of a table's branches and tags under new data keys (DEKs), as new snapshots.
 
     data, equality deletes      decrypted and encrypted again page by page, or block by block
     position deletes, vectors   the same, with the new locations of data files
-    manifests                   one new manifest for each old one: it adds the new files and
-                                deletes the old ones, with their sequence numbers and row ids, but
-                                without the old keys
+    manifests                   one new manifest for each old one, with the sequence numbers and
+                                row ids of the old one: see `rotated_snapshots`
 
-Rows and deleted rows do not change (operation `replace`). Older snapshots keep their files under
-the old keys until `expire_history` drops them. The table's current policy decides which keys
-protect the new keys.
+Rows and deleted rows do not change. Files that several branches and tags share are rewritten once.
+Older snapshots keep their files under the old keys until `expire_history` drops them. The table's
+current policy decides which keys protect the new keys.
 
 Key metadata is passed to and from the processes that rewrite files. It is encrypted under a KEK
 that is used only for this job, so every process that can use the table's master key can take part.
@@ -19,21 +18,16 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
-from typing import Any
+from itertools import chain
 
 from modcrypt.errors import PlaintextError
+from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.manifests import (
-    ADDED,
     DATA,
-    DELETED,
-    EQUALITY_DELETES,
     POSITION_DELETES,
     FileEntry,
-    ManifestFile,
 )
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys, writing_policy
@@ -44,6 +38,14 @@ from modcrypt.iceberg.rotate.file_rekeying import (
     Run,
     rewrite_files,
 )
+from modcrypt.iceberg.rotate.ref_heads import list_behind, list_heads
+from modcrypt.iceberg.rotate.rotated_snapshots import (
+    Manifests,
+    NewFile,
+    RotatedSnapshots,
+    file_id,
+    tag_names,
+)
 from modcrypt.iceberg.rotate.rotation_report import (
     CountingClient,
     TableRotation,
@@ -53,31 +55,23 @@ from modcrypt.iceberg.rotate.wrapped_in_manifests import sealing_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.table_copying import Contents
 from modcrypt.iceberg.write.append import encrypt_key_metadata
-from modcrypt.iceberg.write.manifest_writing import (
-    PartitionPaths,
-    entry_row,
-    first_row_ids,
-    partition_values,
-    write_manifest,
-)
+from modcrypt.iceberg.write.manifest_writing import PartitionPaths, partition_values
 from modcrypt.iceberg.write.moved_deletes import MovedFile, write_moved
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, add_totals, new_snapshot_id
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
-from modcrypt.keys import Secret
 
 
 class _Files(Contents):
-    """The files of a version's current snapshot."""
+    """The files of the heads of a version's branches and tags."""
 
     @classmethod
     def encrypted(cls, table: IcebergTable, *, plaintext: bool = False) -> _Files:
-        """Read the files of a current snapshot; raise PlaintextError for one in plaintext.
+        """Read the files of all heads; raise PlaintextError for one in plaintext.
 
         With `plaintext`, such files are accepted.
         """
-        files = cls.of(table)
+        files = cls.of(table, snapshots=[head.snapshot for head in list_heads(table.metadata)])
         for entry in () if plaintext else files.live_entries:
             if entry.key_metadata is None:
                 raise PlaintextError(
@@ -86,21 +80,27 @@ class _Files(Contents):
                 )
         return files
 
-    @property
-    def by_manifest(self) -> list[tuple[ManifestFile, Sequence[FileEntry]]]:
-        """The entries of each manifest, in order."""
-        manifests = (self.manifests[snapshot.id] for snapshot in self.snapshots)
-        return [(each, self.entries[each.location]) for each in chain.from_iterable(manifests)]
+    def with_live(self, snapshot_id: int) -> Manifests:
+        """Return the manifests of a head with live entries, which are rewritten."""
+        pairs = [(each, self.entries[each.location]) for each in self.manifests[snapshot_id]]
+        return [pair for pair in pairs if any(entry.is_live for entry in pair[1])]
 
     @property
-    def with_live(self) -> list[tuple[ManifestFile, Sequence[FileEntry]]]:
-        """The manifests with live entries, which are rewritten, with all of their entries."""
-        return [pair for pair in self.by_manifest if any(entry.is_live for entry in pair[1])]
+    def rewritten(self) -> list[Manifests]:
+        """The manifests with live entries of each head that has some."""
+        return [found for id_ in self.manifests if (found := self.with_live(id_))]
 
-    @property
+    @cached_property
     def live_entries(self) -> list[FileEntry]:
-        """The live entries, in order; of a Puffin file one for each vector."""
-        return [entry for _, entries in self.by_manifest for entry in entries if entry.is_live]
+        """The live entries, each once; of a Puffin file one for each vector."""
+        entries = chain.from_iterable(self.entries.values())
+        key = self.walk.locations.key
+        by_id = {
+            (key(entry.location), entry.file.get("content_offset")): entry
+            for entry in entries
+            if entry.is_live
+        }
+        return list(by_id.values())
 
     def partition_paths(self, metadata: TableMetadata) -> list[str]:
         """Return the partition of each live entry, in order, as the paths of files contain it."""
@@ -120,17 +120,18 @@ class _Files(Contents):
     def report(self, table: IcebergTable, *, replaced: bool) -> TableRotation:
         """Return what is rotated, and what stays under the old keys.
 
-        If the current snapshot will be `replaced`, it counts as an older one.
+        Heads that will be `replaced` count as older snapshots.
         """
-        data, current = sum(entry.content == DATA for entry in self.live.values()), table.snapshot()
-        older = [old.id for old in table.metadata.snapshots if replaced or old is not current]
-        refs = table.metadata.refs.items()
-        old_refs = [name for name, ref in refs if name != MAIN and ref.get("snapshot-id") in older]
+        data = sum(entry.content == DATA for entry in self.live.values())
+        heads = {head.snapshot.id for head in list_heads(table.metadata)}
+        older = [old.id for old in table.metadata.snapshots if old.id not in heads]
+        if replaced:
+            older += [id_ for id_ in self.manifests if self.with_live(id_)]
+        manifests = {manifest.location for found in self.rewritten for manifest, _ in found}
         return TableRotation(
             what="dek", table=table, data_files=data, delete_files=len(self.live) - data,
-            manifests=len(self.with_live),
-            manifest_lists=int(bool(self.live)), older_snapshots=tuple(older),
-            older_refs=tuple(old_refs),
+            manifests=len(manifests), manifest_lists=len(self.rewritten),
+            older_snapshots=tuple(sorted(older)), behind_refs=list_behind(self.walk.metadata),
         )  # fmt: skip
 
 
@@ -147,7 +148,6 @@ class DekRotation:
     job: OpenKey | None = field(default=None, init=False, repr=False)
     # Rewritten files, by the paths of the old files.
     moved: dict[str, MovedFile] = field(default_factory=dict, repr=False)
-    snapshot_id: int | None = None
     # See `MekRotation`.
     has_work: bool = True
     in_table: bool = True
@@ -172,25 +172,23 @@ class DekRotation:
         self._rekey_files(table)
         self._encrypt_files(table)
         self._move_deletes(table)
-        metadata, self.snapshot_id = table.metadata, new_snapshot_id(table.metadata)
+        metadata, entries = table.metadata, self.files.live_entries
         policy = writing_policy(metadata, self.seen)
         keys = writing_keys(table, policy, self.files.partition_paths(metadata))
-        of_files = iter(keys.of_files)
-        rows = [
-            self._write_manifest(table, manifest, entries, of_files)
-            for manifest, entries in self.files.with_live
-        ]
-        self.new_files.used = [self.moved[path].location for path in self.files.live]
-        return add_snapshot(
+        moved = [self.moved[table.walk.locations.key(entry.location)] for entry in entries]
+        sealed = encrypt_key_metadata([file.keys for file in moved], keys.of_files)
+        new = RotatedSnapshots(
             table,
-            self.snapshot_id,
-            rows,
-            keys.of_list,
-            self.new_files,
-            operation="replace",
-            summary=add_totals(self._summary(), metadata.current),
-            new_keys=keys.entries,
-        )
+            {
+                file_id(table, entry): NewFile(file, key_metadata)
+                for entry, file, key_metadata in zip(entries, moved, sealed, strict=True)
+            },
+            self._make_rename(table), keys, self.new_files, tag_names(metadata),
+        )  # fmt: skip
+        for head in list_heads(metadata):
+            new.add(head, self.files.with_live(head.snapshot.id))
+        self.new_files.used = [self.moved[path].location for path in self.files.live]
+        return new.table.metadata
 
     # --- files ----------------------------------------------------------------------------------
 
@@ -270,91 +268,3 @@ class DekRotation:
             return location
 
         return rename
-
-    # --- manifests ------------------------------------------------------------------------------
-
-    def _write_manifest(
-        self,
-        table: IcebergTable,
-        manifest: ManifestFile,
-        entries: Sequence[FileEntry],
-        of_files: Iterator[OpenKey | None],
-    ) -> dict[str, Any]:
-        numbered = [
-            (entry, first)
-            for entry, first in zip(entries, first_row_ids(manifest, entries), strict=True)
-            if entry.is_live
-        ]
-        keys = [self._find_rewritten(table, entry).keys for entry, _ in numbered]
-        sealed = encrypt_key_metadata(keys, list(islice(of_files, len(keys))))
-        rows = []
-        for (entry, first), key_metadata in zip(numbered, sealed, strict=True):
-            rows += self._rows(table, entry, first, key_metadata)
-        assert self.snapshot_id is not None
-        row = write_manifest(
-            table, manifest.spec_id, rows, self.new_files, content=manifest.content,
-            snapshot_id=self.snapshot_id,
-        )  # fmt: skip
-        # Its files have explicit row ids, except where the old manifest assigned none.
-        return {**row, "first_row_id": manifest.row.get("first_row_id")}
-
-    def _rows(
-        self,
-        table: IcebergTable,
-        entry: FileEntry,
-        first: int | None,
-        key_metadata: Secret[bytes],
-    ) -> list[dict[str, Any]]:
-        """Return the rows of the new file and of the old file."""
-        moved = self._find_rewritten(table, entry)
-        members: dict[str, Any] = {
-            "snapshot_id": self.snapshot_id,
-            "first_row_id": first,
-            "partition": partition_values(table.metadata, entry),
-        }
-        changes = {**moved.members, "key_metadata": key_metadata}
-        if (target := entry.file.get("referenced_data_file")) is not None:
-            changes["referenced_data_file"] = self._make_rename(table)(target)
-        new = entry_row(entry, status=ADDED, **members, **changes)
-        new["file_sequence_number"] = None  # inherited from the commit
-        # Without the old key: only the older snapshots keep it.
-        return [new, entry_row(entry, status=DELETED, **members, key_metadata=None)]
-
-    def _find_rewritten(self, table: IcebergTable, entry: FileEntry) -> MovedFile:
-        return self.moved[table.walk.locations.key(entry.location)]
-
-    def _summary(self) -> dict[str, str]:
-        """Count what is replaced, as Java does: added equals removed, except for bytes."""
-        counts = Counter[str]()
-        partitions = set()
-        for _, entries in self.files.by_manifest:
-            for entry in (entry for entry in entries if entry.is_live):
-                partitions.add((entry.spec_id, repr(sorted(entry.partition_by_id.items()))))
-                counts[_RECORDS[entry.content]] += entry.record_count
-                if entry.file_format == "PUFFIN":  # counted once for each of its vectors
-                    counts["delete-files"] += 1
-                    for name in ("removed-files-size", "added-files-size"):
-                        counts[name] += entry.file["content_size_in_bytes"]
-        for path, entry in self.files.live.items():
-            if entry.file_format != "PUFFIN":
-                counts["data-files" if entry.content == DATA else "delete-files"] += 1
-                counts["removed-files-size"] += entry.size
-                counts["added-files-size"] += self.moved[path].keys.file_length or 0
-        summary = {
-            name: str(counts.pop(name)) for name in ("added-files-size", "removed-files-size")
-        }
-        for name, count in sorted(counts.items()):
-            removed = "deleted" if name in ("data-files", "records") else "removed"
-            summary |= {f"added-{name}": str(count), f"{removed}-{name}": str(count)}
-        return {
-            **summary,
-            "changed-partition-count": str(len(partitions)),
-            "manifests-created": str(len(self.files.with_live)),
-            "manifests-kept": "0",
-            "manifests-replaced": str(len(self.files.by_manifest)),
-        }
-
-
-_RECORDS = {
-    DATA: "records", POSITION_DELETES: "position-deletes", EQUALITY_DELETES: "equality-deletes",
-}  # fmt: skip

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import FormatError, PlaintextError
 from modcrypt.fork_safety import fork_safe
-from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import master_key_of
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.tables.table import IcebergTable
@@ -51,7 +52,8 @@ class TableRotation(JsonFields):
             contain the old wrapped keys, or need KEKs that stay in the key store for them: anyone
             who has them and the old keys can read the files that they lead to.
         older_snapshots: Ids of snapshots that keep their files under the old data keys ("dek").
-        older_refs: Branches and tags that name one of these snapshots.
+        behind_refs: Branches that were behind main ("dek"), and can no longer be fast-forwarded to
+            it, as they have new snapshots of their own.
     """
 
     what: Rotated
@@ -72,7 +74,7 @@ class TableRotation(JsonFields):
     lost: tuple[str, ...] = ()
     older_versions: tuple[str, ...] = ()
     older_snapshots: tuple[int, ...] = ()
-    older_refs: tuple[str, ...] = ()
+    behind_refs: tuple[str, ...] = ()
 
     _first, _without = ("advice",), ("table",)
 
@@ -102,10 +104,16 @@ class TableRotation(JsonFields):
                 f"{len(self.older_snapshots)} older snapshots keep their files under the old data "
                 "keys: expire_history drops them"
             )
-        if self.older_refs:
+        if staged := self._count_staged():
             steps.append(
-                f"it keeps those of branches and tags ({', '.join(self.older_refs)}), unless you "
-                "pass force=True, which drops these too"
+                f"{format_count(staged, 'staged snapshot')} (wap.id) among them can be published, "
+                "with files under the old data keys, only if it appends rows: publish it before it "
+                "expires, or write the rows again"
+            )
+        if self.behind_refs:
+            steps.append(
+                f"branches that were behind main ({', '.join(self.behind_refs)}) cannot be "
+                "fast-forwarded to it any more: replace them where you need that"
             )
         if self.older_versions:
             steps.append(
@@ -113,6 +121,19 @@ class TableRotation(JsonFields):
                 "old keys: expire_history drops them, and the history that they lead to"
             )
         return "; ".join(steps) or None
+
+    def _count_staged(self) -> int:
+        """Return the number of older snapshots that wait for their publication."""
+        by_id = {snapshot.id: snapshot for snapshot in self.table.metadata.snapshots}
+        older = (by_id[id_] for id_ in self.older_snapshots if id_ in by_id)
+        published = {_summary(old).get("published-wap-id") for old in by_id.values()}
+        waiting = (_summary(old).get("wap.id") for old in older)
+        return sum(id_ is not None and id_ not in published for id_ in waiting)
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, Any]:
+    summary = snapshot.document.get("summary")
+    return summary if isinstance(summary, dict) else {}
 
 
 def logged_versions(metadata: TableMetadata) -> tuple[str, ...]:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
 
-from modcrypt.errors import printable
+from modcrypt.errors import ModcryptError, printable
 from modcrypt.iceberg.keys.key_resolver import KeyStore
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.iceberg.tables.pointers import Identifier
@@ -138,42 +137,64 @@ def format_identifier(parts: Iterable[str]) -> str:
 
 
 def list_tables(
-    catalog: Catalog, namespace: Identifier, depth: int = MAX_DEPTH
+    catalog: Catalog,
+    namespace: Identifier,
+    unlisted: dict[tuple[str, ...], Exception] | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """Yield the names of the tables in a namespace and in those within it; () is the whole catalog.
+
+    Args:
+        unlisted: Dictionary that receives the errors of the namespaces within it that cannot be
+            listed, and whose tables are missing; None to raise the first of them.
 
     Raises:
         ValueError: The catalog has no such namespace.
         OSError: It cannot be listed.
     """
-    parent = Catalog.identifier_to_tuple(namespace)
-    try:
-        yield from _list_within(catalog, parent, depth)
-    except NoSuchNamespaceError:
-        raise ValueError(f"the catalog has no namespace {'.'.join(parent)}") from None
-    except Exception as error:  # of pyiceberg, requests or Thrift; their texts may have URIs
-        kind = type(error).__name__
-        raise OSError(f"the catalog's tables cannot be listed: {kind}") from None
+    top = Catalog.identifier_to_tuple(namespace)
 
+    def find(names: Callable[..., Iterable[tuple[str, ...]]], parent: tuple[str, ...]) -> Any:
+        try:
+            return sorted(set(names(catalog, parent)))
+        except Exception as error:
+            failure = _listing_error(parent, error)
+        if unlisted is None or parent == top:
+            raise failure from None
+        unlisted[parent] = failure
+        return []
 
-def _list_within(
-    catalog: Catalog, parent: tuple[str, ...], depth: int
-) -> Iterator[tuple[str, ...]]:
-    if parent:
-        with _limited_pages(catalog):
-            tables = sorted(catalog.list_tables(parent))
-        yield from tables
-    with _limited_pages(catalog):
-        inside = catalog.list_namespaces(parent) if depth else []
-    for other in sorted(set(inside)):
+    waiting = [top]
+    while waiting:
+        parent = waiting.pop()
+        yield from find(_tables_in, parent) if parent else ()
+        inside = find(_namespaces_in, parent) if len(parent) < len(top) + MAX_DEPTH else []
         # Some catalogs list the namespace itself, and some all namespaces, whatever the parent.
-        if len(other) > len(parent) and other[: len(parent)] == parent:
-            yield from _list_within(catalog, other, depth - 1)
+        within = [n for n in inside if len(n) > len(parent) and n[: len(parent)] == parent]
+        waiting += reversed(within)
 
 
-def _limited_pages(catalog: Catalog) -> AbstractContextManager[None]:
-    if not _is_rest(catalog):
-        return nullcontext()
-    from modcrypt.iceberg.tables.rest_requests import limited_pages
+def _tables_in(catalog: Catalog, namespace: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
+    if _is_rest(catalog):
+        from modcrypt.iceberg.tables import rest_requests
 
-    return limited_pages(catalog)
+        return rest_requests.list_tables(catalog, namespace)
+    return catalog.list_tables(namespace)
+
+
+def _namespaces_in(catalog: Catalog, parent: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
+    if _is_rest(catalog):
+        from modcrypt.iceberg.tables import rest_requests
+
+        return rest_requests.list_namespaces(catalog, parent)
+    return catalog.list_namespaces(parent)
+
+
+def _listing_error(namespace: tuple[str, ...], error: Exception) -> Exception:
+    """Return the error for a namespace; texts of pyiceberg, requests and Thrift may have URIs."""
+    name = format_identifier(namespace)
+    if isinstance(error, NoSuchNamespaceError):
+        return ValueError(f"the catalog has no namespace {name}")
+    kind = type(error).__name__
+    why = f"{kind}: {error}" if isinstance(error, ModcryptError) else kind
+    where = f" in {name}" if namespace else ""
+    return OSError(f"the catalog's tables{where} cannot be listed: {why}")

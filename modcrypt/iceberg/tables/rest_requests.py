@@ -10,14 +10,14 @@ redirects with the user's headers. So `bound_requests` limits the session.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 from weakref import WeakKeyDictionary, WeakSet
 
-from pyiceberg.catalog.rest import Capability, Endpoints, RestCatalog
+from pyiceberg.catalog.rest import PAGE_SIZE, Capability, Endpoints, RestCatalog
 from pyiceberg.exceptions import (
     BadRequestError,
     ForbiddenError,
@@ -72,25 +72,6 @@ def bound_requests(catalog: RestCatalog) -> None:
         limit_session(catalog._session)
 
 
-@contextlib.contextmanager
-def limited_pages(catalog: RestCatalog) -> Iterator[None]:
-    """Raise LimitError after `MAX_PAGES` answers: a list may name a next page forever."""
-    bound_requests(catalog)
-    pages = itertools.count(1)
-
-    def count(response: Response, *_: Any, **__: Any) -> None:
-        if next(pages) > MAX_PAGES:
-            response.close()
-            raise LimitError(f"the REST catalog's list has more than {MAX_PAGES} pages")
-
-    hooks = catalog._session.hooks["response"]
-    hooks.append(count)
-    try:
-        yield
-    finally:
-        hooks.remove(count)
-
-
 def limit_session(session: Session) -> None:
     """Limit the answers that a session gets from now on, and follow no redirects."""
     bound_session(session, lambda: LIMITS)
@@ -105,6 +86,56 @@ class TableAnswer(NamedTuple):
     metadata: TableMetadata
     config: Mapping[str, str]  # how to open the table's files, with vended credentials
     restrictions: Any = None  # read restrictions, as JSON; checked when rows are read
+
+
+def list_tables(catalog: RestCatalog, namespace: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the identifiers of the tables in a namespace. Raises as `list_namespaces`."""
+    catalog._check_endpoint(Capability.V1_LIST_TABLES)
+    url = _url(catalog, Endpoints.list_tables, namespace)
+    return [
+        (*map(str, table["namespace"]), str(table["name"]))
+        for table in _pages(catalog, url, {}, "identifiers")
+    ]
+
+
+def list_namespaces(catalog: RestCatalog, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the namespaces in a namespace, or at the top.
+
+    pyiceberg 0.12 encodes the parent twice, so servers do not find a name with a space in it.
+
+    Raises:
+        NoSuchNamespaceError: The server has no such namespace.
+        LimitError: There are more than `MAX_PAGES` pages, or an answer exceeds `LIMITS`.
+        UnsupportedFormatError: A URL cannot have the name; see `check_names`.
+        ModcryptError, OSError: As `load`.
+    """
+    catalog._check_endpoint(Capability.V1_LIST_NAMESPACES)
+    check_names(catalog, parent)
+    params = {"parent": catalog._namespace_separator.join(parent)} if parent else {}
+    url = catalog.url(Endpoints.list_namespaces)
+    return [tuple(map(str, names)) for names in _pages(catalog, url, params, "namespaces")]
+
+
+def _pages(catalog: RestCatalog, url: str, params: Mapping[str, str], member: str) -> Iterator[Any]:
+    """Yield the items of all pages of a list."""
+    if size := catalog.properties.get(PAGE_SIZE):
+        params = {**params, "pageSize": size}
+    for _ in range(MAX_PAGES):
+        response = _request(catalog, "GET", url, None, params=params)
+        if response.status_code == HTTPStatus.NOT_FOUND:
+            raise NoSuchNamespaceError("the catalog has no such namespace")
+        if response.status_code != HTTPStatus.OK:
+            raise _failure(response)
+        try:
+            answer = load_json(response.content)
+            items, token = answer[member], answer.get("next-page-token")
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+            raise FormatError("the REST catalog's answer is not a list of names") from None
+        yield from items
+        if not token:
+            return
+        params = {**params, "pageToken": token}
+    raise LimitError(f"the REST catalog's list has more than {MAX_PAGES} pages")
 
 
 def load_settings(catalog: RestCatalog) -> Mapping[str, str]:
@@ -222,9 +253,38 @@ def _send(
     body: bytes | None,
     params: Mapping[str, str | None] | None = None,
 ) -> Response:
-    names = catalog._split_identifier_for_path(identifier)
-    url = catalog.url(Endpoints.load_table, prefixed=True, **names)
+    *namespace, name = catalog.identifier_to_tuple(identifier)
+    url = _url(catalog, Endpoints.load_table, namespace, table=name)
     return _request(catalog, method, url, body, params)
+
+
+def _url(catalog: RestCatalog, endpoint: str, namespace: Sequence[str], **names: str) -> str:
+    """Return the URL of a namespace or of something in it.
+
+    The specification encodes each part of a namespace once, and the separator between them.
+    """
+    check_names(catalog, (*namespace, *names.values()))
+    path = quote(catalog._namespace_separator, safe="").join(quote(n, safe="") for n in namespace)
+    encoded = {what: quote(name, safe="") for what, name in names.items()}
+    return catalog.url(endpoint, True, namespace=path, **encoded)
+
+
+def check_names(catalog: RestCatalog, names: Sequence[str]) -> None:
+    """Raise UnsupportedFormatError if the path of a URL cannot have one of these names.
+
+    Clients resolve `.` and `..` in paths, even encoded, so the request would be about another
+    table. Servers split namespaces at the unit separator, and at the one that they announce.
+    """
+    for name in names:
+        if name in ("", ".", "..") or any(each in name for each in _separators(catalog)):
+            raise UnsupportedFormatError(
+                f"{printable(name, MAX_REASON)!r}: requests to a REST catalog cannot have this "
+                "name: it is empty, only dots, or has the separator of namespaces; rename it"
+            )
+
+
+def _separators(catalog: RestCatalog) -> tuple[str, str]:
+    return "\x1f", catalog._namespace_separator
 
 
 def _request(

@@ -7,7 +7,7 @@ take the metadata from its answer, and read no metadata.json from the store.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import CurrentVersion, check_newest
 from modcrypt.iceberg.tables import rest_requests
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions, is_opened
+from modcrypt.iceberg.tables.renewed_credentials import EXPIRY, expires, renew_credentials
 from modcrypt.iceberg.tables.rest_stores import merge_settings, names_address
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class RestVersions(CatalogVersions):
 
     def __post_init__(self) -> None:
         rest_requests.bound_requests(self.catalog)
+        names = self.catalog.identifier_to_tuple(self.identifier)
+        rest_requests.check_names(self.catalog, names)
 
     def current(self) -> Place:
         """Return the place of the metadata.json that the server names; see `CatalogVersions`."""
@@ -101,7 +104,7 @@ class RestVersions(CatalogVersions):
 
     def _find_file(self, answer: TableAnswer) -> Place:
         """Return the place of the metadata.json, in a store with the credentials of the answer."""
-        filesystem = self.filesystem or _open_store(self.catalog, answer, self._name)
+        filesystem = self.filesystem or _open_store(self.catalog, answer, self._name, self._load)
         return replace(self, filesystem=filesystem)._find_place(answer.location)
 
 
@@ -136,7 +139,12 @@ def _split_settings(catalog: RestCatalog) -> tuple[Mapping[str, Any], Mapping[st
     return {name: catalog.properties[name] for name in mine}, vended
 
 
-def _open_store(catalog: RestCatalog, answer: TableAnswer, table: str) -> Any:
+def _open_store(
+    catalog: RestCatalog,
+    answer: TableAnswer,
+    table: str,
+    load: Callable[[], TableAnswer] | None = None,
+) -> Any:
     """Return the file system that the catalog's settings and the server's describe; or None.
 
     The table's own properties are not asked: anyone who may write the table can set them.
@@ -145,9 +153,25 @@ def _open_store(catalog: RestCatalog, answer: TableAnswer, table: str) -> Any:
     if not separator or scheme == "file" or not is_opened(answer.location):
         return None
     own, vended = _split_settings(catalog)
-    settings = merge_settings(own, {**vended, **answer.config}, table)
+
+    def settings_of(current: TableAnswer) -> dict[str, Any]:
+        return merge_settings(own, {**vended, **current.config}, table)
+
+    settings = settings_of(answer)
     if not settings:
         return None
     from pyiceberg.io.fsspec import FsspecFileIO
 
-    return FsspecFileIO(settings).get_fs(scheme)
+    filesystem = FsspecFileIO(settings).get_fs(scheme)
+    if load is not None and _is_s3(scheme) and expires(answer.config):
+
+        def renew() -> dict[str, Any]:
+            newest = load()
+            return {**settings_of(newest), EXPIRY: newest.config.get(EXPIRY, "")}
+
+        renew_credentials(filesystem, {**settings, EXPIRY: answer.config[EXPIRY]}, renew)
+    return filesystem
+
+
+def _is_s3(scheme: str) -> bool:
+    return scheme.lower() in ("s3", "s3a", "s3n")

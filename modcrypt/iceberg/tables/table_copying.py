@@ -63,8 +63,16 @@ class Contents:
     history: bool  # whether `snapshots` are all snapshots of the table
 
     @classmethod
-    def of(cls, table: IcebergTable, *, history: bool = False) -> Self:
+    def of(
+        cls,
+        table: IcebergTable,
+        *,
+        history: bool = False,
+        snapshots: Sequence[Snapshot] | None = None,
+    ) -> Self:
         """Read all manifests of a table's current snapshot, or with `history` of all snapshots.
+
+        `snapshots` selects others than the current one.
 
         Raise UnsupportedFormatError if Iceberg does not encrypt the format of a file.
         """
@@ -74,6 +82,8 @@ class Contents:
                 table.metadata.snapshots,
                 key=lambda snapshot: (snapshot.sequence_number, snapshot.timestamp_ms),
             )
+        elif snapshots is not None:
+            order = list(snapshots)
         else:
             order = [] if current is None else [current]
         manifests = {snapshot.id: walk.manifests(snapshot) for snapshot in order}

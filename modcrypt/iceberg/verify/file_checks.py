@@ -6,9 +6,7 @@ and at most one block is in memory. Verification continues after a fault as far 
 
 from __future__ import annotations
 
-from typing import IO, Any, cast
-
-import fastavro
+from dataclasses import dataclass
 
 from modcrypt.ags1.layout import MAGIC
 from modcrypt.ags1.reader import Ags1Reader
@@ -18,6 +16,7 @@ from modcrypt.errors import (
     ModcryptError,
     TagMismatchError,
 )
+from modcrypt.iceberg.format.avro_files import open_avro
 from modcrypt.iceberg.format.manifests import FileEntry
 from modcrypt.iceberg.format.parquet_files import decryption_properties
 from modcrypt.iceberg.read.inventory import Keys, Mark, ReachedFile, mark_of
@@ -165,16 +164,9 @@ class _FileCheck:
         return not bad
 
     def _check_records(self, reader: Ags1Reader) -> None:
-        """Count the rows of an Avro file from its block headers, without decoding a row."""
-        reader.seek(0)
-        try:
-            blocks: Any = fastavro.block_reader(cast(IO[bytes], reader))
-            count = sum(block.num_records for block in blocks)
-        except (ModcryptError, OSError):
-            raise
-        except Exception as error:  # fastavro passes on errors of decoding and of codecs
-            kind = type(error).__name__
-            raise FormatError(f"not an Avro file, or a damaged one ({kind})") from None
+        """Count the rows of an Avro file as scans find its blocks, without decoding a row."""
+        avro = open_avro(_Plaintext(reader), self._location)
+        count = sum(rows for rows, _ in avro.blocks)
         if count != self._entry.record_count:
             listed = self._entry.record_count
             self._tell("truncation", f"the file has {count} rows, but its manifest says {listed}")
@@ -188,3 +180,20 @@ class _FileCheck:
             read_vector(reader.read_at(start, size), entry)
         except FormatError as error:
             self.report.tell(error.word, str(error), entry.location)
+
+
+@dataclass(frozen=True)
+class _Plaintext:
+    """The plaintext of a stream in the form of bytes, of which only the slices asked for are read.
+
+    Verification so has only one block of an Avro file in memory.
+    """
+
+    reader: Ags1Reader
+
+    def __len__(self) -> int:
+        return self.reader.size
+
+    def __getitem__(self, where: slice, /) -> bytes:
+        start, stop, _ = where.indices(self.reader.size)
+        return self.reader.read_at(start, max(0, stop - start))

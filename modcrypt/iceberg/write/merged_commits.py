@@ -6,6 +6,7 @@ before another writer rotated the table to another master key, and readers refus
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from modcrypt.errors import CommitConflictError, IntegrityError
@@ -28,17 +29,18 @@ def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion)
         CommitConflictError: The snapshot was undone.
         IntegrityError: It could not be undone, because others have changed the table since.
     """
-    new = sent.current
-    if new is None or new in table.metadata.snapshots:
-        return done
+    known = {snapshot.id for snapshot in table.metadata.snapshots}
+    new = [snapshot for snapshot in sent.snapshots if snapshot.id not in known]
+    ids = {snapshot.id for snapshot in new}
     for _ in range(ATTEMPTS):
-        if new not in done.metadata.snapshots or _has_its_key(done.metadata, new):
+        there = [snapshot for snapshot in new if snapshot in done.metadata.snapshots]
+        if all(_has_its_key(done.metadata, snapshot) for snapshot in there):
             return done
         is_expected = done.metadata.master_key_id in (table.expected.master_key_ids or ())
         if is_expected:
             settled = _with_moved_keks(done.metadata, table)
-        elif done.metadata.current == new:
-            settled = _without(done.metadata, new, table.metadata)
+        elif _named(done.metadata, ids) == _named(sent, ids):
+            settled = _without(done.metadata, ids, table.metadata)
         else:
             break
         place = done.place
@@ -50,10 +52,16 @@ def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion)
         if not is_expected:
             raise CommitConflictError(f"{place.path}: another writer has rotated the master key")
     raise IntegrityError(
-        f"{done.place.path}: snapshot {new.id} was committed, and its KEK is not under the table's "
-        "master key, which another writer has rotated at the same time: do not repeat the change, "
-        "but rotate mek with both master keys in master_key_ids"
+        f"{done.place.path}: snapshot {', '.join(map(str, sorted(ids)))} was committed, and its "
+        "KEK is not under the table's master key, which another writer has rotated at the same "
+        "time: do not repeat the change, but rotate mek with both master keys in master_key_ids"
     )
+
+
+def _named(metadata: TableMetadata, ids: Collection[int]) -> dict[str, int]:
+    """Return the branches and tags that name one of these snapshots."""
+    refs = {name: ref["snapshot-id"] for name, ref in metadata.refs.items()}
+    return {name: id_ for name, id_ in refs.items() if id_ in ids}
 
 
 def _with_moved_keks(metadata: TableMetadata, table: TableVersion) -> TableMetadata:
@@ -78,18 +86,22 @@ def _has_its_key(metadata: TableMetadata, snapshot: Snapshot) -> bool:
     return master in (None, metadata.master_key_id)
 
 
-def _without(metadata: TableMetadata, new: Snapshot, base: TableMetadata) -> TableMetadata:
-    """Return a version without its newest snapshot and the KEKs that came with it.
+def _without(metadata: TableMetadata, ids: Collection[int], base: TableMetadata) -> TableMetadata:
+    """Return a version without new snapshots and the KEKs that came with them.
 
     The commit has carried all KEKs of `base`: unused ones under another master key are dropped.
     """
-    keys = {id_: key for id_, key in metadata.keys.items() if id_ != new.key_id}
+    entries = {snapshot.key_id for snapshot in metadata.snapshots if snapshot.id in ids}
+    keys = {id_: key for id_, key in metadata.keys.items() if id_ not in entries}
     sealing = {key.encrypted_by for key in keys.values()}
     former = {id_ for id_ in metadata.kek_ids() if keys[id_].encrypted_by != metadata.master_key_id}
-    refs = {name: ref for name, ref in metadata.refs.items() if name != MAIN}
+    moved = _named(metadata, ids)
+    refs = {name: ref for name, ref in metadata.refs.items() if name not in moved}
+    refs |= {name: base.refs[name] for name in moved if name in base.refs}
+    before = base if MAIN in moved else metadata
     return metadata.with_keys(
         (key for id_, key in keys.items() if id_ not in former - sealing),
-        snapshots=[old.document for old in metadata.snapshots if old.id != new.id],
-        refs={**refs, MAIN: base.refs[MAIN]} if MAIN in base.refs else refs,
-        current_snapshot_id=base.document.get("current-snapshot-id"),
+        snapshots=[old.document for old in metadata.snapshots if old.id not in ids],
+        refs=refs,
+        current_snapshot_id=before.document.get("current-snapshot-id"),
     )

@@ -41,17 +41,23 @@ def add_snapshot(
     operation: str,
     summary: Mapping[str, str],
     new_keys: Sequence[EncryptedKey] = (),
+    parent: Snapshot | None = None,
+    refs: Sequence[str] = (MAIN,),
+    schema_id: int | None = None,
 ) -> TableMetadata:
-    """Write the manifest list of a new current snapshot; return the table's metadata to commit.
+    """Write the manifest list of a new snapshot; return the table's metadata to commit.
 
     Args:
         snapshot_id: Id from `new_snapshot_id`.
         rows: Rows of all manifests of the snapshot, the new ones first, as in Java.
         operation: `append`, `replace`, `overwrite` or `delete`.
         summary: Other members of the snapshot's summary.
+        parent: Snapshot that it follows; None for the current one.
+        refs: Branches and tags that name it from now on; they keep their retention.
+        schema_id: Id of its schema; None for the current one.
     """
     base = table.metadata
-    parent = base.current
+    parent = parent or base.current
     fields = SnapshotFields(
         snapshot_id,
         None if parent is None else parent.id,
@@ -67,23 +73,28 @@ def add_snapshot(
         "timestamp-ms": now,
         "summary": {"operation": operation, **summary},
         "manifest-list": location,
-        "schema-id": base.document["current-schema-id"],
+        "schema-id": base.document["current-schema-id"] if schema_id is None else schema_id,
         "first-row-id": fields.first_row_id,
         "added-rows": next_row_id - fields.first_row_id,
         "key-id": entry.id,
     }
-    refs = base.refs
-    main = {**refs.get(MAIN, {}), "snapshot-id": fields.id, "type": "branch"}
-    logged = {"timestamp-ms": now, "snapshot-id": fields.id}
+    moved = {
+        name: {"type": "branch", **base.refs.get(name, {}), "snapshot-id": fields.id}
+        for name in refs
+    }
+    members: dict[str, Any] = {}
+    if MAIN in refs:
+        logged = {"timestamp-ms": now, "snapshot-id": fields.id}
+        log = [*(base.document.get("snapshot-log") or []), logged]
+        members = {"current_snapshot_id": fields.id, "snapshot_log": log}
     return base.with_keys(
         [*base.keys.values(), *new_keys, entry],
         last_sequence_number=fields.sequence_number,
         last_updated_ms=now,
-        current_snapshot_id=fields.id,
         next_row_id=next_row_id,
-        refs={**refs, MAIN: main},
+        refs={**base.refs, **moved},
         snapshots=[*(base.document.get("snapshots") or []), document],
-        snapshot_log=[*(base.document.get("snapshot-log") or []), logged],
+        **members,
     )
 
 

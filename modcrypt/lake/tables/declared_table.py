@@ -70,7 +70,9 @@ class DeclaredTable:
         if declared.signed_by and (sealed or self.signing_key is not None):
             options |= self._seal_options(read_verifying_keys(declared.signed_by))
         if declared.namespace is not None:
-            _list_tables(declared)
+            _, unlisted = _list_tables(declared)
+            for error in unlisted.values():
+                raise error
             raise ValueError(
                 f"{declared.name} is a namespace; name one of its tables, {declared.name}/TABLE"
             )
@@ -122,16 +124,20 @@ class DeclaredTable:
 def list_names(declared: AnyDataset) -> list[str]:
     """Return the name of a dataset in a list, or those of the tables of a namespace.
 
-    A namespace that cannot be listed has its own name: opening it raises the error.
+    A namespace that cannot be listed, or not completely, also has its own name: opening it raises
+    the error.
     """
     if isinstance(declared, TableDeclaration) and declared.namespace is not None:
         with suppress(OSError, ValueError, ImportError):
-            return _list_tables(declared)
+            names, unlisted = _list_tables(declared)
+            return [declared.name, *names] if unlisted else names
     return [declared.name]
 
 
-def _list_tables(declared: TableDeclaration) -> list[str]:
-    """Return the names of the tables of a namespace, as datasets.
+def _list_tables(
+    declared: TableDeclaration,
+) -> tuple[list[str], dict[tuple[str, ...], Exception]]:
+    """Return the names of the tables of a namespace, as datasets, and errors about inner ones.
 
     Raises:
         OSError: The catalog cannot be listed.
@@ -143,10 +149,11 @@ def _list_tables(declared: TableDeclaration) -> list[str]:
     assert declared.namespace is not None
     catalog = _open_catalog(declared.catalog, declared.catalog_name)
     namespace = () if declared.namespace == WHOLE_CATALOG else parse_identifier(declared.namespace)
-    found = [format_identifier(identifier) for identifier in list_tables(catalog, namespace)]
-    if not found:
+    unlisted: dict[tuple[str, ...], Exception] = {}
+    found = [format_identifier(each) for each in list_tables(catalog, namespace, unlisted)]
+    if not found and not unlisted:
         raise ValueError(f"{declared.location} has no tables")
-    return [f"{declared.name}/{table}" for table in found]
+    return [f"{declared.name}/{table}" for table in found], unlisted
 
 
 def _open_key_store(path: str | None) -> KeyStore | None:

@@ -76,7 +76,7 @@ def rotate_table_deks(
     encrypt_plaintext: bool = False,
     **options: Unpack[JobOptions],
 ) -> TableRotation:
-    """Re-encrypt the files of a table's current snapshot: `rotate_table(table, "dek")` on Spark.
+    """Re-encrypt the files of a table's branches and tags: `rotate_table(table, "dek")` on Spark.
 
     Args:
         spark: Session whose executors write the data files; this process writes deletes, manifests

@@ -171,6 +171,29 @@ def test_a_catalog_that_cannot_be_listed(
         list(rotate_catalog(catalog, kms))
 
 
+def test_a_namespace_that_cannot_be_listed_does_not_stop_the_others(
+    catalog: SqlCatalog, kms: SampleKms, monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
+) -> None:
+    fill(catalog, kms, "keyA")
+    real = SqlCatalog.list_tables
+
+    def fail(self: SqlCatalog, namespace: Any) -> Any:
+        if namespace == ("crm",):
+            raise ForbiddenError("https://user:password@host/")
+        return real(self, namespace)
+
+    monkeypatch.setattr(SqlCatalog, "list_tables", fail)
+    done = {each.table: each for each in rotate_catalog(catalog, kms)}
+    assert {name for name, each in done.items() if not each.failed} == set(NAMES[1:])
+    assert done["crm"].message == ("the catalog's tables in crm cannot be listed: ForbiddenError")
+    with pytest.raises(OSError, match="cannot be listed"):
+        list(rotate_catalog(catalog, kms, namespace="crm"))
+    where = ("--kms", "sample:", "--catalog", f"sqlite:///{tmp_path}/c.db")
+    said = run("rotate", "mek", *where, "--new-master-key", "keyB", code=1).stdout
+    assert "crm: the catalog's tables in crm cannot be listed" in said
+    assert "shop.orders: rotated, under the master key keyB" in said
+
+
 def test_the_command_reports_each_table(
     catalog: SqlCatalog, kms: SampleKms, run: Run, tmp_path: Path
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import pickle
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +23,7 @@ from modcrypt.errors import FormatError, LimitError
 from modcrypt.iceberg.tables import rest_requests
 from modcrypt.iceberg.tables.catalog_opening import open_pyiceberg_catalog
 from modcrypt.iceberg.tables.catalogs import list_tables, versions_of
+from modcrypt.iceberg.tables.renewed_credentials import EXPIRY
 from modcrypt.kms.services.bounded_http import AnswerLimits
 from tests.support.cases import each_case
 from tests.support.kms.key_servers import LONG, SLOW, Server, whole
@@ -101,7 +104,7 @@ def test_a_list_that_always_has_a_next_page_ends(
     server.table = whole(b'{"identifiers": [], "next-page-token": "more"}')
     with pytest.raises(OSError, match="cannot be listed: LimitError"):
         list(list_tables(server.open(), "ns"))
-    assert len(server.requests) == 1 + 6
+    assert len(server.requests) == 1 + 5
 
 
 def test_adapters_of_the_user_are_limited_too(server: Catalog) -> None:
@@ -205,3 +208,27 @@ def test_a_catalog_of_modcrypt_tells_the_settings_of_user_and_server_apart(
     server.overrides = named
     load(open_pyiceberg_catalog("c", uri=server.uri, **named, **OWN))
     assert any(b"AKIDMINE" in request for request in elsewhere.requests)
+
+
+def test_credentials_are_renewed_before_they_expire(server: Catalog, elsewhere: Server) -> None:
+    def vend(id_: str, seconds: int) -> None:
+        expiry = str(int((time.time() + seconds) * 1000))
+        address = {"s3.endpoint": f"http://127.0.0.1:{elsewhere.port}", "s3.region": "r"}
+        server.vend({**VENDED, **address, "s3.access-key-id": id_, EXPIRY: expiry})
+
+    def used() -> str:
+        with contextlib.suppress(FileNotFoundError):
+            place.filesystem.cat_file("bucket/t/data/1")
+        sent = elsewhere.requests[-1].decode(errors="replace")
+        return sent.partition("Credential=")[2].partition("/")[0]
+
+    vend("first", 600)
+    place = versions_of(server.open(), "ns.t").current()
+    assert used() == "first"
+    vend("second", 30)
+    place = versions_of(server.open(), "ns.t").current()
+    vend("third", 3600)
+    assert used() == "third"
+    asked = len(server.requests)
+    assert used() == "third"
+    assert len(server.requests) == asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,12 +27,15 @@ from modcrypt.iceberg import (
     create_table,
     encrypt_table,
     expire_history,
+    load_table,
+    rotate_catalog,
     rotate_table,
     seal_table,
     set_policy,
     verify_table,
 )
 from modcrypt.iceberg.tables import rest_requests, rest_versions
+from modcrypt.iceberg.tables.catalogs import list_tables, parse_identifier
 from modcrypt.iceberg.tables.rest_versions import RestVersions
 from modcrypt.iceberg.write import commit as commits
 from modcrypt.iceberg.write import merged_commits
@@ -676,3 +680,27 @@ def test_an_expiry_that_drops_only_older_versions_keeps_the_current_one(rest: Re
     assert done.metadata_files
     assert Path(rest.load().place.path).exists()
     assert ids(rest.load()) == [1]
+
+
+@each_case("inner", ["in ner", "\u00fc", "a+b", "a/b", "100%", "a&b=c", "\U0001d11e", "plain"])
+def test_names_that_urls_encode(server: str, inner: str) -> None:
+    outer = f"n{uuid.uuid4().hex}"
+    catalog = RestCatalog("rest", uri=server)
+    for namespace in ((outer,), (outer, inner), (outer, inner, inner)):
+        catalog.create_namespace(namespace)
+    name = (outer, inner, inner, inner)
+    made = create_table(
+        None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=catalog, identifier=name
+    )
+    made.append(rows(1))
+    assert list(list_tables(catalog, outer)) == [name]
+    (done,) = rotate_catalog(catalog, SampleKms(), namespace=outer, new_master_key_id="keyB")
+    assert (done.result, parse_identifier(done.table)) == ("rotated", name)
+    assert ids(load_table(catalog, name, SampleKms(), master_key_ids=["keyB"])) == [1]
+
+
+@each_case("name", ["..", ".", "", "a\x1fb"])
+def test_names_that_no_url_can_have(server: str, name: str) -> None:
+    for identifier in (("ns", name), (name, "t"), ("ns", name, "t")):
+        with pytest.raises(UnsupportedFormatError, match="cannot have this name"):
+            load_table(RestCatalog("rest", uri=server), identifier, SampleKms())

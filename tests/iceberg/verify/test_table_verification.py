@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -489,19 +490,22 @@ AVRO = {
 ROWS = pa.table({"id": range(40)}, schema=pa.schema([id_field(1, "id", pa.int64())]))
 
 
-def build_table(folder: Path, change: Any = None, *, rows: int = 10, **how: Any) -> Builder:
+def build_table(
+    folder: Path, change: Any = None, *, rows: int = 10, codec: str = "null", **how: Any
+) -> Builder:
     """Make a table of a Parquet file, an Avro file, and two deletion vectors in one file.
 
     Args:
         folder: of the table.
         change: gets the files by name, before they are put into manifests.
         rows: of the Avro file, about nine bytes each.
+        codec: of the Avro file.
     """
     made = Builder(folder, SCHEMA, **how)
     numbers = [{"id": n << 40} for n in range(rows)]
     files = {
         "p": made.parquet("p.parquet", ROWS),
-        "a": made.avro("a.avro", AVRO, numbers, codec="null"),
+        "a": made.avro("a.avro", AVRO, numbers, codec=codec),
     }
     targets = [files[name]["file_path"] for name in "pa"]
     vectors = made.vectors("dv.puffin", {targets[0]: [1, 2, 3], targets[1]: [7]})
@@ -538,6 +542,23 @@ def test_a_table_of_the_builder_is_whole_but_for_what_its_lists_do_not_say(block
     (avro,) = (file for file in found.files if file.location.endswith("/a.avro"))
     size = (blocks.folder / "data" / "a.avro").stat().st_size
     assert avro.tags == -(-(size - 8) // ((1 << 20) + 28)) == 3
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "zstandard", "snappy"])
+def test_avro_files_are_whole_in_the_codecs_that_scans_read(
+    tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = build_table(tmp_path / "whole", codec=codec)
+    short = build_table(tmp_path / "short", rows_of_avro, codec=codec)
+    for library in ("cramjam", "zstandard", "backports"):  # as where fastavro has no codecs
+        monkeypatch.setitem(sys.modules, library, None)
+    assert verify_built(made).findings == ()
+    assert [finding.word for finding in faults(verify_built(short))] == ["truncation"]
+
+
+def test_a_codec_that_scans_refuse_is_a_finding(tmp_path: Path) -> None:
+    found = faults(verify_built(build_table(tmp_path, codec="bzip2")))
+    assert [finding.word for finding in found] == ["unsupported"]
 
 
 def test_a_stream_cut_at_a_border_of_blocks_or_with_blocks_moved_is_found(blocks: Builder) -> None:

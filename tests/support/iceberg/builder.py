@@ -161,7 +161,18 @@ def avro_file(
 ) -> bytes:
     out = io.BytesIO()
     parsed = fastavro.parse_schema(json.loads(json.dumps(schema)))
-    fastavro.writer(out, parsed, rows, codec=codec, metadata=metadata or {})
+    if codec != "zstandard":
+        fastavro.writer(out, parsed, rows, codec=codec, metadata=metadata or {})
+        return out.getvalue()
+    # fastavro needs more packages for this codec, except for a file without rows.
+    fastavro.writer(out, parsed, (), codec=codec, metadata=metadata or {})
+    sync, plain = out.getvalue()[-16:], io.BytesIO()
+    for row in rows:
+        fastavro.schemaless_writer(plain, parsed, row)
+    block = pa.compress(plain.getvalue(), "zstd", asbytes=True)
+    for number in (len(rows), len(block)):
+        fastavro.schemaless_writer(out, "long", number)
+    out.write(block + sync)
     return out.getvalue()
 
 

@@ -276,7 +276,8 @@ class Judge:
     ) -> Path:
         """Commit to a table in a folder, step by step.
 
-        Steps, by their `do`: `append`, `overwrite` (`rows`, `format`: parquet or avro, `branch`),
+        Steps, by their `do`: `append`, `overwrite` (`rows`, `format`: parquet or avro, `branch`; a
+        `wap` id stages an append), `fast-forward` (`name`, `to`), `cherry-pick` (`snapshot`),
         `delete` (`column`, `values`, `branch`; by deletion vectors, `keyless` with their keys lost,
         or by position deletes in version 2), `delete-equal` (`files`: `by`, `rows`, `columns`,
         `schema`, `spec`, `in`, `format`; and `rows` to add), `delete-files` (`column`, `value`),

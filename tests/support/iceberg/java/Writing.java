@@ -95,6 +95,9 @@ final class Writing {
         case "branch" ->
             table.manageSnapshots().createBranch(name(step), snapshot(table, step)).commit();
         case "tag" -> table.manageSnapshots().createTag(name(step), snapshot(table, step)).commit();
+        case "fast-forward" ->
+            table.manageSnapshots().fastForwardBranch(name(step), step.get("to").asText()).commit();
+        case "cherry-pick" -> table.manageSnapshots().cherrypick(snapshot(table, step)).commit();
         case "rollback" -> table.manageSnapshots().rollbackTo(snapshot(table, step)).commit();
         case "set" -> set(table, step);
         default -> throw new IllegalArgumentException("no step: " + what);
@@ -146,6 +149,9 @@ final class Writing {
   private static void append(Table table, JsonNode step) throws IOException {
     var append = table.newAppend();
     written(table, step).forEach(append::appendFile);
+    if (step.hasNonNull("wap")) {
+      append.stageOnly().set("wap.id", step.get("wap").asText());
+    }
     to(append, step).commit();
   }
 

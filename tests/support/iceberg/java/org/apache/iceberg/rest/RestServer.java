@@ -49,7 +49,8 @@ public class RestServer {
     Object answer;
     try (InputStream body = exchange.getRequestBody()) {
       String[] path = exchange.getRequestURI().getRawPath().substring("/v1/".length()).split("/");
-      answer = answer(exchange.getRequestMethod(), path, body.readAllBytes());
+      String query = exchange.getRequestURI().getRawQuery();
+      answer = answer(exchange.getRequestMethod(), path, query, body.readAllBytes());
     } catch (Exception error) {
       status = status(error);
       answer = ErrorResponse.builder().responseCode(status).withType(error.getClass().getSimpleName())
@@ -62,14 +63,15 @@ public class RestServer {
     exchange.close();
   }
 
-  private Object answer(String method, String[] path, byte[] body) throws IOException {
+  private Object answer(String method, String[] path, String query, byte[] body)
+      throws IOException {
     boolean post = method.equals("POST");
     if (path[0].equals("config")) {
       return Map.of("defaults", Map.of(), "overrides", Map.of());
     } else if (path.length == 1) {
       return post
           ? CatalogHandlers.createNamespace(catalog, parse(body, CreateNamespaceRequest.class))
-          : CatalogHandlers.listNamespaces(catalog, Namespace.empty());
+          : CatalogHandlers.listNamespaces(catalog, parent(query));
     }
     Namespace namespace = RESTUtil.decodeNamespace(path[1], "%1F");
     if (path.length == 2) {
@@ -93,6 +95,15 @@ public class RestServer {
     return post
         ? CatalogHandlers.updateTable(catalog, table, parse(body, UpdateTableRequest.class))
         : CatalogHandlers.loadTable(catalog, table, RESTCatalogProperties.SnapshotMode.ALL);
+  }
+
+  /** The namespace of a query; as in Iceberg's own servers, its parts are encoded once. */
+  private static Namespace parent(String query) {
+    if (query == null || !query.startsWith("parent=")) {
+      return Namespace.empty();
+    }
+    String decoded = RESTUtil.decodeString(query.substring("parent=".length()));
+    return RESTUtil.namespaceFromQueryParam(decoded);
   }
 
   private static <T> T parse(byte[] body, Class<T> type) throws IOException {

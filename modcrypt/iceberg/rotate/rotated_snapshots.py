@@ -1,0 +1,314 @@
+"""Write the snapshots whose files have new data keys, one for each head of branches and tags.
+
+main gets a `replace` after its head: each new manifest adds the new files and deletes the old ones.
+A head that is ahead of main (see `ref_heads`) follows the new snapshot of its base, and repeats
+what the branch has changed since: its own files are added, those that it no longer has are deleted.
+Other heads get a `replace` after themselves, whose manifests have the new files as existing ones:
+where such a head expires, Java deletes files that its snapshot has added, and main may have them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from modcrypt.iceberg.format.manifests import (
+    ADDED,
+    DATA,
+    DELETED,
+    EQUALITY_DELETES,
+    EXISTING,
+    POSITION_DELETES,
+    FileEntry,
+    ManifestFile,
+)
+from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
+from modcrypt.iceberg.keys.key_policies import WritingKeys
+from modcrypt.iceberg.rotate.ref_heads import Head
+from modcrypt.iceberg.tables.table import IcebergTable
+from modcrypt.iceberg.write.manifest_writing import (
+    entry_row,
+    first_row_ids,
+    partition_values,
+    write_manifest,
+)
+from modcrypt.iceberg.write.moved_deletes import MovedFile, Rename
+from modcrypt.iceberg.write.new_files import NewFiles
+from modcrypt.iceberg.write.snapshot_writing import add_snapshot, add_totals, new_snapshot_id
+from modcrypt.keys import Secret
+
+FileId: TypeAlias = tuple[str, int | None]
+"""Normalised location of a file, and for a deletion vector its offset."""
+
+Manifests: TypeAlias = Sequence[tuple[ManifestFile, Sequence[FileEntry]]]
+"""The manifests of a snapshot that have live entries, with all of their entries."""
+
+
+class NewFile(NamedTuple):
+    """A rewritten file, and its key metadata as manifests store it."""
+
+    file: MovedFile
+    key_metadata: Secret[bytes]
+
+
+class _Live(NamedTuple):
+    """A live entry of an old snapshot."""
+
+    entry: FileEntry
+    first_row_id: int | None
+
+
+class _Added(NamedTuple):
+    """The snapshot that added a file, and its sequence number."""
+
+    snapshot_id: int
+    sequence_number: int
+
+
+class _Row(NamedTuple):
+    """The row of a new manifest for manifest lists, and what added the files in it."""
+
+    row: Mapping[str, Any]
+    added: Mapping[FileId, _Added]
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A head that is rewritten, or that has no files."""
+
+    snapshot: Snapshot  # the new one, or the head itself
+    live: Mapping[FileId, _Live] = field(default_factory=dict)
+    # Rows of its new manifests, by the locations of the old ones.
+    rows: Mapping[str, _Row] = field(default_factory=dict)
+
+    @property
+    def added(self) -> dict[FileId, _Added]:
+        """What added each file in the new lineage."""
+        return {file: by for row in self.rows.values() for file, by in row.added.items()}
+
+
+@dataclass
+class RotatedSnapshots:
+    """The new snapshots of one attempt to commit, each added to the table's metadata."""
+
+    table: IcebergTable
+    moved: Mapping[FileId, NewFile] = field(repr=False)
+    rename: Rename
+    keys: WritingKeys = field(repr=False)
+    files: NewFiles
+    tags: frozenset[str]  # names of tags, which keep the schema of their time
+    heads: dict[int, _Written] = field(default_factory=dict, repr=False)
+
+    def add(self, head: Head, manifests: Manifests) -> None:
+        """Write the new snapshot of a head and add it to the table's metadata."""
+        live = self._live_files(manifests)
+        base = None if head.base is None else self.heads[head.base]
+        if not live and (base is None or not base.live):
+            self.heads[head.snapshot.id] = _Written(head.snapshot)
+            return
+        metadata = self.table.metadata
+        number = metadata.last_sequence_number + 1
+        by = _Added(new_snapshot_id(metadata), number)
+        known = {} if base is None else base.rows
+        before = dict.fromkeys(live, by) if base is None and not head.is_main else {}
+        before = before if base is None else base.added
+        rows = {
+            manifest.location: known.get(manifest.location)
+            or self._write_manifest(manifest, entries, by, before, replaces=head.is_main)
+            for manifest, entries in manifests
+        }
+        gone = [] if base is None else self._write_removed(live, base, by)
+        change = _Change.of(live, None if base is None else base.live)
+        listed = [*(row.row for row in rows.values()), *gone]
+        summary = {
+            **self._summary(change, is_new=base is None), **_count_manifests(listed, by, manifests)
+        }  # fmt: skip
+        parent = head.snapshot if base is None else base.snapshot
+        keeps_schema = head.snapshot.schema_id is not None and not self.tags.isdisjoint(head.refs)
+        new = add_snapshot(
+            self.table, by.snapshot_id, listed, self.keys.of_list, self.files,
+            operation="replace" if base is None else change.operation(head.operations),
+            summary=add_totals(summary, parent), parent=parent, refs=head.refs,
+            new_keys=() if self.heads_written else self.keys.entries,
+            schema_id=head.snapshot.schema_id if keeps_schema else None,
+        )  # fmt: skip
+        self.table = self.table.with_metadata(new)
+        self.heads[head.snapshot.id] = _Written(new.snapshot(by.snapshot_id), live, rows)
+
+    @property
+    def heads_written(self) -> bool:
+        """Whether a snapshot was added already, and with it the new KEKs."""
+        return any(written.rows for written in self.heads.values())
+
+    def _live_files(self, manifests: Manifests) -> dict[FileId, _Live]:
+        return {
+            self._id(entry): _Live(entry, first)
+            for manifest, entries in manifests
+            for entry, first in zip(entries, first_row_ids(manifest, entries), strict=True)
+            if entry.is_live
+        }
+
+    def _id(self, entry: FileEntry) -> FileId:
+        return file_id(self.table, entry)
+
+    # --- manifests ------------------------------------------------------------------------------
+
+    def _write_manifest(
+        self,
+        manifest: ManifestFile,
+        entries: Sequence[FileEntry],
+        by: _Added,
+        before: Mapping[FileId, _Added],
+        *,
+        replaces: bool,
+    ) -> _Row:
+        """Write a manifest with the new files; those in `before` exist already.
+
+        With `replaces` it also deletes the old files.
+        """
+        added: dict[FileId, _Added] = {}
+        rows: list[dict[str, Any]] = []
+        for entry, first in zip(entries, first_row_ids(manifest, entries), strict=True):
+            if not entry.is_live:
+                continue
+            id_ = self._id(entry)
+            added[id_] = before.get(id_, by)
+            status = EXISTING if id_ in before else ADDED
+            rows.append(self._new_row(_Live(entry, first), status, added[id_], by))
+            if replaces:  # without the old key: only the older snapshots keep it
+                rows.append(self._old_row(_Live(entry, first), by))
+        row = write_manifest(
+            self.table, manifest.spec_id, rows, self.files, content=manifest.content,
+            snapshot_id=by.snapshot_id,
+        )  # fmt: skip
+        # Its files have explicit row ids, except where the old manifest assigned none.
+        return _Row({**row, "first_row_id": manifest.row.get("first_row_id")}, added)
+
+    def _write_removed(
+        self, live: Mapping[FileId, _Live], base: _Written, by: _Added
+    ) -> list[Mapping[str, Any]]:
+        """Write manifests that delete the files of a base which a branch no longer has."""
+        groups: dict[tuple[int, bool], list[dict[str, Any]]] = {}
+        before = base.added
+        for id_, old in base.live.items():
+            if id_ not in live:
+                rows = groups.setdefault((old.entry.spec_id, old.entry.content == DATA), [])
+                rows.append(self._new_row(old, DELETED, before[id_], by))
+        return [
+            write_manifest(
+                self.table, spec_id, rows, self.files, content=0 if is_data else 1,
+                snapshot_id=by.snapshot_id,
+            )
+            for (spec_id, is_data), rows in groups.items()
+        ]  # fmt: skip
+
+    def _new_row(self, live: _Live, status: int, added: _Added, by: _Added) -> dict[str, Any]:
+        """Return the row of a rewritten file."""
+        new = self.moved[self._id(live.entry)]
+        changes = {**new.file.members, "key_metadata": new.key_metadata}
+        if (target := live.entry.file.get("referenced_data_file")) is not None:
+            changes["referenced_data_file"] = self.rename(target)
+        acting = added if status == EXISTING else by
+        row = self._row(live, status, acting, **changes)
+        # None is inherited from the commit.
+        row["file_sequence_number"] = None if status == ADDED else added.sequence_number
+        return row
+
+    def _old_row(self, live: _Live, by: _Added) -> dict[str, Any]:
+        return self._row(live, DELETED, by, key_metadata=None)
+
+    def _row(self, live: _Live, status: int, acting: _Added, **file: Any) -> dict[str, Any]:
+        partition = partition_values(self.table.metadata, live.entry)
+        return entry_row(
+            live.entry, status=status, snapshot_id=acting.snapshot_id,
+            first_row_id=live.first_row_id, partition=partition, **file,
+        )  # fmt: skip
+
+    # --- summary --------------------------------------------------------------------------------
+
+    def _summary(self, change: _Change, *, is_new: bool) -> dict[str, str]:
+        """Count what a snapshot adds and removes, as Java does."""
+        counts = Counter[str]()
+        for id_, live in change.added.items():
+            _count(counts, live.entry, "added", "added", self._new_size(id_, live.entry))
+        for id_, live in change.removed.items():
+            size = _size(live.entry) if is_new else self._new_size(id_, live.entry)
+            _count(counts, live.entry, "deleted", "removed", size)
+        partitions = {
+            (live.entry.spec_id, repr(sorted(live.entry.partition_by_id.items())))
+            for live in (*change.added.values(), *change.removed.values())
+        }
+        summary = {name: str(count) for name, count in sorted(counts.items()) if count}
+        return {**summary, "changed-partition-count": str(len(partitions))}
+
+    def _new_size(self, id_: FileId, entry: FileEntry) -> int:
+        return _size(entry, self.moved[id_].file.keys.file_length or 0)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """The files that a new snapshot adds and removes."""
+
+    added: Mapping[FileId, _Live]
+    removed: Mapping[FileId, _Live]
+
+    @classmethod
+    def of(cls, live: Mapping[FileId, _Live], base: Mapping[FileId, _Live] | None) -> _Change:
+        """Return the change from a base; without one, all files are replaced."""
+        if base is None:
+            return cls(live, live)
+        return cls(
+            {id_: live[id_] for id_ in live if id_ not in base},
+            {id_: base[id_] for id_ in base if id_ not in live},
+        )
+
+    def operation(self, operations: Iterable[str | None]) -> str:
+        """Return the operation of a snapshot that stands for several ones."""
+        contents = {live.entry.content for live in self.added.values()}
+        if set(operations) <= {"replace"}:
+            return "replace"
+        if not self.removed and contents <= {DATA}:
+            return "append"
+        return "overwrite" if DATA in contents else "delete"
+
+
+def file_id(table: IcebergTable, entry: FileEntry) -> FileId:
+    """Return what identifies the file or deletion vector of an entry."""
+    return table.walk.locations.key(entry.location), entry.file.get("content_offset")
+
+
+def tag_names(metadata: TableMetadata) -> frozenset[str]:
+    """Return the names of a table's tags."""
+    return frozenset(name for name, ref in metadata.refs.items() if ref.get("type") == "tag")
+
+
+_RECORDS = {
+    DATA: "records", POSITION_DELETES: "position-deletes", EQUALITY_DELETES: "equality-deletes",
+}  # fmt: skip
+
+
+def _count(counts: Counter[str], entry: FileEntry, verb: str, of_deletes: str, size: int) -> None:
+    """Add a file to the counts of a summary; Java counts each deletion vector as a file."""
+    is_data = entry.content == DATA
+    counts[f"{of_deletes}-files-size"] += size
+    counts[f"{verb}-data-files" if is_data else f"{of_deletes}-delete-files"] += 1
+    counts[f"{verb if is_data else of_deletes}-{_RECORDS[entry.content]}"] += entry.record_count
+
+
+def _size(entry: FileEntry, otherwise: int | None = None) -> int:
+    if entry.file_format == "PUFFIN":
+        return int(entry.file["content_size_in_bytes"])
+    return entry.size if otherwise is None else otherwise
+
+
+def _count_manifests(
+    listed: Sequence[Mapping[str, Any]], by: _Added, old: Manifests
+) -> dict[str, str]:
+    created = sum(row["added_snapshot_id"] == by.snapshot_id for row in listed)
+    return {
+        "manifests-created": str(created),
+        "manifests-kept": str(len(listed) - created),
+        "manifests-replaced": str(len(old)),
+    }
