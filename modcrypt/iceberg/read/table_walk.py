@@ -99,6 +99,11 @@ class Walk:
             raise KeyMaterialError(f"{entry.location}: {error}") from None
         return _with_length(found, entry.size, entry.location)
 
+    def fetch_file_keys(self, entries: Iterable[FileEntry]) -> None:
+        """Have the keys of files unwrapped together, so that `file_keys` takes them."""
+        data = (entry.key_metadata for entry in entries)
+        self.resolver.fetch_metadata((item for item in data if item is not None), self.metadata)
+
     def _check_plaintext_allowed(self, what: str) -> None:
         if self.encrypted:
             raise PlaintextError(

