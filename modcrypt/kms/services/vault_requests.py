@@ -194,7 +194,7 @@ class TransitRequests:
                 f"Vault at {self._engine} redirects to another address, which modcrypt does not "
                 "follow; use the address of the active node in the URI"
             )
-        if status == 400 and "HTTP request to an HTTPS server" in text:
+        if status == 400 and text == _TLS_ONLY:
             return KeyRetrievalError(
                 f"the server at {self._engine} speaks TLS: remove tls=off from the URI"
             )
@@ -273,6 +273,7 @@ class ContextMissingError(KeyRetrievalError):
 
 _CutShort = requests.exceptions.ChunkedEncodingError
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+_TLS_ONLY = "HTTP request to an HTTPS server"
 _POLICY_DENIAL = re.compile(r"errors? occurred")  # Go's multierror
 _UNKNOWN_TOKEN = re.compile(r"(?:bad|invalid) token")
 _NO_KEY = ("key not found", "unknown key type", "no existing key")
@@ -300,9 +301,16 @@ def _split_answer(answer: Any) -> Answer:
     try:
         content = answer.json()
     except ValueError:
-        content = None
+        content = {"errors": [_TLS_ONLY]} if _says_tls_only(answer) else None
     wait = parse_retry_after(answer.headers)
     return Answer(answer.status_code, content if isinstance(content, dict) else {}, wait)
+
+
+def _says_tls_only(answer: Any) -> bool:
+    """Return whether a TLS server (Go's or nginx) refuses a request without TLS."""
+    return answer.status_code == 400 and any(
+        text in answer.content for text in (_TLS_ONLY.encode(), b"sent to HTTPS port")
+    )
 
 
 def _extract_errors(content: dict[str, Any]) -> list[str]:
