@@ -27,6 +27,7 @@ from modcrypt.errors import (
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
+    ModcryptError,
 )
 from modcrypt.iceberg.format.table_metadata import WRAPPING, EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.wrapping_keys import (
@@ -193,7 +194,7 @@ class KeyResolver:
         singles: dict[str, list[bytes]] = {}
         keks: dict[str, IcebergKey] = {}
         for entry in entries:
-            with contextlib.suppress(KeyRetrievalError):  # `open_entry` raises it
+            with contextlib.suppress(ModcryptError, OSError):  # `open_entry` raises it
                 if entry.is_single:
                     self._check_master(entry, metadata)
                     wrapped = wrapped_part(entry.encrypted)
@@ -233,7 +234,7 @@ class KeyResolver:
         singles: dict[str, list[bytes]] = {}
         keks: dict[str, IcebergKey] = {}
         for item in filter(is_sealed_metadata, data):
-            with contextlib.suppress(KeyRetrievalError):  # `open_metadata` raises it
+            with contextlib.suppress(ModcryptError, OSError):  # `open_metadata` raises it
                 key_id, single, sealed = _split_sealed(item)
                 if single:
                     self._check_expected(IcebergKey.single(key_id))

@@ -43,7 +43,7 @@ from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
 from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.keys.key_resolver import is_sealed_metadata
 from modcrypt.iceberg.read.position_deletes import DeleteIndex, EqualityDeletes
-from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.iceberg.read.table_walk import KEYS_AHEAD, Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,6 @@ class PlannedFile:
     deletes: Sequence[FileEntry]
     equality: Sequence[EqualityDeletes]
     constants: Mapping[int, Any]  # values of columns that are the same in all its rows, by field id
-
-
-KEYS_AHEAD = 200
-"""Number of files whose wrapped keys are requested together, as many as Vault unwraps at once."""
 
 
 class Planner:

@@ -41,6 +41,9 @@ from modcrypt.tracebacks import hide_frames
 
 _LOST = " (Iceberg 1.11 encrypts deletion vectors and loses their keys: read an older snapshot)"
 
+KEYS_AHEAD = 200
+"""Number of files whose wrapped keys are requested together, as many as Vault unwraps at once."""
+
 MAX_READ = 2 << 30
 """Maximum size in bytes of plaintext that is read into memory: a manifest, or an Avro data file."""
 

@@ -77,7 +77,7 @@ def test_many_keks_are_moved_by_few_requests(tmp_path: Path, vault: Vault, targe
     table = make_table(tmp_path, vault.open(), mi.KeyPolicy(kek_per="files", files=1))
     before = len(table.metadata.kek_ids())
     assert before >= FILES
-    both = {"master_key_ids": ["lake", "sea"]}
+    both: Any = {"master_key_ids": ["lake", "sea"]}
     table = mi.open_table(tmp_path, vault.open(), **both)
     rotated = mi.rotate_table(table, "mek", new_master_key_id=target)
     assert rotated.committed
