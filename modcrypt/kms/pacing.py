@@ -192,8 +192,8 @@ class Pacer:
             )
 
     def _give_up(self, error: KmsUnavailableError, effort: _Effort, now: float) -> None:
+        self._down_until = now + DOWN_FOR
         if effort.attempts > 1:
-            self._down_until = now + DOWN_FOR
             error.args = (
                 f"{error}; gave up after {effort.attempts} attempts in {effort.spent(now):.0f} s "
                 f"(set {PATIENCE_VARIABLE} to wait longer)",

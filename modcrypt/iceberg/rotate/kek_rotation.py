@@ -54,7 +54,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.threads import in_threads
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
-from modcrypt.kms.client import KmsClient, capabilities_of
+from modcrypt.kms.client import KmsClient, can_unwrap_many, capabilities_of
 from modcrypt.tracebacks import hide_frames
 
 KEYS_TOGETHER = 200
@@ -141,12 +141,18 @@ class _RotationPlan:
         batch = max(1, capabilities_of(client).batch)
         wraps = [sum(slot.in_table is where for slot in self.slots) for where in (True, False)]
         calls = sum(-(-count // batch) for count in (*wraps, *singles))
+        unwraps = len(self.lists.keys() | self.files.keys()) + sum(singles)
+        if can_unwrap_many(client):
+            calls, unwraps = (
+                sum(-(-n // batch) for n in (*wraps, sum(singles))),
+                -(-unwraps // batch),
+            )
         return TableRotation(
             what="kek", table=table, keks=len(self.keks), new_keks=len(self.slots),
             entries=len(self.sealed) - len(self.within.lists),
             manifest_lists=len(self.within.lists), manifests=len(self.within.manifests),
             left=tuple(sorted(self.within.keks - self.keks.keys())),
-            kms_calls=len(self.lists.keys() | self.files.keys()) + sum(singles) + calls,
+            kms_calls=unwraps + calls,
         )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ final class Pace {
     }
     long left = (now < downUntil ? 0 : patienceFor(error)) - (now - effort.began);
     if (left <= 0 || error.retryAfter > left) {
-      if (effort.attempts > 1) downUntil = now + DOWN_FOR;
+      downUntil = now + DOWN_FOR;
       throw error;
     }
     wait = Math.min(wait, left);
