@@ -217,9 +217,21 @@ class KeyDisabledError(KeyAccessDeniedError):
 
 
 class KmsUnavailableError(KeyRetrievalError):
-    """The key service can't be reached, or is throttling: the one error worth a retry."""
+    """The key service can't be reached, or is throttling: the one error worth a retry.
+
+    Attributes:
+        throttled: Whether the service refused the call for its rate, so that it did nothing.
+        retry_after: Seconds to wait before another call, if the service says so.
+    """
 
     word = "unavailable"
+
+    def __init__(
+        self, message: str, *, throttled: bool = False, retry_after: float | None = None
+    ) -> None:
+        self.throttled = throttled
+        self.retry_after = retry_after
+        super().__init__(message)
 
 
 class KeyMaterialError(KeyRetrievalError, ValueError):

@@ -34,6 +34,9 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="modcrypt-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
+# Tests of services that are down shall not wait for them as long as users do.
+os.environ.setdefault("MODCRYPT_KMS_PATIENCE", "1")
+
 # A shell that starts the suite in the background lets it ignore SIGINT, and the programs that tests
 # interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

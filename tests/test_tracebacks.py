@@ -39,7 +39,7 @@ ODD = b"Pq~7hE3?rV|6sN<9wX>"
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyring, "SCRYPT_N", 16)
     monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", 16)
-    monkeypatch.setattr(kms, "FIRST_WAIT", 0.0)
+    monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "0")
 
 
 def check(call: Callable[[], object], *secrets: bytes) -> BaseException:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -30,6 +31,30 @@ def usable_cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every platform
         return os.cpu_count() or 1
+
+
+class StoppedError(BaseException):
+    """The results of a thread are no longer needed, so it stops waiting.
+
+    It is no Exception, so that nothing takes it for an error of a file.
+    """
+
+
+_worker = threading.local()  # `stops`: events that end the pauses of this thread
+
+
+def pause(seconds: float) -> None:
+    """Sleep; in a thread of `in_threads`, raise StoppedError as soon as its results are useless."""
+    stops: tuple[threading.Event, ...] = getattr(_worker, "stops", ())
+    if not stops:
+        time.sleep(seconds)
+        return
+    end = time.monotonic() + seconds
+    while not any(stop.is_set() for stop in stops):
+        if (left := end - time.monotonic()) <= 0:
+            return
+        stops[-1].wait(min(left, TICK))
+    raise StoppedError
 
 
 def check_threads(threads: int | None) -> None:
@@ -58,7 +83,9 @@ def in_threads(
             tick()
         return waiting.popleft().result()
 
-    pool = ThreadPoolExecutor(threads, name)
+    ended = fork_safe(threading.Event())
+    stops = (*getattr(_worker, "stops", ()), ended)
+    pool = ThreadPoolExecutor(threads, name, lambda: setattr(_worker, "stops", stops))
     waiting: deque[Future[R]] = deque()
     try:
         for item in items:
@@ -68,6 +95,7 @@ def in_threads(
         while waiting:
             yield take_first()
     finally:
+        ended.set()
         stop()
         end_pool(pool, waiting)
 

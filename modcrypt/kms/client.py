@@ -1,16 +1,13 @@
 """The key service protocol: wrapping and unwrapping keys under master keys of the service.
 
 A client needs two methods, `wrap` and `unwrap`. Some services offer more; for the others, modcrypt
-builds the rest from these two. modcrypt retries a call only if the service is unavailable.
+builds the rest from these two. `pacing` retries calls while the service is unavailable.
 """
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from time import monotonic
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from modcrypt.errors import (
@@ -21,19 +18,17 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
 )
+from modcrypt.io.threads import in_threads
 from modcrypt.key_encoding import KEY_LENGTHS
 from modcrypt.keys import KeyLike, as_key, key_bytes
+from modcrypt.kms.pacing import pacer_of
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
 from modcrypt.tracebacks import format_origin, hide_frames
 
-ATTEMPTS = 4
-"""Number of calls to an unavailable service."""
+THREADS = 16
+"""Number of concurrent calls for many keys to a service without batches."""
 
-GIVE_UP_AFTER = 20.0
-"""Seconds after which modcrypt stops retrying; a single attempt may take as long."""
-
-FIRST_WAIT = 0.2
-"""Seconds before the second attempt; each later wait doubles, minus a random part of up to half."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +39,8 @@ class Capabilities:
         aad: Whether the service binds a wrapped key to additional authenticated data.
         rewrap: Whether the service rewraps a key under the newest version of its master key
             without releasing the key.
-        batch: Largest number of keys that one call of `wrap_many` takes; 1 without that method.
+        batch: Largest number of keys that one call of `wrap_many` takes, and of `unwrap_many` and
+            `rewrap_many`, if the client has them; 1 without `wrap_many`.
         public_keys: Whether wrapping needs public keys alone, so that a wrapped key proves nothing
             about who wrapped it.
     """
@@ -64,6 +60,8 @@ class KmsClient(Protocol):
 
     A client may also have: `capabilities`, and the methods that they promise: `rewrap(wrapped,
     master_key_id, *, aad) -> str` and `wrap_many(keys, master_key_id, *, aad) -> list[str]`;
+    `unwrap_many(wrapped, master_key_id, *, aad) -> list[bytes | KeyRetrievalError]` and
+    `rewrap_many`, alike with text, which return the error of a key in its place;
     `is_current(wrapped, master_key_id) -> bool`, if the service knows whether a key is wrapped
     under the newest version of its master key; `default_key`, the id of the master key in the
     client's URI; the methods of `KeyAdmin`; and `find_signer(key_id) -> ServiceSigner`, if keys of
@@ -76,7 +74,8 @@ class KmsClient(Protocol):
         Raises:
             KeyNotFoundError: The master key does not exist.
             KeyAccessDeniedError: The service refuses; `KeyDisabledError` if the key is disabled.
-            KmsUnavailableError: The service is unreachable, or asks the caller to wait.
+            KmsUnavailableError: The service is unreachable, or asks the caller to wait; then
+                `throttled` is True, and `retry_after` has the seconds if it says so.
         """
 
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
@@ -167,21 +166,17 @@ def capabilities_of(client: KmsClient) -> Capabilities:
 def wrap(client: KmsClient, key: KeyLike, master_key_id: str, aad: bytes = b"") -> str:
     """Wrap a key; raise as `KmsClient.wrap`, and KeyMaterialError for an invalid answer."""
     raw = key_bytes(as_key(key))
-    answer = _call_with_retries(
-        lambda: client.wrap(raw, master_key_id, **_pass_aad(aad)), master_key_id
-    )
+    answer = _call(client, lambda: client.wrap(raw, master_key_id, **_pass_aad(aad)), master_key_id)
     return _check_wrapped(answer, master_key_id)
 
 
 @hide_frames
 def unwrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b"") -> bytes:
     """Unwrap a key; raise as `KmsClient.unwrap`."""
-    answer = _call_with_retries(
-        lambda: client.unwrap(wrapped, master_key_id, **_pass_aad(aad)), master_key_id
+    answer = _call(
+        client, lambda: client.unwrap(wrapped, master_key_id, **_pass_aad(aad)), master_key_id
     )
-    if not isinstance(answer, bytes | bytearray) or len(answer) not in KEY_LENGTHS:
-        raise KeyMaterialError(f"master key {master_key_id}: the key service returned no AES key")
-    return bytes(answer)
+    return _check_key(answer, master_key_id)
 
 
 @hide_frames
@@ -192,20 +187,22 @@ def wrap_many(
     batch = capabilities_of(client).batch
     if batch < 2 or len(keys) < 2:
         return [wrap(client, key, master_key_id, aad) for key in keys]
-    many: Any = client
-    wrapped: list[str] = []
-    for start in range(0, len(keys), batch):
-        part = [key_bytes(as_key(key)) for key in keys[start : start + batch]]
-        answer = _call_with_retries(
-            lambda p=part: many.wrap_many(p, master_key_id, **_pass_aad(aad)),  # type: ignore[misc]
-            master_key_id,
-        )
-        if not isinstance(answer, list) or len(answer) != len(part):
-            raise KeyMaterialError(
-                f"master key {master_key_id}: wrap_many did not return one wrapped key per key"
-            )
-        wrapped += (_check_wrapped(text, master_key_id) for text in answer)
-    return wrapped
+    raw = [key_bytes(as_key(key)) for key in keys]
+    answers = _call_in_batches(client, "wrap_many", raw, master_key_id, aad)
+    return [_check_wrapped(text, master_key_id) for text in answers]
+
+
+@hide_frames
+def unwrap_many(
+    client: KmsClient, wrapped: Sequence[str], master_key_id: str, aad: bytes = b""
+) -> list[bytes | KeyRetrievalError]:
+    """Unwrap keys in as few calls as the service allows, else in threads.
+
+    Return the error of a key in its place, unless the service is unavailable.
+    """
+    return _call_for_each(
+        client, "unwrap_many", wrapped, master_key_id, aad, unwrap, _check_key
+    )  # fmt: skip
 
 
 @hide_frames
@@ -217,10 +214,75 @@ def rewrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b""
     if not capabilities_of(client).rewrap:
         return wrap(client, unwrap(client, wrapped, master_key_id, aad), master_key_id, aad)
     able: Any = client
-    answer = _call_with_retries(
-        lambda: able.rewrap(wrapped, master_key_id, **_pass_aad(aad)), master_key_id
+    answer = _call(
+        client, lambda: able.rewrap(wrapped, master_key_id, **_pass_aad(aad)), master_key_id
     )
     return _check_wrapped(answer, master_key_id)
+
+
+@hide_frames
+def rewrap_many(
+    client: KmsClient, wrapped: Sequence[str], master_key_id: str, aad: bytes = b""
+) -> list[str | KeyRetrievalError]:
+    """Wrap keys under the newest version of their master key; return errors as `unwrap_many`."""
+    return _call_for_each(
+        client, "rewrap_many", wrapped, master_key_id, aad, rewrap, _check_wrapped
+    )  # fmt: skip
+
+
+def can_unwrap_many(client: KmsClient) -> bool:
+    """Return whether one call of the service unwraps many keys."""
+    return capabilities_of(client).batch > 1 and hasattr(client, "unwrap_many")
+
+
+def _call_for_each(
+    client: KmsClient, method: str, wrapped: Sequence[str], master_key_id: str, aad: bytes,
+    call_once: Callable[[KmsClient, str, str, bytes], T], check: Callable[[object, str], T],
+) -> list[T | KeyRetrievalError]:  # fmt: skip
+    """Call a method for many wrapped keys, or another one for each; return results and errors."""
+    if len(wrapped) > 1 and capabilities_of(client).batch > 1 and hasattr(client, method):
+        answers = _call_in_batches(client, method, wrapped, master_key_id, aad)
+        return [_catch(lambda answer=answer: check(answer, master_key_id)) for answer in answers]  # type: ignore[misc]
+
+    def call(text: str) -> T | KeyRetrievalError:
+        return _catch(lambda: call_once(client, text, master_key_id, aad))
+
+    if len(wrapped) < 2:
+        return [call(text) for text in wrapped]
+    return list(in_threads(call, wrapped, THREADS, "modcrypt-kms"))
+
+
+def _catch(call: Callable[[], T]) -> T | KeyRetrievalError:
+    """Return the result of a call, or its error without frames; raise if unavailable."""
+    try:
+        return call()
+    except KmsUnavailableError:
+        raise
+    except KeyRetrievalError as error:
+        return error.with_traceback(None)
+
+
+def _call_in_batches(
+    client: KmsClient, method: str, items: Sequence[Any], master_key_id: str, aad: bytes
+) -> list[Any]:
+    """Call a method that takes many keys for parts of them, and return all answers."""
+    many: Any = client
+    batch = capabilities_of(client).batch
+    answers: list[Any] = []
+    for start in range(0, len(items), batch):
+        part = list(items[start : start + batch])
+        # A method that is missing is an error of the client, too.
+        answer = _call(
+            client,
+            lambda p=part: getattr(many, method)(p, master_key_id, **_pass_aad(aad)),  # type: ignore[misc]
+            master_key_id,
+        )
+        if not isinstance(answer, list) or len(answer) != len(part):
+            raise KeyMaterialError(
+                f"master key {master_key_id}: {method} did not return one result per key"
+            )
+        answers += answer
+    return answers
 
 
 def is_current(client: KmsClient, wrapped: str, master_key_id: str) -> bool | None:
@@ -228,7 +290,7 @@ def is_current(client: KmsClient, wrapped: str, master_key_id: str) -> bool | No
     ask = getattr(client, "is_current", None)
     if ask is None:
         return None
-    answer = _call_with_retries(lambda: ask(wrapped, master_key_id), master_key_id)
+    answer = _call(client, lambda: ask(wrapped, master_key_id), master_key_id)
     return answer if isinstance(answer, bool) else None
 
 
@@ -242,10 +304,10 @@ def find_signer(client: KmsClient, key_id: str) -> ServiceSigner:
     find = getattr(client, "find_signer", None)
     if find is None:
         raise ValueError(f"keys of {type(client).__name__} do not sign")
-    signer: ServiceSigner = _call_with_retries(lambda: find(key_id), key_id)
+    signer: ServiceSigner = _call(client, lambda: find(key_id), key_id)
 
     def sign(message: bytes) -> bytes:
-        return _call_with_retries(lambda: signer.sign(message), key_id)
+        return _call(client, lambda: signer.sign(message), key_id)
 
     return replace(signer, sign=sign)
 
@@ -255,6 +317,8 @@ def _pass_aad(aad: bytes) -> dict[str, bytes]:
 
 
 def _check_wrapped(answer: object, master_key_id: str) -> str:
+    if isinstance(answer, KeyRetrievalError):
+        raise answer
     if not is_wrapped_key(answer):
         raise KeyMaterialError(
             f"master key {master_key_id}: the key service returned no wrapped key; expected 1 to "
@@ -263,21 +327,17 @@ def _check_wrapped(answer: object, master_key_id: str) -> str:
     return answer
 
 
-T = TypeVar("T")
+def _check_key(answer: object, master_key_id: str) -> bytes:
+    if isinstance(answer, KeyRetrievalError):
+        raise answer
+    if not isinstance(answer, bytes | bytearray) or len(answer) not in KEY_LENGTHS:
+        raise KeyMaterialError(f"master key {master_key_id}: the key service returned no AES key")
+    return bytes(answer)
 
 
-def _call_with_retries(call: Callable[[], T], master_key_id: str) -> T:
-    """Call the service, up to `ATTEMPTS` times while it is unavailable."""
-    deadline = monotonic() + GIVE_UP_AFTER
-    for attempt in range(ATTEMPTS):
-        try:
-            return _convert_errors(call, master_key_id)
-        except KmsUnavailableError:
-            if attempt == ATTEMPTS - 1 or monotonic() >= deadline:
-                raise
-        # Randomness keeps clients that failed together apart. S311: no secret depends on it.
-        time.sleep(FIRST_WAIT * 2**attempt * random.uniform(0.5, 1))  # noqa: S311
-    raise AssertionError  # the loop returns or raises
+def _call(client: KmsClient, call: Callable[[], T], master_key_id: str) -> T:
+    """Call the service at the client's pace, again while it is unavailable."""
+    return pacer_of(client).call(lambda: _convert_errors(call, master_key_id))
 
 
 def _convert_errors(call: Callable[[], T], master_key_id: str) -> T:

@@ -63,6 +63,10 @@ class KeyCache(Generic[V]):
         self._known[place] = key, self._clock() + self._lifetime
         return key
 
+    def has(self, place: Hashable) -> bool:
+        """Return whether the key of a place is cached."""
+        return self._find(place) is not None
+
     def clear(self) -> None:
         """Drop all keys and refusals."""
         self._known.clear()

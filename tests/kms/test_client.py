@@ -131,14 +131,14 @@ def test_tools_refuse_aad_that_the_service_can_not_bind() -> None:
     ],
     ids=repr,
 )
-def test_an_unavailable_service_is_asked_four_times_in_all(
+def test_an_unavailable_service_is_asked_again_until_the_patience_ends(
     way: str, failure: Exception, recorded_waits: list[float]
 ) -> None:
     client = Bare(failure)
     with pytest.raises(KmsUnavailableError):
         ASK[way](client)
-    assert client.asked == 4
-    assert len(recorded_waits) == 3
+    assert client.asked == len(recorded_waits) + 1 > 2
+    assert sum(recorded_waits) == pytest.approx(1)  # what `conftest` allows
 
 
 @each_way
@@ -153,16 +153,19 @@ def test_a_service_that_comes_back_answers(
     assert len(recorded_waits) == failures
 
 
-def test_waits_grow_and_differ(recorded_waits: list[float]) -> None:
+def test_waits_grow_and_differ(
+    recorded_waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "100")
+    firsts = []
     for _ in range(20):
+        recorded_waits.clear()
         with pytest.raises(KmsUnavailableError):
             wrap(Bare(KmsUnavailableError("busy")), KEY, "kf")  # type: ignore[arg-type]  # as above
-    assert len(recorded_waits) == 60
-    for first, second, third in zip(*[iter(recorded_waits)] * 3, strict=True):
-        assert 0.1 <= first <= 0.2
-        assert 0.2 <= second <= 0.4
-        assert 0.4 <= third <= 0.8
-    assert len(set(recorded_waits)) > 30, "clients that failed together must not come back together"
+        firsts.append(recorded_waits[0])
+        for place, wait in enumerate(recorded_waits):
+            assert 0 <= wait <= min(10, 0.2 * 2**place)
+    assert len(set(firsts)) > 10, "clients that failed together must not come back together"
 
 
 @each_way

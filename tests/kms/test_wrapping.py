@@ -35,7 +35,6 @@ from modcrypt.kms.wrapping import KeyWrapper, Refusals
 from modcrypt.pkmt1.material import KeyMaterial, external_name
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, seal, unseal
-from tests.support.sleeps import note_sleeps
 
 COLUMNS = [f"c{n:02}" for n in range(20)]
 POLICY = mc.Policy(footer_key="kf", column_keys={"kc1": COLUMNS[:10], "kc2": COLUMNS[10:]})
@@ -320,11 +319,11 @@ def test_other_failures_are_not_kept(
     failure: Exception, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for a second that the service was unavailable: other threads wait for the same KEK."""
-    note_sleeps(monkeypatch)
+    monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "0")
     kms, clock = MemoryKms(), Clock()
     material = wrap_key(kms)
     keys = wrapper(kms, clock=clock)
-    kms.failures = [failure] * (4 if isinstance(failure, KmsUnavailableError) else 1)
+    kms.failures = [failure]
     with pytest.raises(KeyRetrievalError):
         keys.unwrap(material)
     clock.now += seconds
@@ -343,13 +342,13 @@ def test_other_failures_are_not_kept(
         (KeyAccessDeniedError, 1),
         (KeyDisabledError, 1),
         (KeyNotFoundError, 1),
-        (KmsUnavailableError, 4),
+        (KmsUnavailableError, 1),
     ],
 )
 def test_sixteen_threads_that_fail_together_asked_together(
     kind: type[KeyRetrievalError], calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    note_sleeps(monkeypatch)
+    monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "0")
     kms = MemoryKms(delay=0.02)
     material = wrap_key(kms)
     kms.calls.clear()

@@ -104,7 +104,7 @@ def test_an_unavailable_service_has_exit_code_4(
 ) -> None:
     down = MemoryKms()
     down.unavailable = True
-    monkeypatch.setattr("modcrypt.kms.client.FIRST_WAIT", 0)
+    monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "0")
     lake = Lake.open(config)
     lake.__dict__["client"] = down
     (result,) = lake.verify()

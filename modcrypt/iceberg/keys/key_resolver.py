@@ -27,9 +27,17 @@ from modcrypt.errors import (
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
+    ModcryptError,
 )
 from modcrypt.iceberg.format.table_metadata import WRAPPING, EncryptedKey, TableMetadata
-from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, MasterKeys, OpenKey, new_key_id
+from modcrypt.iceberg.keys.wrapping_keys import (
+    TABLE,
+    IcebergKey,
+    MasterKeys,
+    OpenKey,
+    new_key_id,
+    wrapped_part,
+)
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.audit import Audit
 from modcrypt.kms.client import KmsClient
@@ -150,6 +158,15 @@ class KeyResolver:
         """Cache an IEK that this process created."""
         return self._open.put((open_key.key.id, open_key.key.wrapped), open_key)
 
+    def fetch_keys(self, keys: Iterable[IcebergKey]) -> None:
+        """Have KEKs that are not open unwrapped together; `open_key` takes them. See `fetch`."""
+        by_master: dict[str, dict[bytes, str]] = {}
+        for key in keys:
+            if key.wrapped is not None and not self._open.has((key.id, key.wrapped)):
+                by_master.setdefault(key.master_key_id, {})[key.wrapped] = key.id
+        for master_key_id, group in by_master.items():
+            self.masters.fetch(group, master_key_id, list(group.values()))
+
     def _unwrap(self, key: IcebergKey) -> OpenKey:
         try:
             return self.masters.open_key(key)
@@ -172,6 +189,25 @@ class KeyResolver:
             key = self.find(entry.encrypted_by, metadata)
         return self.open_key(key).open(entry.encrypted)
 
+    def fetch_entries(self, entries: Iterable[EncryptedKey], metadata: TableMetadata) -> None:
+        """Have the keys of manifest lists unwrapped together; `open_entry` takes them."""
+        singles: dict[str, list[bytes]] = {}
+        keks: dict[str, IcebergKey] = {}
+        for entry in entries:
+            with contextlib.suppress(ModcryptError, OSError):  # `open_entry` raises it
+                if entry.is_single:
+                    self._check_master(entry, metadata)
+                    wrapped = wrapped_part(entry.encrypted)
+                    singles.setdefault(entry.encrypted_by, []).append(wrapped)
+                elif entry.encrypted_by not in keks:
+                    keks[entry.encrypted_by] = self.find(entry.encrypted_by, metadata)
+        self._fetch(singles, keks.values())
+
+    def _fetch(self, singles: Mapping[str, list[bytes]], keks: Iterable[IcebergKey]) -> None:
+        for master_key_id, wrapped in singles.items():
+            self.masters.fetch(wrapped, master_key_id)
+        self.fetch_keys(keks)
+
     def seal_entry(self, metadata: StandardKeyMetadata, opened: OpenKey) -> EncryptedKey:
         """Encrypt the key metadata of a new manifest list as a new entry of `encryption-keys`."""
         properties = {} if opened.key.is_double else {WRAPPING: "single"}
@@ -193,6 +229,21 @@ class KeyResolver:
         self._check_expected(key)
         return self.open_key(key).open(sealed, in_manifest=True)
 
+    def fetch_metadata(self, data: Iterable[bytes], metadata: TableMetadata) -> None:
+        """Have the keys of files unwrapped together; `open_metadata` takes them."""
+        singles: dict[str, list[bytes]] = {}
+        keks: dict[str, IcebergKey] = {}
+        for item in filter(is_sealed_metadata, data):
+            with contextlib.suppress(ModcryptError, OSError):  # `open_metadata` raises it
+                key_id, single, sealed = _split_sealed(item)
+                if single:
+                    self._check_expected(IcebergKey.single(key_id))
+                    singles.setdefault(key_id, []).append(wrapped_part(sealed))
+                elif key_id not in keks:
+                    keks[key_id] = self.find(key_id, metadata)
+                    self._check_expected(keks[key_id])
+        self._fetch(singles, keks.values())
+
 
 def seal_for_manifest(metadata: Sequence[StandardKeyMetadata], opened: OpenKey) -> list[bytes]:
     """Encrypt the key metadata of data or delete files with an IEK, for their manifest.
@@ -205,6 +256,13 @@ def seal_for_manifest(metadata: Sequence[StandardKeyMetadata], opened: OpenKey) 
     kind = _DOUBLE if opened.key.is_double else _SINGLE
     head = bytes((kind,)) + len(name).to_bytes(2, "big") + name
     return [head + sealed for sealed in opened.seal_many(metadata, in_manifest=True)]
+
+
+def fetch_from_manifest(data: Iterable[bytes], opened: OpenKey) -> None:
+    """Have data keys that a master key wraps unwrapped together, for `open_from_manifest`."""
+    if not opened.key.is_double:
+        wrapped = (wrapped_part(_split_sealed(item)[2]) for item in data)
+        opened.masters.fetch(wrapped, opened.key.master_key_id)
 
 
 def open_from_manifest(data: bytes, opened: OpenKey) -> StandardKeyMetadata:
@@ -232,6 +290,17 @@ def sealing_key(data: bytes | None) -> tuple[str, bool] | None:
         return None
     key_id, single, _ = _split_sealed(data)
     return key_id, single
+
+
+def wrapped_by_master(data: bytes) -> tuple[str, bytes] | None:
+    """Return the id of the master key that wraps the data key of key metadata, and that key.
+
+    None if key metadata is in plaintext or encrypted with a KEK. Raises as `sealing_key`.
+    """
+    if data[:1] != bytes((_SINGLE,)):
+        return None
+    key_id, _, sealed = _split_sealed(data)
+    return key_id, wrapped_part(sealed)
 
 
 def _split_sealed(data: bytes) -> tuple[str, bool, bytes]:

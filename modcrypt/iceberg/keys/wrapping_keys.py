@@ -24,21 +24,37 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Self
 
 from modcrypt.aead import GcmCipher
-from modcrypt.errors import KeyMaterialError, KeyRetrievalError, TagError
+from modcrypt.errors import (
+    KeyAccessDeniedError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    KeyRetrievalError,
+    TagError,
+)
 from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key, as_key
 from modcrypt.kms.audit import Audit, record_use
-from modcrypt.kms.client import KmsClient, rewrap, unwrap, wrap_many
+from modcrypt.kms.client import (
+    KmsClient,
+    can_unwrap_many,
+    capabilities_of,
+    rewrap,
+    rewrap_many,
+    unwrap,
+    unwrap_many,
+    wrap_many,
+)
 from modcrypt.pkmt1.strict_json import decode_base64
 from modcrypt.tracebacks import hide_frames
 
@@ -47,6 +63,9 @@ KEY_TIMESTAMP = "KEY_TIMESTAMP"
 
 TABLE = "modcrypt.table"
 """Property of a KEK in a key store: the `table-uuid` of its table."""
+
+AHEAD_SECONDS = 600.0
+"""Seconds after which a key of `MasterKeys.fetch` that was not taken is requested again."""
 
 _KEY_ID_SIZE = 16
 _OF_LIST, _OF_FILE = "modcrypt iceberg manifest list", "modcrypt iceberg file"
@@ -125,6 +144,11 @@ class MasterKeys:
 
     def __init__(self, client: KmsClient, audit: Audit | None = None) -> None:
         self.client, self.audit = client, audit
+        # Keys that were unwrapped together, and the times until which they may be taken.
+        self._ahead: dict[tuple[str, bytes], tuple[Key, float]] = {}
+        # Results of `fetch_moves`, by master key and by the key or the old wrapped key.
+        self._wrapped_ahead: dict[tuple[str, Key], bytes] = {}
+        self._rewrapped_ahead: dict[tuple[str, bytes], bytes] = {}
 
     def __repr__(self) -> str:
         return f"MasterKeys({type(self.client).__name__})"
@@ -143,6 +167,9 @@ class MasterKeys:
         """
         if not keys:
             return []
+        taken = [self._wrapped_ahead.pop((master_key_id, key), None) for key in keys]
+        if (ready := [data for data in taken if data is not None]) and len(ready) == len(keys):
+            return ready
         ids, count = (kek_ids, 1) if kek_ids else ((None,), len(keys))
         with record_use(self.audit, "wrap", master_key_id, kek_ids=ids, count=count):
             wrapped = wrap_many(self.client, keys, master_key_id)
@@ -150,13 +177,83 @@ class MasterKeys:
 
     def unwrap(self, wrapped: bytes, master_key_id: str, kek_id: str | None = None) -> Key:
         """Have a data key unwrapped, or a KEK; raises as `KmsClient.unwrap`."""
+        key, until = self._ahead.pop((master_key_id, wrapped), (None, 0.0))
+        if key is not None and time.monotonic() < until:
+            return key
         with record_use(self.audit, "unwrap", master_key_id, kek_ids=[kek_id]):
             return as_key(unwrap(self.client, format_wrapped_key(wrapped), master_key_id))
+
+    def fetch(
+        self, wrapped: Iterable[bytes], master_key_id: str, kek_ids: Sequence[str | None] = ()
+    ) -> None:
+        """Have many keys unwrapped, if the service has a call for that; `unwrap` then takes them.
+
+        What the service refuses, `unwrap` requests again to raise the error of that key. Raise
+        KmsUnavailableError if the service is unavailable.
+        """
+        ids = dict(itertools.zip_longest(wrapped, kek_ids))
+        if len(ids) < 2 or not can_unwrap_many(self.client):
+            return
+        keys: Sequence[bytes | KeyRetrievalError] = ()
+        texts = [format_wrapped_key(data) for data in ids]
+        of_keks, count = (list(ids.values()), 1) if kek_ids else ((None,), len(ids))
+        with (
+            contextlib.suppress(KeyAccessDeniedError, KeyNotFoundError, KeyMaterialError),
+            record_use(self.audit, "unwrap", master_key_id, kek_ids=of_keks, count=count),
+        ):
+            keys = unwrap_many(self.client, texts, master_key_id)
+        now = time.monotonic()
+        for place, (_, until) in list(self._ahead.items()):
+            if until <= now:
+                self._ahead.pop(place, None)
+        for data, key in zip(ids, keys, strict=False):
+            if isinstance(key, bytes):
+                self._ahead[master_key_id, data] = as_key(key), now + AHEAD_SECONDS
+
+    def fetch_moves(
+        self,
+        wrapped: Iterable[bytes],
+        old_id: str,
+        new_id: str,
+        kek_ids: Sequence[str | None] = (),
+    ) -> None:
+        """Have many keys moved, if the service has calls for that; `move` then takes them.
+
+        So do `unwrap` and `wrap` of these keys. As `fetch`, leave out what the service refuses.
+        """
+        data = list(dict.fromkeys(wrapped))
+        if len(data) < 2 or not can_unwrap_many(self.client):
+            return
+        if old_id == new_id and capabilities_of(self.client).rewrap and kek_ids:
+            self._fetch_rewraps(data, old_id, kek_ids)
+            return
+        self.fetch(data, old_id, kek_ids)
+        places = [(old_id, item) for item in data]
+        there = [(n, self._ahead[p][0]) for n, p in enumerate(places) if p in self._ahead]
+        keys, ids = [key for _, key in there], [kek_ids[n] for n, _ in there] if kek_ids else []
+        for key, text in zip(keys, self.wrap_many(keys, new_id, ids), strict=True):
+            self._wrapped_ahead[new_id, key] = text
+
+    def _fetch_rewraps(
+        self, wrapped: Sequence[bytes], master_key_id: str, kek_ids: Sequence[str | None]
+    ) -> None:
+        texts: Sequence[str | KeyRetrievalError] = ()
+        with (
+            contextlib.suppress(KeyAccessDeniedError, KeyNotFoundError, KeyMaterialError),
+            record_use(self.audit, "rewrap", master_key_id, kek_ids=kek_ids),
+        ):
+            old = [format_wrapped_key(data) for data in wrapped]
+            texts = rewrap_many(self.client, old, master_key_id)
+        for data, text in zip(wrapped, texts, strict=False):
+            if isinstance(text, str):
+                self._rewrapped_ahead[master_key_id, data] = wrapped_bytes(text)
 
     def move(self, wrapped: bytes, old_id: str, new_id: str, kek_id: str | None = None) -> bytes:
         """Wrap a key again with the newest version of its master key, or with another one."""
         if old_id != new_id:
             return self.wrap(self.unwrap(wrapped, old_id, kek_id), new_id, kek_id)
+        if (ready := self._rewrapped_ahead.pop((old_id, wrapped), None)) is not None:
+            return ready
         with record_use(self.audit, "rewrap", old_id, kek_ids=[kek_id]):
             return wrapped_bytes(rewrap(self.client, format_wrapped_key(wrapped), old_id))
 

@@ -8,6 +8,7 @@ skipped: an older snapshot still has the file, or none does.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.format.repetition import make_once
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot
 from modcrypt.iceberg.keys.key_resolver import sealing_key
-from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.iceberg.read.table_walk import KEYS_AHEAD, Walk
 from modcrypt.io.threads import in_threads
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.tracebacks import hide_frames
@@ -289,6 +290,20 @@ class Keys:
             None if sealing is None else sealing[0], lambda: self.walk.file_keys(entry)
         )
 
+    def fetch_lists(self, lists: Iterable[ReachedList]) -> None:
+        """Have the keys of manifest lists unwrapped together; `of_list` reports failures."""
+        entries = (reached.key for reached in lists if reached.key is not None)
+        with contextlib.suppress(KmsUnavailableError):
+            self.walk.resolver.fetch_entries(entries, self.walk.metadata)
+
+    def fetch_files(self, files: Iterable[ReachedFile]) -> Iterator[ReachedFile]:
+        """Yield files after their keys were unwrapped together; `of_file` reports failures."""
+        left = iter(files)
+        while group := list(itertools.islice(left, KEYS_AHEAD)):
+            with contextlib.suppress(KmsUnavailableError):
+                self.walk.fetch_file_keys(file.entry for file in group)
+            yield from group
+
     def is_lost(self, sealing: tuple[str, bool] | None) -> bool:
         """True if a key that encrypts key metadata is missing, which the table should have.
 
@@ -349,6 +364,7 @@ def read_manifests(
     """
     if not inventory.lists:  # as for nearly all older versions of an expiry
         return
+    keys.fetch_lists(inventory.lists)
     read_list = partial(_read_list, keys, RepeatedRows[ManifestFile]())
     singly = any(item.key is not None and item.key.is_single for item in inventory.lists)
     for manifest_list, rows in _apply(keys.walk, read_list, inventory.lists, jobs, late=singly):

@@ -5,6 +5,7 @@ pyiceberg's evaluators prune; its own planning does not support format version 3
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,8 +41,9 @@ from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA, DELETES, FileEntry, ManifestFile
 from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
 from modcrypt.iceberg.format.table_metadata import Snapshot
+from modcrypt.iceberg.keys.key_resolver import is_sealed_metadata
 from modcrypt.iceberg.read.position_deletes import DeleteIndex, EqualityDeletes
-from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.iceberg.read.table_walk import KEYS_AHEAD, Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,19 @@ class Planner:
         # describe positions, or only some columns of the deleted rows.
         deletes = [manifest for manifest in manifests if manifest.content == DELETES]
         if not deletes:
-            return (PlannedFile(file, (), (), self._constants(file)) for file in data)
-        return self._with_deletes(list(map(_Shortening(), data)), deletes)
+            planned = (PlannedFile(file, (), (), self._constants(file)) for file in data)
+            return self._with_keys(planned)
+        return self._with_keys(self._with_deletes(list(map(_Shortening(), data)), deletes))
+
+    def _with_keys(self, files: Iterator[PlannedFile]) -> Iterator[PlannedFile]:
+        """Yield files after their keys were requested together, if manifests have wrapped keys."""
+        for first in files:
+            if not is_sealed_metadata(first.data.key_metadata or b""):
+                yield first
+                continue
+            group = [first, *itertools.islice(files, KEYS_AHEAD - 1)]
+            self._walk.fetch_file_keys(file.data for file in group)
+            yield from group
 
     def _data_files(self, manifests: Iterable[ManifestFile]) -> Iterator[FileEntry]:
         """Yield the data files of manifests that may have matching rows."""

@@ -41,6 +41,9 @@ from modcrypt.tracebacks import hide_frames
 
 _LOST = " (Iceberg 1.11 encrypts deletion vectors and loses their keys: read an older snapshot)"
 
+KEYS_AHEAD = 200
+"""Number of files whose wrapped keys are requested together, as many as Vault unwraps at once."""
+
 MAX_READ = 2 << 30
 """Maximum size in bytes of plaintext that is read into memory: a manifest, or an Avro data file."""
 
@@ -98,6 +101,11 @@ class Walk:
         except FormatError as error:
             raise KeyMaterialError(f"{entry.location}: {error}") from None
         return _with_length(found, entry.size, entry.location)
+
+    def fetch_file_keys(self, entries: Iterable[FileEntry]) -> None:
+        """Have the keys of files unwrapped together, so that `file_keys` takes them."""
+        data = (entry.key_metadata for entry in entries)
+        self.resolver.fetch_metadata((item for item in data if item is not None), self.metadata)
 
     def _check_plaintext_allowed(self, what: str) -> None:
         if self.encrypted:

@@ -54,8 +54,11 @@ from modcrypt.io.places import Place
 from modcrypt.io.threads import in_threads
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
-from modcrypt.kms.client import KmsClient, capabilities_of
+from modcrypt.kms.client import KmsClient, can_unwrap_many, capabilities_of
 from modcrypt.tracebacks import hide_frames
+
+KEYS_TOGETHER = 200
+"""Number of keys that a rotation moves together, as many as Vault wraps at once."""
 
 _PATH, _LENGTH, _KEY_METADATA = 500, 501, 519
 """Ids of fields of a manifest list (spec, "Manifest Lists")."""
@@ -138,12 +141,18 @@ class _RotationPlan:
         batch = max(1, capabilities_of(client).batch)
         wraps = [sum(slot.in_table is where for slot in self.slots) for where in (True, False)]
         calls = sum(-(-count // batch) for count in (*wraps, *singles))
+        unwraps = len(self.lists.keys() | self.files.keys()) + sum(singles)
+        if can_unwrap_many(client):
+            calls, unwraps = (
+                sum(-(-n // batch) for n in (*wraps, sum(singles))),
+                -(-unwraps // batch),
+            )
         return TableRotation(
             what="kek", table=table, keks=len(self.keks), new_keks=len(self.slots),
             entries=len(self.sealed) - len(self.within.lists),
             manifest_lists=len(self.within.lists), manifests=len(self.within.manifests),
             left=tuple(sorted(self.within.keks - self.keks.keys())),
-            kms_calls=len(self.lists.keys() | self.files.keys()) + sum(singles) + calls,
+            kms_calls=unwraps + calls,
         )  # fmt: skip
 
 
@@ -250,6 +259,16 @@ class KekRotation:
         for entry in self.planned.sealed:
             if place_of(entry) not in self.sealed:
                 by.setdefault((entry.encrypted_by, entry.is_single), []).append(entry)
+        self.resolver.fetch_entries(
+            (
+                entry
+                for entry in self.planned.sealed
+                if place_of(entry) not in self.sealed
+                and entry.id not in fresh
+                and place_of(entry) not in self.opened
+            ),
+            metadata,
+        )
         for (id_, single), entries in by.items():
             decrypt = self._decryption(id_, single, metadata)
             plain = [
@@ -302,6 +321,7 @@ class KekRotation:
         )
         if left:
             self.files.note_folder(exchange.folder)
+            self.resolver.fetch_keys((*exchange.old.values(), *exchange.new.values()))
         write = self._run_in_threads if self.run is None or not left else self._run_elsewhere
         for manifest, (location, keys) in zip(left, write(table, left, exchange), strict=True):
             self.manifests[manifest.location] = {
@@ -317,7 +337,18 @@ class KekRotation:
             keys, locations = _keys_of(walk, manifest), walk.locations
             return reseal_manifest(locations, manifest.location, keys, exchange, self.resolver)
 
-        return in_threads(work, manifests, THREADS)
+        for group in _group_by_keys(self.planned.within, manifests):
+            self._fetch_singles(group, exchange.single.master_key_id)
+            yield from in_threads(work, group, THREADS)
+
+    def _fetch_singles(self, manifests: Iterable[ManifestFile], target: str) -> None:
+        """Have the data keys moved together that the master key wraps in manifests."""
+        by_master: dict[str, list[bytes]] = {}
+        for manifest in manifests:
+            for old_id, wrapped in self.planned.within.manifests[manifest.location].singles:
+                by_master.setdefault(old_id, []).append(wrapped)
+        for old_id, group in by_master.items():
+            self.resolver.masters.fetch_moves(group, old_id, target)
 
     def _run_elsewhere(
         self, table: IcebergTable, manifests: Sequence[ManifestFile], exchange: Exchange
@@ -370,6 +401,21 @@ class KekRotation:
         if snapshot.manifest_list not in self.planned.within.lists:
             return snapshot.document
         return {**snapshot.document, "manifest-list": self.lists[snapshot.manifest_list][0]}
+
+
+def _group_by_keys(
+    within: SealedManifests, manifests: Iterable[ManifestFile]
+) -> Iterator[list[ManifestFile]]:
+    """Yield groups of manifests with at least `KEYS_TOGETHER` keys that a master key wraps."""
+    group, count = list[ManifestFile](), 0
+    for manifest in manifests:
+        group.append(manifest)
+        count += within.manifests[manifest.location].single
+        if count >= KEYS_TOGETHER:
+            yield group
+            group, count = [], 0
+    if group:
+        yield group
 
 
 def _keys_of(walk: Walk, manifest: ManifestFile) -> StandardKeyMetadata:

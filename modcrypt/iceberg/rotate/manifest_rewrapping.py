@@ -15,6 +15,7 @@ from typing import Any
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.keys.key_resolver import (
     KeyResolver,
+    fetch_from_manifest,
     open_from_manifest,
     seal_for_manifest,
     sealing_key,
@@ -99,6 +100,7 @@ def _reseal_metadata(
         if (keys := exchange.keys(by)) is None:
             continue
         old, new = (resolver.open_key(key) for key in keys)
+        fetch_from_manifest(before, old)
         opened = [open_from_manifest(data, old) for data in before]
         changed.update(zip(before, seal_for_manifest(opened, new), strict=True))
     return [changed.get(data, data) for data in metadata]

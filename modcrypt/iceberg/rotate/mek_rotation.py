@@ -12,7 +12,7 @@ table stays readable, and a reader of the table under the new master key does no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from modcrypt.errors import KeyRetrievalError, ModcryptError
@@ -83,6 +83,7 @@ class MekRotation:
         _check_double(table)
         check_store(table)
         sealed = _sample_entries(metadata)
+        self._fetch(self.resolver.keks(metadata).values(), target)
         keks = {id_: self.resolver.find(id_, metadata) for id_ in metadata.kek_ids()}
         moved = {id_: self._move_kek(kek, target, sealed).entry() for id_, kek in keks.items()}
         self._move_store(table, target)
@@ -127,6 +128,15 @@ class MekRotation:
                 self.stuck.add(id_)
         if store is not None and moved:
             store.replace(moved)
+
+    def _fetch(self, keks: Iterable[IcebergKey], target: str) -> None:
+        """Have KEKs moved together that `_wrap_again` will move one by one."""
+        by_master: dict[str, dict[bytes, str]] = {}
+        for kek in keks:
+            if kek.wrapped is not None and (kek.id, kek.wrapped) not in self.moved:
+                by_master.setdefault(kek.master_key_id, {})[kek.wrapped] = kek.id
+        for old_id, group in by_master.items():
+            self.resolver.masters.fetch_moves(group, old_id, target, list(group.values()))
 
     def _move_kek(
         self, key: IcebergKey, target: str, sealed: Mapping[str, EncryptedKey]

@@ -164,7 +164,7 @@ def latest(table: IcebergTable) -> IcebergTable:
 
 # --- calls of the key service --------------------------------------------------------------------
 
-_CALLS = ("wrap", "unwrap", "rewrap", "wrap_many")
+_CALLS = ("wrap", "unwrap", "rewrap", "wrap_many", "unwrap_many", "rewrap_many")
 
 
 class CountingClient:
@@ -172,6 +172,7 @@ class CountingClient:
 
     def __init__(self, client: KmsClient) -> None:
         self._client, self._lock = client, fork_safe(threading.Lock())
+        self.paced_client = getattr(client, "paced_client", client)
         self.calls = 0
 
     def __repr__(self) -> str:

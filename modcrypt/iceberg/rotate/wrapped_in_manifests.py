@@ -7,14 +7,14 @@ manifests; their manifests are not read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
 from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, SINGLES, partition_scope
-from modcrypt.iceberg.keys.key_resolver import sealing_key
+from modcrypt.iceberg.keys.key_resolver import sealing_key, wrapped_by_master
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.threads import in_threads
@@ -31,7 +31,13 @@ class SealedManifest:
 
     manifest: ManifestFile
     keks: frozenset[str]  # ids of the KEKs that encrypt key metadata in it
-    single: int  # number of files whose key metadata the master key itself wraps
+    # Ids of master keys, and the data keys of files that they wrap themselves.
+    singles: tuple[tuple[str, bytes], ...] = field(repr=False)
+
+    @property
+    def single(self) -> int:
+        """Number of files whose key metadata a master key itself wraps."""
+        return len(self.singles)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,11 @@ def sealed_manifests(table: IcebergTable, opened: Opened | None = None) -> Seale
     results: dict[str, SealedManifest | None] = {}
     lists, known = set[str](), {} if opened is None else opened
     snapshots = table.metadata.snapshots if _may_hold_any(table) else ()
+    keys = table.metadata.keys
+    entries = {old.key_id: keys[old.key_id] for old in snapshots if old.key_id in keys}
+    table.resolver.fetch_entries(
+        (entry for entry in entries.values() if place_of(entry) not in known), table.metadata
+    )
     read = in_threads(
         lambda old: (old, table.walk.manifests_by(list_keys(table, old, known), old)),
         snapshots, THREADS,
@@ -166,8 +177,11 @@ def seals_files(key: IcebergKey) -> bool:
 
 
 def _read_sealed(table: IcebergTable, manifest: ManifestFile) -> SealedManifest | None:
-    by = sealing_keys(table.walk.entries(manifest))
+    entries = table.walk.entries(manifest)
+    by = sealing_keys(entries)
     if not by:
         return None
     keks = frozenset(id_ for id_, single in by if not single)
-    return SealedManifest(manifest, keks, sum(single for _, single in by))
+    metadata = (entry.key_metadata for entry in entries)
+    singles = (wrapped_by_master(data) for data in metadata if data is not None)
+    return SealedManifest(manifest, keks, tuple(single for single in singles if single))

@@ -6,6 +6,7 @@ are compared by a keyed hash, and no key is kept.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -86,6 +87,12 @@ class KeyChecks:
         """Unwrap KEKs again: KEKs in the resolver's cache may be an hour old."""
         gone: dict[str, KmsUnavailableError] = {}
         wanted = [kek for kek in self.keks.values() if kek.id not in self.failed]
+        with contextlib.suppress(KmsUnavailableError):  # reported for each KEK
+            by_master: dict[str, dict[bytes, str]] = {}
+            for kek in wanted:
+                by_master.setdefault(kek.master_key_id, {})[kek.wrapped or b""] = kek.id
+            for master_key_id, group in by_master.items():
+                self.resolver.masters.fetch(group, master_key_id, list(group.values()))
         for key, result in in_threads(partial(self._unwrap_kek, gone), wanted, jobs):
             self.opened[key.id] = isinstance(result, int)
             if isinstance(result, int):

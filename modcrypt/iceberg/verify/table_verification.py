@@ -176,9 +176,8 @@ class _Run:
     def _check_files(self, keys: Keys, inventory: Inventory) -> None:
         alone = len(inventory.files) == 1
         jobs, threads = (1, None) if alone else (self.jobs, 1)
-        reports = in_threads(
-            lambda file: (file, check_file(keys, file, threads)), inventory.files, jobs
-        )
+        files = keys.fetch_files(inventory.files)
+        reports = in_threads(lambda file: (file, check_file(keys, file, threads)), files, jobs)
         for file, report in reports:
             self._add_result(file, report, file.records)
             self.progress(file.entry.size)

@@ -12,7 +12,8 @@ base64. AAD becomes the encryption context, which CloudTrail shows in plaintext:
 
 Requests go to the region of the URI (or the environment), whatever a file names. modcrypt refuses
 an ARN of another region and, if the URI contains an ARN, one of another account. It unwraps a blob
-under the master key in the caller's material, not under the one that the blob names.
+under the master key in the caller's material, not under the one that the blob names; except that
+under an alias, which may have been re-pointed, any key of the alias's account and region unwraps.
 
 Keys for SIGN_VERIFY of the specs ECC_NIST_EDWARDS25519 and ML_DSA_65 sign.
 """
@@ -28,9 +29,15 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from modcrypt.errors import KeyMaterialError, KeyNotFoundError, KeyRetrievalError
+from modcrypt.errors import (
+    KeyAccessDeniedError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    KeyRetrievalError,
+)
 from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
 from modcrypt.kms.services.aws_requests import (
+    IncorrectKeyError,
     KmsRegion,
     connect_to_region,
     make_answer_error,
@@ -112,6 +119,7 @@ class AwsKms(UnpicklableClient):
     def __init__(self, connect: Callable[[], Any], key: str | None, account: str | None) -> None:
         self.default_key = key
         self._account = account
+        self._accounts: dict[str, str] = {}  # by alias
         self._kms = KmsRegion(connect)
         self.region = self._kms.name
 
@@ -135,12 +143,15 @@ class AwsKms(UnpicklableClient):
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key under any version of the master key; see `KmsClient.unwrap`."""
-        name, blob = self._check_target(master_key_id), _decode_blob(wrapped)
-        context = _format_context(aad)
-        answer = self._kms.call(
-            lambda kms: kms.decrypt(KeyId=name, CiphertextBlob=blob, EncryptionContext=context),
-            master_key_id,
-        )
+        blob, context = _decode_blob(wrapped), _format_context(aad)
+
+        def decrypt(kms: Any, **source: str) -> dict[str, Any]:
+            answer: dict[str, Any] = kms.decrypt(
+                CiphertextBlob=blob, EncryptionContext=context, **source
+            )
+            return answer
+
+        answer = self._call_with_source(decrypt, "KeyId", master_key_id)
         plain: bytes = require_member(answer, "Plaintext", bytes)  # `kms.client` checks its length
         return plain
 
@@ -149,17 +160,60 @@ class AwsKms(UnpicklableClient):
         """Rewrap a key inside KMS, under its newest key material; see `KmsClient.rewrap`."""
         name, blob = self._check_target(master_key_id), _decode_blob(wrapped)
         context = _format_context(aad)
-        answer = self._kms.call(
-            lambda kms: kms.re_encrypt(
+
+        def reencrypt(kms: Any, **source: str) -> dict[str, Any]:
+            answer: dict[str, Any] = kms.re_encrypt(
                 CiphertextBlob=blob,
-                SourceKeyId=name,
                 SourceEncryptionContext=context,
                 DestinationKeyId=name,
                 DestinationEncryptionContext=context,
-            ),
-            master_key_id,
-        )
-        return _encode_blob(answer)
+                **source,
+            )
+            return answer
+
+        return _encode_blob(self._call_with_source(reencrypt, "SourceKeyId", master_key_id))
+
+    # --- aliases ---------------------------------------------------------------------------------
+
+    def _call_with_source(
+        self, ask: Callable[..., dict[str, Any]], member: str, master_key_id: str
+    ) -> dict[str, Any]:
+        """Call KMS with the master key of a ciphertext; follow an alias that was re-pointed.
+
+        KMS then refuses the alias, or the use of its present key, although it would decrypt under
+        the key that the ciphertext names. modcrypt asks for that, and accepts only a key of the
+        alias's account and region: the writer of a file may have a key of his own in another one.
+
+        Raises:
+            KeyMaterialError: Another key wrapped the ciphertext.
+        """
+        name = self._check_target(master_key_id)
+        try:
+            return self._kms.call(lambda kms: ask(kms, **{member: name}), master_key_id)
+        except (IncorrectKeyError, KeyAccessDeniedError) as error:
+            if not _is_alias(name):
+                raise
+            refusal = error
+        answer = self._kms.call(ask, master_key_id)
+        account = self._find_account(name, master_key_id)
+        used = _ARN.fullmatch(require_member(answer, member, str))
+        if used is None or (used["region"], used["account"]) != (self.region, account):
+            raise IncorrectKeyError(
+                f"master key {master_key_id}: the key that wrapped this belongs to another account "
+                f"or region than the alias, so AWS KMS in {self.region} is not believed"
+            ) from refusal
+        return answer
+
+    def _find_account(self, alias: str, master_key_id: str) -> str:
+        """Return the account of an alias, which KMS alone knows if the alias is no ARN."""
+        if (arn := _ARN.fullmatch(alias)) is not None:
+            return arn["account"]
+        if alias not in self._accounts:
+            arn = _ARN.fullmatch(require_member(self._fetch_metadata(master_key_id), "Arn", str))
+            if arn is None:
+                raise make_answer_error("Arn")
+            self._accounts[alias] = arn["account"]
+        return self._accounts[alias]
 
     # --- signing ---------------------------------------------------------------------------------
 
@@ -343,6 +397,11 @@ def _format_alias(name: str) -> str:
     """Return the alias that a plain name stands for; return anything else unchanged."""
     plain = not name.startswith(("alias/", "arn:")) and not _KEY_ID.fullmatch(name)
     return f"alias/{name}" if plain else name
+
+
+def _is_alias(name: str) -> bool:
+    """Return whether a key id for a request is an alias or the ARN of one."""
+    return name.startswith("alias/") or ":alias/" in name
 
 
 def _format_context(aad: bytes) -> dict[str, str]:

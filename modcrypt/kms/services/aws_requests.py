@@ -18,6 +18,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
+from modcrypt.kms.pacing import parse_retry_after
 from modcrypt.kms.uris import is_loopback, missing_extra
 
 try:
@@ -60,11 +61,17 @@ _UNAVAILABLE = {
     "DependencyTimeoutException",
     "KMSInternalException",
     "KeyUnavailableException",
-    "RequestLimitExceeded",
     "RequestTimeout",
     "RequestTimeoutException",
     "ServiceUnavailable",
     "ServiceUnavailableException",
+}
+_THROTTLED = {  # as botocore's retries, with all codes that begin with Throttl
+    "LimitExceededException",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "SlowDown",
     "TooManyRequestsException",
 }
 _CODE = re.compile(r"[A-Za-z]{1,60}", re.ASCII)
@@ -78,6 +85,12 @@ _NO_CREDENTIALS = (
     aws_errors.TokenRetrievalError,
     aws_errors.NoAuthTokenError,
 )
+
+
+class IncorrectKeyError(KeyMaterialError):
+    """Another key of KMS than the named one wrapped a ciphertext."""
+
+
 _NO_ANSWER = (aws_errors.HTTPClientError, aws_errors.ConnectionError)
 
 T = TypeVar("T")
@@ -140,12 +153,17 @@ def _convert_error(error: Any, what: str) -> KeyRetrievalError:
             f"{answer}: the credentials or the key's policy do not permit the request"
         )
     if code in _MATERIAL:
-        return KeyMaterialError(
+        kind = IncorrectKeyError if code == "IncorrectKeyException" else KeyMaterialError
+        return kind(
             f"{answer}: the wrapped key does not unwrap: altered bytes, another master key or "
             "other AAD"
         )
-    if code in _UNAVAILABLE or code.startswith("Throttl") or status == 429 or status >= 500:
-        return KmsUnavailableError(answer)
+    throttled = code in _THROTTLED or code.startswith("Throttl") or status == 429
+    if throttled or code in _UNAVAILABLE or status >= 500:
+        headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        return KmsUnavailableError(
+            answer, throttled=throttled, retry_after=parse_retry_after(headers)
+        )
     return KeyRetrievalError(answer)
 
 

@@ -38,6 +38,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.client import Capabilities, UnpicklableClient
+from modcrypt.kms.pacing import parse_retry_after
 from modcrypt.kms.uris import missing_extra, parse_kms_uri
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.tracebacks import hide_frames
@@ -273,7 +274,8 @@ def _convert_error(
     if status == 403:
         return KeyAccessDeniedError(f"{answer}: the credentials do not permit the use of the key")
     if status in (408, 429) or status >= 500:
-        return KmsUnavailableError(answer)
+        wait = parse_retry_after(getattr(error.response, "headers", {}))
+        return KmsUnavailableError(answer, throttled=status == 429, retry_after=wait)
     if status == 400 and unwrapping:
         return KeyMaterialError(
             f"{answer}: the wrapped key does not unwrap: altered bytes, another master key, or "

@@ -210,10 +210,20 @@ def _convert_error(error: Exception, master_key_id: str) -> KeyRetrievalError:
     if isinstance(error, google_errors.FailedPrecondition):
         return KeyDisabledError(f"{what}: the key, or the version needed, is disabled or destroyed")
     if isinstance(error, _UNAVAILABLE):
-        return KmsUnavailableError(what)
+        throttled = isinstance(error, google_errors.TooManyRequests)  # and ResourceExhausted
+        return KmsUnavailableError(what, throttled=throttled, retry_after=_find_delay(error))
     if isinstance(error, _DENIED):
         return KeyAccessDeniedError(f"{what}: the credentials do not permit the use of the key")
     return KeyRetrievalError(what)
+
+
+def _find_delay(error: Exception) -> float | None:
+    """Return the seconds of an answer's google.rpc.RetryInfo; None without a valid one."""
+    for detail in getattr(error, "details", None) or ():
+        delay = getattr(detail, "retry_delay", None)
+        with contextlib.suppress(AttributeError, TypeError, OverflowError):
+            return max(0.0, float(delay.seconds) + float(delay.nanos) / 1e9)  # type: ignore[union-attr]
+    return None
 
 
 # --- the log of Google's client ------------------------------------------------------------------

@@ -29,14 +29,16 @@ modcrypt does not follow redirects, because their targets would receive the toke
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from modcrypt.errors import (
     KeyAccessDeniedError,
     KeyDisabledError,
+    KeyMaterialError,
     KeyRetrievalError,
 )
 from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
@@ -72,6 +74,8 @@ NO_KEY_TYPE = "modcrypt-creates-no-keys"
 """A key type that Vault does not have. If the token permits it, Vault's encrypt creates a missing
 key. With an unknown type it refuses to do so; for an existing key it ignores the type."""
 
+
+T = TypeVar("T")
 
 _QUERY_NAMES = frozenset({"derived", "namespace", "tls", "token"})
 _VERSIONS = {"latest_version": 1, "min_decryption_version": 0}  # names and minimum values
@@ -145,21 +149,70 @@ class VaultKms(UnpicklableClient):
         self, keys: Sequence[bytes], master_key_id: str, *, aad: bytes = b""
     ) -> list[str]:
         """Wrap up to 200 keys in one request; raise as `wrap`."""
-        bound = self._bind_aad(master_key_id, aad)
-        items = [{"plaintext": encode_base64(key), **bound} for key in keys]
-        body = {"batch_input": items, "type": NO_KEY_TYPE}
-        if self._engine.derived and items:
-            self._demand_derived("encrypt", items[0] | {"type": NO_KEY_TYPE}, master_key_id)
-        data = self._transit.ask(
-            "post", f"encrypt/{check_name(master_key_id)}", body, master_key_id
-        )
-        results = data.get("batch_results")
-        if not isinstance(results, list) or len(results) != len(items):
-            raise self._transit.make_answer_error()
+        items = [{"plaintext": encode_base64(key)} for key in keys]
+        results = self._call_batch("encrypt", items, master_key_id, aad, {"type": NO_KEY_TYPE})
+        for place, result in enumerate(results, 1):
+            if isinstance(result, KeyRetrievalError):
+                raise type(result)(f"key {place} of {len(items)}: {result}")
         return [
             self._transit.check_wrapped(self._transit.require_member(result, "ciphertext"))
             for result in results
         ]
+
+    @hide_frames
+    def unwrap_many(
+        self, wrapped: Sequence[str], master_key_id: str, *, aad: bytes = b""
+    ) -> list[bytes | KeyRetrievalError]:
+        """Unwrap up to 200 keys in one request; see `client.unwrap_many`."""
+        return self._convert_many(
+            "decrypt", wrapped, master_key_id, aad,
+            lambda result: self._transit.decode_base64(
+                self._transit.require_member(result, "plaintext")
+            ),
+        )  # fmt: skip
+
+    @hide_frames
+    def rewrap_many(
+        self, wrapped: Sequence[str], master_key_id: str, *, aad: bytes = b""
+    ) -> list[str | KeyRetrievalError]:
+        """Rewrap up to 200 keys in one request, or in two where `rewrap` needs two."""
+        if not aad or self._engine.derived:
+            return self._convert_many(
+                "rewrap", wrapped, master_key_id, aad,
+                lambda result: self._transit.check_wrapped(
+                    self._transit.require_member(result, "ciphertext")
+                ),
+            )  # fmt: skip
+        keys = self.unwrap_many(wrapped, master_key_id, aad=aad)
+        good = [key for key in keys if isinstance(key, bytes)]
+        fresh = iter(self.wrap_many(good, master_key_id, aad=aad) if good else ())
+        return [next(fresh) if isinstance(key, bytes) else key for key in keys]
+
+    def _convert_many(
+        self, verb: str, wrapped: Sequence[str], master_key_id: str, aad: bytes,
+        convert: Callable[[dict[str, Any]], T],
+    ) -> list[T | KeyRetrievalError]:  # fmt: skip
+        """Return what one request makes of wrapped keys; malformed ones are not sent."""
+        faults = {
+            place: fault for place, text in enumerate(wrapped) if (fault := _find_fault(text))
+        }
+        items = [{"ciphertext": text} for place, text in enumerate(wrapped) if place not in faults]
+        results = iter(self._call_batch(verb, items, master_key_id, aad) if items else ())
+        return [
+            faults[place] if place in faults else _convert_one(next(results), convert)
+            for place in range(len(wrapped))
+        ]
+
+    def _call_batch(
+        self, verb: str, items: list[dict[str, str]], master_key_id: str, aad: bytes,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[dict[str, Any] | KeyRetrievalError]:  # fmt: skip
+        bound = self._bind_aad(master_key_id, aad)
+        items = [{**item, **bound} for item in items]
+        path = f"{verb}/{check_name(master_key_id)}"
+        if self._engine.derived:
+            self._demand_derived(verb, {**items[0], **more}, master_key_id)
+        return self._transit.ask_batch(path, items, master_key_id, **more)
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
@@ -370,6 +423,21 @@ class VaultKms(UnpicklableClient):
         return self._transit.require_member(
             self._transit.ask("post", path, body, master_key_id), member
         )
+
+
+def _find_fault(wrapped: str) -> KeyMaterialError | None:
+    """Return the error of a malformed wrapped key; None for a valid one."""
+    try:
+        parse_version(wrapped)
+    except KeyMaterialError as error:
+        return error.with_traceback(None)
+    return None
+
+
+def _convert_one(
+    result: dict[str, Any] | KeyRetrievalError, convert: Callable[[dict[str, Any]], T]
+) -> T | KeyRetrievalError:
+    return result if isinstance(result, KeyRetrievalError) else convert(result)
 
 
 def _parse_master_key(name: str, data: dict[str, Any]) -> MasterKey:

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from modcrypt.errors import (
@@ -17,6 +18,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
+from modcrypt.kms.pacing import parse_retry_after
 from modcrypt.kms.services.vault_location import Engine
 from modcrypt.kms.uris import missing_extra
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
@@ -36,6 +38,15 @@ TIMEOUT = 10
 _WRAPPED = re.compile(r"vault:v([1-9][0-9]{0,8}):[A-Za-z0-9+/]+={0,2}", re.ASCII)
 _ACTIONS = {"keys": "show or change keys"}
 """Purposes of requests, by the first part of their path, where it is not the verb."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of Vault: its status, its JSON object, and the seconds it asks to wait."""
+
+    status: int
+    content: dict[str, Any] = field(repr=False)
+    retry_after: float | None = None
 
 
 class TransitRequests:
@@ -65,15 +76,39 @@ class TransitRequests:
         Raises:
             KeyRetrievalError: Vault refuses, fails or is unreachable, or the answer is not Vault's.
         """
-        status, content = self._send(method, path, body)
-        if status == 204:
+        answer = self._send(method, path, body)
+        if answer.status == 204:
             return {}
-        if status == 200:
-            return self._extract_data(content, demanded=missing_is_empty)
-        if status == 404 and missing_is_empty and content.get("errors") == []:
+        if answer.status == 200:
+            return self._extract_data(answer.content, demanded=missing_is_empty)
+        if answer.status == 404 and missing_is_empty and answer.content.get("errors") == []:
             return {}  # the key does not exist; a missing engine would report errors
         verb = path.partition("/")[0]
-        raise self._convert_error(status, _extract_errors(content), key_id, verb, kind)
+        raise self._convert_error(answer, key_id, verb, kind)
+
+    def ask_batch(
+        self, path: str, items: list[dict[str, str]], key_id: str, **more: Any
+    ) -> list[dict[str, Any] | KeyRetrievalError]:
+        """Send one request for many keys; return the result or error of each. Raise as `ask`.
+
+        Vault answers 200 or 400 if some keys fail (or another status that the caller configures).
+        """
+        verb = path.partition("/")[0]
+        answer = self._send("post", path, {"batch_input": items, **more})
+        results = _extract_results(answer.content)
+        if answer.status not in (200, 207, 400) or (answer.status == 400 and not results):
+            raise self._convert_error(answer, key_id, verb, "master key")
+        if len(results) != len(items) or not all(isinstance(result, dict) for result in results):
+            raise self.make_answer_error()
+        return [self._convert_result(result, key_id, verb) for result in results]
+
+    def _convert_result(
+        self, result: dict[str, Any], key_id: str, verb: str
+    ) -> dict[str, Any] | KeyRetrievalError:
+        text = result.get("error")
+        if not text:
+            return result
+        return self._convert_error(Answer(400, {"errors": [text]}), key_id, verb, "master key")
 
     def _extract_data(self, content: dict[str, Any], *, demanded: bool) -> dict[str, Any]:
         """Return the data of an answer of status 200, which is an object or null in Vault."""
@@ -83,10 +118,8 @@ class TransitRequests:
         raise self.make_answer_error()
 
     @hide_frames  # frames contain the token
-    def _send(
-        self, method: str, path: str, body: dict[str, Any] | None
-    ) -> tuple[int, dict[str, Any]]:
-        """Return the status of Vault's answer, and its JSON object."""
+    def _send(self, method: str, path: str, body: dict[str, Any] | None) -> Answer:
+        """Return Vault's answer."""
         adapter = self._get_adapter()
         url = f"/v1/{self._engine.mount}/{path}"
         failed: KeyRetrievalError
@@ -96,11 +129,8 @@ class TransitRequests:
             failed = KeyRetrievalError(f"invalid answer from {self._engine}: {error}")
         except RecursionError:  # deeply nested JSON
             failed = self.make_answer_error()
-        except requests.exceptions.SSLError:
-            failed = KeyRetrievalError(
-                f"the TLS certificate of Vault at {self._engine} is not trusted here; set "
-                "VAULT_CACERT to the file of its authority"
-            )
+        except requests.exceptions.SSLError as error:
+            failed = self._convert_tls_error(str(error))
         except (requests.ConnectionError, requests.Timeout, _CutShort) as error:
             failed = KmsUnavailableError(
                 f"Vault at {self._engine} is unavailable: {type(error).__name__}"
@@ -116,6 +146,20 @@ class TransitRequests:
                 adapter.token = ""  # read again before each request
         raise failed  # outside the handler: the original error contains request, token and key
 
+    def _convert_tls_error(self, text: str) -> KeyRetrievalError:
+        """Return the error for a failed handshake; OpenSSL names its reason in upper case."""
+        if any(reason in text for reason in _NO_TLS):
+            return KeyRetrievalError(
+                f"the server at {self._engine} does not speak TLS: check the port; for a Vault "
+                "without TLS on the loopback interface, add ?tls=off to the URI"
+            )
+        if "CERTIFICATE_VERIFY_FAILED" in text or "doesn't match" in text:
+            return KeyRetrievalError(
+                f"the TLS certificate of Vault at {self._engine} is not trusted here; set "
+                "VAULT_CACERT to the file of its authority"
+            )
+        return KeyRetrievalError(f"the TLS handshake with Vault at {self._engine} failed")
+
     def _get_adapter(self) -> Any:
         """Return this thread's connection; a forked process does not share its parent's."""
         if self._token is None:
@@ -126,28 +170,52 @@ class TransitRequests:
         return self._own.client.adapter
 
     def _convert_error(
-        self, status: int, texts: list[str], key_id: str, verb: str, kind: str
+        self, answer: Answer, key_id: str, verb: str, kind: str
     ) -> KeyRetrievalError:
         """Convert an answer to an error, which repeats none of Vault's text."""
-        text = " ".join(texts)
+        status, text = answer.status, " ".join(_extract_errors(answer.content)).strip()
         what = f"{kind} {key_id}: " if key_id else ""
         if status in (401, 403):
-            return KeyAccessDeniedError(
-                f"{what}Vault at {self._engine} refuses to {_ACTIONS.get(verb, verb)}: the token "
-                "has expired, or its policies do not permit it"
+            return self._convert_denial(
+                text, f"{what}Vault at {self._engine} refuses to {_ACTIONS.get(verb, verb)}"
             )
         if status == 404 or any(phrase in text for phrase in _NO_KEY):
             return self.make_missing_error(key_id, kind)
         if status in (412, 429, 472, 473) or status >= 500:
-            return KmsUnavailableError(f"{what}Vault at {self._engine} answered {status}")
+            # 429 is also that of a standby node, and then reaches `sys/health` only.
+            throttled = status == 429
+            reason = " (its rate limit is exceeded)" if throttled else ""
+            return KmsUnavailableError(
+                f"{what}Vault at {self._engine} answered {status}{reason}",
+                throttled=throttled, retry_after=answer.retry_after,
+            )  # fmt: skip
         if 300 <= status < 400:
             return KeyRetrievalError(
                 f"Vault at {self._engine} redirects to another address, which modcrypt does not "
                 "follow; use the address of the active node in the URI"
             )
+        if status == 400 and text == _TLS_ONLY:
+            return KeyRetrievalError(
+                f"the server at {self._engine} speaks TLS: remove tls=off from the URI"
+            )
         if status == 400:
             return self._convert_rejection(text, what, verb)
         return KeyRetrievalError(f"{what}Vault at {self._engine} answered {status}")
+
+    def _convert_denial(self, text: str, what: str) -> KeyAccessDeniedError:
+        """Convert a denial: only for a known token, the denials of its policies are listed."""
+        if _POLICY_DENIAL.search(text) and not _UNKNOWN_TOKEN.search(text):
+            return KeyAccessDeniedError(f"{what}: the policies of the token do not permit it")
+        if _UNKNOWN_TOKEN.search(text) or text == "permission denied":
+            return KeyAccessDeniedError(
+                f"{what}: it does not know the token (any more): it has expired, was revoked, or "
+                "its uses (num_uses) are spent; get a new token, for long jobs one without a limit "
+                "of uses, and let an agent renew it"
+            )
+        return KeyAccessDeniedError(
+            f"{what}: the token has expired, its uses (num_uses) are spent, or its policies do not "
+            "permit it"
+        )
 
     def _convert_rejection(self, text: str, what: str, verb: str) -> KeyRetrievalError:
         if "too old" in text:
@@ -204,6 +272,10 @@ class ContextMissingError(KeyRetrievalError):
 
 
 _CutShort = requests.exceptions.ChunkedEncodingError
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+_TLS_ONLY = "HTTP request to an HTTPS server"
+_POLICY_DENIAL = re.compile(r"errors? occurred")  # Go's multierror
+_UNKNOWN_TOKEN = re.compile(r"(?:bad|invalid) token")
 _NO_KEY = ("key not found", "unknown key type", "no existing key")
 
 
@@ -222,23 +294,34 @@ def _connect(engine: Engine) -> Any:
     )
 
 
-def _split_answer(answer: Any) -> tuple[int, dict[str, Any]]:
+def _split_answer(answer: Any) -> Answer:
     """Split hvac's result, which is the JSON value for status 200 and else the response."""
-    status = getattr(answer, "status_code", 200)
-    if hasattr(answer, "status_code"):
-        try:
-            answer = answer.json()
-        except ValueError:
-            answer = None
-    return status, answer if isinstance(answer, dict) else {}
+    if not hasattr(answer, "status_code"):
+        return Answer(200, answer if isinstance(answer, dict) else {})
+    try:
+        content = answer.json()
+    except ValueError:
+        content = {"errors": [_TLS_ONLY]} if _says_tls_only(answer) else None
+    wait = parse_retry_after(answer.headers)
+    return Answer(answer.status_code, content if isinstance(content, dict) else {}, wait)
+
+
+def _says_tls_only(answer: Any) -> bool:
+    """Return whether a TLS server (Go's or nginx) refuses a request without TLS."""
+    return answer.status_code == 400 and any(
+        text in answer.content for text in (_TLS_ONLY.encode(), b"sent to HTTPS port")
+    )
 
 
 def _extract_errors(content: dict[str, Any]) -> list[str]:
-    """Return Vault's error texts, from the whole answer or from the parts of a batch."""
+    """Return Vault's error texts."""
+    return [text for text in _as_list(content.get("errors")) if isinstance(text, str)]
+
+
+def _extract_results(content: dict[str, Any]) -> list[Any]:
+    """Return the results of a batch."""
     data = content.get("data")
-    results = _as_list(data.get("batch_results")) if isinstance(data, dict) else []
-    inner = [result.get("error") for result in results if isinstance(result, dict)]
-    return [text for text in (*_as_list(content.get("errors")), *inner) if isinstance(text, str)]
+    return _as_list(data.get("batch_results")) if isinstance(data, dict) else []
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -39,8 +39,11 @@ final class AwsKms implements KeyService {
       "OptInRequired", "SignatureDoesNotMatch", "UnrecognizedClientException"});
   private static final List UNAVAILABLE = Arrays.asList(new String[] {
       "DependencyTimeoutException", "KMSInternalException", "KeyUnavailableException",
-      "RequestLimitExceeded", "RequestTimeout", "RequestTimeoutException", "ServiceUnavailable",
-      "ServiceUnavailableException", "TooManyRequestsException"});
+      "RequestTimeout", "RequestTimeoutException", "ServiceUnavailable",
+      "ServiceUnavailableException"});
+  private static final List THROTTLED = Arrays.asList(new String[] {
+      "LimitExceededException", "RequestLimitExceeded", "RequestThrottled",
+      "RequestThrottledException", "SlowDown", "TooManyRequestsException"});
 
   private final String region;
   private final String account; // of the ARN in the URI; null without one
@@ -107,21 +110,73 @@ final class AwsKms implements KeyService {
     }
     Map body = new TreeMap();
     body.put("CiphertextBlob", wrapped);
-    byte[] key = Texts.base64(asked("Decrypt", body, id).get("Plaintext"));
+    byte[] key = Texts.base64(decrypted(body, id).get("Plaintext"));
     if (key == null) throw unlikeKms("Plaintext");
     return key;
   }
 
+  /**
+   * Decrypts under a master key; follows an alias that was re-pointed.
+   *
+   * KMS then refuses the alias, or its present key, although it would decrypt under the key that
+   * the ciphertext names. Only a key of the alias's account and region is accepted: the writer of a
+   * file may have a key of his own in another one.
+   */
+  private Map decrypted(Map body, String id) {
+    String target = target(id);
+    if (!target.contains("alias/")) return asked("Decrypt", body, id);
+    HttpAnswer answer = sent("Decrypt", body, target);
+    String code = code(answer);
+    if (answer.status == 200 || !(code.equals("IncorrectKeyException") || DENIED.contains(code))) {
+      return checked(answer, target, id);
+    }
+    HttpAnswer other = sent("Decrypt", body, null);
+    if (other.status != 200) throw refusal(other, id);
+    Map content = other.json();
+    if (content == null) throw unlikeKms("JSON");
+    Matcher used = ARN.matcher(String.valueOf(content.get("KeyId")));
+    if (!used.matches() || !used.group(1).equals(region)
+        || !used.group(2).equals(accountOf(target, id))) {
+      throw new ParquetCryptoRuntimeException(
+          "master key " + id + ": the key that wrapped this belongs to another account or region"
+              + " than the alias");
+    }
+    return content;
+  }
+
+  /** Returns the account of an alias, which KMS alone knows if the alias is no ARN. */
+  private String accountOf(String alias, String id) {
+    Matcher arn = ARN.matcher(alias);
+    if (arn.matches()) return arn.group(2);
+    HttpAnswer answer = sent("DescribeKey", new TreeMap(), alias);
+    if (answer.status != 200) throw refusal(answer, id);
+    Map content = answer.json();
+    Object key = content == null ? null : content.get("KeyMetadata");
+    arn = ARN.matcher(String.valueOf(key instanceof Map ? ((Map) key).get("Arn") : null));
+    if (!arn.matches()) throw unlikeKms("Arn");
+    return arn.group(2);
+  }
+
   private Map asked(String operation, Map body, String id) {
     String target = target(id);
-    body.put("KeyId", target);
-    if (!context.isEmpty()) body.put("EncryptionContext", context);
+    return checked(sent(operation, body, target), target, id);
+  }
+
+  private HttpAnswer sent(String operation, Map members, String target) {
+    Map body = new TreeMap(members);
+    if (target != null) body.put("KeyId", target);
+    if (!context.isEmpty() && !operation.equals("DescribeKey")) {
+      body.put("EncryptionContext", context);
+    }
     byte[] data = Texts.json(body);
     Map headers = new TreeMap();
     headers.put("content-type", "application/x-amz-json-1.1");
     headers.put("x-amz-target", "TrentService." + operation);
-    HttpAnswer answer = http.send("POST", "/", data,
+    return http.send("POST", "/", data,
         AwsSignature.headers(credentials.key(), region, "kms", address, headers, data));
+  }
+
+  private Map checked(HttpAnswer answer, String target, String id) {
     if (answer.status != 200) throw refusal(answer, id);
     Map content = answer.json();
     if (content == null) throw unlikeKms("JSON");
@@ -171,9 +226,7 @@ final class AwsKms implements KeyService {
           where() + " redirects to another address, which modcrypt does not follow: check the"
               + " endpoint (AWS_ENDPOINT_URL_KMS) and proxies");
     }
-    String type = String.valueOf(answer.text("__type"));
-    String code = type.substring(type.indexOf('#') + 1);
-    if (answer.text("__type") == null || !CODE.matcher(code).matches()) code = "an unknown error";
+    String code = code(answer);
     String said = "master key " + id + ": " + where() + " answered " + code;
     if (NOT_FOUND.contains(code)) {
       return new ParquetCryptoRuntimeException(said + ": the key does not exist");
@@ -192,11 +245,19 @@ final class AwsKms implements KeyService {
           said + ": the wrapped key does not unwrap: altered bytes, another master key or other"
               + " AAD");
     }
-    if (UNAVAILABLE.contains(code) || code.startsWith("Throttl") || answer.status == 429
-        || answer.status >= 500) {
-      return new UnavailableException(said);
+    boolean throttled = THROTTLED.contains(code) || code.startsWith("Throttl")
+        || answer.status == 429;
+    if (throttled || UNAVAILABLE.contains(code) || answer.status >= 500) {
+      return new UnavailableException(said, throttled, answer.retryAfter);
     }
     return new ParquetCryptoRuntimeException(said + " (" + answer.status + ")");
+  }
+
+  private static String code(HttpAnswer answer) {
+    String type = String.valueOf(answer.text("__type"));
+    String code = type.substring(type.indexOf('#') + 1);
+    boolean valid = answer.text("__type") != null && CODE.matcher(code).matches();
+    return valid ? code : "an unknown error";
   }
 
   private static ParquetCryptoRuntimeException unlikeKms(String member) {

@@ -150,7 +150,7 @@ final class AzureKms implements KeyService {
           ? ": the key is disabled, expired or not yet valid"
           : ": the credentials do not permit the use of the key"));
     }
-    if (status == 408 || status == 429 || status >= 500) return new UnavailableException(said);
+    if (status == 408 || status == 429 || status >= 500) return answer.unavailable(said);
     if (status == 400 && operation.equals("unwrapkey")) {
       return new ParquetCryptoRuntimeException(
           said + ": the wrapped key does not unwrap: altered bytes, another master key, or another"

@@ -160,7 +160,7 @@ final class GoogleKms implements KeyService {
           what + "answered " + status + ": the credentials do not permit the use of the key");
     }
     if (UNAVAILABLE.contains(status) || answer.status == 429 || answer.status >= 500) {
-      return new UnavailableException(what + "answered " + answer.status + " " + status);
+      return answer.unavailable(what + "answered " + answer.status + " " + status);
     }
     if (status.equals("INVALID_ARGUMENT")) {
       return new ParquetCryptoRuntimeException(verb.equals("encrypt")

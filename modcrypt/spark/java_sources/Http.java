@@ -92,7 +92,7 @@ final class Http {
         throw new ParquetCryptoRuntimeException(
             "the answer of " + name + " is longer than " + MAX_ANSWER + " bytes");
       }
-      return new HttpAnswer(answer.statusCode(), (byte[]) answer.body());
+      return new HttpAnswer(answer.statusCode(), (byte[]) answer.body(), answer.headers());
     } catch (ExecutionException error) {
       throw unreached(error.getCause());
     } catch (TimeoutException error) {
@@ -106,6 +106,12 @@ final class Http {
   }
 
   private ParquetCryptoRuntimeException unreached(Throwable error) {
+    if (error instanceof SSLException && String.valueOf(error.getMessage())
+        .indexOf("Unsupported or unrecognized SSL message") >= 0) {
+      return new ParquetCryptoRuntimeException(
+          name + " does not speak TLS: check the port and the address; for a Vault without TLS on"
+              + " the loopback interface, add ?tls=off to the URI");
+    }
     if (error instanceof SSLException) {
       String cure = authorities.length == 0
           ? "add its authority to the trust store of this JVM"

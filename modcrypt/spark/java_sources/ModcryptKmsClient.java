@@ -3,7 +3,6 @@ package modcrypt;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ThreadLocalRandom;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 import org.apache.parquet.crypto.keytools.KmsClient;
@@ -18,11 +17,9 @@ public class ModcryptKmsClient implements KmsClient {
   public static final String URI_PROPERTY = "modcrypt.kms.uri";
   public static final String AAD_PROPERTY = "modcrypt.kms.aad";
 
-  private static final int ATTEMPTS = 4;
-  private static final int FIRST_WAIT_MILLIS = 200;
-
   // One service for each URI: all files, tasks and clients share its keys and connections.
   private static final Map SERVICES = new ConcurrentHashMap();
+  private static final Map PACES = new ConcurrentHashMap(); // by service
 
   private KeyService service;
 
@@ -79,28 +76,32 @@ public class ModcryptKmsClient implements KmsClient {
     return key;
   }
 
-  /** Calls the service; retries up to three times while it is unavailable. */
+  /** Calls the service at its pace, again while it is unavailable. */
   private Object asked(byte[] key, String wrapped, String masterKeyId) {
-    UnavailableException last = null;
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-      if (last != null) pause((long) FIRST_WAIT_MILLIS << (attempt - 1));
+    Pace pace = paceOf(service);
+    Pace.Effort effort = pace.begin();
+    while (true) {
+      pace.takeTurn(effort);
+      long sent = Pace.time();
       try {
-        return key == null
+        Object answer = key == null
             ? (Object) service.unwrap(wrapped, masterKeyId)
             : (Object) service.wrap(key, masterKeyId);
+        pace.grant();
+        return answer;
       } catch (UnavailableException error) {
-        last = error;
+        pace.waitAfter(error, effort, sent);
       }
     }
-    throw last;
   }
 
-  private static void pause(long millis) {
-    try {
-      Thread.sleep(millis / 2 + ThreadLocalRandom.current().nextLong(millis / 2));
-    } catch (InterruptedException stopped) {
-      Thread.currentThread().interrupt();
-      throw new ParquetCryptoRuntimeException("interrupted while waiting for the key service");
+  private static Pace paceOf(KeyService service) {
+    Pace found = (Pace) PACES.get(service);
+    if (found == null) {
+      Pace made = new Pace(System.getenv("MODCRYPT_KMS_PATIENCE"));
+      found = (Pace) PACES.putIfAbsent(service, made);
+      if (found == null) found = made;
     }
+    return found;
   }
 }

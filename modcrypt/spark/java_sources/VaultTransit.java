@@ -177,9 +177,13 @@ final class VaultTransit implements KeyService {
     String said = said(answer);
     String what = "master key " + id + ": ";
     if (status == 401 || status == 403) {
+      // Vault lists the denials of a known token's policies.
+      boolean isKnown = said.indexOf("error occurred") >= 0 && said.indexOf("invalid token") < 0;
       return new KeyAccessDeniedException(
-          what + "Vault at " + where() + " refuses to " + verb + ": the token has expired, or its"
-              + " policies do not allow it");
+          what + "Vault at " + where() + " refuses to " + verb + ": "
+              + (isKnown ? "the policies of the token do not permit it"
+                  : "it does not know the token (any more): it has expired, was revoked, or its"
+                      + " uses (num_uses) are spent; get a new token"));
     }
     boolean unknown = said.indexOf("key not found") >= 0 || said.indexOf("no existing key") >= 0
         || said.indexOf("unknown key type") >= 0;
@@ -187,12 +191,16 @@ final class VaultTransit implements KeyService {
       return new ParquetCryptoRuntimeException("Vault has no master key " + id + " at " + where());
     }
     if (status >= 500 || status == 412 || status == 429 || status == 472 || status == 473) {
-      return new UnavailableException(what + "Vault at " + where() + " answers " + status);
+      return answer.unavailable(what + "Vault at " + where() + " answers " + status);
     }
     if (answer.isRedirect()) {
       return new ParquetCryptoRuntimeException(
           "Vault at " + where() + " redirects to another address, which modcrypt does not follow:"
               + " name the active node in the URI");
+    }
+    if (status == 400 && answer.contains("HTTP request to an HTTPS server")) {
+      return new ParquetCryptoRuntimeException(
+          "the server at " + where() + " speaks TLS: remove tls=off from the URI");
     }
     if (said.indexOf("too old") >= 0) {
       return new KeyAccessDeniedException(

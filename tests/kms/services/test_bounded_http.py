@@ -12,6 +12,7 @@ import pytest
 
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError, KmsUnavailableError
 from modcrypt.kms import client as kms
+from modcrypt.kms import pacing
 from tests.support.cases import each_case
 
 pytest.importorskip("hvac")
@@ -42,7 +43,7 @@ def server() -> Iterator[Server]:
 def vault(server: Server, monkeypatch: pytest.MonkeyPatch) -> VaultKms:
     monkeypatch.setattr(bounded_http, "MAX_SECONDS", 60.0)
     monkeypatch.setattr(bounded_http, "MAX_ANSWER", 100_000)
-    monkeypatch.setattr(kms, "FIRST_WAIT", 0.0)
+    monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "0")
     return open_vault(f"hcvault://127.0.0.1:{server.port}/transit?tls=off", token=TOKEN)
 
 
@@ -249,8 +250,9 @@ def test_a_service_that_takes_long_to_fail_is_not_asked_so_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(kms, "monotonic", lambda: now[0])
-    monkeypatch.setattr(kms, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(pacing, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pacing, "FIRST_WAIT", 0.0)
+    monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "20")
 
     class Slow:
         def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> Any:

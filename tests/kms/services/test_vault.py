@@ -29,10 +29,12 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms import client as kms
+from modcrypt.kms import pacing
 from modcrypt.kms.client import MasterKey
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.kms.key_servers import Bao, bao_server, error_text, leaks
+from tests.support.sleeps import note_sleeps
 
 pytest.importorskip("hvac")
 
@@ -88,9 +90,7 @@ def engine(bao: Bao) -> Engine:
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Replace waits between attempts; return the recorded waits."""
-    waited: list[float] = []
-    monkeypatch.setattr(kms, "time", SimpleNamespace(sleep=waited.append))
-    return waited
+    return note_sleeps(monkeypatch)
 
 
 DERIVED = pytest.mark.parametrize("derived", [False, True], ids=["plain", "derived"])
@@ -726,7 +726,7 @@ def test_a_forked_process_does_not_share_its_parents_connection(engine: Engine) 
 # --- a server that fails -------------------------------------------------------------------------
 
 
-def test_a_sealed_vault_is_asked_four_times_and_then_unavailable(
+def test_a_sealed_vault_is_asked_again_and_then_unavailable(
     engine: Engine, waits: list[float]
 ) -> None:
     client, name = create_key(engine, False)
@@ -737,7 +737,7 @@ def test_a_sealed_vault_is_asked_four_times_and_then_unavailable(
             kms.unwrap(client, wrapped, name)
     finally:
         engine.bao.unseal()
-    assert len(waits) == 3
+    assert len(waits) > 1
     assert kms.unwrap(client, wrapped, name) == KEY
 
 
@@ -747,22 +747,23 @@ def test_a_vault_that_is_unsealed_in_between_answers(
     client, name = create_key(engine, False)
     wrapped = client.wrap(KEY, name)
     engine.bao.seal()
-    monkeypatch.setattr(kms, "time", SimpleNamespace(sleep=lambda _: engine.bao.unseal()))
+    monkeypatch.setattr(pacing, "pause", lambda _: engine.bao.unseal())
     assert kms.unwrap(client, wrapped, name) == KEY
 
 
 def test_a_server_that_stops_and_comes_back(
     tmp_path: Path, bare_environment: None, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pacing, "DOWN_FOR", 0.0)
     with bao_server(tmp_path) as bao:
         client, name = create_key(Engine(bao), False)
         wrapped = client.wrap(KEY, name)
         bao.stop()
         with pytest.raises(KmsUnavailableError, match="unavailable: ConnectionError") as caught:
             kms.unwrap(client, wrapped, name)
-        assert len(waits) == 3
+        assert len(waits) > 1
         assert not leaks(error_text(caught.value), KEY, bao.root_token.encode())
-        monkeypatch.setattr(kms, "time", SimpleNamespace(sleep=lambda _: bao.start()))
+        monkeypatch.setattr(pacing, "pause", lambda _: bao.start())
         assert kms.unwrap(client, wrapped, name) == KEY
 
 
@@ -961,3 +962,111 @@ def test_a_client_is_not_pickled_or_copied() -> None:
     for take in takers:
         with pytest.raises(TypeError, match="can't be pickled"):
             take(client)
+
+
+# --- quotas, batches and spent tokens ------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def limit_rate(engine: Engine, rate: int) -> Iterator[None]:
+    """Limit the requests to an engine in each second."""
+    adapter, path = engine.bao.judge().adapter, "/v1/sys/quotas/rate-limit/test"
+    adapter.post(path, json={"rate": rate, "interval": "1s", "path": engine.mount})
+    try:
+        yield
+    finally:
+        adapter.delete(path)
+
+
+def test_a_quota_makes_threads_wait_and_fails_none(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MODCRYPT_KMS_PATIENCE")
+    client, name = create_key(engine, False)
+    keys = [os.urandom(16) for _ in range(12)]
+    with limit_rate(engine, 8), ThreadPoolExecutor(6) as pool:
+        wrapped = list(pool.map(lambda key: kms.wrap(client, key, name), keys))
+    assert kms.unwrap_many(client, wrapped, name) == keys
+
+
+@DERIVED
+@each_case("aad", [b"", AAD], ids=["no aad", "aad"])
+def test_450_keys_are_unwrapped_and_rewrapped_by_three_requests_each(
+    engine: Engine, derived: bool, aad: bytes
+) -> None:
+    client, name = create_key(engine, derived)
+    keys = [os.urandom(16) for _ in range(450)]
+    wrapped = kms.wrap_many(client, keys, name, aad)
+    with engine.bao.record_requests() as requests:
+        assert kms.unwrap_many(client, wrapped, name, aad) == keys
+    assert len(requests) == 3
+    client.rotate_key(name)
+    with engine.bao.record_requests() as requests:
+        fresh = kms.rewrap_many(client, wrapped, name, aad)
+    assert len(requests) == (6 if aad and not derived else 3)
+    assert all(isinstance(text, str) and text.startswith("vault:v2:") for text in fresh)
+    assert [kms.unwrap(client, str(text), name, aad) for text in fresh[:3]] == keys[:3]
+
+
+def test_each_faulty_key_of_a_batch_has_its_own_error(engine: Engine) -> None:
+    client, name = create_key(engine, False)
+    good = client.wrap(KEY, name)
+    altered = good[:-6] + ("AAAA==" if not good.endswith("AAAA==") else "BBBB==")
+    client.rotate_key(name)
+    client.disable_key(name, 1)
+    newest = client.wrap(KEY, name)
+    results = client.unwrap_many([newest, good, altered, "no wrapped key", newest], name)
+    assert [result if isinstance(result, bytes) else type(result) for result in results] == [
+        KEY, KeyDisabledError, KeyDisabledError, KeyMaterialError, KEY,
+    ]  # fmt: skip
+    moved = client.rewrap_many([newest, "vault:v2:AAAA", newest], name)
+    assert [type(result) for result in moved] == [str, KeyMaterialError, str]
+    with pytest.raises(KeyNotFoundError, match="no master key typo"):
+        client.unwrap_many([newest, newest], "typo")
+
+
+def test_a_batch_is_one_use_of_a_token_and_a_spent_token_is_called_that(engine: Engine) -> None:
+    _, name = create_key(engine, False)
+    rules = {f"{engine.mount}/{verb}/{name}": ["update"] for verb in ("encrypt", "decrypt")}
+    client = engine.open(token=engine.bao.token(rules, num_uses=2))
+    wrapped = client.wrap_many([KEY] * 100, name)
+    assert client.unwrap_many(wrapped, name) == [KEY] * 100
+    with pytest.raises(KeyAccessDeniedError, match=r"num_uses.*spent; get a new token"):
+        client.unwrap(wrapped[0], name)
+    with pytest.raises(KeyAccessDeniedError, match=r"num_uses.*spent"):
+        client.unwrap_many(wrapped, name)
+
+
+def test_a_policy_that_refuses_is_called_that(engine: Engine) -> None:
+    _, name = create_key(engine, False)
+    client = engine.restricted_client({f"encrypt/{name}": ["update"]})
+    wrapped = client.wrap(KEY, name)
+    for ask in (lambda: client.unwrap(wrapped, name), lambda: client.unwrap_many([wrapped], name)):
+        with pytest.raises(KeyAccessDeniedError, match="policies of the token do not permit it"):
+            ask()
+
+
+def test_a_vault_without_tls_and_one_with_it_are_called_that(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bao = engine.bao
+    client = open_vault(f"hcvault://{bao.host}/{engine.mount}", token=bao.root_token)
+    with pytest.raises(KeyRetrievalError, match=r"does not speak TLS.*add \?tls=off to the URI"):
+        client.wrap(KEY, "footer")
+    port = bao.tls_port
+    client = open_vault(f"hcvault://127.0.0.1:{port}/{engine.mount}?tls=off", token=bao.root_token)
+    with pytest.raises(KeyRetrievalError, match="speaks TLS: remove tls=off"):
+        client.wrap(KEY, "footer")
+
+
+@each_case(
+    ("headers", "wait"), [({}, None), ({"Retry-After": "9"}, 9.0), ({"Retry-After": "x"}, None)]
+)
+def test_a_wait_that_vault_names_is_taken_from_its_answer(
+    headers: dict[str, str], wait: float | None
+) -> None:
+    with answering(429, b'{"errors": ["rate limit quota exceeded"]}', **headers) as (port, _):
+        client = open_vault(f"hcvault://127.0.0.1:{port}/transit?tls=off", token="t")
+        with pytest.raises(KmsUnavailableError, match="rate limit") as caught:
+            client.wrap(KEY, "footer")
+    assert (caught.value.throttled, caught.value.retry_after) == (True, wait)

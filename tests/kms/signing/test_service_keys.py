@@ -19,7 +19,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms import client as kms_client
+from modcrypt.kms import pacing
 from modcrypt.kms.client import ServiceSigner
 from tests.support.cases import each_case
 from tests.support.frame_watch import find_secrets
@@ -181,13 +181,14 @@ def test_other_keys_and_long_messages_of_aws_are_refused(moto: MotoKms) -> None:
 def test_unavailable_services_are_asked_again(
     moto: MotoKms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kms_client, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(pacing, "FIRST_WAIT", 0.001)
     key = mc.SigningKey.open("aws-kms://" + add_signing_key(moto))
     moto.failing = 2
     assert key.verifier.verify(key.sign(MESSAGE), MESSAGE)
-    moto.failing = 4
+    moto.failing = 10_000
     with pytest.raises(KmsUnavailableError):
         key.sign(MESSAGE)
+    moto.failing = 0
 
 
 def test_tokens_with_other_keys_are_refused(token: Hsm, hsm_uri: str) -> None:

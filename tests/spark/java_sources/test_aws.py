@@ -256,3 +256,46 @@ def test_missing_or_malformed_credentials_are_no_access(
     with pytest.raises(JavaError, match=r"KeyAccessDenied.*credentials for AWS") as caught:
         java.wrap(KEYS[0], "lake")
     assert leaks(str(caught.value), AWS_SECRET.encode()) == []
+
+
+# --- aliases that are re-pointed -----------------------------------------------------------------
+
+
+def test_keys_open_after_their_alias_was_re_pointed(
+    jvm: Any, moto: MotoKms, key: dict[str, Any]
+) -> None:
+    java = JavaService(jvm, "AwsKms", URI, b"lake", moto.environment)
+    wrapped = java.wrap(KEYS[0], "lake")
+    new = moto.judge().create_key()["KeyMetadata"]["Arn"]
+    moto.judge().update_alias(AliasName="alias/lake", TargetKeyId=new)
+    assert java.unwrap(wrapped, "lake") == KEYS[0]
+    assert java.unwrap(wrapped, key["Arn"]) == KEYS[0]
+    with pytest.raises(JavaError):
+        java.unwrap(wrapped, new)  # an ARN is exactly one key
+
+
+@pytest.mark.parametrize(
+    ("used", "accepted"),
+    [
+        (ARN, True),
+        (ARN.replace("111122223333", "999988887777"), False),
+        (ARN.replace(REGION, "us-east-1"), False),
+        (KEY_ID, False),
+        (None, False),
+    ],
+)
+def test_only_a_key_of_the_aliass_account_and_region_opens_in_its_place(
+    stub: JavaService, server: Server, used: str | None, accepted: bool
+) -> None:
+    decrypted = answer_with(KeyId=used, Plaintext=base64.b64encode(KEYS[0]).decode())
+    answers = [
+        refuse("IncorrectKeyException"),
+        decrypted,
+        answer_with(KeyMetadata={"Arn": ARN.replace(KEY_ID, "0" * 8 + KEY_ID[8:])}),
+    ]
+    server.answer = lambda peer: answers.pop(0)(peer)
+    if accepted:
+        assert stub.unwrap("AAAA", "lake") == KEYS[0]
+    else:
+        with pytest.raises(JavaError, match="another account or region than the alias"):
+            stub.unwrap("AAAA", "lake")
