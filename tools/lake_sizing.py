@@ -235,7 +235,7 @@ def connect_to_store() -> Iterator[Any]:
 @contextmanager
 def count_requests() -> Iterator[Counter[str]]:
     """Count the requests that s3fs sends, repeated ones included, by their kinds."""
-    from aiobotocore.httpsession import AIOHTTPSession  # type: ignore[import-untyped]
+    from aiobotocore.httpsession import AIOHTTPSession
 
     kinds, send = Counter[str](), AIOHTTPSession.send
 
