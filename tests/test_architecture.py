@@ -78,11 +78,11 @@ IMPORTERS = {
         "modcrypt.iceberg.tables.hive_pointer",
     },
     "thrift": {"modcrypt.iceberg.tables.hive_locks", "modcrypt.iceberg.tables.hive_pointer"},
+    "aiobotocore": {"modcrypt.iceberg.tables.renewed_credentials"},  # with s3fs
     "pyroaring": {"modcrypt.iceberg.read.position_deletes"},
     "fastavro": {
         "modcrypt.iceberg.format.avro_files",
         "modcrypt.iceberg.format.avro_schemas",
-        "modcrypt.iceberg.verify.file_checks",
     },
     # A key service's own library, for its client alone.
     "hvac": {"modcrypt.kms.services.vault_requests"},

@@ -127,6 +127,25 @@ def add_table(folder: Path, catalog: SqlCatalog, identifier: Any) -> iceberg.Ice
     )  # fmt: skip
 
 
+def test_an_inner_namespace_that_cannot_be_listed_hides_no_table(
+    tmp_path: Path, shop: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SqlCatalog.list_tables
+
+    def fail(self: SqlCatalog, namespace: Any) -> Any:
+        if namespace == ("shop", "returns"):
+            raise ConnectionError("https://user:password@host/")
+        return real(self, namespace)
+
+    monkeypatch.setattr(SqlCatalog, "list_tables", fail)
+    failed, sales = Lake.open(declare(tmp_path, text=NAMESPACE)).status()
+    assert (failed.dataset.name, sales.dataset.name) == ("sales", "sales/shop.sales")
+    assert sales.is_declared
+    assert failed.code != 0
+    message = "the catalog's tables in shop.returns cannot be listed: ConnectionError"
+    assert message in repr(failed)
+
+
 def test_the_tables_of_a_namespace_are_a_dataset(tmp_path: Path, shop: SqlCatalog) -> None:
     config = declare(tmp_path, text=NAMESPACE)
     lake = Lake.open(config)

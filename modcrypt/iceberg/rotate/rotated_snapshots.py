@@ -131,15 +131,15 @@ class RotatedSnapshots:
             self.table, by.snapshot_id, listed, self.keys.of_list, self.files,
             operation="replace" if base is None else change.operation(head.operations),
             summary=add_totals(summary, parent), parent=parent, refs=head.refs,
-            new_keys=() if self.heads_written else self.keys.entries,
+            new_keys=() if self.has_new_keys else self.keys.entries,
             schema_id=head.snapshot.schema_id if keeps_schema else None,
         )  # fmt: skip
         self.table = self.table.with_metadata(new)
         self.heads[head.snapshot.id] = _Written(new.snapshot(by.snapshot_id), live, rows)
 
     @property
-    def heads_written(self) -> bool:
-        """Whether a snapshot was added already, and with it the new KEKs."""
+    def has_new_keys(self) -> bool:
+        """Whether a snapshot, and with it the new KEKs, was added already."""
         return any(written.rows for written in self.heads.values())
 
     def _live_files(self, manifests: Manifests) -> dict[FileId, _Live]:

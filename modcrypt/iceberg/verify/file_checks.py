@@ -186,7 +186,7 @@ class _FileCheck:
 class _Plaintext:
     """The plaintext of a stream in the form of bytes, of which only the slices asked for are read.
 
-    Verification so has only one block of an Avro file in memory.
+    This keeps only one block of an Avro file in memory.
     """
 
     reader: Ags1Reader

@@ -704,3 +704,33 @@ def test_names_that_no_url_can_have(server: str, name: str) -> None:
     for identifier in (("ns", name), (name, "t"), ("ns", name, "t")):
         with pytest.raises(UnsupportedFormatError, match="cannot have this name"):
             load_table(RestCatalog("rest", uri=server), identifier, SampleKms())
+
+
+def test_new_data_keys_of_branches_and_tags(rest: RestTable) -> None:
+    def move(name: str, kind: str, snapshot: int, **more: int) -> None:
+        update = {"action": "set-snapshot-ref", "ref-name": name, "type": kind}
+        rest_requests.commit(
+            rest.catalog, rest.name, [], [{**update, "snapshot-id": snapshot, **more}]
+        )
+
+    made = [rest.load().append(rows(number)).metadata.current for number in (1, 2, 3)]
+    first, second, third = (snapshot.id for snapshot in made if snapshot is not None)
+    move("wap", "branch", third)
+    move("old", "tag", first, **{"max-ref-age-ms": 86_400_000})
+    move("main", "branch", second)
+
+    done = rotate_table(rest.load(), "dek")
+    table = rest.load()
+    assert table.metadata.document == done.table.metadata.document
+    wap = table.snapshot("wap")
+    assert wap is not None
+    assert table.metadata.current is not None
+    assert (wap.operation, wap.parent) == ("append", table.metadata.current.id)
+    assert table.metadata.refs["old"]["max-ref-age-ms"] == 86_400_000
+    assert set(done.older_snapshots) == {first, second, third}
+    for ref, numbers in (("main", [1, 2]), ("wap", [1, 2, 3]), ("old", [1])):
+        assert sorted(table.scan(ref)["id"].to_pylist()) == numbers, ref
+    move("main", "branch", wap.id)
+    expire_history(rest.load())
+    assert ids(rest.load()) == [1, 2, 3]
+    assert verify_table(rest.load()).ok
