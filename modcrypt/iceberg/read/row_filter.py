@@ -63,6 +63,29 @@ def parse_filter(filters: str | BooleanExpression | None) -> BooleanExpression:
         ) from None
 
 
+def match_case(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
+    """Return a filter with the names of columns in the case that a schema has.
+
+    Raise ValueError if the schema lacks a column of the expression, or a value does not fit.
+    """
+    bound = _bind(schema, expression, case_sensitive=False)
+    return translate_column_names(bound, schema, case_sensitive=True)
+
+
+def _bind(
+    schema: Schema, expression: BooleanExpression, *, case_sensitive: bool
+) -> BooleanExpression:
+    try:
+        return bind(schema, rewrite_not(expression), case_sensitive=case_sensitive)
+    except TypeError as error:  # a literal has another type than its column
+        raise ValueError(f"the filter does not fit the table: {error}") from None
+    except ValueError as error:
+        reason = str(error).removesuffix(f", case_sensitive={case_sensitive}")
+        name = reason.removeprefix("Could not find field with name ")
+        why = reason if name == reason else f"the table has no column {name!r}"
+        raise ValueError(f"the filter does not fit the table: {why}") from None
+
+
 def null_with_parents(schema: Schema) -> Schema:
     """Return a schema for filters, in which no field of a nullable struct is required.
 
@@ -88,15 +111,7 @@ class RowFilter:
     """
 
     def __init__(self, schema: Schema, expression: BooleanExpression) -> None:
-        try:
-            bound = bind(schema, rewrite_not(expression), case_sensitive=True)
-        except TypeError as error:  # a literal has another type than its column
-            raise ValueError(f"the filter does not fit the table: {error}") from None
-        except ValueError as error:
-            reason = str(error).removesuffix(", case_sensitive=True")
-            name = reason.removeprefix("Could not find field with name ")
-            why = reason if name == reason else f"the table has no column {name!r}"
-            raise ValueError(f"the filter does not fit the table: {why}") from None
+        bound = _bind(schema, expression, case_sensitive=True)
         self._bound = _separate_zeros(bound)
         ids = extract_field_ids(self._bound)
         self.schema = prune_columns(schema, ids)

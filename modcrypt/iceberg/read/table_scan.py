@@ -88,6 +88,19 @@ class TableScan:
             count,
         )
 
+    def count(self) -> int:
+        """Return the number of rows; of a file that has all of them by its manifest alone."""
+        if self._snapshot is None:
+            return 0
+        planner = Planner(self._walk, self._filtered, self._expression)
+        return sum(map(self.count_rows, planner.files(self._snapshot)))
+
+    def count_rows(self, file: PlannedFile) -> int:
+        """Return the number of rows of a file; pass no columns to `TableScan` for speed."""
+        if self._filter.is_all and not (file.deletes or file.equality):
+            return file.data.record_count
+        return sum(batch.num_rows for batch in self._rows(file, threads=True))
+
     def _threads(self) -> int:
         """Return the number of threads; object stores get more, because threads wait for them."""
         folders = self._walk.locations.folders.values()

@@ -626,7 +626,7 @@ def test_the_servers_read_restrictions_are_applied(
     assert ids(both) == []
     monkeypatch.setattr(rest_requests, "load", restricted({"unheard-of": True}))
     with pytest.raises(UnsupportedFormatError, match="read restrictions"):
-        rest.load().scan()
+        rest.load().scan().to_arrow()
 
 
 def test_a_store_is_opened_with_vended_settings(rest: RestTable) -> None:
