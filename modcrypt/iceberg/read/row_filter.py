@@ -134,14 +134,22 @@ class RowFilter:
 
         `needed` has the same rows with the columns of `schema`.
         """
+        chosen = self._find(rows.num_rows, needed)
+        return rows if len(chosen) == rows.num_rows else rows.take(chosen)
+
+    def drop(self, rows: pa.RecordBatch, needed: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that `apply` does not: where the filter is false or null."""
+        chosen = self._find(rows.num_rows, needed)
+        return rows.filter(pc.invert(pc.is_in(row_numbers(rows.num_rows), value_set=chosen)))
+
+    def _find(self, count: int, needed: pa.RecordBatch) -> pa.Array:
+        """Return the numbers of the rows for which the filter is true."""
+        numbers = row_numbers(count)
         if self._flat is None:
-            return rows
+            return numbers
         columns = {f"f{id_}": _extract(needed, path) for id_, path in self._paths.items()}
-        number = pc.cumulative_sum(pa.repeat(pa.scalar(1), rows.num_rows), start=-1)
-        chosen = pa.table({**columns, "row": number}).filter(self._flat).column("row")
-        if len(chosen) == rows.num_rows:
-            return rows
-        return rows.take(chosen.combine_chunks())
+        table = pa.table({**columns, "row": numbers}).filter(self._flat)
+        return table.column("row").combine_chunks()
 
     def of_file(self, schema: pa.Schema) -> pc.Expression | None:
         """Return the part of the filter that may be applied to a file's statistics.
@@ -150,6 +158,11 @@ class RowFilter:
         differ between types, and a column that the file lacks still has a value.
         """
         return _push_down(self._bound, {field_id(column): column for column in schema})
+
+
+def row_numbers(count: int) -> pa.Array:
+    """Return the numbers from 0 to `count`."""
+    return pc.cumulative_sum(pa.repeat(pa.scalar(1), count), start=-1)
 
 
 def _separate_zeros(expression: BooleanExpression) -> BooleanExpression:

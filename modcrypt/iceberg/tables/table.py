@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.read.restricted_scan import RestrictedScan
     from modcrypt.iceberg.read.table_scan import TableScan
     from modcrypt.iceberg.tables.data_scan import DataScan
+    from modcrypt.iceberg.write.upsert import Upserted
     from modcrypt.parquet.arrow.arrow_streams import ArrowStream
 
 
@@ -68,11 +69,60 @@ class IcebergTable(FactSheet, TableVersion):
             ("Master key", self.metadata.master_key_id or "none"),
         ]
 
-    def append(self, data: pa.Table | ArrowStream) -> IcebergTable:
+    def append(
+        self,
+        data: pa.Table | ArrowStream,
+        *,
+        branch: str | None = "main",
+        snapshot_properties: Mapping[str, str] | None = None,
+    ) -> IcebergTable:
         """Append rows as a new snapshot; takes and raises the same as `modcrypt.iceberg.append`."""
         from modcrypt.iceberg.write.append import append
 
-        return append(self, data)
+        return append(self, data, branch=branch, snapshot_properties=snapshot_properties)
+
+    def delete(
+        self,
+        delete_filter: str | BooleanExpression,
+        snapshot_properties: Mapping[str, str] | None = None,
+        case_sensitive: bool = True,
+        branch: str | None = "main",
+    ) -> IcebergTable:
+        """Delete rows; takes and raises the same as `modcrypt.iceberg.delete`."""
+        from modcrypt.iceberg.write.row_deletion import delete
+
+        return delete(self, delete_filter, snapshot_properties, case_sensitive, branch)
+
+    def overwrite(
+        self,
+        data: pa.Table | ArrowStream,
+        overwrite_filter: str | BooleanExpression = "true",
+        snapshot_properties: Mapping[str, str] | None = None,
+        case_sensitive: bool = True,
+        branch: str | None = "main",
+    ) -> IcebergTable:
+        """Replace rows; takes and raises the same as `modcrypt.iceberg.overwrite`."""
+        from modcrypt.iceberg.write.row_deletion import overwrite
+
+        return overwrite(self, data, overwrite_filter, snapshot_properties, case_sensitive, branch)
+
+    def upsert(
+        self,
+        data: pa.Table | ArrowStream,
+        join_cols: Sequence[str] | None = None,
+        when_matched_update_all: bool = True,
+        when_not_matched_insert_all: bool = True,
+        case_sensitive: bool = True,
+        branch: str | None = "main",
+        snapshot_properties: Mapping[str, str] | None = None,
+    ) -> Upserted[IcebergTable]:
+        """Update and insert rows; takes and raises the same as `modcrypt.iceberg.upsert`."""
+        from modcrypt.iceberg.write.upsert import upsert
+
+        return upsert(
+            self, data, join_cols, when_matched_update_all, when_not_matched_insert_all,
+            case_sensitive, branch, snapshot_properties,
+        )  # fmt: skip
 
     def scan(
         self,

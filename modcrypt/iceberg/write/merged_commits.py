@@ -6,6 +6,7 @@ before another writer rotated the table to another master key, and readers refus
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from modcrypt.errors import CommitConflictError, IntegrityError
@@ -28,17 +29,19 @@ def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion)
         CommitConflictError: The snapshot was undone.
         IntegrityError: It could not be undone, because others have changed the table since.
     """
-    new = sent.current
-    if new is None or new in table.metadata.snapshots:
+    before = {snapshot.id for snapshot in table.metadata.snapshots}
+    new = next((snapshot for snapshot in sent.snapshots if snapshot.id not in before), None)
+    if new is None:
         return done
+    branches = [name for name, ref in sent.refs.items() if ref.get("snapshot-id") == new.id]
     for _ in range(ATTEMPTS):
         if new not in done.metadata.snapshots or _has_its_key(done.metadata, new):
             return done
         is_expected = done.metadata.master_key_id in (table.expected.master_key_ids or ())
         if is_expected:
             settled = _with_moved_keks(done.metadata, table)
-        elif done.metadata.current == new:
-            settled = _without(done.metadata, new, table.metadata)
+        elif branches and all(_names(done.metadata, name, new) for name in branches):
+            settled = _without(done.metadata, new, table.metadata, branches)
         else:
             break
         place = done.place
@@ -78,18 +81,28 @@ def _has_its_key(metadata: TableMetadata, snapshot: Snapshot) -> bool:
     return master in (None, metadata.master_key_id)
 
 
-def _without(metadata: TableMetadata, new: Snapshot, base: TableMetadata) -> TableMetadata:
-    """Return a version without its newest snapshot and the KEKs that came with it.
+def _names(metadata: TableMetadata, branch: str, snapshot: Snapshot) -> bool:
+    return metadata.refs.get(branch, {}).get("snapshot-id") == snapshot.id
+
+
+def _without(
+    metadata: TableMetadata, new: Snapshot, base: TableMetadata, branches: Sequence[str]
+) -> TableMetadata:
+    """Return a version without a new snapshot of some branches and the KEKs that came with it.
 
     The commit has carried all KEKs of `base`: unused ones under another master key are dropped.
     """
     keys = {id_: key for id_, key in metadata.keys.items() if id_ != new.key_id}
     sealing = {key.encrypted_by for key in keys.values()}
     former = {id_ for id_ in metadata.kek_ids() if keys[id_].encrypted_by != metadata.master_key_id}
-    refs = {name: ref for name, ref in metadata.refs.items() if name != MAIN}
+    refs = {name: ref for name, ref in metadata.refs.items() if name not in branches}
+    refs |= {name: base.refs[name] for name in branches if name in base.refs}
+    current = {}
+    if MAIN in branches:
+        current = {"current_snapshot_id": base.document.get("current-snapshot-id")}
     return metadata.with_keys(
         (key for id_, key in keys.items() if id_ not in former - sealing),
         snapshots=[old.document for old in metadata.snapshots if old.id != new.id],
-        refs={**refs, MAIN: base.refs[MAIN]} if MAIN in base.refs else refs,
-        current_snapshot_id=base.document.get("current-snapshot-id"),
+        refs=refs,
+        **current,
     )

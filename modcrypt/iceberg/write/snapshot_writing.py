@@ -31,6 +31,21 @@ def new_snapshot_id(metadata: TableMetadata) -> int:
     return snapshot_id
 
 
+def branch_head(metadata: TableMetadata, branch: str) -> Snapshot | None:
+    """Return the snapshot that a commit to a branch follows: of a new branch, the current one.
+
+    Raise ValueError if the name is that of a tag, or empty.
+    """
+    ref = metadata.refs.get(branch)
+    if not isinstance(branch, str) or not branch:
+        raise ValueError("branch must be the name of a branch")
+    if branch == MAIN or ref is None:
+        return metadata.current
+    if ref.get("type") != "branch":
+        raise ValueError(f"{branch!r} is a tag; rows can only be written to a branch")
+    return metadata.snapshot(ref["snapshot-id"])
+
+
 def add_snapshot(
     table: TableVersion,
     snapshot_id: int,
@@ -41,17 +56,19 @@ def add_snapshot(
     operation: str,
     summary: Mapping[str, str],
     new_keys: Sequence[EncryptedKey] = (),
+    branch: str = MAIN,
 ) -> TableMetadata:
-    """Write the manifest list of a new current snapshot; return the table's metadata to commit.
+    """Write the manifest list of a branch's new snapshot; return the table's metadata to commit.
 
     Args:
         snapshot_id: Id from `new_snapshot_id`.
         rows: Rows of all manifests of the snapshot, the new ones first, as in Java.
         operation: `append`, `replace`, `overwrite` or `delete`.
         summary: Other members of the snapshot's summary.
+        branch: Name of the branch, which is created if it does not exist.
     """
     base = table.metadata
-    parent = base.current
+    parent = branch_head(base, branch)
     fields = SnapshotFields(
         snapshot_id,
         None if parent is None else parent.id,
@@ -73,17 +90,20 @@ def add_snapshot(
         "key-id": entry.id,
     }
     refs = base.refs
-    main = {**refs.get(MAIN, {}), "snapshot-id": fields.id, "type": "branch"}
-    logged = {"timestamp-ms": now, "snapshot-id": fields.id}
+    ref = {**refs.get(branch, {}), "snapshot-id": fields.id, "type": "branch"}
+    current: dict[str, Any] = {}
+    if branch == MAIN:
+        logged = {"timestamp-ms": now, "snapshot-id": fields.id}
+        log = [*(base.document.get("snapshot-log") or []), logged]
+        current = {"current_snapshot_id": fields.id, "snapshot_log": log}
     return base.with_keys(
         [*base.keys.values(), *new_keys, entry],
         last_sequence_number=fields.sequence_number,
         last_updated_ms=now,
-        current_snapshot_id=fields.id,
         next_row_id=next_row_id,
-        refs={**refs, MAIN: main},
+        refs={**refs, branch: ref},
         snapshots=[*(base.document.get("snapshots") or []), document],
-        snapshot_log=[*(base.document.get("snapshot-log") or []), logged],
+        **current,
     )
 
 
