@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from pyiceberg.types import (
     TimeType,
 )
 
+from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of

@@ -180,8 +180,8 @@ class _Source:
         for name in self.keys:
             values = pc.unique(_plain(self.rows.column(name)))
             if len(values) <= MAX_PRUNING_KEYS and not pa.types.is_floating(values.type):
-                members: Any = (name, values.to_pylist())
-                condition = And(condition, In(*members))
+                member: Any = In  # which its types describe as keyword-only
+                condition = And(condition, member(name, values.to_pylist()))
         return condition
 
     def differing(self, numbers: pa.Array, rows: pa.Table) -> pa.Array:

@@ -17,6 +17,7 @@ from modcrypt.iceberg import IcebergTable, create_table, open_table
 from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import SampleKms
 
+BY_NAN = IsNaN(term=Reference("f"))  # type: ignore[arg-type]
 ROWS = pa.table({"id": [1, 2, 3], "Name": ["a", None, "c"], "f": [0.5, float("nan"), None]})
 
 
@@ -44,7 +45,7 @@ def test_forms(lake: IcebergTable) -> None:
     ("arguments", "expected"),
     [
         ({"row_filter": "id > 1"}, [2, 3]),
-        ({"row_filter": IsNaN(Reference("f"))}, [2]),
+        ({"row_filter": BY_NAN}, [2]),
         ({"row_filter": "NAME is null", "case_sensitive": False}, [2]),
         ({"row_filter": "ID > 1", "selected_fields": ("iD",), "case_sensitive": False}, [2, 3]),
         ({"limit": 0}, []),
