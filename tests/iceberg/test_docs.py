@@ -29,11 +29,11 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )  # the keyring is opened often
     names: dict[str, Any] = {}
     examples = blocks("python")
-    assert len(examples) == 13
+    assert len(examples) == 15
     for block in examples:
         exec(block, names)
     commands = "".join(blocks("console")).replace("\\\n", " ").splitlines()
-    assert len(commands) == 24
+    assert len(commands) == 27
     monkeypatch.setenv("MODCRYPT_PASSPHRASE", "correct horse battery staple")  # not typed in
     for line in commands:
         prompt, name, *arguments = shlex.split(line)

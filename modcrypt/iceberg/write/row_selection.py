@@ -134,7 +134,7 @@ class Matching:
             return False
         row = pa.record_batch([pa.nulls(1)], names=["none"]).select([])
         needed = Projection(pa.schema([]), columns, constants, "a partition").rows(row)
-        return needed.num_rows == 1 and self._filter.apply(needed, needed).num_rows == 1
+        return bool(self._filter.apply(needed, needed).num_rows)
 
     def _statistics_match(self, entry: FileEntry) -> bool:
         """Return whether the statistics of a file prove that all its rows match.

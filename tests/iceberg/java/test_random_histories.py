@@ -139,7 +139,7 @@ class History:
     def modcrypt_overwrites(self) -> None:
         name = self.draw.choice(sorted(self.names.keys() - {"id", "s", "at", "f"}))
         lineage, new, table = self.lineage(), self.new_rows(), self.both.table()
-        condition = py.IsNull(term=py.Reference(self.names[name]))  # type: ignore[arg-type]
+        condition = py.IsNull(term=py.Reference(self.names[name]))
         gone = [id_ for id_, row in self.rows.items() if row[name] is None]
         self.changed(table.overwrite(self.arrow(new, table), condition), lineage, gone)
         self.rows = {id_: row for id_, row in self.rows.items() if id_ not in gone} | new

@@ -17,7 +17,7 @@ from modcrypt.iceberg import IcebergTable, create_table, open_table
 from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import SampleKms
 
-BY_NAN = IsNaN(term=Reference("f"))  # type: ignore[arg-type]
+BY_NAN = IsNaN(term=Reference("f"))
 ROWS = pa.table({"id": [1, 2, 3], "Name": ["a", None, "c"], "f": [0.5, float("nan"), None]})
 
 

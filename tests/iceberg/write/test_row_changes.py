@@ -399,10 +399,11 @@ def test_branches(java: Judge, lake: IcebergTable) -> None:
     document["refs"]["tag"] = {"type": "tag", "snapshot-id": current.id}  # type: ignore[union-attr]
     Path(path).write_text(json.dumps(document))
     tagged = open_table(Path(path).parent.parent, SampleKms())
-    for change in (
+    changes: list[Callable[[], Any]] = [
         lambda: tagged.append(ROWS, branch="tag"),
         lambda: tagged.delete("true", branch="tag"),
-    ):
+    ]
+    for change in changes:
         with pytest.raises(ValueError, match="tag"):
             change()
 
