@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -174,14 +175,20 @@ class _Source:
             here, there = _number(here, known), _number(there, known)
         return _number(there, here)
 
-    def row_filter(self) -> BooleanExpression:
-        """Return a condition that all rows with the keys meet; by it files are skipped."""
+    def row_filter(self, schema: Schema) -> BooleanExpression:
+        """Return a condition that all rows with the keys meet; by it files are skipped.
+
+        Keys that pyiceberg cannot compare, such as nanoseconds, are left out.
+        """
         condition = ALL_ROWS
         for name in self.keys:
             values = pc.unique(_plain(self.rows.column(name)))
             if len(values) <= MAX_PRUNING_KEYS and not pa.types.is_floating(values.type):
-                member: Any = In  # which its types describe as keyword-only
-                condition = And(condition, member(name, values.to_pylist()))
+                with contextlib.suppress(TypeError, ValueError):
+                    member: Any = In  # which its types describe as keyword-only
+                    among = member(name, values.to_pylist())
+                    bind(schema, among, case_sensitive=True)
+                    condition = And(condition, among)
         return condition
 
     def differing(self, numbers: pa.Array, rows: pa.Table) -> pa.Array:
@@ -216,7 +223,7 @@ class _KeyedRows:
     def find(cls, request: _Request, table: TableVersion, branch: str) -> Choice:
         """Find the files that may have such rows in a version."""
         source, head = request.on(table.metadata), branch_head(table.metadata, branch)
-        condition = _usable(source.row_filter(), schema_of(table.metadata))
+        condition = source.row_filter(schema_of(table.metadata))
         candidates = Candidates.find(table.walk, head, condition)
         scan = TableScan(table.walk, head, None, None, AlwaysFalse(), rewriting=True)
         return cls(candidates, source, request, scan)
@@ -259,15 +266,6 @@ class _KeyedRows:
         rows = self.source.rows.take(numbers)
         never = pa.nulls(len(numbers), pa.int64())  # inherited from the commit
         return rows.append_column(ROW_ID, ids).append_column(LAST_UPDATED, never)
-
-
-def _usable(condition: BooleanExpression, schema: Schema) -> BooleanExpression:
-    """Return a condition if pyiceberg can compare its values, otherwise one for all rows."""
-    try:
-        bind(schema, condition, case_sensitive=True)
-    except (TypeError, ValueError):
-        return ALL_ROWS
-    return condition
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:

@@ -369,6 +369,32 @@ def test_keys_of_upserts(names: list[str], same: list[int], lake: IcebergTable) 
     assert [id_ for id_, value in found.items() if value == {"x": 99, "y": "new"}] == same
 
 
+@each_case(
+    "kind, values",
+    [
+        (pa.timestamp("ns"), [1, 2, 1234567890123456789]),  # which Python cannot represent
+        (pa.time64("us"), [1, 2]),
+        (pa.binary(5), [b"aaaaa", b"\xff" * 5]),
+        (pa.binary(), [b"", b"b"]),
+        (pa.bool_(), [True, False]),
+        (pa.decimal128(38, 10), [decimal.Decimal(1), decimal.Decimal("-2.5")]),
+        (pa.float32(), [-0.0, 1.5]),
+        (pa.large_string(), ["", "c"]),
+        (pa.int64(), list(range(1000))),  # more than statistics are asked for
+    ],
+)
+def test_keys_of_many_types(
+    kind: pa.DataType, values: list[Any], kms: SampleKms, tmp_path: Path
+) -> None:
+    rows = pa.table({"k": pa.array(values, kind), "v": pa.nulls(len(values), pa.int64())})
+    table = create_table(tmp_path / "t", rows.schema, kms, master_key_id="keyA").append(rows)
+    new = rows.set_column(1, "v", pa.array(range(len(values)), pa.int64()))
+    done = table.upsert(new, ["k"])
+    assert (done.rows_updated, done.rows_inserted) == (len(values), 0)
+    assert done.table.scan().column("k") == table.scan().column("k")
+    assert done.table.upsert(new, ["k"]).table.place == done.table.place
+
+
 def test_two_rows_of_the_table_with_a_key(lake: IcebergTable) -> None:
     table = lake.append(ROWS.slice(0, 1))
     with pytest.raises(ValueError, match="two rows of the table"):
