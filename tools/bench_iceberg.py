@@ -137,7 +137,7 @@ def scanning(bench: Bench) -> Iterator[Row]:
 
 
 def _ours(metadata: Path, columns: tuple[str, ...] | None, filters: str | None) -> pa.Table:
-    return open_table(metadata, SampleKms()).scan(columns=columns, filters=filters)
+    return open_table(metadata, SampleKms()).scan(columns=columns, filters=filters).to_arrow()
 
 
 def _theirs(metadata: Path, columns: tuple[str, ...] | None, filters: str | None) -> pa.Table:

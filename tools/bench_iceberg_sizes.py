@@ -170,7 +170,7 @@ _ROWS = pa.table([[0, 1], [1, 2], ["a", "b"]], schema=SCHEMA)
 
 WORK: dict[str, Callable[[IcebergTable], object]] = {
     "open": lambda table: table.snapshots(),
-    "scan": lambda table: table.scan(),
+    "scan": lambda table: table.scan().to_arrow(),
     "plan": _plan,
     "plan of all manifests": lambda table: _plan_where(table, "id >= 0 and name > 'b'"),
     "verify": verify_table,

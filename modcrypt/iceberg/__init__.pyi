@@ -23,6 +23,7 @@ from modcrypt.iceberg.rotate.purge import purge_table as purge_table
 from modcrypt.iceberg.rotate.rotation_report import TableRotation as TableRotation
 from modcrypt.iceberg.rotate.table_rotation import rotate_table as rotate_table
 from modcrypt.iceberg.tables.catalogs import load_table as load_table
+from modcrypt.iceberg.tables.data_scan import DataScan as DataScan
 from modcrypt.iceberg.tables.table import IcebergTable as IcebergTable
 from modcrypt.iceberg.tables.table import open_table as open_table
 from modcrypt.iceberg.tables.table_creation import create_table as create_table
@@ -33,5 +34,9 @@ from modcrypt.iceberg.verify.key_trees import key_tree as key_tree
 from modcrypt.iceberg.verify.table_results import TableVerification as TableVerification
 from modcrypt.iceberg.verify.table_verification import verify_table as verify_table
 from modcrypt.iceberg.write.append import append as append
+from modcrypt.iceberg.write.row_deletion import delete as delete
+from modcrypt.iceberg.write.row_deletion import overwrite as overwrite
 from modcrypt.iceberg.write.table_sealing import change_seal_writers as change_seal_writers
 from modcrypt.iceberg.write.table_sealing import seal_table as seal_table
+from modcrypt.iceberg.write.upsert import Upserted as Upserted
+from modcrypt.iceberg.write.upsert import upsert as upsert

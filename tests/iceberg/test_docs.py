@@ -33,7 +33,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for block in examples:
         exec(block, names)
     commands = "".join(blocks("console")).replace("\\\n", " ").splitlines()
-    assert len(commands) == 26
+    assert len(commands) == 29
     monkeypatch.setenv("MODCRYPT_PASSPHRASE", "correct horse battery staple")  # not typed in
     for line in commands:
         prompt, name, *arguments = shlex.split(line)

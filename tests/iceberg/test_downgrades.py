@@ -94,7 +94,7 @@ def another_key(document: dict[str, Any]) -> None:
 def test_keys_that_are_gone_from_metadata_json(folder: Path, change: Any) -> None:
     edit(folder, change)
     with pytest.raises(PlaintextError):
-        open_table(folder, SampleKms()).scan()
+        open_table(folder, SampleKms()).scan().to_arrow()
 
 
 @pytest.mark.parametrize("change", [drop_key_id, drop_keys])
@@ -103,13 +103,13 @@ def test_a_sealed_file_without_its_key_is_never_taken_for_plaintext(
 ) -> None:
     edit(folder, change)
     with pytest.raises(KeyNotFoundError):
-        open_table(folder, SampleKms(), require_encrypted=False).scan()
+        open_table(folder, SampleKms(), require_encrypted=False).scan().to_arrow()
 
 
 def test_a_key_that_is_not_there(folder: Path) -> None:
     edit(folder, another_key)
     with pytest.raises(KeyNotFoundError):
-        open_table(folder, SampleKms()).scan()
+        open_table(folder, SampleKms()).scan().to_arrow()
 
 
 def test_a_table_in_plaintext_in_the_place_of_the_encrypted(folder: Path, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_table_in_plaintext_in_the_place_of_the_encrypted(folder: Path, tmp_pa
     shutil.rmtree(folder)
     shutil.copytree(plain.folder, folder)
     with pytest.raises(PlaintextError):
-        open_table(folder, SampleKms()).scan()
+        open_table(folder, SampleKms()).scan().to_arrow()
     assert open_table(folder, SampleKms(), require_encrypted=False).scan().num_rows == 3
 
 
@@ -148,7 +148,7 @@ def test_files_without_key_metadata_in_an_encrypted_table(tmp_path: Path, what: 
     builder.snapshot(manifests)
     builder.write()
     with pytest.raises(PlaintextError):
-        open_table(tmp_path, SampleKms()).scan()
+        open_table(tmp_path, SampleKms()).scan().to_arrow()
     expected = 2 if deletes else 3
     assert open_table(tmp_path, SampleKms(), require_encrypted=False).scan().num_rows == expected
 
@@ -159,9 +159,9 @@ def test_the_way_is_shown_for_a_parquet_file_that_lost_its_key(tmp_path: Path) -
     builder.snapshot([builder.manifest([{**file, "key_metadata": None}])])
     builder.write()
     with pytest.raises(PlaintextError):
-        open_table(tmp_path, SampleKms()).scan()
+        open_table(tmp_path, SampleKms()).scan().to_arrow()
     with pytest.raises(KeyNotFoundError, match=r"a\.parquet"):
-        open_table(tmp_path, SampleKms(), require_encrypted=False).scan()
+        open_table(tmp_path, SampleKms(), require_encrypted=False).scan().to_arrow()
 
 
 # --- what the reader knows -----------------------------------------------------------------------
@@ -318,7 +318,11 @@ def test_a_manifest_list_in_the_place_of_another(
     change(document)
     Path(newest.path).write_text(json.dumps(document))
     table = open_table(tmp_path, SampleKms(), at_least=2)
-    uses: list[Callable[[], Any]] = [table.scan, table.files, lambda: table.append(rows)]
+    uses: list[Callable[[], Any]] = [
+        lambda: table.scan().to_arrow(),
+        table.files,
+        lambda: table.append(rows),
+    ]
     if kek_per == "files":  # whose manifests are looked into
         uses.append(lambda: rotate_table(table, "kek"))
     for use in uses:
@@ -744,10 +748,10 @@ def test_a_schema_or_spec_with_another_meaning(
     table = open_table(regions.folder, SampleKms())
     if change is the_spec_in_the_words_of_version_1:  # which has one alone
         with pytest.raises((IntegrityError, FormatError), match="partition spec"):
-            table.scan(columns=["id"], filters=filters)
+            table.scan(columns=["id"], filters=filters).to_arrow()
         return
     with pytest.raises(IntegrityError, match=f"another {what} under the id"):
-        table.scan(columns=["id"], filters=filters)
+        table.scan(columns=["id"], filters=filters).to_arrow()
     found = verify_table(table)
     assert any(f"another {what} under the id" in finding.message for finding in found.findings)
     if filters is None:
@@ -806,7 +810,7 @@ def test_an_id_that_is_no_whole_number_is_refused(tmp_path: Path, member: str, n
 
     tamper(table, as_text, "altered")
     fresh = open_table(tmp_path, SampleKms())
-    for use in (fresh.scan, lambda: fresh.append(rows)):
+    for use in (lambda: fresh.scan().to_arrow(), lambda: fresh.append(rows)):
         with pytest.raises((FormatError, IntegrityError)):
             use()
     assert not verify_table(fresh).ok

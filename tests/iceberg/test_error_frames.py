@@ -156,7 +156,7 @@ DAMAGED: dict[str, Callable[[IcebergTable], object]] = {
     "dry run": lambda table: rotate_table(table, "dek", dry_run=True),
     "kek": lambda table: rotate_table(table, "kek"),
     "prune": prune_keys,
-    "scan": lambda table: table.scan(),
+    "scan": lambda table: table.scan().to_arrow(),
     "files": lambda table: table.files(),
 }
 

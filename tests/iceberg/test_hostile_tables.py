@@ -364,7 +364,7 @@ ENTRIES: list[dict[str, Any]] = [
 def test_entries_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
     builder = _manifest_with(lambda file: file.update(change), tmp_path)
     with pytest.raises(ModcryptError):
-        open_table(builder.folder, SampleKms()).scan(filters="id > 3")
+        open_table(builder.folder, SampleKms()).scan(filters="id > 3").to_arrow()
 
 
 DAMAGED: dict[str, dict[str, Any]] = {
@@ -384,8 +384,8 @@ def test_no_error_of_a_table_carries_a_key(tmp_path: Path, name: str) -> None:
     (tmp_path / "data" / "b.parquet").write_bytes(bytes(1000))
     secrets = [file["key_metadata"][2:18] for file in (*files, manifest)]
     for call in (
-        lambda: open_table(tmp_path, SampleKms()).scan(),
-        lambda: open_table(tmp_path, SampleKms()).scan(filters="id > 30"),
+        lambda: open_table(tmp_path, SampleKms()).scan().to_arrow(),
+        lambda: open_table(tmp_path, SampleKms()).scan(filters="id > 30").to_arrow(),
         lambda: rotate_table(open_table(tmp_path, SampleKms()), "dek"),
     ):
         with pytest.raises(ModcryptError) as caught:
@@ -884,7 +884,7 @@ def test_no_key_is_in_any_object_or_error_of_a_scan(
 
         monkeypatch.setattr(kind, "from_args", manifest_bytes)
     table = open_table(original.folder, SampleKms())
-    table.scan(filters="id > 3")
+    table.scan(filters="id > 3").to_arrow()
     snapshot = table.snapshot()
     assert snapshot is not None
     manifests = table.walk.manifests(snapshot)
@@ -908,7 +908,7 @@ def test_a_key_service_that_gives_another_key(original: Builder, unwrapped: byte
             return unwrapped
 
     with pytest.raises(KeyRetrievalError):
-        open_table(original.folder, Wrong()).scan()
+        open_table(original.folder, Wrong()).scan().to_arrow()
 
 
 def test_altered_wrapped_keys(folder: Path) -> None:
@@ -1052,7 +1052,7 @@ def test_a_wide_column_within_a_list_that_files_lack_is_refused(tmp_path: Path) 
         scan = open_table(tmp_path, SampleKms()).scan
         if refused:
             with pytest.raises(LimitError, match="pass columns without"):
-                scan()
+                scan().to_arrow()
         else:
             assert scan()["l"][7].as_py() == [{"a": 7, "w": None}] * 100
         assert scan(columns=["id"]).num_rows == 100
@@ -1105,7 +1105,7 @@ def test_the_file_that_is_damaged_is_the_one_that_the_error_names(
     builder.write()
     damage(tmp_path / name)
     with pytest.raises((TagMismatchError, TruncationError, FormatError)) as raised:
-        open_table(tmp_path, SampleKms()).scan()
+        open_table(tmp_path, SampleKms()).scan().to_arrow()
     told = str(raised.value)
     assert name in told
     assert set(re.findall(r"[\w-]+\.(?:parquet|puffin|avro)", told)) == {Path(name).name}

@@ -96,14 +96,14 @@ def test_a_refusal_is_recorded_and_what_can_not_be_recorded_is_not_done(tmp_path
     made = create_table(folder, ROWS.schema, SampleKms(), master_key_id="keyA").append(ROWS)
     (kek,) = made.metadata.kek_ids()
     with pytest.raises(mc.KeyAccessDeniedError):
-        open_audited(folder, events, Refusing("keyA")).scan()
+        open_audited(folder, events, Refusing("keyA")).scan().to_arrow()
     assert take_uses(events) == [("unwrap", "keyA", kek, "denied", 1)]
 
     def full(event: mc.AuditEvent) -> None:
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        open_table(folder, mc.KeyTools(SampleKms(), audit=full)).scan()
+        open_table(folder, mc.KeyTools(SampleKms(), audit=full)).scan().to_arrow()
 
 
 def test_commands_record_what_they_use_in_a_file(run: Run, tmp_path: Path) -> None:

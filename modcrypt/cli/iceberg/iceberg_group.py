@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from modcrypt.cli.iceberg.iceberg_rotation import expire, prune, rotate
 from modcrypt.cli.iceberg.iceberg_sealing import seal
 from modcrypt.cli.iceberg.iceberg_writing import append, create, encrypt
 from modcrypt.cli.options.iceberg_options import (
+    as_of_option,
     listing_options,
     open_selected_table,
     parse_snapshot,
@@ -47,6 +47,8 @@ from modcrypt.cli.shared import (
 )
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    import datetime
+
     import pyarrow as pa
 
 # click keeps the lines of a paragraph after \b as they are.
@@ -163,6 +165,7 @@ _TABLE_ROWS = 10
 @iceberg.command(epilog=_SCAN_EXAMPLE)
 @table_argument
 @snapshot_option
+@as_of_option
 @row_options(
     "the table's",
     "a pyiceberg filter, such as \"id > 5 and name = 'x'\"; files and pages without a match are "
@@ -189,6 +192,7 @@ def scan(
     *,
     where: str,
     snapshot: str | None,
+    as_of: datetime.datetime | None,
     columns: tuple[str, ...],
     listed: str | None,
     conditions: tuple[str, ...],
@@ -219,17 +223,13 @@ def scan(
     check_output(form, output, safe=safe, force=force)
     arguments: dict[str, Any] = {
         "snapshot": parse_snapshot(snapshot),
+        "as_of": as_of,
         "columns": selected_columns(columns, listed),
         "filters": " and ".join(f"({condition})" for condition in conditions) or None,
     }
     target = open_selected_table(where, options, read_restrictions=read_json(restrictions))
-    batches = target.scan_batches(**arguments)
-    first = next(batches, None)
-    # Output without rows needs the columns too. This opens no data file.
-    kinds = (
-        target.scan(**{**arguments, "filters": "false"}).schema if first is None else first.schema
-    )
-    batches = validate_batches(itertools.chain([] if first is None else [first], batches))
+    rows = target.scan(**arguments)
+    kinds, batches = rows.schema, validate_batches(iter(rows.to_arrow_batch_reader()))
     if form == "table":
         _print_table(kinds, batches, _TABLE_ROWS if count is None else count)
         return

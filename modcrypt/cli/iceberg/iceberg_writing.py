@@ -215,10 +215,17 @@ def _partition_spec(partitions: Sequence[str], schema: pa.Schema) -> PartitionSp
 @cloup.command(epilog=_APPEND_EXAMPLE)
 @table_argument
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option(
+    "--branch",
+    metavar="NAME",
+    help="Branch that gets the rows; a new one begins at the current snapshot. Default: main.",
+)
 @table_options
 @sign_options
 @lines_option
-def append(*, where: str, files: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def append(
+    *, where: str, files: tuple[str, ...], branch: str | None, as_json: bool, **options: Any
+) -> None:
     """Append the rows of Parquet files to the table.
 
     FILE is a file, or a folder of files. All rows become one new snapshot. With --sign, the new
@@ -230,7 +237,7 @@ def append(*, where: str, files: tuple[str, ...], as_json: bool, **options: Any)
 
     try:
         rows = ds.dataset([_open_parquet(file) for file in files]).scanner().to_reader()
-        done = open_changing_table(where, options).append(rows)
+        done = open_changing_table(where, options).append(rows, branch=branch)
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # their messages may hold values
         raise FormatError(
             "the files are not all Parquet with the same columns, or one is damaged"

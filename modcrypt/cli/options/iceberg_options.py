@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
 import os
 import re
@@ -39,6 +40,28 @@ snapshot_option = click.option(
     "--snapshot",
     metavar="ID|NAME",
     help="Snapshot id, or the name of a branch or tag. Default: the current snapshot.",
+)
+
+
+def _parse_time(_: click.Context, option: click.Parameter, text: str | None) -> Any:
+    """Return a time as a datetime with a zone; a time without one is in UTC."""
+    if text is None:
+        return None
+    try:
+        when = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            "not a time in ISO 8601, such as 2026-11-28T22:15:00+00:00", param=option
+        ) from None
+    return when if when.tzinfo is not None else when.replace(tzinfo=datetime.UTC)
+
+
+as_of_option = click.option(
+    "--as-of",
+    metavar="TIME",
+    callback=_parse_time,
+    help="Snapshot that was the current one at a time in ISO 8601, such as 2026-11-28T22:15:00; "
+    "without a time zone, in UTC.",
 )
 
 

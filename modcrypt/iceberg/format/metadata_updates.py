@@ -53,9 +53,14 @@ def find_updates(old: TableMetadata, new: TableMetadata) -> list[Update]:
     ]
 
 
-def list_requirements(old: TableMetadata) -> list[Update]:
-    """Return the requirements that the server's version has the parts which a change relies on."""
-    refs = {name: ref["snapshot-id"] for name, ref in {"main": _NO_REF, **old.refs}.items()}
+def list_requirements(old: TableMetadata, updates: Sequence[Update] = ()) -> list[Update]:
+    """Return the requirements that the server's version has the parts which a change relies on.
+
+    A branch that the updates create must not exist.
+    """
+    created = {update["ref-name"]: _NO_REF for update in updates if "ref-name" in update}
+    known: Mapping[str, Any] = {"main": _NO_REF, **created, **old.refs}
+    refs = {name: ref["snapshot-id"] for name, ref in known.items()}
     return [
         {"type": "assert-table-uuid", "uuid": old.uuid},
         *(

@@ -213,6 +213,14 @@ class TableMetadata:
                 return snapshot
         raise FormatError(f"{self.name}: snapshot {snapshot_id} does not exist")
 
+    def history(self) -> list[dict[str, Any]]:
+        """Return the log of current snapshots, in order; raise FormatError if it is malformed."""
+        log = self._objects("snapshot-log")
+        for entry in log:
+            for name in _OBJECT_LISTS["snapshot-log"]:
+                self._whole(entry, name)
+        return log
+
     def schemas(self) -> list[dict[str, Any]]:
         """Return the schemas in the form of the document, each with its id.
 

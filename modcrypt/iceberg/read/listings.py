@@ -22,6 +22,10 @@ _SNAPSHOTS = pa.schema(
         ("key_id", pa.string()), ("kek_id", pa.string()), ("current", pa.bool_()),
     ]
 )  # fmt: skip
+_HISTORY = pa.schema(
+    [("made_current_at", _TIME), ("snapshot_id", pa.int64()), ("parent_id", pa.int64())]
+)
+_REFS = pa.schema([("name", pa.string()), ("type", pa.string()), ("snapshot_id", pa.int64())])
 _KEYS = pa.schema(
     [
         ("key_id", pa.string()), ("kind", pa.string()), ("encrypted_by", pa.string()),
@@ -48,6 +52,29 @@ def list_snapshots(metadata: TableMetadata) -> pa.Table:
         _snapshot_row(snapshot, metadata, snapshot.id == current) for snapshot in metadata.snapshots
     ]
     return _build_table(rows, _SNAPSHOTS, metadata)
+
+
+def list_history(metadata: TableMetadata) -> pa.Table:
+    """List the snapshots that were current, with the times from which they were."""
+    parents = {snapshot.id: snapshot.parent for snapshot in metadata.snapshots}
+    rows = [
+        {
+            "made_current_at": entry["timestamp-ms"],
+            "snapshot_id": entry["snapshot-id"],
+            "parent_id": parents.get(entry["snapshot-id"]),
+        }
+        for entry in metadata.history()
+    ]
+    return _build_table(rows, _HISTORY, metadata)
+
+
+def list_refs(metadata: TableMetadata) -> pa.Table:
+    """List the branches and tags of a table; raise FormatError if one is malformed."""
+    rows = [
+        {"name": name, "type": ref.get("type"), "snapshot_id": ref.get("snapshot-id")}
+        for name, ref in metadata.refs.items()
+    ]
+    return _build_table(rows, _REFS, metadata)
 
 
 def _build_table(

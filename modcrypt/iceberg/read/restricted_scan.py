@@ -63,6 +63,10 @@ class RestrictedScan:
         """Read all rows."""
         return pa.Table.from_batches(self.to_batches(), self.schema)
 
+    def count(self) -> int:
+        """Return the number of rows."""
+        return sum(batch.num_rows for batch in self.to_batches())
+
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows batch by batch."""
         for batch in self._scan.to_batches():

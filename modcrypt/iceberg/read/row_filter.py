@@ -63,6 +63,29 @@ def parse_filter(filters: str | BooleanExpression | None) -> BooleanExpression:
         ) from None
 
 
+def match_case(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
+    """Return a filter with the names of columns in the case that a schema has.
+
+    Raise ValueError if the schema lacks a column of the expression, or a value does not fit.
+    """
+    bound = _bind(schema, expression, case_sensitive=False)
+    return translate_column_names(bound, schema, case_sensitive=True)
+
+
+def _bind(
+    schema: Schema, expression: BooleanExpression, *, case_sensitive: bool
+) -> BooleanExpression:
+    try:
+        return bind(schema, rewrite_not(expression), case_sensitive=case_sensitive)
+    except TypeError as error:  # a literal has another type than its column
+        raise ValueError(f"the filter does not fit the table: {error}") from None
+    except ValueError as error:
+        reason = str(error).removesuffix(f", case_sensitive={case_sensitive}")
+        name = reason.removeprefix("Could not find field with name ")
+        why = reason if name == reason else f"the table has no column {name!r}"
+        raise ValueError(f"the filter does not fit the table: {why}") from None
+
+
 def null_with_parents(schema: Schema) -> Schema:
     """Return a schema for filters, in which no field of a nullable struct is required.
 
@@ -88,15 +111,7 @@ class RowFilter:
     """
 
     def __init__(self, schema: Schema, expression: BooleanExpression) -> None:
-        try:
-            bound = bind(schema, rewrite_not(expression), case_sensitive=True)
-        except TypeError as error:  # a literal has another type than its column
-            raise ValueError(f"the filter does not fit the table: {error}") from None
-        except ValueError as error:
-            reason = str(error).removesuffix(", case_sensitive=True")
-            name = reason.removeprefix("Could not find field with name ")
-            why = reason if name == reason else f"the table has no column {name!r}"
-            raise ValueError(f"the filter does not fit the table: {why}") from None
+        bound = _bind(schema, expression, case_sensitive=True)
         self._bound = _separate_zeros(bound)
         ids = extract_field_ids(self._bound)
         self.schema = prune_columns(schema, ids)
@@ -119,14 +134,22 @@ class RowFilter:
 
         `needed` has the same rows with the columns of `schema`.
         """
+        chosen = self._find(rows.num_rows, needed)
+        return rows if len(chosen) == rows.num_rows else rows.take(chosen)
+
+    def drop(self, rows: pa.RecordBatch, needed: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that `apply` does not: where the filter is false or null."""
+        chosen = self._find(rows.num_rows, needed)
+        return rows.filter(pc.invert(pc.is_in(row_numbers(rows.num_rows), value_set=chosen)))
+
+    def _find(self, count: int, needed: pa.RecordBatch) -> pa.Array:
+        """Return the numbers of the rows for which the filter is true."""
+        numbers = row_numbers(count)
         if self._flat is None:
-            return rows
+            return numbers
         columns = {f"f{id_}": _extract(needed, path) for id_, path in self._paths.items()}
-        number = pc.cumulative_sum(pa.repeat(pa.scalar(1), rows.num_rows), start=-1)
-        chosen = pa.table({**columns, "row": number}).filter(self._flat).column("row")
-        if len(chosen) == rows.num_rows:
-            return rows
-        return rows.take(chosen.combine_chunks())
+        table = pa.table({**columns, "row": numbers}).filter(self._flat)
+        return table.column("row").combine_chunks()
 
     def of_file(self, schema: pa.Schema) -> pc.Expression | None:
         """Return the part of the filter that may be applied to a file's statistics.
@@ -135,6 +158,11 @@ class RowFilter:
         differ between types, and a column that the file lacks still has a value.
         """
         return _push_down(self._bound, {field_id(column): column for column in schema})
+
+
+def row_numbers(count: int) -> pa.Array:
+    """Return the numbers from 0 to `count`."""
+    return pc.cumulative_sum(pa.repeat(pa.scalar(1), count), start=-1)
 
 
 def _separate_zeros(expression: BooleanExpression) -> BooleanExpression:

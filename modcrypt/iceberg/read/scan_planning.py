@@ -54,6 +54,7 @@ class PlannedFile:
     deletes: Sequence[FileEntry]
     equality: Sequence[EqualityDeletes]
     constants: Mapping[int, Any]  # values of columns that are the same in all its rows, by field id
+    first_row_id: int | None = None  # id of its first row, where the reader needs it
 
 
 class Planner:
@@ -69,9 +70,7 @@ class Planner:
         The manifest list is read at once. With manifests of delete files, all manifests are read
         before the first data file is yielded.
         """
-        every = self._walk.manifests(snapshot)
-        manifests = [manifest for manifest in every if self._may_match(manifest)]
-        self._check_pruned(every, manifests)
+        manifests = self.choose_manifests(self._walk.manifests(snapshot))
         data = self._data_files(manifest for manifest in manifests if manifest.content == DATA)
         # Pruning manifests of delete files is safe: a delete file has the partition of its data
         # files, or an unpartitioned spec, which is never pruned. Its statistics are not used: they
@@ -80,7 +79,8 @@ class Planner:
         if not deletes:
             planned = (PlannedFile(file, (), (), self._constants(file)) for file in data)
             return self._with_keys(planned)
-        return self._with_keys(self._with_deletes(list(map(_Shortening(), data)), deletes))
+        found = (entry for manifest in deletes for entry in self._live(manifest))
+        return self._with_keys(self.with_deletes(list(map(_Shortening(), data)), found))
 
     def _with_keys(self, files: Iterator[PlannedFile]) -> Iterator[PlannedFile]:
         """Yield files after their keys were requested together, if manifests have wrapped keys."""
@@ -92,20 +92,25 @@ class Planner:
             self._walk.fetch_file_keys(file.data for file in group)
             yield from group
 
+    def choose_manifests(self, every: list[ManifestFile]) -> list[ManifestFile]:
+        """Return the manifests that may have matching files, or deletes of their rows."""
+        manifests = [manifest for manifest in every if self._may_match(manifest)]
+        self._check_pruned(every, manifests)
+        return manifests
+
     def _data_files(self, manifests: Iterable[ManifestFile]) -> Iterator[FileEntry]:
         """Yield the data files of manifests that may have matching rows."""
         for manifest in manifests:
             for entry in self._live(manifest):
-                if self._file_may_match(entry):
+                if self.file_may_match(entry):
                     yield entry
 
-    def _with_deletes(
-        self, data: Sequence[FileEntry], manifests: Iterable[ManifestFile]
+    def with_deletes(
+        self, data: Sequence[FileEntry], found: Iterable[FileEntry]
     ) -> Iterator[PlannedFile]:
-        """Yield data files with the files of delete manifests that apply to them."""
+        """Yield data files with the delete files among those found that apply to them."""
         if not data:
             return
-        found = (entry for manifest in manifests for entry in self._live(manifest))
         oldest = min(file.sequence_number or 0 for file in data)
         deletes = DeleteIndex(self._walk, self._spec, found, oldest)
         for file in data:
@@ -139,7 +144,8 @@ class Planner:
         with as_format_errors(manifest.location):
             return self._spec(manifest.spec_id).manifest_may_match(manifest)
 
-    def _file_may_match(self, entry: FileEntry) -> bool:
+    def file_may_match(self, entry: FileEntry) -> bool:
+        """Return whether a data file may have matching rows, by its partition and statistics."""
         if entry.content != DATA:
             raise FormatError(
                 f"{entry.location}: a data manifest has a file that is not a data file"

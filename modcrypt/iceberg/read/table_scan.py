@@ -23,6 +23,7 @@ from modcrypt.iceberg.read.equality_deletes import DeletedKeys, KeysOfFile
 from modcrypt.iceberg.read.ordered_threads import run_in_order
 from modcrypt.iceberg.read.position_deletes import Positions, drop_positions
 from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents, parse_filter
+from modcrypt.iceberg.read.row_lineage import RowLineage, with_lineage
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.schema_projection import Filled, Projection, arrow_schema, with_field_ids
 from modcrypt.io.threads import usable_cores
@@ -40,6 +41,8 @@ _WAITING = 4
 class TableScan:
     """A scan of the rows of a snapshot.
 
+    With `rewriting`, it reads the other rows, for which the filter is not true, and their lineage.
+
     Raises:
         ValueError: The table lacks a column, or the filter is invalid.
         FormatError: The table has no such schema.
@@ -52,11 +55,16 @@ class TableScan:
         schema_id: int | None,
         columns: Sequence[str] | None,
         filters: str | BooleanExpression | None,
+        *,
+        rewriting: bool = False,
     ) -> None:
-        self._walk, self._snapshot = walk, snapshot
+        self._rewriting = rewriting
+        self.walk, self._snapshot = walk, snapshot
         self._table = schema_of(walk.metadata, schema_id)
         self._mapping = name_mapping(walk.metadata)
         self._wanted = self._table if columns is None else _select_columns(self._table, columns)
+        if rewriting:
+            self._wanted = with_lineage(self._wanted, walk.metadata.name)
         self._expression = parse_filter(filters)
         self._filtered = null_with_parents(self._table)
         self._filter = RowFilter(self._filtered, self._expression)
@@ -76,34 +84,51 @@ class TableScan:
         """Yield the rows batch by batch."""
         if self._snapshot is None:
             return iter(())
-        planner = Planner(self._walk, self._filtered, self._expression)
+        planner = Planner(self.walk, self._filtered, self._expression)
         files, count = planner.files(self._snapshot), self._threads()
         first = list(itertools.islice(files, count))
         parallel_columns = len(first) < count  # few files: let threads decode columns in parallel
         return run_in_order(
             (
-                partial(self._rows, file, threads=parallel_columns)
+                partial(self.rows, file, threads=parallel_columns)
                 for file in itertools.chain(first, files)
             ),
             count,
         )
 
+    def count(self) -> int:
+        """Return the number of rows; of a file that has all of them by its manifest alone."""
+        if self._snapshot is None:
+            return 0
+        planner = Planner(self.walk, self._filtered, self._expression)
+        return sum(map(self.count_rows, planner.files(self._snapshot)))
+
+    def count_rows(self, file: PlannedFile) -> int:
+        """Return the number of rows of a file; pass no columns to `TableScan` for speed."""
+        if self._filter.is_all and not (file.deletes or file.equality):
+            return file.data.record_count
+        return sum(batch.num_rows for batch in self.rows(file, threads=True))
+
     def _threads(self) -> int:
         """Return the number of threads; object stores get more, because threads wait for them."""
-        folders = self._walk.locations.folders.values()
+        folders = self.walk.locations.folders.values()
         waiting = 0 if all(folder.filesystem is None for folder in folders) else _WAITING
         return min(usable_cores() + waiting, _MAX_THREADS)
 
-    def _rows(self, planned: PlannedFile, *, threads: bool) -> Generator[pa.RecordBatch]:
+    def rows(self, planned: PlannedFile, *, threads: bool) -> Generator[pa.RecordBatch]:
+        """Yield the rows of a file; `threads` permits decoding columns in parallel."""
         data = planned.data
         keys = [self._keys.of(deletes) for deletes in planned.equality]
         # Before the block, which would attribute errors of delete files to the data file.
         deleted = self._positions.of(data, planned.deletes) if planned.deletes else None
-        with as_format_errors(data.location), open_data_file(self._walk, data) as file:
+        with as_format_errors(data.location), open_data_file(self.walk, data) as file:
             reader = self._reader(file.schema, planned)
             gone = [KeysOfFile(key, data, reader.schema, planned.constants) for key in keys]
             columns = dict.fromkeys(itertools.chain(reader.columns, *(key.columns for key in gone)))
-            for batch in file.batches(list(columns), reader.pushed, threads=threads):
+            lineage = reader.lineage
+            stored = list(columns) if lineage is None else lineage.stored(columns)
+            for read in file.batches(stored, reader.pushed, threads=threads):
+                batch = read if lineage is None else lineage.fill(read, planned)
                 kept = batch.rows if deleted is None else drop_positions(batch, deleted)
                 for key in gone:
                     kept = key.drop_deleted(kept)
@@ -119,11 +144,13 @@ class TableScan:
             if key not in self._readers:
                 name = planned.data.location
                 with_ids = with_field_ids(schema, self._mapping, name)
-                projections = [
+                lineage = RowLineage(with_ids) if self._rewriting else None
+                with_ids = with_ids if lineage is None else lineage.schema
+                wanted, needed = (
                     Projection(with_ids, fields, planned.constants, name, self._filled)
                     for fields in (self._wanted, self._filter.schema)
-                ]
-                self._readers[key] = _Reader(with_ids, self._filter, *projections)
+                )
+                self._readers[key] = _Reader(with_ids, self._filter, wanted, needed, lineage)
             return self._readers[key]
 
 
@@ -131,17 +158,24 @@ class _Reader:
     """A reader that converts rows of files with one schema to rows of the table."""
 
     def __init__(
-        self, schema: pa.Schema, row_filter: RowFilter, wanted: Projection, needed: Projection
+        self,
+        schema: pa.Schema,
+        row_filter: RowFilter,
+        wanted: Projection,
+        needed: Projection,
+        lineage: RowLineage | None,
     ) -> None:
-        self.schema = schema
+        self.schema, self.lineage = schema, lineage
         self._filter, self._wanted, self._needed = row_filter, wanted, needed
         self.columns = list(dict.fromkeys([*wanted.columns, *needed.columns]))
-        self.pushed = row_filter.of_file(schema)
+        self.pushed = row_filter.of_file(schema) if lineage is None else None
         self.at_once = min(wanted.at_once, needed.at_once)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of the table."""
-        if (
+        if self.lineage is not None:
+            batch = self._filter.drop(batch, self._needed.rows(batch))
+        elif (
             not self._filter.is_all
         ):  # filter first, so that the remaining rows share filled-in columns
             batch = self._filter.apply(batch, self._needed.rows(batch))

@@ -119,6 +119,12 @@ class TableVersion:
         """The resolver that opens this table's keys."""
         return self.walk.resolver
 
+    @property
+    def read_restrictions(self) -> list[Mapping[str, Any]]:
+        """Restrictions of the catalog and of the reader; empty if all rows may be read."""
+        restrictions = (self.restrictions, self.expected.read_restrictions)
+        return [document for document in restrictions if document is not None]
+
     def refreshed(self) -> Self:
         """Return the current version of the table, which others may have committed since.
 

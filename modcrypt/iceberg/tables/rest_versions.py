@@ -85,7 +85,7 @@ class RestVersions(CatalogVersions):
         Gateways repeat requests and lose, cut or cache answers. So neither a refusal nor an old
         version in the answer proves that the server has not applied the updates.
         """
-        requirements = list_requirements(before.metadata)
+        requirements = list_requirements(before.metadata, updates)
         try:
             after = rest_requests.commit(self.catalog, self.identifier, requirements, updates)
         except (OSError, ModcryptError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from modcrypt.iceberg.read.restricted_scan import RestrictedScan
     from modcrypt.iceberg.read.table_scan import TableScan
+    from modcrypt.iceberg.tables.data_scan import DataScan
+    from modcrypt.iceberg.write.upsert import Upserted
     from modcrypt.parquet.arrow.arrow_streams import ArrowStream
 
 
@@ -66,19 +69,78 @@ class IcebergTable(FactSheet, TableVersion):
             ("Master key", self.metadata.master_key_id or "none"),
         ]
 
-    def append(self, data: pa.Table | ArrowStream) -> IcebergTable:
+    def append(
+        self,
+        data: pa.Table | ArrowStream,
+        *,
+        branch: str | None = "main",
+        snapshot_properties: Mapping[str, str] | None = None,
+    ) -> IcebergTable:
         """Append rows as a new snapshot; takes and raises the same as `modcrypt.iceberg.append`."""
         from modcrypt.iceberg.write.append import append
 
-        return append(self, data)
+        return append(self, data, branch=branch, snapshot_properties=snapshot_properties)
+
+    def delete(
+        self,
+        delete_filter: str | BooleanExpression,
+        snapshot_properties: Mapping[str, str] | None = None,
+        case_sensitive: bool = True,
+        branch: str | None = "main",
+    ) -> IcebergTable:
+        """Delete rows; takes and raises the same as `modcrypt.iceberg.delete`."""
+        from modcrypt.iceberg.write.row_deletion import delete
+
+        return delete(self, delete_filter, snapshot_properties, case_sensitive, branch)
+
+    def overwrite(
+        self,
+        data: pa.Table | ArrowStream,
+        overwrite_filter: str | BooleanExpression = "true",
+        snapshot_properties: Mapping[str, str] | None = None,
+        case_sensitive: bool = True,
+        branch: str | None = "main",
+    ) -> IcebergTable:
+        """Replace rows; takes and raises the same as `modcrypt.iceberg.overwrite`."""
+        from modcrypt.iceberg.write.row_deletion import overwrite
+
+        return overwrite(self, data, overwrite_filter, snapshot_properties, case_sensitive, branch)
+
+    def upsert(
+        self,
+        data: pa.Table | ArrowStream,
+        join_cols: Sequence[str] | None = None,
+        when_matched_update_all: bool = True,
+        when_not_matched_insert_all: bool = True,
+        case_sensitive: bool = True,
+        branch: str | None = "main",
+        snapshot_properties: Mapping[str, str] | None = None,
+    ) -> Upserted[IcebergTable]:
+        """Update and insert rows; takes and raises the same as `modcrypt.iceberg.upsert`."""
+        from modcrypt.iceberg.write.upsert import upsert
+
+        return upsert(
+            self, data, join_cols, when_matched_update_all, when_not_matched_insert_all,
+            case_sensitive, branch, snapshot_properties,
+        )  # fmt: skip
 
     def scan(
         self,
         snapshot: int | str | None = None,
         columns: Sequence[str] | None = None,
         filters: str | BooleanExpression | None = None,
-    ) -> pa.Table:
-        """Read rows, as far as read restrictions allow: filtered, and with masked columns.
+        *,
+        row_filter: str | BooleanExpression | None = None,
+        selected_fields: Sequence[str] = ("*",),
+        case_sensitive: bool = True,
+        snapshot_id: int | None = None,
+        as_of: datetime.datetime | int | None = None,
+        limit: int | None = None,
+    ) -> DataScan:
+        """Choose rows, as far as read restrictions allow: filtered, and with masked columns.
+
+        Rows are read when the scan is used, for example by `to_arrow()`, `to_pandas()` or
+        `num_rows`.
 
         Args:
             snapshot: Id of a snapshot, or name of a branch or tag; None for the current snapshot.
@@ -88,13 +150,27 @@ class IcebergTable(FactSheet, TableVersion):
             filters: Condition on rows, for example `"id > 5 and name is not null"`, or an
                 expression of pyiceberg; manifests, files and row groups without matching rows are
                 not opened.
+            row_filter, selected_fields, snapshot_id: pyiceberg's names of `filters`, `columns` and
+                `snapshot`; pass only one of each two.
+            case_sensitive: Whether names of columns must have the table's case.
+            as_of: Time as a datetime with a time zone, or in milliseconds since 1970: the snapshot
+                that was the current one then.
+            limit: Maximum number of rows.
 
         Raises:
             ValueError: The snapshot or a column does not exist, or the filter is invalid.
-            ModcryptError: A file is missing, is in plaintext, or is not authentic.
+            ModcryptError: When rows are read: a file is missing, is in plaintext, or is not
+                authentic.
             OSError: The file system failed.
         """
-        return self._make_scan(snapshot, columns, filters).to_table()
+        from modcrypt.iceberg.tables.data_scan import DataScan, select_rows
+
+        selection = select_rows(
+            self, snapshot, columns, filters, row_filter=row_filter,
+            selected_fields=selected_fields, case_sensitive=case_sensitive,
+            snapshot_id=snapshot_id, as_of=as_of, limit=limit,
+        )  # fmt: skip
+        return DataScan(self, selection)
 
     def scan_batches(
         self,
@@ -103,28 +179,58 @@ class IcebergTable(FactSheet, TableVersion):
         filters: str | BooleanExpression | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Read rows batch by batch; see `scan`."""
-        return self._make_scan(snapshot, columns, filters).to_batches()
+        return self.make_scan(snapshot, columns, filters).to_batches()
 
-    def _make_scan(self, snapshot: Any, columns: Any, filters: Any) -> TableScan | RestrictedScan:
+    def make_scan(self, snapshot: Any, columns: Any, filters: Any) -> TableScan | RestrictedScan:
+        """Return what reads the rows of a scan; see `scan`."""
         from modcrypt.iceberg.read.table_scan import TableScan
 
         if isinstance(columns, str):  # a text would be taken for a list of its letters
             raise ValueError(f"columns must be a list of names; pass [{columns!r}]")
         found_snapshot = self.snapshot(snapshot)
-        schema_id = None if found_snapshot is None else self._schema_id(found_snapshot, snapshot)
+        schema_id = None if found_snapshot is None else self.schema_id(found_snapshot, snapshot)
         rows: Any = (self.walk, found_snapshot, schema_id, columns, filters)
-        restrictions = (self.restrictions, self.expected.read_restrictions)
-        if documents := [document for document in restrictions if document is not None]:
+        if documents := self.read_restrictions:
             from modcrypt.iceberg.read.restricted_scan import RestrictedScan
 
             return RestrictedScan(documents, *rows)
         return TableScan(*rows)
 
-    def _schema_id(self, snapshot: Snapshot, which: int | str | None) -> int | None:
+    def schema_id(self, snapshot: Snapshot, which: int | str | None) -> int | None:
         """Return the id of the schema for rows, as Java chooses it; None for the current one."""
         if which is None or (isinstance(which, str) and self._ref(which).get("type") != "tag"):
             return None
         return snapshot.schema_id
+
+    def snapshot_as_of_timestamp(
+        self, timestamp_ms: int, inclusive: bool = True
+    ) -> Snapshot | None:
+        """Return the snapshot that was the current one at a time; None before the first.
+
+        Args:
+            timestamp_ms: Milliseconds since 1970.
+            inclusive: Whether a snapshot of exactly that time counts.
+
+        Raises:
+            ValueError: The snapshot has been expired.
+        """
+        latest = timestamp_ms if inclusive else timestamp_ms - 1
+        for entry in reversed(self.metadata.history()):
+            if entry["timestamp-ms"] <= latest:
+                return self.snapshot(entry["snapshot-id"])
+        return None
+
+    def history(self) -> pa.Table:
+        """List the current snapshots of the past, the oldest first, with the times of changes."""
+        from modcrypt.iceberg.read.listings import list_history
+
+        return list_history(self.metadata)
+
+    def refs(self) -> pa.Table:
+        """List the branches and tags, with their snapshots."""
+        from modcrypt.iceberg.read.listings import list_refs
+
+        return list_refs(self.metadata)
 
     def snapshots(self) -> pa.Table:
         """List the snapshots, one row each, the oldest first."""

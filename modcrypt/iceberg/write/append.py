@@ -10,7 +10,7 @@ of a failed attempt are removed, unless it is unknown whether the attempt failed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,13 @@ from modcrypt.iceberg.write.data_writing import Data, DataWriter, NewDataFile
 from modcrypt.iceberg.write.manifest_merging import Merges, existing_rows, plan_merges
 from modcrypt.iceberg.write.manifest_writing import Row, partition_spec, write_manifest
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.iceberg.write.snapshot_writing import add_snapshot, add_totals, new_snapshot_id
+from modcrypt.iceberg.write.snapshot_writing import (
+    MAIN,
+    add_snapshot,
+    add_totals,
+    branch_head,
+    new_snapshot_id,
+)
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 from modcrypt.parquet.arrow.arrow_streams import ArrowStream, open_stream
@@ -37,14 +43,22 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
 
 
-def append(table: Table, data: Data | ArrowStream) -> Table:
-    """Append rows to a table, as a new snapshot on its main branch.
+def append(
+    table: Table,
+    data: Data | ArrowStream,
+    *,
+    branch: str | None = MAIN,
+    snapshot_properties: Mapping[str, str] | None = None,
+) -> Table:
+    """Append rows to a table, as a new snapshot on a branch.
 
     Args:
         table: Any version of the table; the rows are added to its current version.
         data: An Arrow table; or a reader of record batches or other provider of an Arrow stream
             (a frame of pandas or Polars, a DuckDB relation), of which the rows of one file are
             held in memory at a time. Columns are matched by name.
+        branch: Name of the branch; one that does not exist begins at the current snapshot.
+        snapshot_properties: Further members of the snapshot's summary.
 
     Returns:
         The table with the new rows; its current version if the data has no rows.
@@ -61,11 +75,8 @@ def append(table: Table, data: Data | ArrowStream) -> Table:
         KeyRetrievalError: The key service refuses.
         ModcryptError, OSError: The table cannot be read or written; it is unchanged.
     """
-    current = table.refreshed()
-    _check_encrypted(current.metadata)
-    current.metadata.check_members()
-    current.versions.check_writable()
-    writing_policy(current.metadata, table.metadata)
+    branch, properties = branch or MAIN, check_properties(snapshot_properties)
+    current = open_for_writing(table, branch)
     with NewFiles(current.walk.locations) as new_files:
         writer = DataWriter(current, new_files)
         if not isinstance(data, pa.Table):
@@ -74,8 +85,31 @@ def append(table: Table, data: Data | ArrowStream) -> Table:
         files = writer.write(data)
         if not files:
             return current
-        addition = _Addition(files, writer.spec_id, current.metadata, table.metadata, new_files)
+        addition = _Addition(
+            files, writer.spec_id, current.metadata, table.metadata, new_files, branch, properties
+        )
         return commit(current, addition.next_version, files=new_files)
+
+
+def open_for_writing(table: Table, branch: str) -> Table:
+    """Return a table's current version if rows can be written to a branch; raise as `append`."""
+    current = table.refreshed()
+    _check_encrypted(current.metadata)
+    current.metadata.check_members()
+    branch_head(current.metadata, branch)
+    current.versions.check_writable()
+    writing_policy(current.metadata, table.metadata)
+    return current
+
+
+def check_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
+    """Return members for a snapshot's summary; raise ValueError if they are not texts."""
+    members = dict(properties or {})
+    if not all(isinstance(text, str) for pair in members.items() for text in pair):
+        raise ValueError("snapshot_properties must be texts by their names")
+    if "operation" in members:
+        raise ValueError("the property operation of a snapshot cannot be chosen")
+    return members
 
 
 def _check_encrypted(metadata: TableMetadata) -> None:
@@ -96,27 +130,20 @@ class _Addition:
     base: TableMetadata
     seen: TableMetadata
     new_files: NewFiles
+    branch: str
+    properties: Mapping[str, str]
 
     def next_version(self, table: TableVersion) -> TableMetadata:
         """Write the manifest and the manifest list; return the metadata that names them."""
         metadata = table.metadata
-        if partition_spec(metadata, self.spec_id) != partition_spec(self.base, self.spec_id):
-            raise CommitConflictError(f"{metadata.name}: another writer changed the partitioning")
-        parent = metadata.current
+        check_same_spec(metadata, self.base, self.spec_id)
+        parent = branch_head(metadata, self.branch)
         before = [] if parent is None else table.walk.manifests(parent)
         table.walk.check_specs(manifest for manifest in before if manifest.spec_id == self.spec_id)
         paths = [file.partition_path for file in self.files]
         keys = writing_keys(table, writing_policy(metadata, self.seen), paths)
-        sealed = encrypt_key_metadata([file.keys for file in self.files], keys.of_files)
         snapshot_id = new_snapshot_id(metadata)
-        rows = (
-            {
-                "status": ADDED,
-                "snapshot_id": snapshot_id,
-                "data_file": {**file.file, "key_metadata": key_metadata},
-            }
-            for file, key_metadata in zip(self.files, sealed, strict=True)
-        )
+        rows = added_rows(self.files, keys.of_files, snapshot_id)
         merges = plan_merges(metadata, self.spec_id, before)
         manifests = self._write_manifests(table, merges, rows, snapshot_id)
         return add_snapshot(
@@ -126,8 +153,12 @@ class _Addition:
             keys.of_list,
             self.new_files,
             operation="append",
-            summary=add_totals(self._summary(len(manifests), merges), parent),
+            summary=add_totals(
+                {**self.properties, **self._summary(len(manifests), merges)}, parent
+            ),
             new_keys=keys.entries,
+            parent=parent,
+            refs=(self.branch,),
         )
 
     def _write_manifests(
@@ -153,6 +184,27 @@ class _Addition:
             "manifests-kept": str(len(merges.kept)),
             "manifests-replaced": str(merges.replaced),
         }
+
+
+def check_same_spec(metadata: TableMetadata, base: TableMetadata, spec_id: int) -> None:
+    """Raise CommitConflictError if files were written by another partition spec of this id."""
+    if partition_spec(metadata, spec_id) != partition_spec(base, spec_id):
+        raise CommitConflictError(f"{metadata.name}: another writer changed the partitioning")
+
+
+def added_rows(
+    files: Sequence[NewDataFile], of_files: Sequence[OpenKey | None], snapshot_id: int
+) -> list[Row]:
+    """Return rows of a manifest that add files; `of_files` is as for `encrypt_key_metadata`."""
+    sealed = encrypt_key_metadata([file.keys for file in files], of_files)
+    return [
+        {
+            "status": ADDED,
+            "snapshot_id": snapshot_id,
+            "data_file": {**file.file, "key_metadata": key_metadata},
+        }
+        for file, key_metadata in zip(files, sealed, strict=True)
+    ]
 
 
 def encrypt_key_metadata(

@@ -40,8 +40,10 @@ from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA
 from modcrypt.iceberg.format.parquet_files import write_parquet
+from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.format.table_metadata import EMPTY_HISTORY, TableMetadata
 from modcrypt.iceberg.read.partitions import split_by_partition
+from modcrypt.iceberg.read.row_lineage import with_lineage
 from modcrypt.iceberg.write.manifest_writing import PartitionPaths
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema, fit_rows, rows_for_file
@@ -75,11 +77,14 @@ class NewDataFile:
 
 
 class DataWriter:
-    """A writer of data files with a table's current schema and partition spec."""
+    """A writer of data files with a table's current schema and partition spec.
 
-    def __init__(self, table: TableVersion, files: NewFiles) -> None:
+    With `lineage`, the rows have the columns of `with_lineage`, which are stored.
+    """
+
+    def __init__(self, table: TableVersion, files: NewFiles, *, lineage: bool = False) -> None:
         self._files = files
-        self._table = _minimal_metadata(table.metadata)
+        self._table = _minimal_metadata(table.metadata, lineage=lineage)
         self._row_limit, self._options = _writer_options(
             self._table.properties, table.metadata.name
         )
@@ -254,7 +259,7 @@ def _pairs(values: Mapping[int, Any] | None) -> list[dict[str, Any]]:
     return [{"key": key, "value": value} for key, value in sorted((values or {}).items())]
 
 
-def _minimal_metadata(metadata: TableMetadata) -> PyTableMetadata:
+def _minimal_metadata(metadata: TableMetadata, *, lineage: bool) -> PyTableMetadata:
     """Return the metadata that pyiceberg needs to write files: schemas and specs, no history."""
     properties = {
         name: value
@@ -267,5 +272,8 @@ def _minimal_metadata(metadata: TableMetadata) -> PyTableMetadata:
         "properties": properties,
         **EMPTY_HISTORY,
     }
+    if lineage:
+        schema = with_lineage(schema_of(metadata), metadata.name)
+        document["schemas"] = [schema.model_dump(mode="json", by_alias=True)]
     with as_format_errors(metadata.name):
         return TableMetadataUtil.parse_obj(document)

@@ -31,6 +31,21 @@ def new_snapshot_id(metadata: TableMetadata) -> int:
     return snapshot_id
 
 
+def branch_head(metadata: TableMetadata, branch: str) -> Snapshot | None:
+    """Return the snapshot that a commit to a branch follows: of a new branch, the current one.
+
+    Raise ValueError if the name is that of a tag, or empty.
+    """
+    ref = metadata.refs.get(branch)
+    if not isinstance(branch, str) or not branch:
+        raise ValueError("branch must be the name of a branch")
+    if branch == MAIN or ref is None:
+        return metadata.current
+    if ref.get("type") != "branch":
+        raise ValueError(f"{branch!r} is a tag; rows can only be written to a branch")
+    return metadata.snapshot(ref["snapshot-id"])
+
+
 def add_snapshot(
     table: TableVersion,
     snapshot_id: int,

@@ -95,7 +95,7 @@ class DeclaredTable:
         Raises:
             ModcryptError: As `open`, or a file of the table is not authentic.
         """
-        return self.open().scan(**options)
+        return self.open().scan(**options).to_arrow()
 
     def scan(self, **options: Any) -> Iterator[pa.RecordBatch]:
         """Read rows batch by batch; takes the arguments of `IcebergTable.scan_batches`.

@@ -129,6 +129,11 @@ def test_every_branch_and_the_schema_are_required() -> None:
         {"type": "assert-ref-snapshot-id", "ref": "b", "snapshot-id": 1},
         {"type": "assert-current-schema-id", "current-schema-id": 0},
     ]
+    begun = [{"action": "set-snapshot-ref", "ref-name": name} for name in ("b", "new")]
+    assert list_requirements(metadata(refs={"b": {"snapshot-id": 1}}), begun)[2:4] == [
+        {"type": "assert-ref-snapshot-id", "ref": "b", "snapshot-id": 1},
+        {"type": "assert-ref-snapshot-id", "ref": "new", "snapshot-id": None},
+    ]
 
 
 @pytest.mark.parametrize(

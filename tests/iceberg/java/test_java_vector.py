@@ -110,7 +110,7 @@ def test_its_keys(vector: IcebergTable, kms: SampleKms) -> None:
     assert (keks[1]["created_at"] - keks[0]["created_at"]).days == 800
     assert len([row for row in rows if not row["snapshots"]]) == 5  # of snapshots that are gone
     for ref in REFS:
-        vector.scan(ref)
+        vector.scan(ref).to_arrow()
     assert kms.calls == [("unwrap", "keyA")] * 2
 
 

@@ -327,7 +327,7 @@ def test_vectors_whose_keys_are_lost_are_refused(both: Both) -> None:
     with pytest.raises(JavaError):
         both.java.read(both.metadata)
     with pytest.raises(ModcryptError):
-        both.table().scan()
+        both.table().scan().to_arrow()
     assert ids(plain_rows(both.table().scan(before.metadata.document["current-snapshot-id"]))) == [
         1, 2, 3,
     ]  # fmt: skip
@@ -449,7 +449,7 @@ def test_another_master_key_does_not_open_it(both: Both) -> None:
     with pytest.raises(JavaError, match="not wrapped by the master key keyB"):
         both.java.read(both.metadata)
     with pytest.raises(ModcryptError):
-        both.table().scan()
+        both.table().scan().to_arrow()
 
 
 def test_plaintext_from_before_a_table_was_encrypted(both: Both) -> None:
@@ -459,7 +459,7 @@ def test_plaintext_from_before_a_table_was_encrypted(both: Both) -> None:
     rows = both.java.read(both.metadata)
     assert ids(rows) == [1, 3]
     with pytest.raises(PlaintextError, match="no key metadata"):
-        both.table().scan()
+        both.table().scan().to_arrow()
     lenient = open_table(both.metadata, both.kms, require_encrypted=False)
     assert plain_rows(lenient.scan()) == rows
 
@@ -479,4 +479,4 @@ def test_damage_that_java_refuses(both: Both, kind: str, damage: Damage) -> None
     with pytest.raises(JavaError):
         both.java.read(both.metadata)
     with pytest.raises(ModcryptError):
-        both.table().scan()
+        both.table().scan().to_arrow()

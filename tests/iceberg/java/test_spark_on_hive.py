@@ -147,6 +147,52 @@ def test_spark_reads_and_changes_a_table_that_modcrypt_made(
     assert [row["id"] for row in rows_of(table)] == [1, 2, 3]
 
 
+def test_spark_reads_what_modcrypt_has_changed_and_deletes_from_it(
+    spark: IcebergSpark, metastore: str, masters: list[str]
+) -> None:
+    """Rewritten files with row ids, dropped vectors, branches: in turns, with the row ids kept."""
+    hive = HiveTable(metastore, "shop.changed")
+    read = "SELECT *, _row_id AS row_id FROM hive.shop.changed ORDER BY id"
+
+    def load() -> IcebergTable:
+        return load_table(hive.catalog, hive.name, KMS)
+
+    spark.sql(
+        "CREATE TABLE hive.shop.changed (id bigint, country string, price double) USING iceberg "
+        "PARTITIONED BY (country) TBLPROPERTIES ('format-version'='3', "
+        f"'encryption.key-id'='{masters[0]}', 'write.delete.mode'='merge-on-read')",
+        "INSERT INTO hive.shop.changed SELECT id, if(id % 2 = 0, 'NO', 'SE'), id * 1.5 "
+        "FROM range(0, 20)",
+        "DELETE FROM hive.shop.changed WHERE id IN (5, 6)",
+    )
+    before = {row["id"]: row["row_id"] for row in spark.sql(read)}
+    load().delete("id < 4")
+    new = pa.table({"id": [7, 100], "country": ["SE", "DK"], "price": [0.5, 1.0]})
+    assert load().upsert(new, ["id"]).rows_updated == 1
+    load().delete("country = 'NO'", branch="audit")
+    found = spark.sql(read)
+    assert [(row["id"], row["price"]) for row in found][:2] == [(4, 6.0), (7, 0.5)]
+    assert [row["id"] for row in found] == [4, *range(7, 20), 100]
+    assert {row["id"]: row["row_id"] for row in found if row["id"] < 100} == {
+        id_: row_id for id_, row_id in before.items() if id_ > 3
+    }
+    audit = spark.sql("SELECT id FROM hive.shop.changed.branch_audit ORDER BY id")
+    assert [row["id"] for row in audit] == [*range(7, 20, 2), 100]
+    spark.sql(
+        "DELETE FROM hive.shop.changed WHERE id IN (8, 9)",
+        "INSERT INTO hive.shop.changed.branch_audit VALUES (200, 'FI', 1.0)",
+        "UPDATE hive.shop.changed SET price = 9.0 WHERE id = 10",
+    )
+    table = load().overwrite(new.slice(1), "id >= 15")
+    found = spark.sql(read)
+    assert [row["id"] for row in found] == [4, 7, *range(10, 15), 100]
+    assert [{**row, "row_id": None} for row in found] == [
+        {**row, "row_id": None} for row in rows_of(table)
+    ]
+    assert sorted(table.scan("audit")["id"].to_pylist()) == [*range(7, 20, 2), 100, 200]
+    assert verify_table(load()).ok
+
+
 def test_both_refuse_metadata_with_another_hash(
     spark: IcebergSpark, metastore: str, masters: list[str]
 ) -> None:

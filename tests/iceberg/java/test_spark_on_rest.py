@@ -65,6 +65,6 @@ def test_rows_that_spark_writes_in_plaintext_are_refused(
 ) -> None:
     spark.sql(f"INSERT INTO rest.{rest.name} VALUES (1)")
     with pytest.raises(PlaintextError):
-        rest.load().scan()
+        rest.load().scan().to_arrow()
     with pytest.raises(ModcryptError):
         rest.load().append(rows(2))

@@ -536,7 +536,7 @@ def test_a_table_whose_kek_was_moved_into_a_store_reads(t16: Path, table: Iceber
     assert reopen(there).scan().num_rows == 137
     for wrong in (None, MemoryStore(), MemoryStore(new_key())):
         with pytest.raises(KeyNotFoundError) as raised:
-            reopen(wrong).scan()
+            reopen(wrong).scan().to_arrow()
         assert java in str(raised.value)
     assert reopen(there).keys().column("store").to_pylist()[0] == "key store"
 

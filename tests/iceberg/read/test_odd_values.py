@@ -136,7 +136,7 @@ def test_bounds_of_nanoseconds(
         told = {"type": "eq", "term": "at", "value": text + zone}
         assert len(java.read(table.place.path, filter=told)) == 1
     with pytest.raises(ValueError, match="the filter does not fit the table"):
-        table.scan(filters="at > '2023-11-14T22:13:20'")
+        table.scan(filters="at > '2023-11-14T22:13:20'").to_arrow()
 
 
 NANO = "1970-01-01T00:00:00.000000001"

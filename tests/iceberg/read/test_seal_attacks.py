@@ -113,10 +113,12 @@ def entries(kms: SampleKms, folder: Path) -> dict[str, Callable[[], object]]:
 
     policy = mc.Policy(footer_key="keyA", signed_by=[str(WRITER.verifier)], seal_at_least=1)
     return {
-        "scan": lambda: opened().scan(),
-        "scan of the file": lambda: open_table(newest(folder), kms, **how).scan(),
+        "scan": lambda: opened().scan().to_arrow(),
+        "scan of the file": lambda: open_table(newest(folder), kms, **how).scan().to_arrow(),
         "batches": lambda: list(opened().scan_batches()),
-        "policy": lambda: open_table(folder, mc.KeyTools.from_policy(policy, kms=kms)).scan(),
+        "policy": lambda: (
+            open_table(folder, mc.KeyTools.from_policy(policy, kms=kms)).scan().to_arrow()
+        ),
         "verify": lambda: verify_table(opened()),
         "key tree": lambda: key_tree(opened()),
         "orphans": lambda: remove_orphan_files(opened()),

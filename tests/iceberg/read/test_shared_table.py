@@ -28,10 +28,10 @@ def test_each_snapshot_has_the_rows_that_java_reads(
 
 def test_a_kek_is_unwrapped_once(table: IcebergTable, kms: SampleKms) -> None:
     for snapshot in (1001, 1002, 1003):
-        table.scan(snapshot)
+        table.scan(snapshot).to_arrow()
     assert kms.calls == [("unwrap", "keyA")]
 
 
 def test_columns_are_a_list(table: IcebergTable) -> None:
     with pytest.raises(ValueError, match=r"a list of names; pass \['id'\]"):
-        table.scan(columns="id")
+        table.scan(columns="id").to_arrow()

@@ -74,7 +74,7 @@ def test_rows_of_snapshots_branches_and_tags(tmp_path: Path) -> None:
     assert [ids(table.scan(which)) for which in newest] == [[0, 1, 2, 3, 4]] * 3
     for missing in (7, "nobody"):
         with pytest.raises(ValueError, match="does not exist"):
-            table.scan(missing)
+            table.scan(missing).to_arrow()
 
 
 def test_snapshots_and_tags_have_the_schema_of_their_time_and_branches_the_current(
@@ -133,7 +133,7 @@ def test_columns_are_named_with_dots_within_structs(nested_table: IcebergTable) 
     ]  # fmt: skip
     assert nested_table.scan(columns=["id"]).column_names == ["id"]
     with pytest.raises(ValueError, match="nobody"):
-        nested_table.scan(columns=["nobody"])
+        nested_table.scan(columns=["nobody"]).to_arrow()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_filter_that_is_none_is_the_callers_mistake(
     twins: tuple[IcebergTable, StaticTable], filters: str
 ) -> None:
     with pytest.raises(ValueError, match=r"filter is no|nobody|convert") as caught:
-        twins[0].scan(filters=filters)
+        twins[0].scan(filters=filters).to_arrow()
     assert not isinstance(caught.value, ModcryptError)
     assert len(str(caught.value)) < 300
 
@@ -281,7 +281,7 @@ def test_files_of_other_partitions_are_not_opened(tmp_path: Path, case: Any) -> 
     for number in wanted:  # so that the test can fail
         (tmp_path / "data" / f"{number}.parquet").unlink()
         with pytest.raises(FileNotFoundError):
-            table.scan(filters=filters)
+            table.scan(filters=filters).to_arrow()
         break
 
 
@@ -302,7 +302,7 @@ def test_manifests_of_other_partitions_are_not_opened(tmp_path: Path) -> None:
         (tmp_path / "metadata" / f"m{number}.avro").unlink()
     assert ids(table.scan(filters="id = 1")) == [1]
     with pytest.raises(FileNotFoundError):
-        table.scan(filters="id = 2")
+        table.scan(filters="id = 2").to_arrow()
 
 
 def test_manifests_are_read_when_a_scan_needs_their_files(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_files_of_several_specs_are_pruned_each_by_its_own(tmp_path: Path) -> No
     (tmp_path / "data" / "2.parquet").unlink()
     assert ids(table.scan(filters="id = 0 and day < '2024-02-01'")) == [0]
     with pytest.raises(FileNotFoundError):
-        table.scan(filters="id = 0")
+        table.scan(filters="id = 0").to_arrow()
 
 
 def test_a_file_that_does_not_tell_its_partition_may_match(tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ def test_files_whose_statistics_rule_it_out_are_not_opened(tmp_path: Path) -> No
         assert ids(table.scan(filters=filters)) == middle
     assert table.scan(filters="name is null").num_rows == 0
     with pytest.raises(FileNotFoundError):
-        table.scan(filters="id >= 10")
+        table.scan(filters="id >= 10").to_arrow()
 
 
 def test_statistics_from_before_a_column_was_widened(tmp_path: Path) -> None:
@@ -646,7 +646,7 @@ def test_a_file_with_a_type_that_the_column_never_had_is_refused(tmp_path: Path)
     rows = pa.table([pa.array(["secret"])], schema=arrow([(1, "id", pa.string())]))
     builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows)])])
     with pytest.raises(FormatError, match="never had") as caught:
-        open_built(builder).scan()
+        open_built(builder).scan().to_arrow()
     assert "secret" not in str(caught.value)
 
 
@@ -655,7 +655,7 @@ def test_a_required_column_that_a_file_lacks_is_refused(tmp_path: Path) -> None:
     builder.document["schemas"][0]["fields"].append(field(8, "must", "int", required=True))
     builder.snapshot([builder.manifest([builder.parquet("a.parquet", orders([1]))])])
     with pytest.raises(FormatError, match="required"):
-        open_built(builder).scan()
+        open_built(builder).scan().to_arrow()
 
 
 def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path: Path) -> None:
@@ -665,7 +665,7 @@ def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path: Path) ->
     file = builder.parquet("a.parquet", rows, partition={"part": "from the path"})
     builder.snapshot([builder.manifest([file])])
     with pytest.raises(FormatError, match="name mapping"):
-        open_built(builder).scan()
+        open_built(builder).scan().to_arrow()
     builder.document["properties"]["schema.name-mapping.default"] = (
         '[{"field-id": 1, "names": ["id", "ID"]}, {"field-id": 3, "names": ["price"]}]'
     )
@@ -881,7 +881,7 @@ def test_deletes_that_spell_a_location_otherwise(builder: Builder, form: str) ->
     table = open_built(builder, location_map={"s3a://bucket/orders": builder.folder})
     assert ids(table.scan()) == [n for n in range(40) if n != 4]
     with pytest.raises(FormatError, match="outside of the table"):
-        open_built(builder).scan()
+        open_built(builder).scan().to_arrow()
 
 
 def test_all_rows_of_a_file_are_deleted(builder: Builder) -> None:
@@ -982,7 +982,7 @@ def test_types_that_are_not_read_are_named(tmp_path: Path, kind: str) -> None:
     inner = struct(field(21, "x", {"type": "list", "element-id": 22, "element": kind}))
     builder.document["schemas"][0]["fields"].append(field(20, "odd", inner))
     with pytest.raises(UnsupportedFormatError, match=kind.partition("(")[0]):
-        open_built(builder).scan(columns=["id"])
+        open_built(builder).scan(columns=["id"]).to_arrow()
 
 
 # --- many files, few in memory -------------------------------------------------------------------

@@ -53,7 +53,7 @@ def lose_newest(table: IcebergTable) -> IcebergTable:
 def test_a_key_is_found_in_an_older_version(three: IcebergTable) -> None:
     table = lose_newest(three)
     with pytest.raises(KeyNotFoundError):
-        table.scan()
+        table.scan().to_arrow()
     newest = three.metadata.snapshots[-1]
     planned = repair_table(table, dry_run=True)
     assert (planned.restored, planned.lost) == ((newest.key_id,), ())

@@ -70,7 +70,7 @@ def test_a_table_without_plaintext_manifests_stays(three: IcebergTable) -> None:
 def test_plaintext_manifests_are_encrypted(three: IcebergTable, manifests: int) -> None:
     table = rewrite_in_plaintext(three, manifests=manifests)
     with pytest.raises(PlaintextError):
-        table.scan()
+        table.scan().to_arrow()
     planned = repair_manifests(table, dry_run=True)
     assert (len(planned.manifests), planned.files, planned.replaced) == (manifests, 3, True)
     assert reopen(table).place == table.place

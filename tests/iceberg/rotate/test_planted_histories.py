@@ -284,7 +284,7 @@ def test_an_expiry_deletes_what_it_deletes_of_the_honest_twin(
     after = open_folder(folder)
     assert sorted(after.scan()["id"].to_pylist()) == [1, 2, 3, 4, 5]
     assert after.scan(after.metadata.snapshots[0].id).equals(
-        open_folder(twin).scan(after.metadata.snapshots[0].id)
+        open_folder(twin).scan(after.metadata.snapshots[0].id).to_arrow()
     )
     assert verify_table(after).ok
     assert expire_history(after, force=force).left == ()

@@ -353,6 +353,33 @@ def test_an_append_retries_after_another(rest: RestTable, monkeypatch: pytest.Mo
     assert ids(rest.load()) == [1, 2]
 
 
+def test_changes_of_rows_retry_after_another(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = rest.load().append(rows(1, 2, 3))
+    before_commits(monkeypatch, lambda: rest.load().append(rows(4, 5)))
+    table.delete("id in (2, 4)")
+    assert ids(rest.load()) == [1, 3, 5]
+    before_commits(monkeypatch, lambda: rest.load().delete("id = 1"))
+    done = rest.load().upsert(rows(1, 6), ["id"])
+    assert (done.rows_updated, done.rows_inserted, ids(done.table)) == (0, 2, [1, 3, 5, 6])
+    assert verify_table(rest.load()).ok
+
+
+def test_two_writers_begin_a_branch(rest: RestTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = rest.load().append(rows(1))
+    before_commits(monkeypatch, lambda: rest.load().append(rows(2), branch="b"))
+    table = table.append(rows(3), branch="b")
+    assert sorted(table.scan("b")["id"].to_pylist()) == [1, 2, 3]
+    before_commits(monkeypatch, lambda: rest.load().delete("id = 2", branch="b"))
+    table = table.delete("id = 3", branch="b")
+    assert table.scan("b")["id"].to_pylist() == ids(table) == [1]
+    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "mek", new_master_key_id="keyB"))
+    with pytest.raises((IntegrityError, CommitConflictError)):
+        table.append(rows(4), branch="b")
+    assert verify_table(rest.load(master_key_ids=["keyB"])).ok
+
+
 def test_a_table_that_is_dropped_during_a_commit_gets_no_files(
     rest: RestTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -643,7 +670,7 @@ def test_the_servers_read_restrictions_are_applied(
     assert ids(both) == []
     monkeypatch.setattr(rest_requests, "load", restricted({"unheard-of": True}))
     with pytest.raises(UnsupportedFormatError, match="read restrictions"):
-        rest.load().scan()
+        rest.load().scan().to_arrow()
 
 
 def test_a_store_is_opened_with_vended_settings(rest: RestTable) -> None:

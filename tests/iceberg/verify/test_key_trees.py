@@ -236,7 +236,7 @@ def test_what_is_told_as_lost_is_lost_and_nothing_else(
         for snapshot, files in snapshots.items():
             if f"snap-{snapshot}" in lost or files & lost:
                 with pytest.raises(ModcryptError):
-                    opened.scan(snapshot)
+                    opened.scan(snapshot).to_arrow()
             else:
                 assert opened.scan(snapshot).num_rows == 10 * len(files)
 

@@ -57,6 +57,10 @@ def prune_after_rotation(table: IcebergTable) -> IcebergTable:
 CHANGES: dict[str, Callable[[IcebergTable], IcebergTable]] = {
     "append": lambda table: table.append(rows(4)),
     "mek": lambda table: rotate_table(table, "mek").table,
+    "overwrite": lambda table: table.overwrite(rows(1), "id = 1"),
+    "delete": lambda table: table.append(rows(5)).delete("id = 5"),
+    "upsert": lambda table: table.upsert(rows(3, 5), ["id"]).table.delete("id = 5"),
+    "branch": lambda table: table.append(rows(5), branch="audit"),
     "kek": lambda table: rotate_table(table, "kek").table,
     "dek": lambda table: rotate_table(table, "dek").table,
     "policy": lambda table: set_policy(table, KeyPolicy(kek_lifetime_days=7)),

@@ -30,6 +30,8 @@ def ids(table: IcebergTable) -> list[int]:
 
 CHANGES: dict[str, Callable[[IcebergTable], IcebergTable]] = {
     "append": lambda table: table.append(rows(9)),
+    "overwrite": lambda table: table.overwrite(rows(1, 2, 9), "id < 100"),
+    "upsert": lambda table: table.upsert(rows(9, 10), ["id"]).table.delete("id = 10"),
     "mek": lambda table: rotate_table(table, "mek").table,
     "another mek": lambda table: rotate_table(table, "mek", new_master_key_id="keyB").table,
     "kek": lambda table: rotate_table(table, "kek").table,

@@ -1,0 +1,273 @@
+"""Choose rows of a table, and read them when they are needed, in the form of a library.
+
+Arguments and methods have the names and meanings of pyiceberg's scans.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
+
+from modcrypt.fork_safety import cached_property
+from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
+from modcrypt.iceberg.read.row_filter import match_case, parse_filter
+from modcrypt.report.fact_sheet import FactSheet
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    from duckdb import DuckDBPyConnection
+
+    from modcrypt.iceberg.format.table_metadata import Snapshot
+    from modcrypt.iceberg.tables.table import IcebergTable
+
+MAX_LIMIT = (1 << 63) - 1
+"""Largest limit of rows: Arrow counts them with 64 bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The rows and columns that a scan returns.
+
+    Attributes:
+        snapshot: Id of a snapshot, name of a branch or tag, or None for the current snapshot.
+        columns: Names of the columns; None for all.
+        row_filter: Condition on the rows.
+        limit: Maximum number of rows; None for all.
+    """
+
+    snapshot: int | str | None = None
+    columns: tuple[str, ...] | None = None
+    row_filter: BooleanExpression = AlwaysTrue()  # noqa: RUF009  # it has no state
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        limit = self.limit
+        if limit is not None and (type(limit) is not int or not 0 <= limit <= MAX_LIMIT):
+            raise ValueError("limit must be a number of rows, or None for all")
+
+
+def select_rows(
+    table: IcebergTable,
+    snapshot: int | str | None,
+    columns: Sequence[str] | None,
+    filters: Any,
+    *,
+    row_filter: Any,
+    selected_fields: Sequence[str],
+    case_sensitive: bool,
+    snapshot_id: int | None,
+    as_of: datetime.datetime | int | None,
+    limit: int | None,
+) -> Selection:
+    """Return what the arguments of `IcebergTable.scan` select; raise ValueError if they conflict.
+
+    modcrypt's own names of arguments and those of pyiceberg mean the same; each may be given once.
+    """
+    for value in (columns, selected_fields):
+        if isinstance(value, str):  # a text would be taken for a list of its letters
+            raise ValueError(f"columns must be a list of names; pass [{value!r}]")
+    fields = None if "*" in selected_fields else selected_fields
+    if as_of is not None:
+        as_of = snapshot_at(table, as_of).id
+    which = _only("snapshot, snapshot_id and as_of", snapshot, snapshot_id, as_of)
+    names = _only("columns and selected_fields", columns, fields)
+    expression = parse_filter(_only("filters and row_filter", filters, row_filter))
+    if not case_sensitive:
+        found = table.snapshot(which)
+        schema = schema_of(table.metadata, None if found is None else table.schema_id(found, which))
+        expression = match_case(expression, schema)
+        if names is not None:
+            names = [_match_name(schema, name) for name in names]
+    return Selection(
+        snapshot=which, columns=None if names is None else tuple(names), row_filter=expression,
+        limit=limit,
+    )  # fmt: skip
+
+
+def snapshot_at(table: IcebergTable, when: datetime.datetime | int) -> Snapshot:
+    """Return the snapshot that was the current one at a time; raise ValueError without one."""
+    found = table.snapshot_as_of_timestamp(to_milliseconds(when))
+    if found is None:
+        raise ValueError("the table's history has no snapshot as old as as_of")
+    return found
+
+
+def to_milliseconds(when: datetime.datetime | int) -> int:
+    """Return a time in milliseconds since 1970; raise ValueError if it has no time zone."""
+    if type(when) is int:
+        return when
+    if not isinstance(when, datetime.datetime) or when.tzinfo is None:
+        raise ValueError(
+            "as_of must be a datetime with a time zone, or milliseconds since 1970 as an int"
+        )
+    return (when - _EPOCH) // datetime.timedelta(milliseconds=1)
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def _only(names: str, *values: Any) -> Any:
+    """Return the only value that is given; raise ValueError for several."""
+    given = [value for value in values if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"pass only one of {names}")
+    return given[0] if given else None
+
+
+def _match_name(schema: Any, name: str) -> str:
+    try:
+        field = schema.find_field(name, case_sensitive=False)
+    except ValueError:
+        raise ValueError(f"the table has no column {name!r}") from None
+    return str(schema.find_column_name(field.field_id))
+
+
+class DataScan(FactSheet):
+    """Rows of a table that are read when they are needed, as `IcebergTable.scan` returns it.
+
+    The methods `to_…` read the rows. Everything else that a `pyarrow.Table` has, such as
+    `num_rows`, `schema` or `scan["id"]`, reads them once and keeps them. Libraries that take
+    Arrow streams (Polars, DuckDB, `pyarrow.table`) take a scan itself.
+    """
+
+    def __init__(self, table: IcebergTable, selection: Selection) -> None:
+        self._source, self._selection = table, selection
+        self._scan = table.make_scan(selection.snapshot, selection.columns, selection.row_filter)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what represents the scan in a terminal or notebook; it reads no rows."""
+        limit = self._selection.limit
+        return [
+            ("Metadata", self._source.metadata.name),
+            ("Columns", ", ".join(self.schema.names)),
+            ("Limit", "none" if limit is None else str(limit)),
+        ]
+
+    # --- other selections -----------------------------------------------------------------------
+
+    def use_ref(self, name: str) -> DataScan:
+        """Return a scan of a branch or tag; raise ValueError if a snapshot is already chosen."""
+        if self._selection.snapshot is not None:
+            raise ValueError("the scan already has a snapshot")
+        return self._changed(snapshot=name)
+
+    def select(self, *names: Any) -> DataScan:
+        """Return a scan of fewer columns; names are single arguments, or one list."""
+        wanted = [name for part in names for name in ([part] if isinstance(part, str) else part)]
+        known = self._selection.columns
+        unknown = [name for name in wanted if known is not None and name not in known]
+        if unknown:
+            raise ValueError(f"the scan has no columns {', '.join(map(repr, unknown))}")
+        return self._changed(columns=tuple(wanted))
+
+    def filter(self, condition: Any) -> Any:
+        """Return a scan with a further condition on rows.
+
+        Args:
+            condition: A filter as for `IcebergTable.scan`. A mask or an expression of pyarrow
+                filters rows that are read, as `pyarrow.Table.filter` does.
+        """
+        if isinstance(condition, str | BooleanExpression):
+            both = And(self._selection.row_filter, parse_filter(condition))
+            return self._changed(row_filter=both)
+        return self._table.filter(condition)
+
+    def _changed(self, **members: Any) -> DataScan:
+        return DataScan(self._source, replace(self._selection, **members))
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the rows; no file of rows is read for it."""
+        return self._scan.schema
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.schema.names)
+
+    def to_batches(self, max_chunksize: int | None = None) -> list[pa.RecordBatch]:
+        """Read all rows as record batches of at most `max_chunksize` rows."""
+        return list(self._table.to_batches(max_chunksize=max_chunksize))
+
+    def to_arrow(self) -> pa.Table:
+        """Read all rows as an Arrow table; raise as `IcebergTable.scan`."""
+        return self._table
+
+    def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
+        """Return a reader of record batches, which reads files while it is iterated."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """Read all rows as a frame of pandas; the options are those of `pyarrow.Table`."""
+        return self._table.to_pandas(**options)
+
+    def to_polars(self) -> pl.DataFrame:
+        """Read all rows as a frame of Polars."""
+        import polars as pl
+
+        frame = pl.from_arrow(self._table)
+        return frame.to_frame() if isinstance(frame, pl.Series) else frame
+
+    def to_duckdb(
+        self, table_name: str, connection: DuckDBPyConnection | None = None
+    ) -> DuckDBPyConnection:
+        """Register the rows as a table of DuckDB; return the connection, by default a new one."""
+        import duckdb
+
+        connection = connection or duckdb.connect(database=":memory:")
+        connection.register(table_name, self._table)
+        return connection
+
+    def count(self) -> int:
+        """Return the number of rows; without a condition or deletes, from the manifests alone."""
+        chosen, limit, scan = self._selection, self._selection.limit, self._scan
+        if not self._source.read_restrictions:  # which need columns that they filter by
+            scan = self._source.make_scan(chosen.snapshot, (), chosen.row_filter)
+        counted = scan.count()
+        return counted if limit is None else min(limit, counted)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        left = self._selection.limit
+        if left == 0:
+            return
+        for batch in self._scan.to_batches():
+            yield batch if left is None else batch.slice(0, left)
+            if left is not None and (left := left - batch.num_rows) <= 0:
+                return
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        return pa.Table.from_batches(self._batches(), self.schema)
+
+    # --- as a table of Arrow --------------------------------------------------------------------
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return the rows as a stream of Arrow's C interface."""
+        return self.to_arrow_batch_reader().__arrow_c_stream__(requested_schema)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"a scan has no attribute {name!r}")
+        if not hasattr(pa.Table, name):
+            raise AttributeError(f"neither a scan nor a pyarrow.Table has an attribute {name!r}")
+        return getattr(self._table, name)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._table[key]
+
+    def __eq__(self, other: object) -> bool:
+        rows = other._table if isinstance(other, DataScan) else other
+        return bool(self._table == rows) if isinstance(rows, pa.Table) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of a pyarrow.Table

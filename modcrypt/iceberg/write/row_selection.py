@@ -1,0 +1,167 @@
+"""Find the rows that a change removes, and the other rows of their files (copy-on-write)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
+
+from modcrypt.fork_safety import cached_property
+from modcrypt.iceberg.format.library_errors import as_format_errors
+from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
+from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
+from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents
+from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner, as_data_file
+from modcrypt.iceberg.read.schema_projection import Projection
+from modcrypt.iceberg.read.table_scan import TableScan
+from modcrypt.iceberg.write.manifest_writing import first_row_ids
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.format.table_metadata import Snapshot
+    from modcrypt.iceberg.read.table_walk import Walk
+
+
+@dataclass(frozen=True)
+class ListedManifest:
+    """A manifest and all of its entries, each with the id of its first row."""
+
+    manifest: ManifestFile
+    entries: Sequence[FileEntry] = field(repr=False)
+    first_ids: Sequence[int | None] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The files of a snapshot that may have rows for a filter.
+
+    Attributes:
+        files: Data files, with the deletes that apply to them.
+        manifests: The manifests that name these files, and those of delete files.
+        others: All other manifests.
+    """
+
+    files: Sequence[PlannedFile] = field(repr=False)
+    manifests: Sequence[ListedManifest] = field(repr=False)
+    others: Sequence[ManifestFile] = field(repr=False)
+
+    @classmethod
+    def find(
+        cls, walk: Walk, snapshot: Snapshot | None, row_filter: BooleanExpression
+    ) -> Candidates:
+        """Read the manifests of a snapshot that the filter does not exclude; raise as a scan."""
+        if snapshot is None:
+            return cls((), (), ())
+        planner = Planner(walk, null_with_parents(schema_of(walk.metadata)), row_filter)
+        every = walk.manifests(snapshot)
+        chosen = planner.choose_manifests(every)
+        listed = [_list_manifest(walk, manifest) for manifest in chosen]
+        data, deletes = [], []
+        for each in listed:
+            for entry, first in zip(each.entries, each.first_ids, strict=True):
+                if entry.is_live and each.manifest.content != DATA:
+                    deletes.append(entry)
+                elif entry.is_live and planner.file_may_match(entry):
+                    data.append((entry, first))
+        planned = planner.with_deletes([entry for entry, _ in data], deletes)
+        files = [
+            replace(file, first_row_id=first)
+            for file, (_, first) in zip(planned, data, strict=True)
+        ]
+        read = {manifest.location for manifest in chosen}
+        return cls(files, listed, [other for other in every if other.location not in read])
+
+
+def _list_manifest(walk: Walk, manifest: ManifestFile) -> ListedManifest:
+    entries = walk.entries(manifest)
+    return ListedManifest(manifest, entries, first_row_ids(manifest, entries))
+
+
+class Matching:
+    """The rows of files for which a filter is true, with the meaning that it has in a scan."""
+
+    def __init__(
+        self, walk: Walk, snapshot: Snapshot | None, row_filter: BooleanExpression
+    ) -> None:
+        schema = null_with_parents(schema_of(walk.metadata))
+        self._expression, self._schema = row_filter, schema
+        self._filter = RowFilter(schema, row_filter)
+        self._matching = TableScan(walk, snapshot, None, (), row_filter)
+        self._others = TableScan(walk, snapshot, None, None, row_filter, rewriting=True)
+
+    def others(self, file: PlannedFile) -> pa.Table | None:
+        """Return the rows of a file that do not match, with their lineage; None if all do not.
+
+        Columns that the filter does not need are read only if some rows match and others do not.
+        """
+        none = pa.Table.from_batches([], self._others.schema)
+        if self._matches_whole(file):
+            return none
+        with as_format_errors(file.data.location):
+            found = self._matching.count_rows(file)
+            if not found:
+                return None
+            return pa.Table.from_batches(self._others.rows(file, threads=True), none.schema)
+
+    def _matches_whole(self, file: PlannedFile) -> bool:
+        """Return whether a file needs not be opened: all its rows are known to match."""
+        if self._filter.is_all:
+            return True
+        with as_format_errors(file.data.location):
+            return self._partition_matches(file.constants) or self._statistics_match(file.data)
+
+    def _partition_matches(self, constants: Mapping[int, Any]) -> bool:
+        """Return whether the filter needs only columns that the partition has, and is true."""
+        columns = self._filter.schema
+        if not all(
+            isinstance(column.field_type, PrimitiveType) and column.field_id in constants
+            for column in columns.fields
+        ):
+            return False
+        row = pa.record_batch([pa.nulls(1)], names=["none"]).select([])
+        needed = Projection(pa.schema([]), columns, constants, "a partition").rows(row)
+        return bool(self._filter.apply(needed, needed).num_rows)
+
+    def _statistics_match(self, entry: FileEntry) -> bool:
+        """Return whether the statistics of a file prove that all its rows match.
+
+        pyiceberg takes missing numbers of nulls for none, and others disagree about the order of
+        some types, or shorten bounds: such statistics prove nothing.
+        """
+        nulls = {pair["key"]: pair["value"] for pair in entry.file.get("null_value_counts") or ()}
+        proven = all(
+            isinstance(column.field_type, _ORDERED) and nulls.get(column.field_id) == 0
+            for column in self._filter.schema.fields
+        )
+        return proven and bool(self._strict.eval(as_data_file(entry)))
+
+    @cached_property
+    def _strict(self) -> _StrictMetricsEvaluator:
+        return _StrictMetricsEvaluator(self._schema, self._expression)
+
+
+_ORDERED = (
+    IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType, DecimalType,
+)  # fmt: skip
+"""Types whose values all writers order alike, and whose bounds are values."""
+
+ALL_ROWS: BooleanExpression = AlwaysTrue()
+
+
+def is_top_level(schema: Schema, name: str) -> bool:
+    """Return whether a schema has a column of this name that is not within another one."""
+    return any(field.name == name for field in schema.fields)
