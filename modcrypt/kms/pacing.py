@@ -60,7 +60,7 @@ DOWN_FOR = 60.0
 FIRST_INTERVAL, MAX_INTERVAL = 0.02, 2.0
 """Seconds between the starts of calls to a service that throttles: at first, and at most."""
 
-SLOWER, FASTER = 2.0, 0.93
+SLOWER, FASTER = 2.0, 0.85
 """Factors of that interval after a refusal and after a success."""
 
 ADJUST_EVERY = 0.5

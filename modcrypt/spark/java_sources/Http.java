@@ -106,8 +106,9 @@ final class Http {
   }
 
   private ParquetCryptoRuntimeException unreached(Throwable error) {
-    if (error instanceof SSLException && String.valueOf(error.getMessage())
-        .indexOf("Unsupported or unrecognized SSL message") >= 0) {
+    // "Unrecognized SSL message, plaintext connection?", or "Unsupported or unrecognized ..."
+    if (error instanceof SSLException
+        && String.valueOf(error.getMessage()).indexOf("nrecognized SSL message") >= 0) {
       return new ParquetCryptoRuntimeException(
           name + " does not speak TLS: check the port and the address; for a Vault without TLS on"
               + " the loopback interface, add ?tls=off to the URI");

@@ -75,7 +75,7 @@ final class Pace {
   synchronized void grant() {
     granted++;
     downUntil = 0;
-    interval *= 0.93;
+    interval *= 0.85;
     if (interval < FIRST_INTERVAL / 2) interval = 0;
   }
 
