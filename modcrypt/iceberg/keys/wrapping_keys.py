@@ -27,7 +27,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Self
 
@@ -38,7 +38,8 @@ from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key, as_key
 from modcrypt.kms.audit import Audit, record_use
-from modcrypt.kms.client import KmsClient, rewrap, unwrap, wrap_many
+from modcrypt.kms.client import KmsClient, capabilities_of, rewrap, unwrap, wrap_many
+from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.pkmt1.strict_json import decode_base64
 from modcrypt.tracebacks import hide_frames
 
@@ -123,8 +124,12 @@ class MasterKeys:
     Keys are wrapped without AAD, because Iceberg's `KeyManagementClient` has none.
     """
 
-    def __init__(self, client: KmsClient, audit: Audit | None = None) -> None:
+    def __init__(
+        self, client: KmsClient, audit: Audit | None = None, proof: WrapProof | None = None
+    ) -> None:
         self.client, self.audit = client, audit
+        # A writer of new rows may be one that only encrypts; a rotation passes a stricter proof.
+        self.proof = proof or WrapProof(may_be_denied=True)
 
     def __repr__(self) -> str:
         return f"MasterKeys({type(self.client).__name__})"
@@ -145,20 +150,38 @@ class MasterKeys:
             return []
         ids, count = (kek_ids, 1) if kek_ids else ((None,), len(keys))
         with record_use(self.audit, "wrap", master_key_id, kek_ids=ids, count=count):
-            wrapped = wrap_many(self.client, keys, master_key_id)
-        return [wrapped_bytes(text) for text in wrapped]
+            wrapped = [wrapped_bytes(t) for t in wrap_many(self.client, keys, master_key_id)]
+        self.proof.check_keys(
+            master_key_id, keys, wrapped, lambda new: self.unwrap(new, master_key_id)
+        )
+        return wrapped
 
     def unwrap(self, wrapped: bytes, master_key_id: str, kek_id: str | None = None) -> Key:
         """Have a data key unwrapped, or a KEK; raises as `KmsClient.unwrap`."""
         with record_use(self.audit, "unwrap", master_key_id, kek_ids=[kek_id]):
             return as_key(unwrap(self.client, format_wrapped_key(wrapped), master_key_id))
 
-    def move(self, wrapped: bytes, old_id: str, new_id: str, kek_id: str | None = None) -> bytes:
-        """Wrap a key again with the newest version of its master key, or with another one."""
-        if old_id != new_id:
-            return self.wrap(self.unwrap(wrapped, old_id, kek_id), new_id, kek_id)
+    @hide_frames
+    def move(
+        self, wrapped: bytes, old_id: str, new_id: str, kek_id: str | None = None,
+        opens: Callable[[Key], object] | None = None,
+    ) -> bytes:  # fmt: skip
+        """Wrap a KEK again with the newest version of its master key, or with another one.
+
+        `opens` raises KeyMaterialError if a key opens nothing; by default, if it is not what the
+        service unwraps another time. It checks a KEK that leaves the service, and the new wraps
+        that the proof of the run requires.
+        """
+        if opens is None:
+            opens = lambda key: require_same(self.unwrap(wrapped, old_id, kek_id), key)  # noqa: E731
+        if old_id != new_id or not capabilities_of(self.client).rewrap:
+            key = self.unwrap(wrapped, old_id, kek_id)
+            opens(key)
+            return self.wrap(key, new_id, kek_id)
         with record_use(self.audit, "rewrap", old_id, kek_ids=[kek_id]):
-            return wrapped_bytes(rewrap(self.client, format_wrapped_key(wrapped), old_id))
+            new = wrapped_bytes(rewrap(self.client, format_wrapped_key(wrapped), old_id))
+        self.proof.check(old_id, new, lambda: opens(self.unwrap(new, old_id, kek_id)))
+        return new
 
     def new_kek(self, master_key_id: str, length: int, scope: str = "", **more: Any) -> OpenKey:
         """Create a KEK. Arguments and errors are those of `new_keks`."""

@@ -55,6 +55,7 @@ from modcrypt.io.threads import in_threads
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 from modcrypt.kms.client import KmsClient, capabilities_of
+from modcrypt.kms.proof import WrapProof
 from modcrypt.tracebacks import hide_frames
 
 _PATH, _LENGTH, _KEY_METADATA = 500, 501, 519
@@ -101,6 +102,7 @@ class _RotationPlan:
     stored: Mapping[str, IcebergKey]  # all KEKs of the table in the key store, by id
     sealed: tuple[EncryptedKey, ...]
     within: SealedManifests
+    proof: WrapProof
 
     @classmethod
     def of(cls, table: IcebergTable, opened: Opened | None = None) -> _RotationPlan:
@@ -113,7 +115,7 @@ class _RotationPlan:
         used = keys.keys() | {entry.encrypted_by for entry in sealed} | within.keks
         keks = {id_: kek for id_, kek in known.items() if id_ in used}
         stored = {id_: kek for id_, kek in known.items() if id_ not in keys}
-        return cls(table.place, keks, stored, sealed, within)
+        return cls(table.place, keks, stored, sealed, within, table.resolver.masters.proof)
 
     @cached_property
     def lists(self) -> dict[str, _Slot]:
@@ -138,6 +140,7 @@ class _RotationPlan:
         batch = max(1, capabilities_of(client).batch)
         wraps = [sum(slot.in_table is where for slot in self.slots) for where in (True, False)]
         calls = sum(-(-count // batch) for count in (*wraps, *singles))
+        calls += self.proof.expected_calls(sum(wraps) + sum(singles))
         return TableRotation(
             what="kek", table=table, keks=len(self.keks), new_keks=len(self.slots),
             entries=len(self.sealed) - len(self.within.lists),

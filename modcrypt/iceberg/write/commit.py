@@ -91,6 +91,7 @@ def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) ->
             sealed, as the message says.
     """
     files = files or NewFiles(table.walk.locations)
+    table.resolver.masters.proof.restart()
     try:
         new, sealing = _commit(table, make, files, Retries.of(table.metadata))
         files.finish()

@@ -11,6 +11,7 @@ from modcrypt.jobs import key_rotation
 from modcrypt.jobs.key_rotation import What, check_rotation
 from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.keys import Key
+from modcrypt.kms.proof import WrapProof
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.driver import TablePlan, check_settings, folders_of, plan_job
 from modcrypt.spark.jobs.examination import VerificationJob
@@ -47,13 +48,13 @@ def plan_rotation(
     dry_run: bool = False,
     filesystem: MakeFilesystem | None = None,
 ) -> TablePlan:
-    """Plan a rotation, and wrap a key under each new master key; as `rotate_keys`."""
+    """Plan a rotation, and prove a wrap under each new master key; as `rotate_keys`."""
     renamed = check_rotation(what, new_master_keys, double_wrapping)
 
     def check(settings: Settings, _files: Sequence[File]) -> None:
         tools, _ = settings.tools(), settings.writer_key
         for new_id in set() if dry_run else set(renamed.values()):
-            tools.wrapper.wrap([Key.generate()], new_id)
+            tools.wrapper.with_proof(WrapProof()).wrap([Key.generate()], new_id)
 
     check_settings(settings)
     folders = tuple(folder.name for folder in folders_of(where, filesystem))
