@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
     from modcrypt.iceberg.rotate.rotation_report import TableRotation
     from modcrypt.iceberg.tables.table import IcebergTable
+    from modcrypt.kms.proof import Prove
     from modcrypt.kms.settings import Settings
 
 spark_option = click.option(
@@ -46,15 +47,18 @@ _NOT_SENT = {"key_fd", "passphrase_fd", "hash_key_fd"}
 
 
 def rotate_table_on_spark(
-    master: str, table: IcebergTable, settings: Settings, what: str, new_master_key: str | None
-) -> TableRotation:
+    master: str, table: IcebergTable, settings: Settings, what: str, new_master_key: str | None,
+    prove: Prove,
+) -> TableRotation:  # fmt: skip
     """Run `iceberg rotate dek` or `kek` on the Spark at `master`; `new_master_key` is for `kek`."""
     from modcrypt.spark.jobs.iceberg_jobs import rotate_table_deks, rotate_table_keks
 
     with start_spark(master, f"iceberg rotate {what}") as spark:
         if what == "dek":
-            return rotate_table_deks(spark, table, settings)
-        return rotate_table_keks(spark, table, settings, new_master_key_id=new_master_key)
+            return rotate_table_deks(spark, table, settings, prove=prove)
+        return rotate_table_keks(
+            spark, table, settings, new_master_key_id=new_master_key, prove=prove
+        )
 
 
 # --- what they have in common --------------------------------------------------------------------

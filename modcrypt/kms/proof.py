@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from hashlib import blake2b
-from typing import Literal, NoReturn, TypeAlias
+from typing import Literal, NoReturn, TypeAlias, TypeVar
 
 from modcrypt.errors import (
     KeyAccessDeniedError,
@@ -26,6 +27,9 @@ from modcrypt.tracebacks import hide_frames
 Prove: TypeAlias = Literal["first", "all"]
 """Which new wraps are proved: the first under each master key, or every one."""
 
+Wrapped = TypeVar("Wrapped", str, bytes)
+"""A wrapped key, in files or in tables."""
+
 MAX_REMEMBERED = 100_000
 """Largest number of wraps that a run compares with each other; then it starts anew."""
 
@@ -33,7 +37,7 @@ MAX_REMEMBERED = 100_000
 def check_prove(prove: object) -> Prove:
     """Return the argument; raise ValueError unless it is "first" or "all"."""
     if prove in ("first", "all"):
-        return prove  # type: ignore[return-value]
+        return prove
     raise ValueError(f'prove must be "first" or "all", not {prove!r}')
 
 
@@ -102,8 +106,8 @@ class WrapProof:
 
     @hide_frames
     def check_keys(
-        self, master_key_id: str, keys: Iterable[KeyLike], wrapped: Iterable[str | bytes],
-        unwrap: Callable[[str | bytes], KeyLike],
+        self, master_key_id: str, keys: Iterable[KeyLike], wrapped: Iterable[Wrapped],
+        unwrap: Callable[[Wrapped], KeyLike],
     ) -> None:  # fmt: skip
         """Prove new wraps of keys that the caller has; raise as `check`.
 
@@ -111,9 +115,7 @@ class WrapProof:
         """
         for key, text in zip(keys, wrapped, strict=True):
             self._check_distinct(master_key_id, key, text)
-            self.check(
-                master_key_id, text, lambda k=key, t=text: require_same(k, unwrap(t))  # type: ignore[misc]
-            )  # fmt: skip
+            self.check(master_key_id, text, partial(_unwrap_and_compare, key, text, unwrap))
 
     @hide_frames
     def _check_distinct(self, master_key_id: str, key: KeyLike, wrapped: str | bytes) -> None:
@@ -146,6 +148,13 @@ class WrapProof:
             )
         self._proved[master_key_id] += 1
         return None
+
+
+@hide_frames
+def _unwrap_and_compare(
+    key: KeyLike, wrapped: Wrapped, unwrap: Callable[[Wrapped], KeyLike]
+) -> None:
+    require_same(key, unwrap(wrapped))
 
 
 @hide_frames

@@ -22,7 +22,7 @@ from modcrypt.cli.options.iceberg_options import (
 from modcrypt.cli.options.kms_options import refuse, required_service
 from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line
+from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line, prove_option
 from modcrypt.cli.spark import refuse_local_options, rotate_table_on_spark, spark_option
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count
@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.rotate.catalog_rotation import RotatedTable
     from modcrypt.iceberg.rotate.expiry import Expired
     from modcrypt.iceberg.rotate.rotation_report import TableRotation
+    from modcrypt.kms.proof import Prove
 
 _ROTATE_EXAMPLE = """\b
 Examples: KEKs under the newest version of their master key, or under another master key;
@@ -67,6 +68,7 @@ Examples: what would be lost; expire all but the current snapshot and one more
     metavar="ID",
     help="With mek and kek: move the table to this master key.",
 )
+@prove_option
 @dry_run_option
 @spark_option
 @table_options
@@ -78,6 +80,7 @@ def rotate(
     where: str | None,
     namespace: str | None,
     new_master_key: str | None,
+    prove: Prove,
     dry_run: bool,
     spark_master: str | None,
     as_json: bool,
@@ -107,7 +110,7 @@ def rotate(
     if spark_master is not None and what == "mek":
         raise click.UsageError("--spark needs dek or kek; mek rewrites no file")
     if where is None:
-        return _rotate_catalog(what, namespace, new_master_key, dry_run, as_json, options)
+        return _rotate_catalog(what, namespace, new_master_key, dry_run, as_json, prove, options)
     if namespace is not None:
         raise click.UsageError("--namespace rotates all its tables; leave out TABLE")
     settings = None
@@ -116,16 +119,20 @@ def rotate(
         settings = required_service(options)
     target = open_changing_table(where, options, dry_run=dry_run)
     if spark_master is not None and settings is not None and not dry_run:
-        rotation = rotate_table_on_spark(spark_master, target, settings, what, new_master_key)
+        rotation = rotate_table_on_spark(
+            spark_master, target, settings, what, new_master_key, prove
+        )
     else:
-        rotation = rotate_table(target, what, new_master_key_id=new_master_key, dry_run=dry_run)
+        rotation = rotate_table(
+            target, what, new_master_key_id=new_master_key, dry_run=dry_run, prove=prove
+        )
     _print_rotation(rotation, as_json)
     return 0
 
 
 def _rotate_catalog(
     what: str, namespace: str | None, new_master_key: str | None, dry_run: bool, as_json: bool,
-    options: dict[str, Any],
+    prove: Prove, options: dict[str, Any],
 ) -> int:  # fmt: skip
     """Rotate the master keys of all tables; return the exit code that all failures share."""
     from modcrypt.iceberg import rotate_catalog
@@ -142,7 +149,7 @@ def _rotate_catalog(
     for done in rotate_catalog(
         catalog, open_service(options), namespace=parse_identifier(namespace or ""),
         dry_run=dry_run, new_master_key_id=new_master_key, signing_key=key,
-        **opening_arguments(options),
+        prove=prove, **opening_arguments(options),
     ):  # fmt: skip
         found.append(done)
         message = use_option_names(done.message)
