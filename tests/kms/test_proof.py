@@ -62,7 +62,7 @@ def wrong_once() -> Callable[[bytes, str], bytes]:
     return lambda key, master_key_id: answers.pop() if answers else key
 
 
-WRONG = {
+WRONG: dict[str, dict[str, Any]] = {
     "another key": {"wrap": another_key}, "garbage": {"wrap": garbage},
     "another master": {"wrap": another_master}, "encrypt only": {"unwrap": refuse_b},
 }  # fmt: skip
