@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +23,7 @@ from modcrypt.kms import client as kms
 from modcrypt.kms import wrapped_key_metadata as sealed_metadata
 from modcrypt.kms.key_references import read_key, read_metadata_file
 from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
+from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.tracebacks import hide_frames
@@ -259,11 +261,13 @@ def test_no_error_around_a_key_service_carries_a_key(name: str) -> None:
     masters, arrow = MasterKeys(wrapper.client), as_pyarrow_client(wrapper.client)(None)
     generated: list[bytes] = []
     key = Key(DEK)
+    require = partial(require_same, key)
     for call in (
         lambda: wrapper.wrap([key], "kf"),
         lambda: wrapper.wrap([key, key], "kf"),
-        lambda: wrapper.rewrap("text", "kf") if name != "odd key" else wrapper.wrap([key], "kf"),
-        lambda: wrapper.move("text", "kf", "kg"),
+        lambda: wrapper.rewrap("text", "kf", "kf", require),
+        lambda: wrapper.rewrap("text", "kf", "kg", require),
+        lambda: wrapper.with_proof(WrapProof()).wrap([key], "kf"),
         lambda: wrapper.get_writing_kek("kf"),
         lambda: masters.wrap(key, "kf"),
         lambda: masters.unwrap(b"text", "kf"),
@@ -280,7 +284,7 @@ def test_no_error_around_a_key_service_carries_a_key(name: str) -> None:
 def test_a_refused_move_carries_no_key(ring: Keyring) -> None:
     wrapper = KeyWrapper(ring, cache_lifetime=600)
     (wrapped,) = wrapper.wrap([Key(DEK)], "kf")
-    check(lambda: wrapper.move(wrapped, "kf", "off"), *SECRETS)
+    check(lambda: wrapper.rewrap(wrapped, "kf", "off", print), *SECRETS)
     masters = MasterKeys(ring)
     check(lambda: masters.move(wrapped.encode(), "kf", "gone"), *SECRETS)
 
@@ -292,7 +296,7 @@ def test_an_audit_that_fails_carries_no_key(ring: Keyring) -> None:
 
     wrapper = KeyWrapper(ring, cache_lifetime=600, audit=refuse)
     (wrapped,) = wrapper.wrap([Key(DEK)], "kf")
-    check(lambda: wrapper.move(wrapped, "kf", "kg"), *SECRETS)
+    check(lambda: wrapper.rewrap(wrapped, "kf", "kg", print), *SECRETS)
 
 
 def test_an_exhausted_key_carries_nothing_that_it_was_to_seal(

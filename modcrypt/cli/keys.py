@@ -40,6 +40,7 @@ from modcrypt.cli.shared import (
     make_reference,
     print_json,
     print_line,
+    prove_option,
     read_key,
     root_option,
     skipping_record_option,
@@ -340,6 +341,7 @@ def _disabled_versions(master: MasterKey) -> list[str]:
     help="Wrap data keys under key encryption keys, or under master keys directly. Default: keep "
     "the wrapping of each key.",
 )
+@prove_option
 @skipping_record_option
 @sign_options
 @dry_run_option
@@ -355,6 +357,7 @@ def rotate(
     what: Literal["mek", "kek", "dek"],
     new_master_keys: tuple[str, ...],
     double_wrapping: bool | None,
+    prove: Literal["first", "all"],
     record: str | None,
     dry_run: bool,
     accept: tuple[str, ...],
@@ -413,7 +416,7 @@ def rotate(
             lost.extend([file.path] if file.lost_signature else [])
 
         how: dict[str, Any] = {"what": what, "new_master_keys": renamed, "dry_run": dry_run}
-        how["double_wrapping"] = double_wrapping
+        how |= {"double_wrapping": double_wrapping, "prove": prove}
         if spark_master is not None:
             _rotate_on_spark(spark_master, list(paths), settings, show, **how)
         else:
@@ -434,6 +437,7 @@ def rotate(
 
 _FILE_PARAMETERS = {
     "what", "new_master_keys", "double_wrapping", "record", "dry_run", "accept", "threads", "sign",
+    "prove",
 }  # fmt: skip
 
 

@@ -165,6 +165,13 @@ force_option = click.option("--force", is_flag=True, help="Replace DESTINATION i
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Report what would be done; change nothing."
 )
+prove_option = click.option(
+    "--prove",
+    type=click.Choice(["first", "all"]),
+    default="first",
+    help="Have the key service unwrap the first new wrap under each master key, or all, before "
+    "anything is replaced. Default: first.",
+)
 strict_option = click.option(
     "--strict", is_flag=True, help="Exit with 1 also if something was not authenticated."
 )

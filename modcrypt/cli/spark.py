@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
     from modcrypt.iceberg.rotate.rotation_report import TableRotation
     from modcrypt.iceberg.tables.table import IcebergTable
+    from modcrypt.kms.proof import Prove
     from modcrypt.kms.settings import Settings
 
 spark_option = click.option(
@@ -47,7 +48,7 @@ _NOT_SENT = {"key_fd", "passphrase_fd", "hash_key_fd"}
 
 def rotate_table_on_spark(
     master: str, table: IcebergTable, settings: Settings, what: str, new_master_key: str | None,
-    *, encrypt_plaintext: bool = False,
+    prove: Prove, *, encrypt_plaintext: bool = False,
 ) -> TableRotation:  # fmt: skip
     """Run `iceberg rotate dek` or `kek` on the Spark at `master`.
 
@@ -57,8 +58,12 @@ def rotate_table_on_spark(
 
     with start_spark(master, f"iceberg rotate {what}") as spark:
         if what == "dek":
-            return rotate_table_deks(spark, table, settings, encrypt_plaintext=encrypt_plaintext)
-        return rotate_table_keks(spark, table, settings, new_master_key_id=new_master_key)
+            return rotate_table_deks(
+                spark, table, settings, encrypt_plaintext=encrypt_plaintext, prove=prove
+            )
+        return rotate_table_keks(
+            spark, table, settings, new_master_key_id=new_master_key, prove=prove
+        )
 
 
 # --- what they have in common --------------------------------------------------------------------

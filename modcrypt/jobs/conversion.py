@@ -22,6 +22,8 @@ from modcrypt.jobs.engine import Job, Progress
 from modcrypt.jobs.failures import describe, module_fields
 from modcrypt.jobs.leaks.checksums import remove_stale_checksum
 from modcrypt.jobs.listing import File, Folder
+from modcrypt.kms.keyed_encryption import KeyedEncryption
+from modcrypt.kms.proof import Prove, WrapProof
 from modcrypt.parquet.crypto.properties import (
     Encryption,
     FileDecryptionProperties,
@@ -118,7 +120,12 @@ class Conversion:
     record: Record | None = None  # record that caches which files are up to date
     # Function called with the bytes done of a file, in the thread that converts it.
     progress: Progress | None = None
+    prove: Prove = "first"  # which new wraps are proved before a file is replaced
+    _proof: WrapProof = field(init=False, repr=False)
     _made_folders: set[str] = field(default_factory=set, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_proof", WrapProof(self.prove))
 
     def run(self, file: File) -> ConvertedFile:
         """Return the result of a file, also of one that failed, with the duration of the work."""
@@ -333,6 +340,9 @@ class Conversion:
     @property
     def _encryption(self) -> Encryption:
         assert self.encryption is not None  # the verb needs it
+        replaces = self.destination is None or self.overwrite
+        if replaces and isinstance(self.encryption, KeyedEncryption):
+            return self.encryption.with_proof(self._proof)
         return self.encryption
 
     @property

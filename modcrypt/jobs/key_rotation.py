@@ -35,16 +35,20 @@ from modcrypt.jobs.data_key_rotation import replace_data_keys
 from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
 from modcrypt.jobs.run_record import Record, list_files_except, rotation_fields, run_recorded
+from modcrypt.keys import Key
 from modcrypt.kms import client as kms
 from modcrypt.kms.audit import record_key
 from modcrypt.kms.file_keys import expect_also
 from modcrypt.kms.key_tools import KeyTools, check_tools
+from modcrypt.kms.proof import Prove, WrapProof
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.kms.wrapped_key_metadata import (
     encode_wrapped_metadata,
     holds_encrypted_metadata,
     parse_wrapped_metadata,
 )
+from modcrypt.kms.wrapping import require_opens
+from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import (
     list_key_metadata,
     new_tail,
@@ -73,6 +77,7 @@ from modcrypt.pkmt1.material import (
     decode_material,
     decode_metadata,
 )
+from modcrypt.tracebacks import hide_frames
 
 What: TypeAlias = Literal["mek", "kek", "dek"]
 
@@ -114,6 +119,7 @@ def rotate_keys(
     threads: int | None = None,
     progress: Callable[[RotatedFile, int], object] | None = None,
     signing_key: SigningKey | None = None,
+    prove: Prove = "first",
 ) -> list[RotatedFile]:
     """Rewrap the keys of a file or of all files in folders, or re-encrypt the files with new keys.
 
@@ -148,6 +154,8 @@ def rotate_keys(
         signing_key: Key that signed the files, which signs those again whose signature would else
             be dropped: `"mek"` and `"kek"` keep it if the file has no column keys and its footer
             is encrypted. A file that this key did not sign fails.
+        prove: Which new wraps the key service must unwrap again before a file is replaced: the
+            `"first"` under each master key, or `"all"`.
 
     Returns:
         The result of each file, in the order of their paths.
@@ -163,7 +171,9 @@ def rotate_keys(
         decryption = as_decryption(decryption)
     places = list_files_except(record, where, filesystem)
     tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
-    rotation = _Rotation(tools, what, renamed, decryption, dry_run, signing_key, double_wrapping)
+    rotation = _Rotation(
+        tools, what, renamed, decryption, dry_run, signing_key, double_wrapping, prove
+    )
     ledger = None
     if record is not None:
         run = rotation_fields(what, rotation.new_master_keys, double_wrapping)
@@ -200,9 +210,11 @@ class _Rotation:
         dry_run: bool,
         signing_key: SigningKey | None,
         double_wrapping: bool | None,
+        prove: Prove,
     ) -> None:
         self.what, self.new_master_keys = what, new_master_keys
-        self._wrapper, self._dry_run = tools.wrapper, dry_run
+        self.proof = WrapProof(prove)
+        self._wrapper, self._dry_run = tools.wrapper.with_proof(self.proof), dry_run
         self._signing_key, self._double_wrapping = signing_key, double_wrapping
         self._lost: set[str] = set()  # paths of files whose signature was dropped
         if decryption is None:
@@ -218,6 +230,8 @@ class _Rotation:
         self._answers: dict[tuple[str, str], str | KeyRetrievalError] = {}
         self._current: dict[tuple[str, str], bool | None] = {}
         self._locks: dict[tuple[str, str], threading.Lock] = {}
+        # Data keys by master key id and wrapped key, until they have opened their file.
+        self._deks: dict[tuple[str, str], Key] = {}
         self._guard = fork_safe(threading.Lock())
 
     def run(self, place: Place) -> tuple[RotatedFile, dict[str, Any] | None]:
@@ -285,6 +299,8 @@ class _Rotation:
                 return None
             new.clear()
             new.update((name, self._rotate_text(place, name, old[name], under)) for name in old)
+            with open_source_at(place) as source:
+                self._check_deks(source, lambda metadata: _find_in_store(old, metadata))
             settled = settle_keys(new, footer.write)
             return None if settled == old else settled
 
@@ -345,6 +361,7 @@ class _Rotation:
         refuse_lost_signature(self._decryption, place.path, lost=lost)
         if tail is None:
             return len(changed)
+        self._check_deks(source, lambda metadata: self._decode_internal(place, metadata))
         replace_file(place, source, tail.data, keep=tail.start)
         self._lost.update({place.path} if tail.lost_signature else ())
         for column, material in rewrapped:
@@ -439,6 +456,8 @@ class _Rotation:
     def _change_wrapping(self, material: KeyMaterial, new_id: str) -> KeyMaterial:
         """Wrap a data key under a KEK instead of the master key, or the reverse."""
         wrapper, dek = self._wrapper, self._wrapper.unwrap(material)
+        if not material.double_wrapping:
+            self._deks[material.master_key_id, material.wrapped_dek] = dek
         if material.double_wrapping:
             (wrapped,) = wrapper.wrap([dek], new_id)
             kek_id = wrapped_kek = None
@@ -471,10 +490,43 @@ class _Rotation:
     def _request_rewrap(self, material: KeyMaterial, new_id: str) -> str:
         if self._is_current(material):
             return material.master_wrapped
-        wrapper = self._wrapper
-        if new_id == material.master_key_id:
-            return wrapper.rewrap(material.master_wrapped, new_id)
-        return wrapper.move(material.master_wrapped, material.master_key_id, new_id)
+        return self._wrapper.rewrap(
+            material.master_wrapped, material.master_key_id, new_id,
+            lambda key: self._check_opens(material, key),
+        )  # fmt: skip
+
+    @hide_frames
+    def _check_opens(self, material: KeyMaterial, key: Key) -> None:
+        """Check that a KEK opens a data key; remember a data key, which has to open the file."""
+        if material.double_wrapping:
+            require_opens(material, key)
+        else:
+            self._deks[material.master_key_id, material.wrapped_dek] = key
+
+    @hide_frames
+    def _check_deks(self, source: Source, decode: Callable[[bytes], KeyMaterial]) -> None:
+        """Check that the unwrapped data keys open the footer, and the metadata of their columns."""
+        footer, deks = list_key_metadata(source)[0][0], dict[bytes, Key]()
+
+        def find(metadata: bytes, column: str | None = None) -> Key | None:
+            material = decode(metadata)
+            key = self._deks.pop((material.master_key_id, material.wrapped_dek), None)
+            if key is None and metadata == footer.metadata and metadata not in deks:
+                key = self._wrapper.unwrap(material)
+            return deks.setdefault(metadata, key) if key is not None else deks.get(metadata)
+
+        if self._deks:
+            properties = replace(
+                self._decryption, key_retriever=find, on_missing_key="null", signed_by=(),
+                require_encrypted=False, algorithms=ALGORITHMS,
+            )  # fmt: skip
+            OpenFile(source, properties).select()
+
+
+def _find_in_store(store: Mapping[str, str], metadata: bytes) -> KeyMaterial:
+    reference = decode_metadata(metadata)
+    assert isinstance(reference, KeyReference)  # as the footer's is
+    return find_material(dict(store), reference)
 
 
 def _encode_and_check(material: KeyMaterial) -> str:

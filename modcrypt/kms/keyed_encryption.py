@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from modcrypt.errors import ModcryptError
@@ -15,6 +15,7 @@ from modcrypt.kms.audit import Audit, AuditEvent, record_key
 from modcrypt.kms.external_keys import ExternalKeys
 from modcrypt.kms.file_keys import KmsKeyRetriever
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.proof import WrapProof
 from modcrypt.kms.recipients.file_recipients import FileRecipients
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
@@ -37,6 +38,11 @@ class KeyedEncryption:
     def __post_init__(self) -> None:
         if self.recipients and not self.policy.internal_key_material:
             raise ValueError("recipients need internal_key_material; change the policy")
+
+    def with_proof(self, proof: WrapProof) -> KeyedEncryption:
+        """Return the encryption for a run that replaces files, whose wraps are proved."""
+        wrapper = self.retriever.wrapper.with_proof(proof)
+        return replace(self, retriever=replace(self.retriever, wrapper=wrapper))
 
     @cached_property
     def column_keys(self) -> Mapping[str, str]:

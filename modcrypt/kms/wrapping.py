@@ -37,6 +37,7 @@ from modcrypt.kms import client as kms
 from modcrypt.kms.audit import Audit, record_use
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_cache import KeyCache
+from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.pkmt1.material import KEK_ID_SIZE, KeyMaterial
 from modcrypt.tracebacks import hide_frames
 
@@ -85,6 +86,10 @@ class Kek:
             self.heads[is_footer_key, internal] = head
         return f'{head}"{self.wrap(dek)}"}}'  # base64 needs no escapes
 
+    def with_key(self, key: Key) -> Kek:
+        """Return the KEK with the key that the key service unwrapped."""
+        return Kek(self.master_key_id, self.id, self.wrapped, GcmCipher(key), len(key))
+
     def unwrap(self, wrapped: str) -> Key:
         """Unwrap a data key; raise KeyMaterialError if it does not unwrap."""
         try:
@@ -100,6 +105,18 @@ class Kek:
                 f"the data key does not unwrap under its KEK (master key {self.master_key_id}): "
                 "altered bytes, or the KEK of another file"
             ) from None
+
+
+def require_opens(material: KeyMaterial, key: Key) -> None:
+    """Raise KeyMaterialError unless a KEK decrypts what it encrypts in double wrapping."""
+    assert material.kek_id is not None
+    try:
+        GcmCipher(key).open_block(base64.b64decode(material.wrapped_dek), material.kek_id)
+    except TagError:
+        raise KeyMaterialError(
+            f"what the key service unwraps under master key {material.master_key_id} does not open "
+            "the keys under it; nothing was replaced"
+        ) from None
 
 
 class Refusals:
@@ -156,7 +173,8 @@ class Refusals:
 class KeyWrapper:
     """A tool that wraps and unwraps data keys with one key service, from any thread.
 
-    The service binds every wrapped key to `aad`, if it supports AAD.
+    The service binds every wrapped key to `aad`, if it supports AAD. A `proof` is that of a run
+    which replaces keys or files: wraps are only returned once it holds.
     """
 
     def __init__(
@@ -169,6 +187,7 @@ class KeyWrapper:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.client, self.aad, self.audit = client, aad, audit
+        self.proof: WrapProof | None = None
         self._writing = KeyCache[Kek](cache_lifetime, clock)  # by master key id and length
         self._reading = KeyCache[Kek](cache_lifetime, clock)  # by what names the KEK in a file
         _wrappers.add(self)
@@ -180,6 +199,12 @@ class KeyWrapper:
         # Properties that KeyTools create contain it, so the message names what their user knows.
         raise TypeError("KeyTools can't be pickled; create them in each process, or pass Settings")
 
+    def with_proof(self, proof: WrapProof) -> KeyWrapper:
+        """Return a wrapper for one run, with the same caches, whose wraps are proved."""
+        other = KeyWrapper(self.client, cache_lifetime=0, aad=self.aad, audit=self.audit)
+        other.proof, other._writing, other._reading = proof, self._writing, self._reading
+        return other
+
     # --- writing ---------------------------------------------------------------------------------
 
     def wrap(self, deks: Sequence[Key], master_key_id: str) -> list[str]:
@@ -187,13 +212,31 @@ class KeyWrapper:
         wrapped: list[str] = self._call(
             "wrap", master_key_id, kms.wrap_many, deks, master_key_id, count=len(deks)
         )
+        self._prove(deks, wrapped, master_key_id)
         return wrapped
 
     def get_writing_kek(self, master_key_id: str, length: int = 16) -> Kek:
         """Return the KEK of `length` bytes that currently wraps data keys; create it if needed."""
-        return self._writing.get(
+        kek = self._writing.get(
             (master_key_id, length), lambda: self._new_kek(master_key_id, length)
         )
+        if self.proof is not None:
+            self.proof.check(master_key_id, kek.wrapped, lambda: self._require_open(kek))
+        return kek
+
+    @hide_frames
+    def _prove(self, keys: Sequence[Key], wrapped: Sequence[str], master_key_id: str) -> None:
+        """Have the service unwrap new wraps, as the proof of the run requires."""
+        if self.proof is not None:
+            self.proof.check_keys(
+                master_key_id, keys, wrapped, lambda text: self._unwrap_key(text, master_key_id)
+            )
+
+    @hide_frames
+    def _require_open(self, kek: Kek) -> None:
+        """Raise unless what the service unwraps opens a key under the KEK; no cache is asked."""
+        key, sample = self._unwrap_key(kek.wrapped, kek.master_key_id, kek.id), Key.generate()
+        require_same(sample, kek.with_key(key).unwrap(kek.wrap(sample)))
 
     def forget(self) -> None:
         """Drop all cached KEKs, so the service decides again after a rotation or revocation."""
@@ -227,15 +270,22 @@ class KeyWrapper:
 
     # --- the service -----------------------------------------------------------------------------
 
-    def rewrap(self, wrapped: str, master_key_id: str) -> str:
-        """Wrap a key under the newest version of its master key; raise as `unwrap`."""
-        answer: str = self._call("rewrap", master_key_id, kms.rewrap, wrapped, master_key_id)
-        return answer
+    @hide_frames
+    def rewrap(self, wrapped: str, old_id: str, new_id: str, opens: Callable[[Key], object]) -> str:
+        """Wrap a key under its master key's newest version, or another; raise as `unwrap`.
 
-    def move(self, wrapped: str, old_id: str, new_id: str) -> str:
-        """Wrap a key under another master key; raise as `unwrap`."""
+        `opens` raises KeyMaterialError if a key opens nothing. It checks each key that leaves the
+        service, and the new wraps that the proof of the run requires.
+        """
+        if new_id == old_id and kms.capabilities_of(self.client).rewrap:
+            answer: str = self._call("rewrap", old_id, kms.rewrap, wrapped, old_id)
+            if self.proof is not None:
+                self.proof.check(old_id, answer, lambda: opens(self._unwrap_key(answer, old_id)))
+            return answer
         key = self._unwrap_key(wrapped, old_id)
-        answer: str = self._call("wrap", new_id, kms.wrap, key, new_id)
+        opens(key)
+        answer = self._call("wrap", new_id, kms.wrap, key, new_id)
+        self._prove([key], [answer], new_id)
         return answer
 
     def _unwrap_key(self, wrapped: str, master_key_id: str, kek_id: bytes | None = None) -> Key:

@@ -24,7 +24,7 @@ from modcrypt.cli.options.iceberg_options import (
 from modcrypt.cli.options.kms_options import refuse, required_service
 from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line
+from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line, prove_option
 from modcrypt.cli.spark import refuse_local_options, rotate_table_on_spark, spark_option
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.rotate.catalog_rotation import RotatedTable
     from modcrypt.iceberg.rotate.expiry import Expired
     from modcrypt.iceberg.rotate.rotation_report import TableRotation
+    from modcrypt.kms.proof import Prove
 
 _ROTATE_EXAMPLE = """\b
 Examples: KEKs under the newest version of their master key, or under another master key;
@@ -76,6 +77,7 @@ snapshots of a week, and the last 9
     is_flag=True,
     help="With dek: also encrypt files in plaintext, whose contents nothing authenticates.",
 )
+@prove_option
 @dry_run_option
 @spark_option
 @table_options
@@ -88,6 +90,7 @@ def rotate(
     namespace: str | None,
     new_master_key: str | None,
     encrypt_plaintext: bool,
+    prove: Prove,
     dry_run: bool,
     spark_master: str | None,
     as_json: bool,
@@ -119,7 +122,7 @@ def rotate(
     if spark_master is not None and what == "mek":
         raise click.UsageError("--spark needs dek or kek; mek rewrites no file")
     if where is None:
-        return _rotate_catalog(what, namespace, new_master_key, dry_run, as_json, options)
+        return _rotate_catalog(what, namespace, new_master_key, dry_run, as_json, prove, options)
     if namespace is not None:
         raise click.UsageError("--namespace rotates all its tables; leave out TABLE")
     settings = None
@@ -129,13 +132,13 @@ def rotate(
     target = open_changing_table(where, options, dry_run=dry_run)
     if spark_master is not None and settings is not None and not dry_run:
         rotation = rotate_table_on_spark(
-            spark_master, target, settings, what, new_master_key,
+            spark_master, target, settings, what, new_master_key, prove,
             encrypt_plaintext=encrypt_plaintext,
         )  # fmt: skip
     else:
         rotation = rotate_table(
             target, what, new_master_key_id=new_master_key, dry_run=dry_run,
-            encrypt_plaintext=encrypt_plaintext,
+            encrypt_plaintext=encrypt_plaintext, prove=prove,
         )  # fmt: skip
     _print_rotation(rotation, as_json)
     return 0
@@ -143,7 +146,7 @@ def rotate(
 
 def _rotate_catalog(
     what: str, namespace: str | None, new_master_key: str | None, dry_run: bool, as_json: bool,
-    options: dict[str, Any],
+    prove: Prove, options: dict[str, Any],
 ) -> int:  # fmt: skip
     """Rotate the master keys of all tables; return the exit code that all failures share."""
     from modcrypt.iceberg import rotate_catalog
@@ -160,7 +163,7 @@ def _rotate_catalog(
     for done in rotate_catalog(
         catalog, open_service(options), namespace=parse_identifier(namespace or ""),
         dry_run=dry_run, new_master_key_id=new_master_key, signing_key=key,
-        **opening_arguments(options),
+        prove=prove, **opening_arguments(options),
     ):  # fmt: skip
         found.append(done)
         message = use_option_names(done.message)

@@ -42,6 +42,7 @@ from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.audit import Audit
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_cache import KeyCache
+from modcrypt.kms.proof import WrapProof
 from modcrypt.tracebacks import hide_frames
 
 CACHE_SECONDS = 3600.0
@@ -77,8 +78,9 @@ class KeyResolver:
         *,
         master_key_ids: Collection[str] | None = None,
         audit: Audit | None = None,
+        proof: WrapProof | None = None,
     ) -> None:
-        self.masters = MasterKeys(kms, audit)
+        self.masters = MasterKeys(kms, audit, proof)
         self.store = store
         # A set: in a string, passed by mistake, `in` would match every substring.
         self.master_key_ids = None if master_key_ids is None else frozenset(master_key_ids)

@@ -28,7 +28,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Self
 
@@ -55,6 +55,7 @@ from modcrypt.kms.client import (
     unwrap_many,
     wrap_many,
 )
+from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.pkmt1.strict_json import decode_base64
 from modcrypt.tracebacks import hide_frames
 
@@ -142,8 +143,12 @@ class MasterKeys:
     Keys are wrapped without AAD, because Iceberg's `KeyManagementClient` has none.
     """
 
-    def __init__(self, client: KmsClient, audit: Audit | None = None) -> None:
+    def __init__(
+        self, client: KmsClient, audit: Audit | None = None, proof: WrapProof | None = None
+    ) -> None:
         self.client, self.audit = client, audit
+        # A writer of new rows may be one that only encrypts; a rotation passes a stricter proof.
+        self.proof = proof or WrapProof(may_be_denied=True)
         # Keys that were unwrapped together, and the times until which they may be taken.
         self._ahead: dict[tuple[str, bytes], tuple[Key, float]] = {}
         # Results of `fetch_moves`, by master key and by the key or the old wrapped key.
@@ -172,14 +177,21 @@ class MasterKeys:
             return ready
         ids, count = (kek_ids, 1) if kek_ids else ((None,), len(keys))
         with record_use(self.audit, "wrap", master_key_id, kek_ids=ids, count=count):
-            wrapped = wrap_many(self.client, keys, master_key_id)
-        return [wrapped_bytes(text) for text in wrapped]
+            wrapped = [wrapped_bytes(t) for t in wrap_many(self.client, keys, master_key_id)]
+        self.proof.check_keys(
+            master_key_id, keys, wrapped, lambda new: self._request(new, master_key_id)
+        )
+        return wrapped
 
     def unwrap(self, wrapped: bytes, master_key_id: str, kek_id: str | None = None) -> Key:
         """Have a data key unwrapped, or a KEK; raises as `KmsClient.unwrap`."""
         key, until = self._ahead.pop((master_key_id, wrapped), (None, 0.0))
         if key is not None and time.monotonic() < until:
             return key
+        return self._request(wrapped, master_key_id, kek_id)
+
+    def _request(self, wrapped: bytes, master_key_id: str, kek_id: str | None = None) -> Key:
+        """Have the key service unwrap a key, whatever `fetch` has got before."""
         with record_use(self.audit, "unwrap", master_key_id, kek_ids=[kek_id]):
             return as_key(unwrap(self.client, format_wrapped_key(wrapped), master_key_id))
 
@@ -248,14 +260,30 @@ class MasterKeys:
             if isinstance(text, str):
                 self._rewrapped_ahead[master_key_id, data] = wrapped_bytes(text)
 
-    def move(self, wrapped: bytes, old_id: str, new_id: str, kek_id: str | None = None) -> bytes:
-        """Wrap a key again with the newest version of its master key, or with another one."""
-        if old_id != new_id:
-            return self.wrap(self.unwrap(wrapped, old_id, kek_id), new_id, kek_id)
-        if (ready := self._rewrapped_ahead.pop((old_id, wrapped), None)) is not None:
-            return ready
-        with record_use(self.audit, "rewrap", old_id, kek_ids=[kek_id]):
-            return wrapped_bytes(rewrap(self.client, format_wrapped_key(wrapped), old_id))
+    @hide_frames
+    def move(
+        self, wrapped: bytes, old_id: str, new_id: str, kek_id: str | None = None,
+        opens: Callable[[Key], object] | None = None,
+    ) -> bytes:  # fmt: skip
+        """Wrap a KEK again with the newest version of its master key, or with another one.
+
+        `opens` raises KeyMaterialError if a key opens nothing; by default, if it is not what the
+        service unwraps another time. It checks a KEK that leaves the service, and the new wraps
+        that the proof of the run requires.
+        """
+        if opens is None:
+            opens = lambda key: require_same(self._request(wrapped, old_id, kek_id), key)  # noqa: E731
+        if old_id != new_id or not capabilities_of(self.client).rewrap:
+            key = self.unwrap(wrapped, old_id, kek_id)
+            opens(key)
+            return self.wrap(key, new_id, kek_id)
+        new = self._rewrapped_ahead.pop((old_id, wrapped), None)
+        if new is None:
+            with record_use(self.audit, "rewrap", old_id, kek_ids=[kek_id]):
+                new = wrapped_bytes(rewrap(self.client, format_wrapped_key(wrapped), old_id))
+        again = new
+        self.proof.check(old_id, again, lambda: opens(self._request(again, old_id, kek_id)))
+        return again
 
     def new_kek(self, master_key_id: str, length: int, scope: str = "", **more: Any) -> OpenKey:
         """Create a KEK. Arguments and errors are those of `new_keks`."""

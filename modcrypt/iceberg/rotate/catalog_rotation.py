@@ -13,6 +13,7 @@ from modcrypt.iceberg.tables.catalogs import format_identifier, list_tables, loa
 from modcrypt.iceberg.verify.key_checks import master_key_version
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.kms.client import KmsClient, is_current
+from modcrypt.kms.proof import Prove
 from modcrypt.report.json_fields import JsonFields
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def rotate_catalog(
     namespace: str | tuple[str, ...] = (),
     new_master_key_id: str | None = None,
     dry_run: bool = False,
+    prove: Prove = "first",
     **options: Any,
 ) -> Iterator[RotatedTable]:
     """Rotate the master key (MEK) of each table of a catalog; yield each result.
@@ -68,6 +70,7 @@ def rotate_catalog(
         namespace: Namespace whose tables are rotated, with those in it; by default all.
         new_master_key_id: Id of the new master key; by default each table's own.
         dry_run: Whether to change nothing.
+        prove: Which new wraps of each table are proved, as in `rotate_table`.
         options: Other options of `load_table`, for each table.
 
     Raises:
@@ -87,7 +90,7 @@ def rotate_catalog(
             if table is None:
                 yield RotatedTable(table=name, result="plaintext")
             else:
-                yield _rotate(name, table, new_master_key_id, dry_run)
+                yield _rotate(name, table, new_master_key_id, dry_run, prove)
         except Exception as error:
             word, message = describe_failure(error)
             yield RotatedTable(table=name, result=word, message=message)
@@ -113,11 +116,13 @@ def _load(
 
 
 def _rotate(
-    name: str, table: IcebergTable, new_master_key_id: str | None, dry_run: bool
+    name: str, table: IcebergTable, new_master_key_id: str | None, dry_run: bool, prove: Prove
 ) -> RotatedTable:
     if _is_done(table, new_master_key_id):
         return _describe(name, "current", table, 0)
-    done = rotate_table(table, "mek", new_master_key_id=new_master_key_id, dry_run=dry_run)
+    done = rotate_table(
+        table, "mek", new_master_key_id=new_master_key_id, dry_run=dry_run, prove=prove
+    )
     return _describe(name, "rotated", done.table, done.keks)
 
 

@@ -113,9 +113,10 @@ class _Files(Contents):
         by = sealing_keys(self.live.values())
         opened = sum(single for _, single in by) + len({id_ for id_, single in by if not single})
         policy = KeyPolicy.of(table.metadata)
-        if policy.wrapping == "double":
-            return 1 + opened
-        return 1 + opened + 1 + (len(self.live_entries) if policy.kek_per == "files" else 0)
+        wraps = 1
+        if policy.wrapping != "double":
+            wraps += 1 + (len(self.live_entries) if policy.kek_per == "files" else 0)
+        return wraps + opened + table.resolver.masters.proof.expected_calls(wraps)
 
     def report(self, table: IcebergTable, *, replaced: bool) -> TableRotation:
         """Return what is rotated, and what stays under the old keys.

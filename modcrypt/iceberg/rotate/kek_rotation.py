@@ -55,6 +55,7 @@ from modcrypt.io.threads import in_threads
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 from modcrypt.kms.client import KmsClient, can_unwrap_many, capabilities_of
+from modcrypt.kms.proof import WrapProof
 from modcrypt.tracebacks import hide_frames
 
 KEYS_TOGETHER = 200
@@ -104,6 +105,7 @@ class _RotationPlan:
     stored: Mapping[str, IcebergKey]  # all KEKs of the table in the key store, by id
     sealed: tuple[EncryptedKey, ...]
     within: SealedManifests
+    proof: WrapProof
 
     @classmethod
     def of(cls, table: IcebergTable, opened: Opened | None = None) -> _RotationPlan:
@@ -116,7 +118,7 @@ class _RotationPlan:
         used = keys.keys() | {entry.encrypted_by for entry in sealed} | within.keks
         keks = {id_: kek for id_, kek in known.items() if id_ in used}
         stored = {id_: kek for id_, kek in known.items() if id_ not in keys}
-        return cls(table.place, keks, stored, sealed, within)
+        return cls(table.place, keks, stored, sealed, within, table.resolver.masters.proof)
 
     @cached_property
     def lists(self) -> dict[str, _Slot]:
@@ -147,6 +149,7 @@ class _RotationPlan:
                 sum(-(-n // batch) for n in (*wraps, sum(singles))),
                 -(-unwraps // batch),
             )
+        calls += self.proof.expected_calls(sum(wraps) + sum(singles))
         return TableRotation(
             what="kek", table=table, keks=len(self.keks), new_keks=len(self.slots),
             entries=len(self.sealed) - len(self.within.lists),

@@ -11,11 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modcrypt.errors import KeyMaterialError, KeyNotFoundError, ModcryptError
+from modcrypt.errors import (
+    KeyAccessDeniedError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    ModcryptError,
+    list_names,
+)
 from modcrypt.iceberg.format.table_metadata import STATISTICS, EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
@@ -57,7 +63,7 @@ class Repaired:
 def repair_table(
     table: IcebergTable, *, drop_lost: bool = False, dry_run: bool = False
 ) -> Repaired:
-    """Restore lost keys from older metadata.json files of the table.
+    """Restore keys that are lost, or open nothing, from older metadata.json files of the table.
 
     Args:
         table: Any version of the table; the current version is repaired.
@@ -90,11 +96,18 @@ def repair_table(
 def _plan(table: IcebergTable, drop_lost: bool) -> tuple[Repaired, TableMetadata | None]:
     """Return what can be done, and the metadata with it; None if nothing changes."""
     metadata = table.metadata
-    if not lost_keys(table):
+    wrong, refused = _find_wrong_keks(table)
+    missing = {*lost_keys(table), *wrong, *refused}
+    if not missing:
         return Repaired(table=table), None
+    table = _without(table, missing)
     restored = _find_lost(table)
-    new = metadata.with_keys([*metadata.keys.values(), *restored]) if restored else metadata
-    lost = _lost_snapshots(table.with_metadata(new))
+    new = metadata
+    if restored:
+        # A KEK that opens nothing stays if no other was found: nothing else is known of it.
+        new = metadata.with_keys({**metadata.keys, **{k.id: k for k in restored}}.values())
+    found = {entry.id for entry in restored}
+    lost = _lost_snapshots(_without(table.with_metadata(new), missing - found))
     newest = _newest(metadata, [each for each in metadata.snapshots if each not in lost])
     result = Repaired(
         table=table,
@@ -104,6 +117,11 @@ def _plan(table: IcebergTable, drop_lost: bool) -> tuple[Repaired, TableMetadata
         newest_intact=None if newest is None else newest.id,
     )
     if result.dropped:
+        if refused - found:
+            raise KeyAccessDeniedError(
+                f"{metadata.name}: the key service refuses keys of the table that others may be "
+                f"granted ({list_names(sorted(refused - found))}); nothing was dropped"
+            )
         if newest is None:
             raise KeyNotFoundError(f"{metadata.name}: no snapshot of the table has all its keys")
         new = _drop(new, {snapshot.id for snapshot in lost}, newest)
@@ -138,6 +156,39 @@ def _lost_snapshots(table: IcebergTable) -> list[Snapshot]:
     ]
 
 
+def _find_wrong_keks(table: IcebergTable) -> tuple[set[str], set[str]]:
+    """Return the ids of KEKs that do not open, and of those that this caller is refused.
+
+    The key service may have wrapped another key, so each KEK has to decrypt an entry.
+    """
+    metadata, resolver = table.metadata, table.resolver
+    wrong, refused, seen = set[str](), set[str](), set[str]()
+    for entry in metadata.keys.values():
+        id_ = entry.encrypted_by
+        if entry.is_single or id_ not in metadata.keys or id_ in seen:
+            continue
+        seen.add(id_)
+        into = refused  # also if it is under an unexpected master key
+        try:
+            kek = resolver.find(id_, metadata)
+            into = wrong
+            resolver.open_key(kek).open(entry.encrypted)
+        except KeyMaterialError:
+            into.add(id_)
+        except (KeyAccessDeniedError, KeyNotFoundError):
+            refused.add(id_)
+    return wrong, refused
+
+
+def _without(table: IcebergTable, ids: Collection[str]) -> IcebergTable:
+    """Return the table as if it did not have some keys."""
+    metadata = table.metadata
+    keys = [entry for id_, entry in metadata.keys.items() if id_ not in ids]
+    return (
+        table if len(keys) == len(metadata.keys) else table.with_metadata(metadata.with_keys(keys))
+    )
+
+
 # --- finding keys --------------------------------------------------------------------------------
 
 
@@ -155,14 +206,17 @@ def _find_lost(table: IcebergTable) -> list[EncryptedKey]:
     now = table
     for older in _older_versions(table):
         for snapshot in _lost_snapshots(now):
-            try:
-                found |= _entries_for(now, snapshot, older)
-            except _DoubtfulKeyError as error:
-                doubtful = error
-            except (ModcryptError, OSError):
-                continue
-        keys = [*table.metadata.keys.values(), *found.values()]
-        now = table.with_metadata(table.metadata.with_keys(keys))
+            # Second, without the table's entry, which may be under a KEK that opens nothing.
+            for trial in (now, _without(now, {snapshot.key_id or ""})):
+                try:
+                    found |= _entries_for(trial, snapshot, older)
+                    break
+                except _DoubtfulKeyError as error:
+                    doubtful = error
+                except (ModcryptError, OSError):
+                    continue
+        keys = {**table.metadata.keys, **found}
+        now = table.with_metadata(table.metadata.with_keys(keys.values()))
         if not _lost_snapshots(now):
             return list(found.values())
     if doubtful is not None:

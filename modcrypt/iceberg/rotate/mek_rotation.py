@@ -12,12 +12,14 @@ table stays readable, and a reader of the table under the new master key does no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
 
 from modcrypt.errors import KeyRetrievalError, ModcryptError
-from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, TableMetadata
-from modcrypt.iceberg.keys.key_resolver import KeyResolver
+from modcrypt.iceberg.format.table_metadata import KEY_ID, TableMetadata
+from modcrypt.iceberg.keys.key_resolver import KeyResolver, open_from_manifest, sealing_key
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.key_pruning import retired_keks
 from modcrypt.iceberg.rotate.rotation_report import (
@@ -26,9 +28,9 @@ from modcrypt.iceberg.rotate.rotation_report import (
     move_calls,
     target_of,
 )
-from modcrypt.iceberg.rotate.wrapped_in_manifests import check_store, has_singles
+from modcrypt.iceberg.rotate.wrapped_in_manifests import check_store, has_singles, seals_files
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.kms.client import capabilities_of
+from modcrypt.io.places import Place
 
 
 def _check_double(table: IcebergTable) -> None:
@@ -50,6 +52,8 @@ class MekRotation:
     moved: dict[tuple[str, bytes | None], IcebergKey] = field(default_factory=dict, repr=False)
     # Ids of KEKs in the store that only older versions need and that cannot be moved.
     stuck: set[str] = field(default_factory=set)
+    samples: Samples | None = field(default=None, repr=False)  # of the version at `sampled`
+    sampled: Place | None = None
     has_work: bool = True  # whether there is anything to rotate; known after `plan`
     # Whether the table changes, and not only its key store; known after `plan`.
     in_table: bool = True
@@ -62,7 +66,8 @@ class MekRotation:
         self.in_table = target != table.metadata.master_key_id or bool(table.metadata.kek_ids())
         return TableRotation(
             what="mek", table=table, keks=len(keks),
-            kms_calls=sum(move_calls(client, kek.master_key_id, target) for kek in keks),
+            kms_calls=self.resolver.masters.proof.expected_calls(len(keks))
+            + sum(move_calls(client, kek.master_key_id, target) for kek in keks),
         )  # fmt: skip
 
     def finish(self, table: IcebergTable) -> TableRotation:
@@ -82,10 +87,10 @@ class MekRotation:
         metadata, target = table.metadata, target_of(table, self.new_id)
         _check_double(table)
         check_store(table)
-        sealed = _sample_entries(metadata)
+        samples = self._samples_of(table)
         self._fetch(self.resolver.keks(metadata).values(), target)
         keks = {id_: self.resolver.find(id_, metadata) for id_ in metadata.kek_ids()}
-        moved = {id_: self._move_kek(kek, target, sealed).entry() for id_, kek in keks.items()}
+        moved = {id_: self._move_kek(kek, target, samples).entry() for id_, kek in keks.items()}
         self._move_store(table, target)
         keys = [moved.get(id_, entry) for id_, entry in metadata.keys.items()]
         return metadata.with_keys(keys, properties={**metadata.properties, KEY_ID: target})
@@ -114,14 +119,14 @@ class MekRotation:
         master key may be deleted, as may those of older metadata.json files.
         """
         metadata, store = table.metadata, self.resolver.store
-        sealed, done = _sample_entries(metadata), list(self.moved.values())
+        samples, done = self._samples_of(table), list(self.moved.values())
         moved: list[IcebergKey] = []
         for id_, kek in self.resolver.keks(metadata).items():
             known = kek in done or kek.master_key_id == but or id_ in self.stuck
             if id_ in metadata.keys or known:
                 continue
             try:
-                moved.append(self._move_kek(self.resolver.find(id_, metadata), target, sealed))
+                moved.append(self._move_kek(self.resolver.find(id_, metadata), target, samples))
             except KeyRetrievalError:
                 if id_ not in retired_keks(table):
                     raise
@@ -138,28 +143,48 @@ class MekRotation:
         for old_id, group in by_master.items():
             self.resolver.masters.fetch_moves(group, old_id, target, list(group.values()))
 
-    def _move_kek(
-        self, key: IcebergKey, target: str, sealed: Mapping[str, EncryptedKey]
-    ) -> IcebergKey:
+    def _samples_of(self, table: IcebergTable) -> Samples:
+        """Return the samples for a version of the table; a retry reads new versions again."""
+        if self.samples is None or self.sampled != table.place:
+            self.samples, self.sampled = _find_samples(table), table.place
+        return self.samples
+
+    def _move_kek(self, key: IcebergKey, target: str, samples: Samples) -> IcebergKey:
         place = key.id, key.wrapped
         if place not in self.moved:
-            wrapped = self._wrap_again(key, target, sealed.get(key.id))
+            wrapped = self._wrap_again(key, target, samples.get(key.id))
             self.moved[place] = replace(key, master_key_id=target, wrapped=wrapped)
         return self.moved[place]
 
-    def _wrap_again(self, key: IcebergKey, target: str, sealed: EncryptedKey | None) -> bytes:
-        masters = self.resolver.masters
+    def _wrap_again(
+        self, key: IcebergKey, target: str, open_sample: Callable[[OpenKey], object] | None
+    ) -> bytes:
         assert key.wrapped is not None  # it is a KEK
-        same = key.master_key_id == target
-        if same and capabilities_of(masters.client).rewrap:  # the key does not leave the service
-            return masters.move(key.wrapped, target, target, key.id)
-        kek = masters.unwrap(key.wrapped, key.master_key_id, key.id)
-        if sealed is not None:
-            # Check the unwrapped key: a wrong one would make all its data unreadable.
-            OpenKey(key, masters, kek).open(sealed.encrypted)
-        return masters.wrap(kek, target, key.id)
+        masters = self.resolver.masters
+        opens = None if open_sample is None else lambda kek: open_sample(OpenKey(key, masters, kek))
+        return masters.move(key.wrapped, key.master_key_id, target, key.id, opens)
 
 
-def _sample_entries(metadata: TableMetadata) -> dict[str, EncryptedKey]:
-    """Return one entry encrypted by each KEK, by the KEK's id."""
-    return {entry.encrypted_by: entry for entry in metadata.keys.values()}
+Samples: TypeAlias = Mapping[str, Callable[[OpenKey], object]]
+"""Functions that open something that a KEK encrypts, by the KEK's id; they raise if it cannot."""
+
+
+def _find_samples(table: IcebergTable) -> Samples:
+    """Return a sample of what each KEK encrypts: a wrong KEK would make all of that unreadable."""
+    metadata = table.metadata
+    samples: dict[str, Callable[[OpenKey], object]] = {
+        entry.encrypted_by: lambda kek, entry=entry: kek.open(entry.encrypted)  # type: ignore[misc]
+        for entry in metadata.keys.values()
+    }
+    left = {id_ for id_, kek in table.resolver.keks(metadata).items() if seals_files(kek)}
+    with contextlib.suppress(ModcryptError, OSError):  # without a sample, KEKs are unwrapped twice
+        for snapshot in reversed(metadata.snapshots) if left else ():
+            for manifest in table.walk.manifests(snapshot):
+                for entry in table.walk.entries(manifest):
+                    id_, single = sealing_key(entry.key_metadata) or ("", True)
+                    if id_ in left and not single:
+                        samples[id_] = partial(open_from_manifest, entry.key_metadata or b"")
+                        left.remove(id_)
+                if not left:
+                    return samples
+    return samples

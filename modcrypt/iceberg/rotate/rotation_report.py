@@ -15,6 +15,7 @@ from modcrypt.iceberg.keys.key_policies import master_key_of
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.kms.client import KmsClient, capabilities_of
+from modcrypt.kms.proof import WrapProof
 from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
 
@@ -33,6 +34,8 @@ class TableRotation(JsonFields):
         table: The table at its new version; unchanged in a dry run or without changes.
         dry_run: Whether it was a dry run, which changes nothing.
         committed: Whether the table has a new version.
+        proved: Number of new wraps that the key service unwrapped again, and that opened what they
+            should, by the id of the master key.
         master_key_id: Id of the master key that the table is under now.
         keks: Number of KEKs wrapped again ("mek") or replaced ("kek").
         new_keks: Number of KEKs made.
@@ -60,6 +63,7 @@ class TableRotation(JsonFields):
     table: IcebergTable = field(repr=False)
     dry_run: bool = False
     committed: bool = False
+    proved: Mapping[str, int] = field(default_factory=dict)
     master_key_id: str = ""
     keks: int = 0
     new_keks: int = 0
@@ -191,10 +195,12 @@ class CountingClient:
         return count_and_call
 
 
-def count_kms_calls(table: IcebergTable) -> tuple[IcebergTable, CountingClient]:
+def count_kms_calls(
+    table: IcebergTable, proof: WrapProof | None = None
+) -> tuple[IcebergTable, CountingClient]:
     """Return the current version of a table with a client that counts calls of the key service.
 
-    Its resolver has no unwrapped keys yet.
+    Its resolver has no unwrapped keys yet, and proves its wraps as `proof` requires.
     """
     table = latest(table)
     resolver = table.resolver
@@ -204,6 +210,7 @@ def count_kms_calls(table: IcebergTable) -> tuple[IcebergTable, CountingClient]:
         resolver.store,
         master_key_ids=resolver.master_key_ids,
         audit=resolver.masters.audit,
+        proof=proof,
     )
     return with_resolver(table, fresh), client
 

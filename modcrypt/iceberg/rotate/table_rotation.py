@@ -31,6 +31,7 @@ from modcrypt.iceberg.rotate.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit
 from modcrypt.iceberg.write.new_files import NewFiles
+from modcrypt.kms.proof import Prove, WrapProof
 
 
 def rotate_table(
@@ -42,6 +43,7 @@ def rotate_table(
     encrypt_plaintext: bool = False,
     run: Run | None = None,
     reseal: Run | None = None,
+    prove: Prove = "first",
 ) -> TableRotation:
     """Rotate keys of a table.
 
@@ -69,6 +71,8 @@ def rotate_table(
         run: For "dek", function that rewrites data files elsewhere; by default threads of this
             process do.
         reseal: For "kek", function that rewrites manifests elsewhere.
+        prove: Which new wraps the key service must unwrap again before the table or the key store
+            changes: the `"first"` under each master key, or `"all"`.
 
     Raises:
         ValueError: `what` is unknown; the table has single wrapping ("mek"); another master key is
@@ -92,7 +96,7 @@ def rotate_table(
             'or "mek"'
         )
     started = time.monotonic()
-    counted, client = count_kms_calls(table)
+    counted, client = count_kms_calls(table, proof := WrapProof(prove))
     with NewFiles(counted.walk.locations) as files:
         rotation: DekRotation | KekRotation | MekRotation
         if what == "dek":
@@ -115,7 +119,9 @@ def rotate_table(
                 if counted.versions.merges:
                     counted = settle_keys(counted, rotation, target, former)
             done, target = rotation.finish(counted), counted.metadata.master_key_id or ""
-            done = replace(done, committed=rotation.in_table, kms_calls=client.calls)
+            done = replace(
+                done, committed=rotation.in_table, kms_calls=client.calls, proved=proof.proved
+            )
             result = with_resolver(counted, table.resolver)
     lost: tuple[str, ...] = ()
     with contextlib.suppress(ModcryptError, OSError):  # the key store failed after the rotation

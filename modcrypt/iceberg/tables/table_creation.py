@@ -26,6 +26,7 @@ from modcrypt.iceberg.tables.table import IcebergTable, resolver_of
 from modcrypt.iceberg.write.schema_fitting import as_value_errors
 from modcrypt.io.places import Place
 from modcrypt.key_encoding import KEY_LENGTHS
+from modcrypt.keys import Key
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.keys.key_resolver import KeyStore
@@ -52,7 +53,8 @@ def create_table(
 ) -> IcebergTable:
     """Create an empty encrypted table of format version 3.
 
-    The key service is not used yet: the first append makes the first KEK.
+    The key service wraps a key on trial, so that a wrong `master_key_id` creates no table. The
+    first append makes the first KEK.
 
     Args:
         where: The table's folder, as a path, a URL, or a path in `filesystem`. With a catalog,
@@ -76,7 +78,8 @@ def create_table(
     Raises:
         ValueError: An argument is invalid.
         FileExistsError: A table exists in the folder, or in the catalog under this name.
-        KeyRetrievalError: See `open_kms`.
+        KeyRetrievalError: See `open_kms`; or the key service does not wrap under the master key, or
+            its wrap does not open.
         OSError: The file system failed.
     """
     spec = UNPARTITIONED_PARTITION_SPEC if partition_spec is None else partition_spec
@@ -85,7 +88,9 @@ def create_table(
     with as_value_errors():
         metadata = new_metadata(_with_ids(schema), spec, place.location, all_properties)
     place.check_free()
-    return place.publish(metadata, resolver_of(kms, key_store))
+    resolver = resolver_of(kms, key_store)
+    resolver.masters.wrap(Key.generate(key_length), master_key_id)  # raises if it cannot
+    return place.publish(metadata, resolver)
 
 
 @dataclass(frozen=True)

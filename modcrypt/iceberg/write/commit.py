@@ -100,6 +100,7 @@ def commit(
             sealed, as the message says.
     """
     files = files or NewFiles(table.walk.locations)
+    table.resolver.masters.proof.restart()
     try:
         before, new, sealing = _commit(table, make, files, Retries.of(table.metadata))
         files.finish()

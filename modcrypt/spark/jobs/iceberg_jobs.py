@@ -42,6 +42,7 @@ from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import MakeFilesystem
+from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.driver import JobOptions, check_settings
 from modcrypt.spark.jobs.file_work import IN_STORE, ON_DISK
@@ -74,6 +75,7 @@ def rotate_table_deks(
     *,
     dry_run: bool = False,
     encrypt_plaintext: bool = False,
+    prove: Prove = "first",
     **options: Unpack[JobOptions],
 ) -> TableRotation:
     """Re-encrypt the files of a table's branches and tags: `rotate_table(table, "dek")` on Spark.
@@ -86,6 +88,7 @@ def rotate_table_deks(
         dry_run: Whether to report only what would be done.
         encrypt_plaintext: Whether to also encrypt files in plaintext, as in `rotate_table`; this
             process does so.
+        prove: Which new wraps are proved, as in `rotate_table`.
         options: Further options, as in `JobOptions`; the filesystem is that of the table.
 
     Raises:
@@ -95,7 +98,9 @@ def rotate_table_deks(
     """
     check_settings(settings)
     run = partial(_run_on_spark, spark, settings, options)
-    return rotate_table(table, "dek", dry_run=dry_run, encrypt_plaintext=encrypt_plaintext, run=run)
+    return rotate_table(
+        table, "dek", dry_run=dry_run, encrypt_plaintext=encrypt_plaintext, run=run, prove=prove
+    )
 
 
 def rotate_table_keks(
@@ -105,6 +110,7 @@ def rotate_table_keks(
     *,
     new_master_key_id: str | None = None,
     dry_run: bool = False,
+    prove: Prove = "first",
     **options: Unpack[JobOptions],
 ) -> TableRotation:
     """Replace the KEKs of a table by new ones: `rotate_table(table, "kek")` on Spark.
@@ -119,6 +125,7 @@ def rotate_table_keks(
         settings: Reference to the table's key service, as in `rotate_table_deks`.
         new_master_key_id: Id of the new master key, as in `rotate_table`.
         dry_run: Whether to report only what would be done.
+        prove: Which new wraps are proved, as in `rotate_table`.
         options: Further options, as in `JobOptions`; the filesystem is that of the table.
 
     Raises:
@@ -127,7 +134,7 @@ def rotate_table_keks(
     check_settings(settings)
     run = partial(_run_on_spark, spark, settings, options)
     return rotate_table(
-        table, "kek", new_master_key_id=new_master_key_id, dry_run=dry_run, reseal=run
+        table, "kek", new_master_key_id=new_master_key_id, dry_run=dry_run, reseal=run, prove=prove
     )
 
 

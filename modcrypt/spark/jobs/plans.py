@@ -11,6 +11,7 @@ from modcrypt.jobs import key_rotation
 from modcrypt.jobs.key_rotation import What, check_rotation
 from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.keys import Key
+from modcrypt.kms.proof import Prove, WrapProof, check_prove
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.driver import TablePlan, check_settings, folders_of, plan_job
 from modcrypt.spark.jobs.examination import VerificationJob
@@ -45,15 +46,17 @@ def plan_rotation(
     new_master_keys: Mapping[str, str] | None = None,
     double_wrapping: bool | None = None,
     dry_run: bool = False,
+    prove: Prove = "first",
     filesystem: MakeFilesystem | None = None,
 ) -> TablePlan:
-    """Plan a rotation, and wrap a key under each new master key; as `rotate_keys`."""
+    """Plan a rotation, and prove a wrap under each new master key; as `rotate_keys`."""
     renamed = check_rotation(what, new_master_keys, double_wrapping)
+    check_prove(prove)
 
     def check(settings: Settings, _files: Sequence[File]) -> None:
         tools, _ = settings.tools(), settings.writer_key
         for new_id in set() if dry_run else set(renamed.values()):
-            tools.wrapper.wrap([Key.generate()], new_id)
+            tools.wrapper.with_proof(WrapProof()).wrap([Key.generate()], new_id)
 
     check_settings(settings)
     folders = tuple(folder.name for folder in folders_of(where, filesystem))
@@ -62,6 +65,6 @@ def plan_rotation(
         change=key_rotation.rotate_keys, schema=ROTATED, folders=folders, signs=True,
         how={
             "what": what, "new_master_keys": renamed, "double_wrapping": double_wrapping,
-            "dry_run": dry_run,
+            "dry_run": dry_run, "prove": prove,
         },
     )  # fmt: skip

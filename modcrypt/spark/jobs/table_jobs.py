@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from modcrypt.jobs.key_rotation import What
 from modcrypt.jobs.leaks.sidecars import drop_summaries as remove_summaries
 from modcrypt.jobs.listing import Folder
+from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark.jobs.conversion import plan_conversion
@@ -303,6 +304,7 @@ def rotate_keys(
     new_master_keys: Mapping[str, str] | None = None,
     double_wrapping: bool | None = None,
     dry_run: bool = False,
+    prove: Prove = "first",
     **options: Unpack[JobOptions],
 ) -> DataFrame:
     """Rewrap the keys of files, or re-encrypt them with new keys: `modcrypt.rotate_keys` on Spark.
@@ -320,6 +322,7 @@ def rotate_keys(
         double_wrapping: Whether data keys are wrapped under KEKs afterwards, as in
             `modcrypt.rotate_keys`; None keeps the wrapping of each key.
         dry_run: Whether to report only what would be done.
+        prove: Which new wraps are proved, as in `modcrypt.rotate_keys`, in each task.
         options: Further options, as in `JobOptions`.
 
     Returns:
@@ -331,7 +334,7 @@ def rotate_keys(
     """
     return run_table_job(
         spark, plan_rotation, where, settings, what=what, new_master_keys=new_master_keys,
-        double_wrapping=double_wrapping, dry_run=dry_run, **options,
+        double_wrapping=double_wrapping, dry_run=dry_run, prove=prove, **options,
     )  # fmt: skip
 
 

@@ -89,8 +89,9 @@ def test_mek_changes_nothing_but_the_wrapping_of_keks(
 
     done = rotate_table(table, "mek", new_master_key_id=new_id)
 
-    assert kms.calls == [("unwrap", "keyA"), ("wrap", master)]
-    assert (done.what, done.keks, done.kms_calls, done.committed) == ("mek", 1, 2, True)
+    assert kms.calls == [("unwrap", "keyA"), ("wrap", master), ("unwrap", master)]
+    assert (done.what, done.keks, done.kms_calls, done.committed) == ("mek", 1, 3, True)
+    assert done.proved == {master: 1}
     assert done.master_key_id == master
     after = document(t16)
     (old,), (new,) = keks(before).values(), keks(after).values()
@@ -149,7 +150,7 @@ def test_a_service_that_wraps_anew_by_itself_gives_no_key_out(t16: Path) -> None
 
     kms = Able()
     done = rotate_table(reopen(t16, kms), "mek")
-    assert kms.calls == [("rewrap", "keyA")]
+    assert kms.calls == [("rewrap", "keyA"), ("unwrap", "keyA")]  # the proof
     assert done.kms_calls == 1
     assert manifest_lists(t16)
 
@@ -179,7 +180,8 @@ def test_kek_seals_entries_anew_and_drops_the_old_one(
     done = rotate_table(table, "kek", new_master_key_id=new_id)
 
     master = new_id or "keyA"
-    assert Counter(kms.calls) == Counter([("unwrap", "keyA"), ("wrap", master)])
+    proof = ("unwrap", master)
+    assert Counter(kms.calls) == Counter([("unwrap", "keyA"), ("wrap", master), proof])
     assert (done.keks, done.new_keks, done.entries, done.kms_calls) == (1, 1, 3, 2)
     assert (done.manifests, done.manifest_lists, done.data_files) == (0, 0, 0)
     after = document(t16)
@@ -230,7 +232,7 @@ def test_keks_of_one_scope_become_one_and_scopes_stay_apart(
     assert kms.calls == []
     done = rotate_table(table, "kek")
 
-    assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 3, ("wrap", "keyA"): 3})
+    assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 4, ("wrap", "keyA"): 3})
     assert (done.keks, done.new_keks, done.entries, done.kms_calls) == (4, 3, 3, 6)
     assert with_planned_values(done, planned) == planned
     after = document(t16)
@@ -261,9 +263,10 @@ def test_manifests_are_written_anew_only_where_keys_are_sealed_in_them(
     assert (done.entries, done.manifest_lists, done.manifests) == (0, 3, 3)
     assert done.keks == (0 if seal is seal_singly else 2) == done.new_keks
     if seal is seal_singly:  # three lists, five files
-        assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 8, ("wrap", "keyB"): 8})
+        expected = {("unwrap", "keyA"): 8, ("wrap", "keyB"): 8}
     else:
-        assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 2, ("wrap", "keyB"): 2})
+        expected = {("unwrap", "keyA"): 2, ("wrap", "keyB"): 2}
+    assert Counter(kms.calls) == Counter({**expected, ("unwrap", "keyB"): 1})
     assert with_planned_values(done, planned) == planned
     without = reopen(t16, Refusing("keyA"))
     assert all_rows(without) == rows
@@ -307,9 +310,9 @@ def test_manifest_lists_come_away_from_keks_that_are_for_some_files(
     rows, table = all_rows(table), reseal(table, seal)
     planned, kms = rotate_table(table, "kek", dry_run=True), SampleKms()
     done = rotate_table(reopen(t16, kms), "kek")
-    assert (done.keks, done.new_keks, done.kms_calls) == (1, 2, 3)
+    assert (done.keks, done.new_keks, done.kms_calls) == (1, 2, 4)
     assert with_planned_values(done, planned) == planned
-    assert len(kms.calls) == 3
+    assert len(kms.calls) == 4
     new = {kek["properties"].get(SCOPE, ""): id_ for id_, kek in keks(document(t16)).items()}
     assert new.keys() == {"", scope}
     by = {key["encrypted-by-id"] for key in document(t16)["encryption-keys"]}
@@ -339,7 +342,7 @@ def test_mek_of_a_store_needs_no_version_of_the_table(t16: Path, table: IcebergT
     done = rotate_table(reopen(t16, kms, key_store=store), "mek")
     assert files(t16) == before
     assert (done.committed, done.keks, kms.calls) == (
-        False, 1, [("unwrap", "keyA"), ("wrap", "keyA")]
+        False, 1, [("unwrap", "keyA"), ("wrap", "keyA"), ("unwrap", "keyA")]
     )  # fmt: skip
     assert store.keys().keys() == held.keys()
     assert store.keys() != held
@@ -367,7 +370,7 @@ def test_kek_of_a_store_is_for_the_newest_version_and_the_old_one_for_older_ones
     assert before.scan().num_rows == 137
     store.replace([], [old])  # no more than the older versions are under it
     assert new.properties["modcrypt.table"] == table.metadata.uuid
-    assert (done.keks, done.new_keks, done.kms_calls) == (1, 1, 2)
+    assert (done.keks, done.new_keks, done.kms_calls) == (1, 1, 3)
     assert not document(t16)["encryption-keys"][0].get("properties")
     assert reopen(t16, key_store=store).scan().num_rows == 137
 
@@ -545,8 +548,9 @@ def test_what_somebody_else_commits_meanwhile_is_kept_and_rotated(
     ids = [snapshot["snapshot-id"] for snapshot in metadata["snapshots"]]
     assert ids == [*SNAPSHOTS, 1004, 1005]
     assert len(manifest_lists(t16)) == 5
-    # Nobody asked the key service for anything twice.
-    assert Counter(kms.calls) == Counter([("unwrap", "keyA"), ("wrap", "keyB")])
+    # Nobody asked the key service for anything twice, and one wrap was proved.
+    asked = [("unwrap", "keyA"), ("wrap", "keyB"), ("unwrap", "keyB")]
+    assert Counter(kms.calls) == Counter(asked)
     assert done.table.scan(1005).num_rows == 137
     assert (set(keks(metadata)) == old_kek) == (what == "mek")
     assert reopen(t16, Refusing("keyA")).scan(1005).num_rows == 137
@@ -584,7 +588,7 @@ def test_singly_wrapped_keys_are_asked_for_once_however_often_the_commit_is_trie
 
     kms = SampleKms()
     rotate_table(with_rival_commits(reopen(t16, kms), set_property, 2), "kek")
-    assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 8, ("wrap", "keyA"): 8})
+    assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 9, ("wrap", "keyA"): 8})
     assert document(t16)["properties"]["x"] == "v3.metadata.json"
 
 

@@ -11,5 +11,5 @@ def with_planned_values(done: TableRotation, planned: TableRotation) -> TableRot
     """Return a result in which values that a dry run can't know come from the dry run."""
     return replace(
         done, dry_run=True, committed=False, table=planned.table, seconds=planned.seconds,
-        older_versions=planned.older_versions,
+        older_versions=planned.older_versions, proved=planned.proved,
     )  # fmt: skip

@@ -1,0 +1,164 @@
+"""Proof that the key service unwraps what it has wrapped, before anything old is replaced.
+
+A key service may answer `wrap` with the text of another key, or grant a token the right to encrypt
+but not to decrypt. A run that replaces keys therefore has its first new wrap under each master key
+unwrapped again, or every one, and replaces nothing until the result has opened something.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+from hashlib import blake2b
+from typing import Literal, NoReturn, TypeAlias, TypeVar
+
+from modcrypt.errors import (
+    KeyAccessDeniedError,
+    KeyMaterialError,
+    KeyRetrievalError,
+    KmsUnavailableError,
+)
+from modcrypt.fork_safety import fork_safe
+from modcrypt.keys import KeyLike, as_key
+from modcrypt.tracebacks import hide_frames
+
+Prove: TypeAlias = Literal["first", "all"]
+"""Which new wraps are proved: the first under each master key, or every one."""
+
+Wrapped = TypeVar("Wrapped", str, bytes)
+"""A wrapped key, in files or in tables."""
+
+MAX_REMEMBERED = 100_000
+"""Largest number of wraps that a run compares with each other; then it starts anew."""
+
+
+def check_prove(prove: object) -> Prove:
+    """Return the argument; raise ValueError unless it is "first" or "all"."""
+    if prove in ("first", "all"):
+        return prove
+    raise ValueError(f'prove must be "first" or "all", not {prove!r}')
+
+
+class WrapProof:
+    """The proofs of one run, from any thread: others wait while the first wrap is proved.
+
+    Args:
+        prove: Which wraps are proved.
+        may_be_denied: Whether a service that refuses to unwrap is accepted, as for writers of new
+            data who may only encrypt. A wrong answer is never accepted.
+    """
+
+    def __init__(self, prove: Prove = "first", *, may_be_denied: bool = False) -> None:
+        self._prove, self._may_be_denied = check_prove(prove), may_be_denied
+        self._outcomes: dict[Hashable, KeyRetrievalError | None] = {}
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._guard = fork_safe(threading.Lock())
+        self._seen = dict[bytes, int]()  # keyed digests of keys, by digests of their wraps
+        self._proved = Counter[str]()
+
+    def __repr__(self) -> str:
+        return f"WrapProof({self._prove!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a WrapProof can't be pickled or copied: each process proves its own wraps")
+
+    @property
+    def proved(self) -> dict[str, int]:
+        """Number of wraps that were unwrapped and opened something, by master key id."""
+        return dict(sorted(self._proved.items()))
+
+    def expected_calls(self, wraps: int) -> int:
+        """Return the number of calls that prove a number of wraps under one master key."""
+        return wraps if self._prove == "all" else min(wraps, 1)
+
+    def restart(self) -> None:
+        """Begin another run: the next wrap under each master key is proved again."""
+        with self._guard:
+            self._outcomes.clear()
+            self._locks.clear()
+
+    def check(self, master_key_id: str, wrapped: str | bytes, opens: Callable[[], object]) -> None:
+        """Prove a new wrap, unless the run has proved enough.
+
+        Args:
+            master_key_id: Id of the master key that wraps.
+            wrapped: The new wrapped key.
+            opens: Function that asks the key service, not a cache, to unwrap the key, and raises
+                KeyRetrievalError if the result opens nothing.
+
+        Raises:
+            KeyRetrievalError: The wrap does not open, or the service refuses to unwrap it; also
+                for later wraps under the same master key.
+        """
+        what = master_key_id if self._prove == "first" else (master_key_id, wrapped)
+        if self._outcomes.get(what, self) is None:
+            return
+        with self._guard:
+            lock = self._locks.setdefault(what, fork_safe(threading.Lock()))
+        with lock:
+            if what not in self._outcomes:
+                self._outcomes[what] = self._try(master_key_id, opens)
+            failure = self._outcomes[what]
+        if failure is not None:
+            raise type(failure)(str(failure))
+
+    @hide_frames
+    def check_keys(
+        self, master_key_id: str, keys: Iterable[KeyLike], wrapped: Iterable[Wrapped],
+        unwrap: Callable[[Wrapped], KeyLike],
+    ) -> None:  # fmt: skip
+        """Prove new wraps of keys that the caller has; raise as `check`.
+
+        Without a call of the service, also check that no two different keys have the same wrap.
+        """
+        for key, text in zip(keys, wrapped, strict=True):
+            self._check_distinct(master_key_id, key, text)
+            self.check(master_key_id, text, partial(_unwrap_and_compare, key, text, unwrap))
+
+    @hide_frames
+    def _check_distinct(self, master_key_id: str, key: KeyLike, wrapped: str | bytes) -> None:
+        name = blake2b(wrapped if isinstance(wrapped, bytes) else wrapped.encode()).digest()
+        if len(self._seen) >= MAX_REMEMBERED:
+            self._seen.clear()
+        if self._seen.setdefault(name, hash(as_key(key))) != hash(as_key(key)):
+            raise KeyMaterialError(
+                f"the key service gave two different keys the same wrap under master key "
+                f"{master_key_id}; nothing was replaced; check the key service"
+            )
+
+    def _try(self, master_key_id: str, opens: Callable[[], object]) -> KeyRetrievalError | None:
+        try:
+            opens()
+        except KmsUnavailableError:
+            raise  # not an answer: the next file asks again
+        except KeyAccessDeniedError as error:
+            if self._may_be_denied:
+                return None
+            return type(error)(
+                f"the key service wraps keys under master key {master_key_id}, but refuses to "
+                f"unwrap them ({error}); nothing was replaced; grant this caller the right to "
+                "decrypt (unwrap) with this master key, and run again"
+            )
+        except KeyRetrievalError as error:
+            return KeyMaterialError(
+                f"the key service wrapped a key under master key {master_key_id}, but the wrap "
+                f"does not open ({error}); nothing was replaced; check the key service"
+            )
+        self._proved[master_key_id] += 1
+        return None
+
+
+@hide_frames
+def _unwrap_and_compare(
+    key: KeyLike, wrapped: Wrapped, unwrap: Callable[[Wrapped], KeyLike]
+) -> None:
+    require_same(key, unwrap(wrapped))
+
+
+@hide_frames
+def require_same(key: KeyLike, unwrapped: KeyLike) -> None:
+    """Raise KeyMaterialError unless both keys are the same; compare in constant time."""
+    if as_key(key) != as_key(unwrapped):
+        raise KeyMaterialError("it unwraps to another key")
