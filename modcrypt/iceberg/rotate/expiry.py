@@ -139,7 +139,8 @@ def expire_history(
     if not expiry.changes:
         return replace(expiry.report(before), left=expiry.losses.delete(before))
     after = commit(before, expiry.next_version, keep_versions=True)
-    return replace(expiry.report(after), left=expiry.delete(after))
+    left = expiry.delete(after)
+    return replace(expiry.report(after), left=left)
 
 
 # --- which snapshots stay ------------------------------------------------------------------------
