@@ -374,10 +374,25 @@ def test_two_writers_begin_a_branch(rest: RestTable, monkeypatch: pytest.MonkeyP
     before_commits(monkeypatch, lambda: rest.load().delete("id = 2", branch="b"))
     table = table.delete("id = 3", branch="b")
     assert table.scan("b")["id"].to_pylist() == ids(table) == [1]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_snapshot_of_a_branch_under_a_former_master_key_is_undone(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    table = rest.load().append(rows(1))
+    if begun:
+        table = table.append(rows(2), branch="b")
+    table = set_policy(table, KeyPolicy(kek_per="day"))  # the next snapshot makes a KEK
     before_commits(monkeypatch, lambda: rotate_table(rest.load(), "mek", new_master_key_id="keyB"))
-    with pytest.raises((IntegrityError, CommitConflictError)):
+    with pytest.raises(IntegrityError, match="is now under"):
         table.append(rows(4), branch="b")
-    assert verify_table(rest.load(master_key_ids=["keyB"])).ok
+    found = rest.load(master_key_ids=["keyB"])
+    assert ids(found) == [1]
+    assert found.refs()["name"].to_pylist() == (["main", "b"] if begun else ["main"])
+    if begun:
+        assert sorted(found.scan("b")["id"].to_pylist()) == [1, 2]
+    assert verify_table(found).ok
 
 
 def test_a_table_that_is_dropped_during_a_commit_gets_no_files(
