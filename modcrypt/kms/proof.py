@@ -46,8 +46,8 @@ class WrapProof:
 
     Args:
         prove: Which wraps are proved.
-        may_be_denied: Whether a service that refuses to unwrap is accepted, as for writers of new
-            data who may only encrypt. A wrong answer is never accepted.
+        may_be_denied: Whether a service that refuses to unwrap is accepted, as for those who create
+            tables and may only encrypt. A wrong answer is never accepted.
     """
 
     def __init__(self, prove: Prove = "first", *, may_be_denied: bool = False) -> None:

@@ -132,10 +132,26 @@ def test_no_table_is_created_under_a_wrong_master_key(tmp_path: Path) -> None:
 def test_who_may_only_encrypt_writes_new_files(tmp_path: Path) -> None:
     tools = mc.KeyTools(Faulty(unwrap=refuse_b))
     mc.write_table(TABLE, tmp_path / "a.parquet", tools.encryption(mc.Policy(footer_key="keyB")))
-    mi.create_table(
+    table = mi.create_table(
         tmp_path / "t", TABLE.schema, Faulty(unwrap=refuse_b), master_key_id="keyB"
+    )
+    with pytest.raises(KeyAccessDeniedError, match="nothing was replaced"):
+        table.append(TABLE)  # nobody would notice before the next append, which has to read
+    assert mi.open_table(tmp_path / "t", SampleKms()).append(TABLE).scan().num_rows == 3
+
+
+@pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.parametrize("policy", [
+    mi.KeyPolicy(wrapping="single"), mi.KeyPolicy(kek_per="files", files=1),
+])  # fmt: skip
+def test_no_append_is_committed(tmp_path: Path, fault: str, policy: mi.KeyPolicy) -> None:
+    mi.create_table(
+        tmp_path, TABLE.schema, SampleKms(), master_key_id="keyB", policy=policy
     ).append(TABLE)
-    assert mi.open_table(tmp_path / "t", SampleKms()).scan().num_rows == 3
+    table = mi.open_table(tmp_path, Faulty(wrap=WRONG[fault].get("wrap", another_key)))
+    with pytest.raises((KeyMaterialError, KeyAccessDeniedError), match="nothing was replaced"):
+        table.append(TABLE)
+    assert mi.open_table(tmp_path, SampleKms()).scan().num_rows == 3
 
 
 def test_all_wraps_are_proved_on_request(tmp_path: Path) -> None:

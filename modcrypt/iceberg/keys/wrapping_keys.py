@@ -147,8 +147,8 @@ class MasterKeys:
         self, client: KmsClient, audit: Audit | None = None, proof: WrapProof | None = None
     ) -> None:
         self.client, self.audit = client, audit
-        # A writer of new rows may be one that only encrypts; a rotation passes a stricter proof.
-        self.proof = proof or WrapProof(may_be_denied=True)
+        # A commit replaces the snapshot that readers get: even an append proves its new KEKs.
+        self.proof = proof or WrapProof()
         # Keys that were unwrapped together, and the times until which they may be taken.
         self._ahead: dict[tuple[str, bytes], tuple[Key, float]] = {}
         # Results of `fetch_moves`, by master key and by the key or the old wrapped key.
@@ -284,6 +284,14 @@ class MasterKeys:
         again = new
         self.proof.check(old_id, again, lambda: opens(self._request(again, old_id, kek_id)))
         return again
+
+    def try_master_key(self, master_key_id: str, length: int) -> None:
+        """Have a key wrapped on trial, before a table names its master key.
+
+        Who creates tables may be allowed to encrypt only. Raise as `wrap_many`.
+        """
+        trial = MasterKeys(self.client, self.audit, WrapProof(may_be_denied=True))
+        trial.wrap(Key.generate(length), master_key_id)
 
     def new_kek(self, master_key_id: str, length: int, scope: str = "", **more: Any) -> OpenKey:
         """Create a KEK. Arguments and errors are those of `new_keks`."""

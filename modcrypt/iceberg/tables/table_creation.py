@@ -26,7 +26,6 @@ from modcrypt.iceberg.tables.table import IcebergTable, resolver_of
 from modcrypt.iceberg.write.schema_fitting import as_value_errors
 from modcrypt.io.places import Place
 from modcrypt.key_encoding import KEY_LENGTHS
-from modcrypt.keys import Key
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.keys.key_resolver import KeyStore
@@ -89,7 +88,7 @@ def create_table(
         metadata = new_metadata(_with_ids(schema), spec, place.location, all_properties)
     place.check_free()
     resolver = resolver_of(kms, key_store)
-    resolver.masters.wrap(Key.generate(key_length), master_key_id)  # raises if it cannot
+    resolver.masters.try_master_key(master_key_id, key_length)
     return place.publish(metadata, resolver)
 
 

@@ -35,7 +35,6 @@ from modcrypt.iceberg.tables.table_copying import Contents, Copy
 from modcrypt.iceberg.tables.table_creation import encryption_properties, new_place
 from modcrypt.iceberg.write.commit import is_answered
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.keys import Key
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as PyTable
@@ -103,7 +102,7 @@ def encrypt_table(
     all_properties = encryption_properties(
         {**inherited, **(properties or {})}, master_key_id, key_length, policy
     )
-    resolver.masters.wrap(Key.generate(key_length), master_key_id)  # fail before the copy
+    resolver.masters.try_master_key(master_key_id, key_length)
     contents = Contents.of(old, history=history)
     metadata = _empty_metadata(old.metadata, place.location, all_properties)
     staged = place.stage(metadata, resolver)
