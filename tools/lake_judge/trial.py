@@ -1,0 +1,176 @@
+"""One table on trial: the rows it must have, and the checks after each step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from modcrypt.errors import ModcryptError
+from modcrypt.iceberg import IcebergTable, verify_table
+from tests.support.iceberg.java_judge import JavaError
+from tools.lake_judge.catalogs import Subject
+from tools.lake_judge.model import FIRST_COLUMNS, Change, Row, State, count_wrong, states_after
+from tools.lake_judge.operations import MODCRYPT, Operation
+from tools.lake_judge.report import Report
+
+DONE, REFUSED, OPEN = "done", "refused", "open"
+
+REFUSALS = (
+    "ValidationException", "CommitFailedException", "AnalysisException", "NotFoundException",
+    "FileNotFoundException", "WaitingForLockException", "AlreadyExistsException",
+)  # fmt: skip
+"""Java's answers to a writer that was too late."""
+
+
+class WrongError(Exception):
+    """Something that must not happen.
+
+    Args:
+        text: What is wrong.
+        rows: Number of wrong rows.
+    """
+
+    def __init__(self, text: str, rows: int = 0) -> None:
+        super().__init__(text)
+        self.rows = rows
+
+
+@dataclass(kw_only=True)
+class Trial:
+    """A table, its state, and the random numbers that choose what happens to it.
+
+    Attributes:
+        modcrypt: The operations of modcrypt to choose from.
+        past: The states of snapshots, by their ids.
+        steps: What happened so far, the newest last.
+    """
+
+    subject: Subject
+    dice: random.Random
+    report: Report
+    modcrypt: Sequence[Operation] = tuple(MODCRYPT)
+    state: State = field(default_factory=State)
+    past: dict[int, State] = field(default_factory=dict)
+    steps: list[str] = field(default_factory=list)
+
+    # --- choosing --------------------------------------------------------------------------------
+
+    def choose(
+        self, operations: Sequence[Operation], *, racing: bool = False
+    ) -> tuple[Operation, Change]:
+        """Return an operation that can do something now, and its change."""
+        possible = [one for one in operations if one.may_race or not racing]
+        while True:
+            operation = self.dice.choice(possible)
+            if (change := operation.draw(self.state, self.dice)) is not None:
+                return operation, change
+
+    def actor(self, operation: Operation, table: IcebergTable | None = None) -> Any:
+        """Return what an operation works on: a table of modcrypt or of the stock engine."""
+        if operation in self.subject.operations:
+            return self.subject.stock
+        return table or self.subject.load()
+
+    # --- doing -----------------------------------------------------------------------------------
+
+    def do(self, operation: Operation, change: Change, table: IcebergTable | None = None) -> None:
+        """Carry out an operation that nothing disturbs."""
+        self.steps.append(operation.name)
+        operation.run(self.actor(operation, table), change)
+        self.expect([self.state.after(change)])
+
+    def attempt(
+        self, operation: Operation, change: Change, table: IcebergTable | None = None
+    ) -> str:
+        """Carry out an operation that others disturb; return `done`, `refused` or `open`."""
+        self.steps.append(operation.name)
+        outcome = self._attempt(operation, change, table)
+        self.report.outcomes[f"{operation.name}: {outcome}"] += 1
+        return outcome
+
+    def _attempt(self, operation: Operation, change: Change, table: IcebergTable | None) -> str:
+        try:
+            operation.run(self.actor(operation, table), change)
+        except JavaError as error:
+            return _judge_java(operation, str(error.args), error)
+        except AssertionError as error:  # Spark's
+            return _judge_java(operation, str(error), error)
+        except (ModcryptError, ValueError):
+            return REFUSED
+        except OSError:
+            return OPEN
+        return DONE
+
+    # --- checking --------------------------------------------------------------------------------
+
+    def expect(self, legal: Sequence[State]) -> None:
+        """Check that all readers find the same legal state, which becomes the current one."""
+        table = self.subject.load()
+        found = read_rows(table)
+        self.state = self._match("modcrypt", found, legal)
+        if self.subject.read is not None:
+            stock = sorted(self.subject.read(), key=lambda row: int(row["id"]))
+            self._match("the stock engine", stock, [self.state])
+        self._check_past(table)
+
+    def expect_outcome(self, certain: Sequence[Change], possible: Sequence[Change] = ()) -> None:
+        """Check the result of changes that came in any order."""
+        self.expect(states_after(self.state, certain, possible))
+
+    def _match(self, reader: str, found: list[Row], legal: Sequence[State]) -> State:
+        self.report.rows += len(found)
+        wrong = [count_wrong(found, state) for state in legal]
+        fewest = min(wrong)
+        if fewest:
+            raise WrongError(f"{reader} reads {_differences(found, legal)}", fewest)
+        return legal[wrong.index(0)]
+
+    def _check_past(self, table: IcebergTable) -> None:
+        """Record the current snapshot, and read one of the older ones again."""
+        current = table.snapshot()
+        if current is None:
+            return
+        self.past.setdefault(current.id, self.state)
+        here = self.past.keys() & {snapshot.id for snapshot in table.metadata.snapshots}
+        chosen = self.dice.choice(sorted(here))
+        # A snapshot has the columns of its own time, which a race leaves open.
+        rows, then = read_rows(table, chosen), self.past[chosen]
+        columns = tuple(
+            name for name in then.columns if name in (*FIRST_COLUMNS, *(rows or [{}])[0])
+        )
+        found = [{name: row[name] for name in columns} for row in rows]
+        self._match(f"modcrypt, of snapshot {chosen},", found, [replace(then, columns=columns)])
+
+    def verify(self) -> None:
+        """Check every file of the table."""
+        verified = verify_table(self.subject.load())
+        if not verified.ok:
+            raise WrongError(f"verify_table: {[str(f)[:300] for f in verified.findings][:3]}")
+
+
+def read_rows(table: IcebergTable, snapshot: int | None = None) -> list[Row]:
+    """Return all rows, by id."""
+    rows: list[Row] = pa.table(table.scan(snapshot)).to_pylist()
+    return sorted(rows, key=lambda row: int(row["id"]))
+
+
+def _judge_java(operation: Operation, text: str, error: Exception) -> str:
+    if "CommitStateUnknown" in text:
+        return OPEN
+    if any(refusal in text for refusal in REFUSALS):
+        return REFUSED
+    raise WrongError(f"{operation.name} fails: {text[-1500:]}") from error
+
+
+def _differences(found: list[Row], legal: Sequence[State]) -> str:
+    nearest = min(legal, key=lambda state: count_wrong(found, state)).listed()
+    missing = [row for row in nearest if row not in found]
+    surplus = [row for row in found if row not in nearest]
+    return (
+        f"{len(found)} rows in the place of {len(nearest)}; "
+        f"missing {missing[:3]}, surplus {surplus[:3]}"
+    )
