@@ -19,6 +19,8 @@ from tools.lake_judge.catalogs import CATALOGS, WITH_SPARK, open_catalog
 from tools.lake_judge.phases import run_phases
 from tools.lake_judge.report import Report, engine_versions
 
+DEFAULTS = {"turns": 500, "races": 200, "kills": 30, "faults": 100}
+
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
@@ -26,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         catalog=options.catalog, seed=options.seed,
         engines=engine_versions(spark=options.catalog in WITH_SPARK),
     )  # fmt: skip
-    wanted = {name: getattr(options, name) for name in ("turns", "races", "faults", "kills")}
+    wanted = {name: getattr(options, name) for name in DEFAULTS}
     print(f"seed {options.seed}", file=sys.stderr, flush=True)
     with (
         tempfile.TemporaryDirectory(prefix="lake-judge-", ignore_cleanup_errors=True) as folder,
@@ -43,7 +45,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Judge encrypted Iceberg tables.")
     parser.add_argument("--catalog", choices=CATALOGS, default="hive")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    for name, number in {"turns": 500, "races": 200, "faults": 100, "kills": 30}.items():
+    for name, number in DEFAULTS.items():
         parser.add_argument(f"--{name}", type=int, default=number, metavar="N")
     parser.add_argument("--only", metavar="PHASE:BLOCK", help="repeat one block, as races:3")
     parser.add_argument("--report", metavar="FILE", help="write the report as JSON")

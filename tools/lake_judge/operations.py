@@ -236,7 +236,7 @@ def _alter_columns(table: SparkTable, change: Change) -> object:
 
 def _alter_partitions(table: SparkTable, change: Change) -> object:
     return table.sql(
-        f"ALTER TABLE {{t}} ADD PARTITION FIELD bucket({change.number % 5 + 2}, id) "
+        f"ALTER TABLE {{t}} ADD PARTITION FIELD bucket({change.number % 30_000 + 2}, id) "
         f"AS b{change.number}"
     )
 

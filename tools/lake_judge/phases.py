@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from modcrypt.errors import ModcryptError
 from tests.support.paths import ROOT
 from tools.lake_judge.catalogs import MakeSubject
 from tools.lake_judge.faulty_kms import FAULTS, FaultyKms
@@ -195,7 +196,7 @@ def meet_fault(trial: Trial, step: int) -> None:
         table = trial.subject.load(FaultyKms(fault, at))
     except ValueError:
         table = trial.subject.load()
-    outcome = trial.attempt(operation, change, table)
+    outcome = trial.attempt(operation, change, table, (ModcryptError,))
     _expect_results(trial, [(change, outcome)])
     trial.verify()
     trial.report.done["faults"] += 1

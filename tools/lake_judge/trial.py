@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from modcrypt.errors import ModcryptError
+from modcrypt.errors import CommitConflictError, ModcryptError
 from modcrypt.iceberg import IcebergTable, verify_table
 from tests.support.iceberg.java_judge import JavaError
 from tools.lake_judge.catalogs import Subject
@@ -84,26 +84,45 @@ class Trial:
         self.expect([self.state.after(change)])
 
     def attempt(
-        self, operation: Operation, change: Change, table: IcebergTable | None = None
+        self,
+        operation: Operation,
+        change: Change,
+        table: IcebergTable | None = None,
+        refusals: tuple[type[Exception], ...] = (CommitConflictError, ValueError),
     ) -> str:
-        """Carry out an operation that others disturb; return `done`, `refused` or `open`."""
+        """Carry out an operation that others disturb; return `done`, `refused` or `open`.
+
+        Args:
+            operation, change: What is done.
+            table: The version of the table that modcrypt changes.
+            refusals: Errors by which modcrypt may refuse; others of its own are wrong.
+        """
         self.steps.append(operation.name)
-        outcome = self._attempt(operation, change, table)
-        self.report.outcomes[f"{operation.name}: {outcome}"] += 1
+        outcome, reason = self._attempt(operation, change, table, refusals)
+        self.report.outcomes[f"{operation.name}: {outcome} {reason}".rstrip()] += 1
         return outcome
 
-    def _attempt(self, operation: Operation, change: Change, table: IcebergTable | None) -> str:
+    def _attempt(
+        self,
+        operation: Operation,
+        change: Change,
+        table: IcebergTable | None,
+        refusals: tuple[type[Exception], ...],
+    ) -> tuple[str, str]:
         try:
             operation.run(self.actor(operation, table), change)
         except JavaError as error:
             return _judge_java(operation, str(error.args), error)
         except AssertionError as error:  # Spark's
             return _judge_java(operation, str(error), error)
-        except (ModcryptError, ValueError):
-            return REFUSED
-        except OSError:
-            return OPEN
-        return DONE
+        except (ModcryptError, ValueError) as error:
+            bad = isinstance(error, ModcryptError) and ValueError in type(error).__mro__
+            if not isinstance(error, refusals) or (bad and ModcryptError not in refusals):
+                raise
+            return REFUSED, type(error).__name__
+        except OSError as error:
+            return OPEN, type(error).__name__
+        return DONE, ""
 
     # --- checking --------------------------------------------------------------------------------
 
@@ -158,12 +177,14 @@ def read_rows(table: IcebergTable, snapshot: int | None = None) -> list[Row]:
     return sorted(rows, key=lambda row: int(row["id"]))
 
 
-def _judge_java(operation: Operation, text: str, error: Exception) -> str:
+def _judge_java(operation: Operation, text: str, error: Exception) -> tuple[str, str]:
     if "CommitStateUnknown" in text:
-        return OPEN
-    if any(refusal in text for refusal in REFUSALS):
-        return REFUSED
-    raise WrongError(f"{operation.name} fails: {text[-1500:]}") from error
+        return OPEN, "CommitStateUnknown"
+    for refusal in REFUSALS:
+        if refusal in text:
+            return REFUSED, refusal
+    cause = text[max(0, text.find("pyspark.errors")) :]
+    raise WrongError(f"{operation.name} fails: {cause[:1000]}") from error
 
 
 def _differences(found: list[Row], legal: Sequence[State]) -> str:
