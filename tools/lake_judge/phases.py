@@ -48,6 +48,8 @@ def run_phases(
         for block in blocks:
             if only in (None, f"{phase}:{block}") and report.done[phase] < number:
                 _run_block(phase, block, number, make, report, operations)
+                done = f"{phase} block {block}: {report.done[phase]} of {number}"
+                print(f"{done}, {len(report.findings)} findings", file=sys.stderr, flush=True)
             if len(report.findings) >= MAX_FINDINGS:
                 break
     report.seconds = time.monotonic() - started
