@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -12,11 +13,9 @@ from typing import Any
 import pytest
 
 from modcrypt.iceberg import IcebergTable
-from tests.support.iceberg.java_judge import why_unavailable as why_no_java
-from tests.support.spark.iceberg_spark import why_unavailable as why_no_spark
 from tools.lake_judge import __main__ as program
-from tools.lake_judge.catalogs import WITH_SPARK, MakeSubject, Subject, make_folder_subject
-from tools.lake_judge.model import Change, State, count_wrong, states_after
+from tools.lake_judge.catalogs import MakeSubject, Subject, make_folder_subject
+from tools.lake_judge.model import Change, Row, State, count_wrong, states_after
 from tools.lake_judge.operations import BY_NAME, Operation, draw_rows, to_arrow
 from tools.lake_judge.phases import run_phases
 from tools.lake_judge.report import Report
@@ -111,6 +110,7 @@ def test_a_stock_engine_that_reads_other_rows_ends_the_program_with_1(
     def open_catalog(kind: str, folder: Path) -> Iterator[MakeSubject]:
         yield make_lying
 
+    monkeypatch.setattr(program, "why_unavailable", lambda catalog: None)
     monkeypatch.setattr(program, "open_catalog", open_catalog)
     counts = ["--turns", "1", "--races", "0", "--kills", "0", "--faults", "0"]
     path = str(tmp_path / "report.json")
@@ -119,6 +119,22 @@ def test_a_stock_engine_that_reads_other_rows_ends_the_program_with_1(
     assert (told["ok"], told["seed"], told["wrong_rows"]) == (False, 7, 1)
     assert {"modcrypt", "Iceberg", "pyarrow"} <= told["engines"].keys()
     assert "repeat: python tools/lake_judge --catalog folder --seed 7" in capsys.readouterr().out
+
+
+def test_rows_that_get_other_ids_are_found(make: MakeSubject) -> None:
+    started = itertools.count(step=1000)
+
+    def make_renumbered() -> Subject:
+        subject = make()
+
+        def read() -> list[Row]:
+            row_ids = itertools.count(next(started))
+            return [{**row, "_row_id": next(row_ids)} for row in read_rows(subject.load())]
+
+        return replace(subject, read=read)
+
+    (finding,) = judge(make_renumbered, BY_NAME["modcrypt rotate dek"]).findings
+    assert "have other row ids" in finding.wrong
 
 
 def test_concurrent_changes_may_come_in_any_order_or_not_at_all() -> None:
@@ -139,7 +155,7 @@ def test_missing_surplus_and_altered_rows_count() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("catalog", ["hive", "folder"])
 def test_a_short_run_finds_nothing_wrong(catalog: str, tmp_path: Path) -> None:
-    if reason := why_no_spark() if catalog in WITH_SPARK else why_no_java():
+    if reason := program.why_unavailable(catalog):
         pytest.skip(reason)
     counts = [text for name, number in SHORT.items() for text in (f"--{name}", str(number))]
     path = str(tmp_path / "report.json")

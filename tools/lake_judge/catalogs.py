@@ -47,7 +47,7 @@ class Subject:
         named: How modcrypt, in any process, finds it.
         stock: The table as the stock engine has it.
         operations: What the stock engine can do to it.
-        read: Reads all rows by the stock engine; None for modcrypt alone.
+        read: Reads all rows, and `_row_id` of each, by the stock engine; None for modcrypt alone.
     """
 
     named: NamedTable

@@ -191,8 +191,8 @@ class SparkTable:
         return self.spark.sql(called)
 
     def read(self) -> list[Row]:
-        """Return all rows."""
-        return self.sql("SELECT * FROM {t}")
+        """Return all rows, with their row ids."""
+        return self.sql("SELECT *, _row_id FROM {t}")
 
 
 def _spell(value: object) -> str:
@@ -296,8 +296,9 @@ class JavaTable:
         return self.java.commit(self.metadata, step)
 
     def read(self) -> list[Row]:
-        """Return all rows."""
-        return self.java.read(self.metadata)
+        """Return all rows, with their row ids."""
+        rows = self.java.read(self.metadata, lineage=True)
+        return [{k: row[k] for k in row if k != "_last_updated_sequence_number"} for row in rows]
 
 
 def _java_columns(table: JavaTable, change: Change) -> object:

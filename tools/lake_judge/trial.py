@@ -46,6 +46,8 @@ class Trial:
     Attributes:
         modcrypt: The operations of modcrypt to choose from.
         past: The states of snapshots, by their ids.
+        row_ids: The `_row_id` of each row at the last check, by the row's id.
+        stock_acted: Whether the stock engine has changed the table since.
         steps: What happened so far, the newest last.
     """
 
@@ -55,6 +57,8 @@ class Trial:
     modcrypt: Sequence[Operation] = tuple(MODCRYPT)
     state: State = field(default_factory=State)
     past: dict[int, State] = field(default_factory=dict)
+    row_ids: dict[int, int] = field(default_factory=dict)
+    stock_acted: bool = False
     steps: list[str] = field(default_factory=list)
 
     # --- choosing --------------------------------------------------------------------------------
@@ -72,6 +76,7 @@ class Trial:
     def actor(self, operation: Operation, table: IcebergTable | None = None) -> Any:
         """Return what an operation works on: a table of modcrypt or of the stock engine."""
         if operation in self.subject.operations:
+            self.stock_acted = True
             return self.subject.stock
         return table or self.subject.load()
 
@@ -128,13 +133,25 @@ class Trial:
 
     def expect(self, legal: Sequence[State]) -> None:
         """Check that all readers find the same legal state, which becomes the current one."""
-        table = self.subject.load()
-        found = read_rows(table)
-        self.state = self._match("modcrypt", found, legal)
+        table, before = self.subject.load(), self.state
+        self.state = self._match("modcrypt", read_rows(table), legal)
         if self.subject.read is not None:
-            stock = sorted(self.subject.read(), key=lambda row: int(row["id"]))
-            self._match("the stock engine", stock, [self.state])
+            self._check_stock(self.subject.read(), before)
         self._check_past(table)
+
+    def _check_stock(self, found: list[Row], before: State) -> None:
+        """Check what the stock engine reads, and that modcrypt has kept the ids of rows."""
+        row_ids = {row["id"]: row.pop("_row_id", None) for row in found}
+        self._match("the stock engine", sorted(found, key=_row_key), [self.state])
+        kept = [] if self.stock_acted else sorted(self.row_ids.keys() & row_ids.keys())
+        rows = self.state.rows
+        if lost := [
+            n for n in kept if before.rows.get(n) == rows[n] and row_ids[n] != self.row_ids[n]
+        ]:
+            raise WrongError(f"rows {lost[:3]} have other row ids", len(lost))
+        if doubled := len(row_ids) - len(set(row_ids.values())):
+            raise WrongError(f"{doubled} rows have row ids of others", doubled)
+        self.row_ids, self.stock_acted = row_ids, False
 
     def expect_outcome(self, certain: Sequence[Change], possible: Sequence[Change] = ()) -> None:
         """Check the result of changes that came in any order."""
@@ -174,7 +191,11 @@ class Trial:
 def read_rows(table: IcebergTable, snapshot: int | None = None) -> list[Row]:
     """Return all rows, by id."""
     rows: list[Row] = pa.table(table.scan(snapshot)).to_pylist()
-    return sorted(rows, key=lambda row: int(row["id"]))
+    return sorted(rows, key=_row_key)
+
+
+def _row_key(row: Row) -> int:
+    return int(row["id"])
 
 
 def _judge_java(operation: Operation, text: str, error: Exception) -> tuple[str, str]:
