@@ -104,7 +104,7 @@ def test_a_stock_engine_that_reads_other_rows_ends_the_program_with_1(
 ) -> None:  # fmt: skip
     def make_lying() -> Subject:
         subject = make()
-        return replace(subject, read=lambda: read_rows(subject.load())[1:])
+        return replace(subject, read=lambda branch: read_rows(subject.load())[1:])
 
     @contextlib.contextmanager
     def open_catalog(kind: str, folder: Path) -> Iterator[MakeSubject]:
@@ -127,7 +127,7 @@ def test_rows_that_get_other_ids_are_found(make: MakeSubject) -> None:
     def make_renumbered() -> Subject:
         subject = make()
 
-        def read() -> list[Row]:
+        def read(branch: str | None) -> list[Row]:
             row_ids = itertools.count(next(started))
             return [{**row, "_row_id": next(row_ids)} for row in read_rows(subject.load())]
 

@@ -47,13 +47,14 @@ class Subject:
         named: How modcrypt, in any process, finds it.
         stock: The table as the stock engine has it.
         operations: What the stock engine can do to it.
-        read: Reads all rows, and `_row_id` of each, by the stock engine; None for modcrypt alone.
+        read: Reads all rows of main or of a branch by the stock engine, each with its `_row_id`;
+            None for modcrypt alone.
     """
 
     named: NamedTable
     stock: Any = None
     operations: Sequence[Operation] = ()
-    read: Callable[[], list[Row]] | None = None
+    read: Callable[[str | None], list[Row]] | None = None
 
     def load(self, kms: Any = None) -> IcebergTable:
         """Return the current version, of either master key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
@@ -21,6 +21,8 @@ class Change:
         removes: Which rows go: `{"ids": [...]}`, `{"country": ...}` or `{"all": True}`.
         adds: New rows, by column.
         new_column, old_column: Name of a column that is added or dropped.
+        branch: Whether it changes the rows of the branch, and not those of main.
+        makes_branch, drops_branch: Whether the branch begins with the rows of main, or ends.
         number: A random number, for names that must be new.
     """
 
@@ -28,6 +30,9 @@ class Change:
     adds: Sequence[Row] = ()
     new_column: str | None = None
     old_column: str | None = None
+    branch: bool = False
+    makes_branch: bool = False
+    drops_branch: bool = False
     number: int = 0
 
     def hits(self, row: Row) -> bool:
@@ -49,23 +54,36 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Columns and rows of a table at one time."""
+    """Columns and rows of a table at one time; `branch` has the rows of its branch, if any."""
 
     columns: tuple[str, ...] = FIRST_COLUMNS
     rows: Mapping[int, Row] = field(default_factory=dict)
+    branch: Mapping[int, Row] | None = None
 
     def after(self, change: Change) -> State:
         """Return the state that a change leads to."""
-        kept = {id_: row for id_, row in self.rows.items() if not change.hits(row)}
-        added = {row["id"]: dict(row) for row in change.adds}
         columns = [name for name in self.columns if name != change.old_column]
         columns += [change.new_column] if change.new_column else []
-        return State(columns=tuple(columns), rows=kept | added)
+        state = replace(self, columns=tuple(columns))
+        if change.drops_branch or change.makes_branch:
+            return replace(state, branch=self.rows if change.makes_branch else None)
+        if not change.branch:
+            return replace(state, rows=_change(self.rows, change))
+        return state if self.branch is None else replace(state, branch=_change(self.branch, change))
 
     def listed(self) -> list[Row]:
-        """Return the rows with all columns, by id."""
+        """Return the rows of main with all columns, by id."""
         rows = sorted(self.rows.values(), key=lambda row: int(row["id"]))
         return [{name: row.get(name) for name in self.columns} for row in rows]
+
+    def of_branch(self) -> State:
+        """Return the state that the branch is in."""
+        return replace(self, rows=self.branch or {}, branch=None)
+
+
+def _change(rows: Mapping[int, Row], change: Change) -> Mapping[int, Row]:
+    kept = {id_: row for id_, row in rows.items() if not change.hits(row)}
+    return kept | {row["id"]: dict(row) for row in change.adds}
 
 
 def states_after(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -31,6 +31,7 @@ COUNTRIES = ["NO", "SE", "\N{LATIN CAPITAL LETTER O WITH STROKE}", "", "a b", No
 PRICES = [None, 0.0, -1.5, 2.5e300, 1e-300]
 NOTES = [None, "", "x", "\N{LATIN SMALL LETTER U WITH DIAERESIS}" * 20]
 MAX_COLUMNS = 6
+BRANCH = "side"
 
 TYPES = {"id": pa.int64(), "country": pa.string(), "price": pa.float64()}
 SCHEMA = pa.schema(list(TYPES.items()))
@@ -104,6 +105,20 @@ def draw_column(state: State, dice: random.Random) -> Change:
     return Change(new_column=f"note{dice.randrange(1 << 32)}")
 
 
+def draw_branch(state: State, dice: random.Random) -> Change | None:
+    """Make the branch, or drop it."""
+    exists = state.branch is not None
+    return Change(makes_branch=not exists, drops_branch=exists) if state.rows or exists else None
+
+
+def draw_branch_rows(state: State, dice: random.Random) -> Change | None:
+    return None if state.branch is None else replace(draw_rows(state, dice), branch=True)
+
+
+def draw_branch_ids(state: State, dice: random.Random) -> Change | None:
+    return None if state.branch is None else replace(draw_ids(state.of_branch(), dice), branch=True)
+
+
 def _make_rows(state: State, dice: random.Random) -> list[Row]:
     return [_make_row(dice.randrange(1 << 40), state, dice) for _ in range(dice.randint(1, 6))]
 
@@ -146,6 +161,10 @@ _MODCRYPT: Sequence[tuple[str, Draw, Callable[[Any, Change], object]]] = (
     ("overwrite", draw_replacement, _overwrite),
     ("delete", draw_condition, lambda table, change: table.delete(change.condition)),
     ("upsert", draw_upsert, _upsert),
+    ("append to branch", draw_branch_rows,
+     lambda table, change: table.append(to_arrow(change.adds), branch=BRANCH)),
+    ("delete from branch", draw_branch_ids,
+     lambda table, change: table.delete(change.condition, branch=BRANCH)),
     ("rotate mek", draw_nothing, lambda table, change: rotate_table(table, "mek")),
     ("rotate mek to another", draw_nothing, _change_master),
     ("rotate kek", draw_nothing, lambda table, change: rotate_table(table, "kek")),
@@ -155,12 +174,12 @@ _MODCRYPT: Sequence[tuple[str, Draw, Callable[[Any, Change], object]]] = (
     ("remove orphans", draw_nothing,
      lambda table, change: remove_orphan_files(table, older_than_days=0)),
 )  # fmt: skip
-_OF_NEWER_VERSIONS = {"overwrite", "delete", "upsert"}
+_OF_NEWER_VERSIONS = {"overwrite", "delete", "upsert", "append to branch", "delete from branch"}
 
 MODCRYPT: Sequence[Operation] = [
     Operation(name=f"modcrypt {name}", draw=draw, run=run, may_race=name != "remove orphans")
     for name, draw, run in _MODCRYPT
-    if name not in _OF_NEWER_VERSIONS or hasattr(IcebergTable, name)
+    if name not in _OF_NEWER_VERSIONS or hasattr(IcebergTable, "delete")
 ]
 BY_NAME = {operation.name: operation for operation in MODCRYPT}
 
@@ -190,9 +209,9 @@ class SparkTable:
         called = f"CALL {self.catalog}.system.{procedure}(table => '{self.name}'{arguments})"
         return self.spark.sql(called)
 
-    def read(self) -> list[Row]:
-        """Return all rows, with their row ids."""
-        return self.sql("SELECT *, _row_id FROM {t}")
+    def read(self, branch: str | None = None) -> list[Row]:
+        """Return all rows, with their row ids, of main or of a branch."""
+        return self.sql(f"SELECT *, _row_id FROM {{t}}{f'.branch_{branch}' if branch else ''}")
 
 
 def _spell(value: object) -> str:
@@ -207,7 +226,8 @@ def _spell_rows(rows: Sequence[Row]) -> str:
 
 
 def _insert(table: SparkTable, change: Change) -> object:
-    return table.sql(f"INSERT INTO {{t}} {_spell_rows(change.adds)}")
+    branch = f".branch_{BRANCH}" if change.branch else ""
+    return table.sql(f"INSERT INTO {{t}}{branch} {_spell_rows(change.adds)}")
 
 
 def _delete(table: SparkTable, change: Change) -> object:
@@ -249,16 +269,23 @@ def _tag(table: SparkTable, change: Change) -> object:
     return table.sql(f"ALTER TABLE {{t}} CREATE OR REPLACE TAG judge{change.number % 3}")
 
 
+def _alter_branch(table: SparkTable, change: Change) -> object:
+    verb = "CREATE" if change.makes_branch else "DROP"
+    return table.sql(f"ALTER TABLE {{t}} {verb} BRANCH {BRANCH}")
+
+
 SPARK_SCHEMA: Sequence[Operation] = (
     Operation(name="Spark changes columns", draw=draw_column, run=_alter_columns),
     Operation(name="Spark changes partitions", draw=draw_nothing, run=_alter_partitions),
     Operation(name="Spark sets a property", draw=draw_nothing, run=_set_property),
     Operation(name="Spark tags", draw=draw_nothing, run=_tag),
+    Operation(name="Spark makes or drops a branch", draw=draw_branch, run=_alter_branch),
 )
 """What stock Spark can do to an encrypted table in a REST catalog."""
 
 SPARK: Sequence[Operation] = (
     *[Operation(name="Spark inserts", draw=draw_rows, run=_insert)] * 3,
+    Operation(name="Spark inserts into branch", draw=draw_branch_rows, run=_insert),
     *[Operation(name="Spark deletes", draw=draw_condition, run=_delete)] * 2,
     Operation(name="Spark merges", draw=draw_upsert, run=_merge),
     Operation(name="Spark truncates", draw=draw_truncation,
@@ -295,9 +322,9 @@ class JavaTable:
         """Commit one step of `Judge.commit`."""
         return self.java.commit(self.metadata, step)
 
-    def read(self) -> list[Row]:
-        """Return all rows, with their row ids."""
-        rows = self.java.read(self.metadata, lineage=True)
+    def read(self, branch: str | None = None) -> list[Row]:
+        """Return all rows, with their row ids, of main or of a branch."""
+        rows = self.java.read(self.metadata, lineage=True, ref=branch)
         return [{k: row[k] for k in row if k != "_last_updated_sequence_number"} for row in rows]
 
 
@@ -311,9 +338,21 @@ def _java_delete(table: JavaTable, change: Change) -> object:
     return table.commit(do="delete", column="id", values=change.removes["ids"])
 
 
+def _java_branch(table: JavaTable, change: Change) -> object:
+    return table.commit(do="branch", name=BRANCH)
+
+
+def draw_first_branch(state: State, dice: random.Random) -> Change | None:
+    return Change(makes_branch=True) if state.rows and state.branch is None else None
+
+
 JAVA: Sequence[Operation] = (
     *[Operation(name="Java appends", draw=draw_rows,
                 run=lambda table, change: table.commit(do="append", rows=change.adds))] * 2,
+    Operation(name="Java appends to branch", draw=draw_branch_rows,
+              run=lambda table, change: table.commit(
+                  do="append", rows=change.adds, branch=BRANCH)),
+    Operation(name="Java makes a branch", draw=draw_first_branch, run=_java_branch),
     Operation(name="Java deletes", draw=draw_ids, run=_java_delete),
     Operation(name="Java changes columns", draw=draw_column, run=_java_columns),
     Operation(name="Java rewrites manifests", draw=draw_work,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from modcrypt.iceberg import IcebergTable, verify_table
 from tests.support.iceberg.java_judge import JavaError
 from tools.lake_judge.catalogs import Subject
 from tools.lake_judge.model import FIRST_COLUMNS, Change, Row, State, count_wrong, states_after
-from tools.lake_judge.operations import MODCRYPT, Operation
+from tools.lake_judge.operations import BRANCH, MODCRYPT, Operation
 from tools.lake_judge.report import Report
 
 DONE, REFUSED, OPEN = "done", "refused", "open"
@@ -134,20 +134,28 @@ class Trial:
     def expect(self, legal: Sequence[State]) -> None:
         """Check that all readers find the same legal state, which becomes the current one."""
         table, before = self.subject.load(), self.state
-        self.state = self._match("modcrypt", read_rows(table), legal)
+        self.state = self._match("modcrypt", lambda branch: read_rows(table, branch), legal)
         if self.subject.read is not None:
-            self._check_stock(self.subject.read(), before)
+            self._check_stock(self.subject.read, before)
         self._check_past(table)
 
-    def _check_stock(self, found: list[Row], before: State) -> None:
+    def _check_stock(self, read: Callable[[str | None], list[Row]], before: State) -> None:
         """Check what the stock engine reads, and that modcrypt has kept the ids of rows."""
-        row_ids = {row["id"]: row.pop("_row_id", None) for row in found}
-        self._match("the stock engine", sorted(found, key=_row_key), [self.state])
+        row_ids: dict[int, Any] = {}
+
+        def read_without_row_ids(branch: str | None) -> list[Row]:
+            rows = sorted(read(branch), key=_row_key)
+            found = {row["id"]: row.pop("_row_id", None) for row in rows}
+            row_ids.update({} if branch else found)
+            return rows
+
+        self._match("the stock engine", read_without_row_ids, [self.state])
+        self._check_row_ids(row_ids, before)
+
+    def _check_row_ids(self, row_ids: dict[int, Any], before: State) -> None:
         kept = [] if self.stock_acted else sorted(self.row_ids.keys() & row_ids.keys())
-        rows = self.state.rows
-        if lost := [
-            n for n in kept if before.rows.get(n) == rows[n] and row_ids[n] != self.row_ids[n]
-        ]:
+        same = [id_ for id_ in kept if before.rows.get(id_) == self.state.rows[id_]]
+        if lost := [id_ for id_ in same if row_ids[id_] != self.row_ids[id_]]:
             raise WrongError(f"rows {lost[:3]} have other row ids", len(lost))
         if doubled := len(row_ids) - len(set(row_ids.values())):
             raise WrongError(f"{doubled} rows have row ids of others", doubled)
@@ -157,13 +165,24 @@ class Trial:
         """Check the result of changes that came in any order."""
         self.expect(states_after(self.state, certain, possible))
 
-    def _match(self, reader: str, found: list[Row], legal: Sequence[State]) -> State:
+    def _match(
+        self, reader: str, read: Callable[[str | None], list[Row]], legal: Sequence[State]
+    ) -> State:
+        """Return the legal state that a reader finds in main, and in the branch if there is one."""
+        found = self._match_rows(reader, read(None), legal)
+        with_branch = [state for state in found if state.branch is not None]
+        if not with_branch:
+            return found[0]
+        branches = [state.of_branch() for state in with_branch]
+        matching = self._match_rows(f"{reader}, of the branch,", read(BRANCH), branches)
+        return with_branch[branches.index(matching[0])]
+
+    def _match_rows(self, reader: str, found: list[Row], legal: Sequence[State]) -> list[State]:
         self.report.rows += len(found)
         wrong = [count_wrong(found, state) for state in legal]
-        fewest = min(wrong)
-        if fewest:
+        if fewest := min(wrong):
             raise WrongError(f"{reader} reads {_differences(found, legal)}", fewest)
-        return legal[wrong.index(0)]
+        return [state for state, count in zip(legal, wrong, strict=True) if not count]
 
     def _check_past(self, table: IcebergTable) -> None:
         """Record the current snapshot, and read one of the older ones again."""
@@ -179,7 +198,9 @@ class Trial:
             name for name in then.columns if name in (*FIRST_COLUMNS, *(rows or [{}])[0])
         )
         found = [{name: row[name] for name in columns} for row in rows]
-        self._match(f"modcrypt, of snapshot {chosen},", found, [replace(then, columns=columns)])
+        self._match_rows(
+            f"modcrypt, of snapshot {chosen},", found, [replace(then, columns=columns)]
+        )
 
     def verify(self) -> None:
         """Check every file of the table."""
@@ -188,8 +209,8 @@ class Trial:
             raise WrongError(f"verify_table: {[str(f)[:300] for f in verified.findings][:3]}")
 
 
-def read_rows(table: IcebergTable, snapshot: int | None = None) -> list[Row]:
-    """Return all rows, by id."""
+def read_rows(table: IcebergTable, snapshot: int | str | None = None) -> list[Row]:
+    """Return all rows of a snapshot, branch or tag, by id."""
     rows: list[Row] = pa.table(table.scan(snapshot)).to_pylist()
     return sorted(rows, key=_row_key)
 
