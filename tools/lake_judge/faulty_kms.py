@@ -48,7 +48,7 @@ class FaultyKms(SampleKms):
     def __init__(self, fault: str, at: int) -> None:
         super().__init__()
         self.which, self.lasts, self.answer = FAULTS[fault]
-        self.at, self.count = at, 0
+        self.at, self.count, self.met = at, 0, False
 
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> Any:
         """Wrap a key, or fail."""
@@ -65,4 +65,5 @@ class FaultyKms(SampleKms):
             return answer()
         self.count += 1
         fails = self.count >= self.at if self.lasts else self.count == self.at
+        self.met |= fails
         return self.answer(answer, master_key_id) if fails else answer()
