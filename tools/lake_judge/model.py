@@ -23,6 +23,7 @@ class Change:
         new_column, old_column: Name of a column that is added or dropped.
         branch: Whether it changes the rows of the branch, and not those of main.
         makes_branch, drops_branch: Whether the branch begins with the rows of main, or ends.
+        publishes_branch: Whether main gets the rows of the branch.
         number: A random number, for names that must be new.
     """
 
@@ -33,6 +34,7 @@ class Change:
     branch: bool = False
     makes_branch: bool = False
     drops_branch: bool = False
+    publishes_branch: bool = False
     number: int = 0
 
     def hits(self, row: Row) -> bool:
@@ -67,6 +69,8 @@ class State:
         state = replace(self, columns=tuple(columns))
         if change.drops_branch or change.makes_branch:
             return replace(state, branch=self.rows if change.makes_branch else None)
+        if change.publishes_branch:
+            return state if self.branch is None else replace(state, rows=self.branch)
         if not change.branch:
             return replace(state, rows=_change(self.rows, change))
         return state if self.branch is None else replace(state, branch=_change(self.branch, change))

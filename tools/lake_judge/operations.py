@@ -49,12 +49,14 @@ class Operation:
         draw: Chooses the change that it makes.
         run: Makes the change, by the engine.
         may_race: Whether it may run while another writer is at work.
+        may_fail: Whether the state of the table may forbid it.
     """
 
     name: str
     draw: Draw
     run: Callable[[Any, Change], object]
     may_race: bool = True
+    may_fail: bool = False
 
 
 # --- draws ---------------------------------------------------------------------------------------
@@ -107,8 +109,13 @@ def draw_column(state: State, dice: random.Random) -> Change:
 
 def draw_branch(state: State, dice: random.Random) -> Change | None:
     """Make the branch, or drop it."""
-    exists = state.branch is not None
-    return Change(makes_branch=not exists, drops_branch=exists) if state.rows or exists else None
+    if state.branch is None:
+        return Change(makes_branch=True) if state.rows else None
+    return Change(drops_branch=True) if dice.random() < 0.2 else None
+
+
+def draw_publication(state: State, dice: random.Random) -> Change | None:
+    return None if state.branch is None else Change(publishes_branch=True)
 
 
 def draw_branch_rows(state: State, dice: random.Random) -> Change | None:
@@ -274,13 +281,19 @@ def _alter_branch(table: SparkTable, change: Change) -> object:
     return table.sql(f"ALTER TABLE {{t}} {verb} BRANCH {BRANCH}")
 
 
+def _publish_branch(table: SparkTable, change: Change) -> object:
+    return table.call("fast_forward", f", branch => 'main', to => '{BRANCH}'")
+
+
 SPARK_SCHEMA: Sequence[Operation] = (
     Operation(name="Spark changes columns", draw=draw_column, run=_alter_columns),
     Operation(name="Spark changes partitions", draw=draw_nothing, run=_alter_partitions),
     Operation(name="Spark sets a property", draw=draw_nothing, run=_set_property),
     Operation(name="Spark tags", draw=draw_nothing, run=_tag),
     Operation(name="Spark makes or drops a branch", draw=draw_branch, run=_alter_branch),
-)
+    *[Operation(name="Spark publishes the branch", draw=draw_publication, run=_publish_branch,
+                may_fail=True)] * 2,
+)  # fmt: skip
 """What stock Spark can do to an encrypted table in a REST catalog."""
 
 SPARK: Sequence[Operation] = (

@@ -96,7 +96,11 @@ def take_turn(trial: Trial, step: int) -> None:
     """Let one of the engines change the table."""
     stock = trial.subject.operations
     engine = stock if stock and trial.dice.random() < 0.5 else trial.modcrypt
-    trial.do(*trial.choose(engine))
+    operation, change = trial.choose(engine)
+    if operation.may_fail:
+        _expect_results(trial, [(change, trial.attempt(operation, change))])
+    else:
+        trial.do(operation, change)
     if step % VERIFY_EVERY == 0:
         trial.verify()
     trial.report.done["turns"] += 1

@@ -22,6 +22,7 @@ DONE, REFUSED, OPEN = "done", "refused", "open"
 REFUSALS = (
     "ValidationException", "CommitFailedException", "AnalysisException", "NotFoundException",
     "FileNotFoundException", "WaitingForLockException", "AlreadyExistsException",
+    "Cannot fast-forward", "branch does not exist",
 )  # fmt: skip
 """Java's answers to a writer that was too late."""
 
@@ -86,6 +87,7 @@ class Trial:
         """Carry out an operation that nothing disturbs."""
         self.steps.append(operation.name)
         operation.run(self.actor(operation, table), change)
+        self.report.outcomes[f"{operation.name}: {DONE}"] += 1
         self.expect([self.state.after(change)])
 
     def attempt(
