@@ -14,7 +14,7 @@ RELEASE_LOCK := requirements-release.lock
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check test-slow test-random mutants lint native interpreted bench pipeline conformance vectors docs test-oldest test-comet test-delta lock audit clean
+.PHONY: demo test check test-slow test-random mutants lake-judge lint native interpreted bench pipeline conformance vectors docs test-oldest test-comet test-delta lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -42,6 +42,11 @@ test-random: $(VENV)/dev
 # `make mutants MUTANT_ARGS="--number 5 keys"` puts fewer into one module.
 mutants: $(VENV)/dev
 	$(BIN)/python -m tools.mutants $(MUTANT_ARGS)
+
+# Let stock Spark and Iceberg and modcrypt change one table, and look for wrong rows:
+# `make lake-judge JUDGE_ARGS="--catalog rest --seed 7"` chooses the catalog and repeats a run.
+lake-judge: $(VENV)/dev
+	$(BIN)/python tools/lake_judge $(JUDGE_ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

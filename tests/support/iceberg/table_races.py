@@ -55,6 +55,13 @@ class Outcome:
     errors: list[str] = field(default_factory=list)
 
 
+def find_named(uri: str, name: str) -> NamedTable:
+    """Return the table of a name in the catalog, or in the folder, at a URI."""
+    kinds: Any = {"http": RestTable, "thrift": HiveTable, "sqlite": SqlTable}
+    table: NamedTable = kinds.get(urlsplit(uri).scheme, FolderTable)(uri, name)
+    return table
+
+
 def start(role: str, named: NamedTable, seconds: float) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", __name__, role, named.uri, named.name, str(seconds)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -196,6 +203,4 @@ def run(role: str, named: NamedTable, seconds: float) -> Outcome:
 if __name__ == "__main__":
     _role, _uri, _name, _seconds = sys.argv[1:]
     print("started", file=sys.stderr, flush=True)
-    _kinds = {"http": RestTable, "thrift": HiveTable, "sqlite": SqlTable}
-    _table: Any = _kinds.get(urlsplit(_uri).scheme, FolderTable)(_uri, _name)
-    print(json.dumps(vars(run(_role, _table, float(_seconds)))))
+    print(json.dumps(vars(run(_role, find_named(_uri, _name), float(_seconds)))))

@@ -279,7 +279,12 @@ final class Writing {
   private static void delete(Table table, JsonNode step) throws IOException {
     var found = found(table, step);
     RowDelta delta =
-        table.newRowDelta().validateFromSnapshot(table.currentSnapshot().snapshotId());
+        table
+            .newRowDelta()
+            .validateFromSnapshot(table.currentSnapshot().snapshotId())
+            .validateDataFilesExist(
+                found.keySet().stream().map(task -> task.file().location()).toList())
+            .validateDeletedFiles();
     int version = ((HasTableOperations) table).operations().current().formatVersion();
     if (version >= 3) {
       DeleteWriteResult vectors = vectors(table, found, step.path("keyless").asBoolean());
