@@ -43,6 +43,7 @@ IMPORTERS = {
         "modcrypt.doctor.event_log",  # codecs
         "modcrypt.iceberg.format",
         "modcrypt.iceberg.read",
+        "modcrypt.iceberg.tables.data_scan",
         "modcrypt.iceberg.tables.table_creation",
         "modcrypt.iceberg.verify.orphan_files",  # file systems
         "modcrypt.iceberg.write",

@@ -29,7 +29,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )  # the keyring is opened often
     names: dict[str, Any] = {}
     examples = blocks("python")
-    assert len(examples) == 15
+    assert len(examples) == 17
     for block in examples:
         exec(block, names)
     commands = "".join(blocks("console")).replace("\\\n", " ").splitlines()

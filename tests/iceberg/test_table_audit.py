@@ -50,12 +50,15 @@ def test_each_use_is_recorded_with_the_kek_that_it_was_for(tmp_path: Path) -> No
         tmp_path / "t", ROWS.schema, tools, master_key_id="keyA", partition_spec=BY_PART,
         policy=policy,
     )  # fmt: skip
-    assert take_uses(events) == []
+    trial = [("wrap", "keyA", None, "ok", 1), ("unwrap", "keyA", None, "ok", 1)]
+    assert take_uses(events) == trial
     table = table.append(ROWS)
     made = {kek.scope: kek.id for kek in table.walk.resolver.keks(table.metadata).values()}
-    assert sorted(take_uses(events)) == sorted(
+    found = take_uses(events)
+    assert sorted(use for use in found if use[0] == "wrap") == sorted(
         ("wrap", "keyA", id_, "ok", 1) for id_ in made.values()
     )
+    assert [use[2] in made.values() for use in found if use[0] == "unwrap"] == [True]  # the proof
 
     table = open_audited(tmp_path / "t", events)
     assert table.scan(filters="part = 'y'").num_rows == 1
@@ -65,14 +68,19 @@ def test_each_use_is_recorded_with_the_kek_that_it_was_for(tmp_path: Path) -> No
     rotate_table(table, "mek", new_master_key_id="keyB")
     wrapped = [("wrap", "keyB", id_, "ok", 1) for id_ in made.values()]
     unwrapped = [("unwrap", "keyA", id_, "ok", 1) for id_ in made.values()]
-    assert sorted(take_uses(events)) == sorted(unwrapped + wrapped)
+    found = take_uses(events)
+    proofs = [use for use in found if use[:2] == ("unwrap", "keyB")]
+    assert sorted(use for use in found if use not in proofs) == sorted(unwrapped + wrapped)
+    assert [use[2] in made.values() for use in proofs] == [True]
 
     table = open_audited(tmp_path / "t", events)
     table = rotate_table(table, "kek").table
     new = set(table.walk.resolver.keks(table.metadata))
     found = take_uses(events)
     assert {id_ for operation, _, id_, _, _ in found if operation == "wrap"} == new
-    assert {id_ for operation, _, id_, _, _ in found if operation == "unwrap"} == {*made.values()}
+    unwrapped_ids = {id_ for operation, _, id_, _, _ in found if operation == "unwrap"}
+    assert unwrapped_ids > {*made.values()}
+    assert len(unwrapped_ids - {*made.values()}) == 1  # the proof of a new one
 
     assert verify_table(open_audited(tmp_path / "t", events)).ok
     assert {(operation, id_) for operation, _, id_, _, _ in take_uses(events)} == {
@@ -87,8 +95,12 @@ def test_data_keys_in_single_wrapping_are_counted(tmp_path: Path) -> None:
         tmp_path / "t", ROWS.schema, tools, master_key_id="keyA", partition_spec=BY_PART,
         policy=KeyPolicy(wrapping="single", kek_per="files"),
     )  # fmt: skip
+    take_uses(events)
     table.append(ROWS)
-    assert take_uses(events) == [("wrap", "keyA", None, "ok", 2), ("wrap", "keyA", None, "ok", 1)]
+    proof = ("unwrap", "keyA", None, "ok", 1)
+    assert take_uses(events) == [
+        ("wrap", "keyA", None, "ok", 2), proof, ("wrap", "keyA", None, "ok", 1)
+    ]  # fmt: skip
 
 
 def test_a_refusal_is_recorded_and_what_can_not_be_recorded_is_not_done(tmp_path: Path) -> None:
@@ -117,13 +129,13 @@ def test_commands_record_what_they_use_in_a_file(run: Run, tmp_path: Path) -> No
         return [(event["operation"], event["master_key_id"]) for event in events]
 
     run("create", *audit, "--master-key", "keyA", "--like", "rows.parquet", "lake/t")
-    assert recorded_uses() == []
+    assert recorded_uses() == [("wrap", "keyA"), ("unwrap", "keyA")]  # on trial
     run("append", *audit, "lake/t", "rows.parquet")
-    assert recorded_uses() == [("wrap", "keyA")]
+    assert recorded_uses() == [("wrap", "keyA"), ("unwrap", "keyA")]  # the proof
     run("scan", *audit, "lake/t")
     assert recorded_uses() == [("unwrap", "keyA")]
     run("rotate", "kek", *audit, "--new-master-key", "keyB", "lake/t")
-    assert sorted(recorded_uses()) == [("unwrap", "keyA"), ("wrap", "keyB")]
+    assert sorted(recorded_uses()) == [("unwrap", "keyA"), ("unwrap", "keyB"), ("wrap", "keyB")]
     for command in ("files", "verify", "tree", "prune"):
         run(command, *audit, "lake/t")
     assert set(recorded_uses()) == {("unwrap", "keyB")}

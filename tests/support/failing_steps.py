@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from modcrypt import Key
-from modcrypt.kms import client
+from modcrypt.kms import pacing
 from tests.support.frame_watch import find_secrets
 from tests.support.secret_watch import spellings
 
@@ -60,7 +60,7 @@ class Steps:
     def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Count calls of the file system from now on, and retry those of a key service at once."""
         monkeypatch.setattr(os, "fsync", lambda fd: None)  # no run outlives this process
-        monkeypatch.setattr(client, "FIRST_WAIT", 0.0)
+        monkeypatch.setattr(pacing, "FIRST_WAIT", 0.0)
         for name in CALLS:
             monkeypatch.setattr(os, name, self.failing(getattr(os, name), name))
 

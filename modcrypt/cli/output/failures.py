@@ -79,7 +79,6 @@ _OPTION_NAMES = (
     ("(expire_history removes", "(expire removes"),
     ("expire_history drops them", "expire drops them"),
     ("with expire_history", "with expire"),
-    ("pass force=True, which", "pass --drop-refs, which"),
     ("encrypt_table makes", "iceberg encrypt makes"),
     ("no key_store was given", "no --key-store was given"),
     ("kek_per must be table or files", "--kek-per must be table or files"),

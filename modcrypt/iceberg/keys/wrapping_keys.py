@@ -178,8 +178,10 @@ class MasterKeys:
         ids, count = (kek_ids, 1) if kek_ids else ((None,), len(keys))
         with record_use(self.audit, "wrap", master_key_id, kek_ids=ids, count=count):
             wrapped = [wrapped_bytes(t) for t in wrap_many(self.client, keys, master_key_id)]
+        of_keks = dict(zip(wrapped, kek_ids, strict=False))
         self.proof.check_keys(
-            master_key_id, keys, wrapped, lambda new: self._request(new, master_key_id)
+            master_key_id, keys, wrapped,
+            lambda new: self._request(new, master_key_id, of_keks.get(new)),
         )
         return wrapped
 

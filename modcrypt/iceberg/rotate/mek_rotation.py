@@ -184,7 +184,7 @@ def _find_samples(table: IcebergTable) -> Samples:
                     id_, single = sealing_key(entry.key_metadata) or ("", True)
                     if id_ in left and not single:
                         samples[id_] = partial(open_from_manifest, entry.key_metadata or b"")
-                        left.remove(id_)
+                        left.discard(id_)
                 if not left:
                     return samples
     return samples

@@ -78,7 +78,7 @@ def test_the_metadata_is_as_java_writes_it(java: Judge, kms: SampleKms, tmp_path
     }  # fmt: skip
     names = sorted(path.name for path in (tmp_path / "ours" / "metadata").iterdir())
     assert names == ["v1.metadata.json", "version-hint.text"]
-    assert kms.calls == []
+    assert kms.calls == [("wrap", "keyA"), ("unwrap", "keyA")]  # on trial
 
 
 def test_java_writes_to_a_new_table(java: Judge, kms: SampleKms, tmp_path: Path) -> None:
