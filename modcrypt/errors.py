@@ -221,7 +221,8 @@ class KmsUnavailableError(KeyRetrievalError):
 
     Attributes:
         throttled: Whether the service refused the call for its rate, so that it did nothing.
-        retry_after: Seconds to wait before another call, if the service says so.
+        retry_after: Seconds to wait before another call, if the service says so; None for what is
+            no time.
     """
 
     word = "unavailable"
@@ -230,7 +231,8 @@ class KmsUnavailableError(KeyRetrievalError):
         self, message: str, *, throttled: bool = False, retry_after: float | None = None
     ) -> None:
         self.throttled = throttled
-        self.retry_after = retry_after
+        is_time = retry_after is not None and retry_after >= 0  # not so for NaN
+        self.retry_after = retry_after if is_time else None
         super().__init__(message)
 
 

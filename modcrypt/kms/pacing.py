@@ -217,12 +217,16 @@ def read_patience() -> float | None:
     raise ValueError(f"{PATIENCE_VARIABLE} must be a number of seconds, at most a day (86400)")
 
 
+MAX_FIXED = 1000
+"""Largest number of clients without weak references whose pacers are remembered."""
+
 _pacers: weakref.WeakKeyDictionary[object, Pacer] = weakref.WeakKeyDictionary()
+_fixed: dict[int, tuple[object, Pacer]] = {}
 _guard = fork_safe(threading.Lock())
 
 
 def pacer_of(client: object) -> Pacer:
-    """Return the pacer of a client; a fresh one for a client that cannot be remembered.
+    """Return the pacer of a client.
 
     A client that passes calls on to another one names that as its `paced_client`.
     """
@@ -232,9 +236,18 @@ def pacer_of(client: object) -> Pacer:
             found = _pacers.get(client)
             if found is None:
                 found = _pacers[client] = Pacer()
-        except TypeError:  # neither hashed nor referred to
-            found = Pacer()
+        except TypeError:  # it cannot be hashed or has no weak references
+            return _pacer_of_fixed(client)
         return found
+
+
+def _pacer_of_fixed(client: object) -> Pacer:
+    """Return the pacer of a client that is remembered by its identity, and therefore kept."""
+    if id(client) not in _fixed:
+        if len(_fixed) >= MAX_FIXED:
+            _fixed.clear()
+        _fixed[id(client)] = client, Pacer()
+    return _fixed[id(client)][1]
 
 
 # --- what answers ask for ------------------------------------------------------------------------

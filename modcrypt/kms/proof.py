@@ -79,7 +79,10 @@ class WrapProof:
             self._outcomes.clear()
             self._locks.clear()
 
-    def check(self, master_key_id: str, wrapped: str | bytes, opens: Callable[[], object]) -> None:
+    def check(
+        self, master_key_id: str, wrapped: str | bytes, opens: Callable[[], object], *,
+        each: bool = False,
+    ) -> None:  # fmt: skip
         """Prove a new wrap, unless the run has proved enough.
 
         Args:
@@ -87,12 +90,15 @@ class WrapProof:
             wrapped: The new wrapped key.
             opens: Function that asks the key service, not a cache, to unwrap the key, and raises
                 KeyRetrievalError if the result opens nothing.
+            each: Whether to prove this wrap even if the run has proved enough: of an answer with
+                many wraps, whose order is the service's word.
 
         Raises:
             KeyRetrievalError: The wrap does not open, or the service refuses to unwrap it; also
                 for later wraps under the same master key.
         """
-        what = master_key_id if self._prove == "first" else (master_key_id, wrapped)
+        first = self._prove == "first" and not each
+        what: Hashable = master_key_id if first else (master_key_id, wrapped)
         if self._outcomes.get(what, self) is None:
             return
         with self._guard:
@@ -100,6 +106,7 @@ class WrapProof:
         with lock:
             if what not in self._outcomes:
                 self._outcomes[what] = self._try(master_key_id, opens)
+                self._outcomes.setdefault(master_key_id, self._outcomes[what])
             failure = self._outcomes[what]
         if failure is not None:
             raise type(failure)(str(failure))
@@ -107,7 +114,7 @@ class WrapProof:
     @hide_frames
     def check_keys(
         self, master_key_id: str, keys: Iterable[KeyLike], wrapped: Iterable[Wrapped],
-        unwrap: Callable[[Wrapped], KeyLike],
+        unwrap: Callable[[Wrapped], KeyLike], *, each: bool = False,
     ) -> None:  # fmt: skip
         """Prove new wraps of keys that the caller has; raise as `check`.
 
@@ -115,7 +122,8 @@ class WrapProof:
         """
         for key, text in zip(keys, wrapped, strict=True):
             self._check_distinct(master_key_id, key, text)
-            self.check(master_key_id, text, partial(_unwrap_and_compare, key, text, unwrap))
+            opens = partial(_unwrap_and_compare, key, text, unwrap)
+            self.check(master_key_id, text, opens, each=each)
 
     @hide_frames
     def _check_distinct(self, master_key_id: str, key: KeyLike, wrapped: str | bytes) -> None:

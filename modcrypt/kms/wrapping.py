@@ -226,11 +226,31 @@ class KeyWrapper:
 
     @hide_frames
     def _prove(self, keys: Sequence[Key], wrapped: Sequence[str], master_key_id: str) -> None:
-        """Have the service unwrap new wraps, as the proof of the run requires."""
-        if self.proof is not None:
-            self.proof.check_keys(
-                master_key_id, keys, wrapped, lambda text: self._unwrap_key(text, master_key_id)
-            )
+        """Have the service unwrap new wraps, as the proof of the run requires.
+
+        A service may return the wraps of many keys in another order, so each of them is proved if
+        one call unwraps them all.
+        """
+        if self.proof is None:
+            return
+        together = len(wrapped) > 1 and kms.can_unwrap_many(self.client)
+        answers: dict[str, bytes | KeyRetrievalError] = {}
+        if together:
+            found = self._call(
+                "unwrap", master_key_id, kms.unwrap_many, wrapped, master_key_id,
+                count=len(wrapped),
+            )  # fmt: skip
+            answers = dict(zip(wrapped, found, strict=True))
+
+        def unwrap(text: str) -> Key:
+            if not together:
+                return self._unwrap_key(text, master_key_id)
+            answer = answers[text]
+            if isinstance(answer, KeyRetrievalError):
+                raise answer
+            return as_key(answer)
+
+        self.proof.check_keys(master_key_id, keys, wrapped, unwrap, each=together)
 
     @hide_frames
     def _require_open(self, kek: Kek) -> None:

@@ -178,7 +178,7 @@ def test_a_long_wait_is_told_once(clock: Time, caplog: pytest.LogCaptureFixture)
 # --- clients -------------------------------------------------------------------------------------
 
 
-def test_a_client_keeps_its_pacer_and_one_that_cannot_be_remembered_gets_others() -> None:
+def test_a_client_keeps_its_pacer_even_without_weak_references() -> None:
     class Client:
         pass
 
@@ -190,7 +190,13 @@ def test_a_client_keeps_its_pacer_and_one_that_cannot_be_remembered_gets_others(
     assert pacer_of(client) is pacer_of(client) is pacer_of(wrapping)
     assert pacer_of(client) is not pacer_of(Client())
     nameless = Nameless()
-    assert pacer_of(nameless) is not pacer_of(nameless)
+    assert pacer_of(nameless) is pacer_of(nameless)
+    assert pacer_of(nameless) is not pacer_of(Nameless())
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1.0])
+def test_what_is_no_time_to_wait_is_left_out(seconds: float) -> None:
+    assert KmsUnavailableError("away", throttled=True, retry_after=seconds).retry_after is None
 
 
 # --- interruptions -------------------------------------------------------------------------------

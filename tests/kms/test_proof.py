@@ -15,6 +15,7 @@ import modcrypt as mc
 import modcrypt.iceberg as mi
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KmsUnavailableError
 from modcrypt.keys import Key
+from modcrypt.kms.client import Capabilities
 from modcrypt.kms.proof import WrapProof
 from tests.support.iceberg.sample_kms import SampleKms
 
@@ -210,3 +211,67 @@ def test_two_keys_never_have_one_wrap() -> None:
     proof, keys = WrapProof(), [Key.generate(), Key.generate()]
     with pytest.raises(KeyMaterialError, match="two different keys the same wrap"):
         proof.check_keys("m", keys, ["text", "text"], lambda text: keys[0])
+
+
+# --- many keys in one answer ---------------------------------------------------------------------
+
+
+class Shuffling(SampleKms):
+    """A service with batches, whose answers exchange the last two of several wraps."""
+
+    capabilities = Capabilities(batch=100, rewrap=True)
+    shuffles = False
+
+    def shuffle(self, answers: list[str]) -> list[str]:
+        if not self.shuffles or len(answers) < 2:
+            return answers
+        return [*answers[:-2], answers[-1], answers[-2]]
+
+    def rewrap(self, wrapped: str, master_key_id: str) -> str:
+        return self.wrap(self.unwrap(wrapped, master_key_id), master_key_id)
+
+    def wrap_many(self, keys: list[bytes], master_key_id: str) -> list[str]:
+        return self.shuffle([self.wrap(key, master_key_id) for key in keys])
+
+    def unwrap_many(self, wrapped: list[str], master_key_id: str) -> list[bytes]:
+        return [self.unwrap(text, master_key_id) for text in wrapped]
+
+    def rewrap_many(self, wrapped: list[str], master_key_id: str) -> list[str]:
+        return self.shuffle([self.rewrap(text, master_key_id) for text in wrapped])
+
+
+@pytest.mark.parametrize(
+    ("policy", "what", "new"),
+    [
+        (mi.KeyPolicy(kek_per="files", files=1), "mek", None),
+        (mi.KeyPolicy(kek_per="files", files=1), "mek", "keyB"),
+        (mi.KeyPolicy(kek_per="files", files=1), "kek", None),
+        (mi.KeyPolicy(wrapping="single", kek_per="files"), "kek", "keyB"),
+    ],
+)
+def test_wraps_in_another_order_are_not_committed(
+    policy: mi.KeyPolicy, what: Any, new: str | None, tmp_path: Path
+) -> None:
+    kms = Shuffling()
+    table = mi.create_table(
+        tmp_path, TABLE.schema, kms, master_key_id="keyA", policy=policy
+    )  # fmt: skip
+    for _ in range(3):
+        table = table.append(TABLE)
+    kms.shuffles = True
+    with pytest.raises(KeyMaterialError, match="nothing was replaced"):
+        mi.rotate_table(table, what, new_master_key_id=new)
+    assert mi.open_table(tmp_path, SampleKms()).scan().num_rows == 9
+
+
+def test_data_keys_in_another_order_do_not_replace_a_file(tmp_path: Path) -> None:
+    kms, path = Shuffling(), tmp_path / "a.parquet"
+    table = pa.table({"a": [1], "b": [2], "c": [3]})
+    policy = mc.Policy(
+        footer_key="keyA", column_keys={"keyB": ["a", "b", "c"]}, double_wrapping=False
+    )
+    mc.write_table(table, path, mc.KeyTools(kms).encryption(policy))
+    kms.shuffles = True
+    (result,) = mc.rotate_keys(path, mc.KeyTools(kms), what="dek")
+    assert result.result == "key-material"
+    assert mc.read_table(path, mc.KeyTools(SampleKms()).decryption()).equals(table)

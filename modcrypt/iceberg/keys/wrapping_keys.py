@@ -152,8 +152,8 @@ class MasterKeys:
         # Keys that were unwrapped together, and the times until which they may be taken.
         self._ahead: dict[tuple[str, bytes], tuple[Key, float]] = {}
         # Results of `fetch_moves`, by master key and by the key or the old wrapped key.
-        self._wrapped_ahead: dict[tuple[str, Key], bytes] = {}
-        self._rewrapped_ahead: dict[tuple[str, bytes], bytes] = {}
+        self._wrapped_ahead: dict[tuple[str, Key], tuple[bytes, float]] = {}
+        self._rewrapped_ahead: dict[tuple[str, bytes], tuple[bytes, float]] = {}
 
     def __repr__(self) -> str:
         return f"MasterKeys({type(self.client).__name__})"
@@ -172,18 +172,34 @@ class MasterKeys:
         """
         if not keys:
             return []
-        taken = [self._wrapped_ahead.pop((master_key_id, key), None) for key in keys]
-        if (ready := [data for data in taken if data is not None]) and len(ready) == len(keys):
-            return ready
+        places = [(master_key_id, key) for key in keys]
+        if all(place in self._wrapped_ahead for place in places):
+            return [self._wrapped_ahead.pop(place)[0] for place in places]
         ids, count = (kek_ids, 1) if kek_ids else ((None,), len(keys))
         with record_use(self.audit, "wrap", master_key_id, kek_ids=ids, count=count):
             wrapped = [wrapped_bytes(t) for t in wrap_many(self.client, keys, master_key_id)]
         of_keks = dict(zip(wrapped, kek_ids, strict=False))
+        together = self._unwrap_again(wrapped, master_key_id, kek_ids)
+        again = self.unwrap if together else self._request
         self.proof.check_keys(
-            master_key_id, keys, wrapped,
-            lambda new: self._request(new, master_key_id, of_keks.get(new)),
-        )
+            master_key_id, keys, wrapped, lambda new: again(new, master_key_id, of_keks.get(new)),
+            each=together,
+        )  # fmt: skip
         return wrapped
+
+    def _unwrap_again(
+        self, wrapped: Sequence[bytes], master_key_id: str, kek_ids: Sequence[str | None]
+    ) -> bool:
+        """Have all wraps of one answer unwrapped by one call, if the service has a call for that.
+
+        A service may return the wraps of many keys in another order, so each of them is proved.
+        """
+        if len(wrapped) < 2 or not can_unwrap_many(self.client):
+            return False
+        for data in wrapped:
+            self._ahead.pop((master_key_id, data), None)
+        self.fetch(wrapped, master_key_id, kek_ids)
+        return True
 
     def unwrap(self, wrapped: bytes, master_key_id: str, kek_id: str | None = None) -> Key:
         """Have a data key unwrapped, or a KEK; raises as `KmsClient.unwrap`."""
@@ -216,10 +232,7 @@ class MasterKeys:
             record_use(self.audit, "unwrap", master_key_id, kek_ids=of_keks, count=count),
         ):
             keys = unwrap_many(self.client, texts, master_key_id)
-        now = time.monotonic()
-        for place, (_, until) in list(self._ahead.items()):
-            if until <= now:
-                self._ahead.pop(place, None)
+        now = _drop_expired(self._ahead)
         for data, key in zip(ids, keys, strict=False):
             if isinstance(key, bytes):
                 self._ahead[master_key_id, data] = as_key(key), now + AHEAD_SECONDS
@@ -242,11 +255,12 @@ class MasterKeys:
             self._fetch_rewraps(data, old_id, kek_ids)
             return
         self.fetch(data, old_id, kek_ids)
-        places = [(old_id, item) for item in data]
-        there = [(n, self._ahead[p][0]) for n, p in enumerate(places) if p in self._ahead]
+        found = [(n, self._ahead.get((old_id, item))) for n, item in enumerate(data)]
+        there = [(n, entry[0]) for n, entry in found if entry is not None]
         keys, ids = [key for _, key in there], [kek_ids[n] for n, _ in there] if kek_ids else []
+        until = _drop_expired(self._wrapped_ahead) + AHEAD_SECONDS
         for key, text in zip(keys, self.wrap_many(keys, new_id, ids), strict=True):
-            self._wrapped_ahead[new_id, key] = text
+            self._wrapped_ahead[new_id, key] = text, until
 
     def _fetch_rewraps(
         self, wrapped: Sequence[bytes], master_key_id: str, kek_ids: Sequence[str | None]
@@ -258,9 +272,15 @@ class MasterKeys:
         ):
             old = [format_wrapped_key(data) for data in wrapped]
             texts = rewrap_many(self.client, old, master_key_id)
-        for data, text in zip(wrapped, texts, strict=False):
-            if isinstance(text, str):
-                self._rewrapped_ahead[master_key_id, data] = wrapped_bytes(text)
+        new = {
+            data: wrapped_bytes(text)
+            for data, text in zip(wrapped, texts, strict=False)
+            if isinstance(text, str)
+        }
+        self._unwrap_again(list(new.values()), master_key_id, ())
+        until = _drop_expired(self._rewrapped_ahead) + AHEAD_SECONDS
+        for data, text_bytes in new.items():
+            self._rewrapped_ahead[master_key_id, data] = text_bytes, until
 
     @hide_frames
     def move(
@@ -279,13 +299,16 @@ class MasterKeys:
             key = self.unwrap(wrapped, old_id, kek_id)
             opens(key)
             return self.wrap(key, new_id, kek_id)
-        new = self._rewrapped_ahead.pop((old_id, wrapped), None)
-        if new is None:
-            with record_use(self.audit, "rewrap", old_id, kek_ids=[kek_id]):
-                new = wrapped_bytes(rewrap(self.client, format_wrapped_key(wrapped), old_id))
-        again = new
-        self.proof.check(old_id, again, lambda: opens(self._request(again, old_id, kek_id)))
-        return again
+        if (ready := self._rewrapped_ahead.pop((old_id, wrapped), None)) is not None:
+            new = ready[0]
+            self.proof.check(
+                old_id, new, lambda: opens(self.unwrap(new, old_id, kek_id)), each=True
+            )
+            return new
+        with record_use(self.audit, "rewrap", old_id, kek_ids=[kek_id]):
+            new = wrapped_bytes(rewrap(self.client, format_wrapped_key(wrapped), old_id))
+        self.proof.check(old_id, new, lambda: opens(self._request(new, old_id, kek_id)))
+        return new
 
     def try_master_key(self, master_key_id: str, length: int) -> None:
         """Have a key wrapped on trial, before a table names its master key.
@@ -411,6 +434,15 @@ class OpenKey:
         if in_manifest:
             return _build_aad(_OF_FILE, key.id, timestamp, key.scope)
         return timestamp.encode()
+
+
+def _drop_expired(entries: dict[Any, tuple[Any, float]]) -> float:
+    """Drop entries whose time is over; return the time, in seconds."""
+    now = time.monotonic()
+    for place, (_, until) in list(entries.items()):
+        if until <= now:
+            entries.pop(place, None)
+    return now
 
 
 def wrapped_part(sealed: bytes) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -92,10 +92,11 @@ def list_tables(catalog: RestCatalog, namespace: tuple[str, ...]) -> list[tuple[
     """Return the identifiers of the tables in a namespace. Raises as `list_namespaces`."""
     catalog._check_endpoint(Capability.V1_LIST_TABLES)
     url = _url(catalog, Endpoints.list_tables, namespace)
-    return [
-        (*map(str, table["namespace"]), str(table["name"]))
-        for table in _pages(catalog, url, {}, "identifiers")
-    ]
+    return list(_pages(catalog, url, {}, "identifiers", _read_identifier))
+
+
+def _read_identifier(table: Mapping[str, Any]) -> tuple[str, ...]:
+    return (*map(str, table["namespace"]), str(table["name"]))
 
 
 def list_namespaces(catalog: RestCatalog, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -113,10 +114,13 @@ def list_namespaces(catalog: RestCatalog, parent: tuple[str, ...]) -> list[tuple
     check_names(catalog, parent)
     params = {"parent": catalog._namespace_separator.join(parent)} if parent else {}
     url = catalog.url(Endpoints.list_namespaces)
-    return [tuple(map(str, names)) for names in _pages(catalog, url, params, "namespaces")]
+    return list(_pages(catalog, url, params, "namespaces", lambda names: tuple(map(str, names))))
 
 
-def _pages(catalog: RestCatalog, url: str, params: Mapping[str, str], member: str) -> Iterator[Any]:
+def _pages(
+    catalog: RestCatalog, url: str, params: Mapping[str, str], member: str,
+    read: Callable[[Any], tuple[str, ...]],
+) -> Iterator[tuple[str, ...]]:  # fmt: skip
     """Yield the items of all pages of a list."""
     if size := catalog.properties.get(PAGE_SIZE):
         params = {**params, "pageSize": size}
@@ -128,7 +132,7 @@ def _pages(catalog: RestCatalog, url: str, params: Mapping[str, str], member: st
             raise _failure(response)
         try:
             answer = load_json(response.content)
-            items, token = answer[member], answer.get("next-page-token")
+            items, token = list(map(read, answer[member])), answer.get("next-page-token")
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             raise FormatError("the REST catalog's answer is not a list of names") from None
         yield from items

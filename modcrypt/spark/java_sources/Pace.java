@@ -21,9 +21,9 @@ final class Pace {
   private final long patience; // negative for the defaults
   private long granted;
   private double interval;
-  private double next;
-  private long adjusted;
-  private long downUntil;
+  private double next = now(); // the clock may be negative
+  private long adjusted = now();
+  private long downUntil = now();
 
   Pace(String patience) {
     this.patience = parse(patience);
@@ -74,7 +74,7 @@ final class Pace {
 
   synchronized void grant() {
     granted++;
-    downUntil = 0;
+    downUntil = now();
     interval *= 0.85;
     if (interval < FIRST_INTERVAL / 2) interval = 0;
   }
