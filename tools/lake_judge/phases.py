@@ -34,7 +34,8 @@ VERIFY_EVERY = 5
 FIRST_GUESS = 12
 """Steps that an operation of unknown length is taken to have."""
 
-KILL_SECONDS = 120
+KILL_SECONDS = 600
+"""Time that a process gets, also on a busy machine."""
 
 
 def run_phases(

@@ -29,6 +29,8 @@ class Killer:
 
     def __init__(self, at: int, delay: float) -> None:
         self.at, self.delay, self.steps = at, delay, 0
+        self._woken, self._wake = os.pipe()  # the step may come while locks are held
+        threading.Thread(target=self._kill, daemon=True).start()
 
     def watch(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Count an audit event."""
@@ -38,9 +40,10 @@ class Killer:
         if self.steps == 1:
             os.write(1, b"working\n")
         if self.steps == self.at:
-            threading.Thread(target=self._kill, daemon=True).start()
+            os.write(self._wake, b"k")
 
     def _kill(self) -> None:
+        os.read(self._woken, 1)
         time.sleep(self.delay)
         os.kill(os.getpid(), signal.SIGKILL)
 
