@@ -72,6 +72,13 @@ def test_no_place_repeats_a_private_key(
     assert not repeats(answer.stdout + answer.stderr, secret)
 
 
+def test_a_key_that_is_no_normal_path_is_not_repeated(tmp_path: Path) -> None:
+    key = "Kq3//Zr8TbVx2Lm9WcNs4Pd7Hf1Gj6Yu0Ra5Te3Oi8Qw+"  # two slashes become one in paths
+    for place in (("verify", "missing", "--config", key), ("inspect", key), ("verify", key)):
+        answer = run(tmp_path, *place)
+        assert not repeats(answer.stdout + answer.stderr, key.replace("//", "/"))
+
+
 @each_case(
     "name",
     [

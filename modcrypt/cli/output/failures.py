@@ -7,6 +7,7 @@ characters from a hostile file's column names, or an argument that looks like a 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -135,7 +136,8 @@ def _hide_keys(message: str, arguments: Sequence[str], looks: Callable[[str], bo
         pieces = {argument, argument.strip(), *tails, *re.split("[=:]", argument)}
         for piece in sorted(pieces, key=len, reverse=True):
             if looks(piece) and not piece.startswith("--"):
-                for spelling in (piece, repr(piece)[1:-1]):  # click quotes values
+                # click quotes values, and paths lose double slashes, which base64 may have
+                for spelling in (piece, repr(piece)[1:-1], os.path.normpath(piece)):
                     message = message.replace(spelling, "(hidden)")
     return message
 
