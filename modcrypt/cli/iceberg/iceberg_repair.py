@@ -197,8 +197,9 @@ def remove_orphans(
 @click.option(
     "--unregistered",
     is_flag=True,
-    help="No catalog has TABLE any more, which is the path of its last metadata.json: resume a "
-    "purge of a catalog's table that was interrupted.",
+    help="No catalog has TABLE any more under any name, and it is the path of its last "
+    "metadata.json: resume an interrupted purge of a catalog's table. That purge has left a marker "
+    "beside it, TABLE.purge; without one the table is refused.",
 )
 @dry_run_option
 @click.option("--yes", is_flag=True, help="Delete the table, which nothing can restore.")

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads
 from modcrypt.kms.signing.ledger import is_of_seal
 
@@ -23,6 +24,9 @@ METADATA = re.compile(r".*\.metadata\.json(\.gz)?", re.DOTALL)
 """Pattern of names of metadata.json files, compressed or not."""
 
 HINT = "version-hint.text"
+
+_CHECKSUM_MAGIC = b"crc\0"
+"""The first bytes of Hadoop's checksum files."""
 
 
 class Rule(StrEnum):
@@ -90,17 +94,27 @@ def remove_new(place: Place) -> None:
 def remove_files(files: Iterable[tuple[str, Place]]) -> list[str]:
     """Delete files that the deletion rule allows; return the locations of remaining files.
 
-    Hadoop's checksum of a local file goes with it.
+    Hadoop's checksum of a local file goes with it, but no other file of such a name.
     """
 
     def remove(file: tuple[str, Place]) -> str | None:
         location, place = file
         try:
             place.remove()
-            if place.filesystem is None:
-                place.beside(f".{place.name}.crc").remove()
+            checksum = place.beside(f".{place.name}.crc")
+            if place.filesystem is None and _is_checksum(checksum):
+                checksum.remove()
         except OSError:
             return location
         return None
 
     return [location for location in in_threads(remove, files, JOBS) if location is not None]
+
+
+def _is_checksum(place: Place) -> bool:
+    """Return whether a file is one of Hadoop's checksum files; False if it cannot be read."""
+    try:
+        with open_source_at(place) as source:
+            return source.read_at(0, min(len(_CHECKSUM_MAGIC), source.size)) == _CHECKSUM_MAGIC
+    except OSError:
+        return False

@@ -5,27 +5,38 @@ in Iceberg's Java, the table is dropped first, so that no writer can add to it. 
 the order of `expire_history`, and the last metadata.json at the very end: until then it leads to
 everything that is left, and a purge that was interrupted can be resumed with it.
 
+Nothing in a metadata.json says whether a catalog still has the table. So a marker is written beside
+it before the drop, and a purge is resumed only where there is one. Anyone who may write to the
+folder can write one, too: the caller must also say that no catalog has the table.
+
 A table in a folder has no entry in a catalog. A version without snapshots is committed instead,
 which writers that come too late find.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modcrypt.errors import CommitConflictError
-from modcrypt.iceberg.format.deletion import HINT, check_gc, remove_files
+from modcrypt.errors import CommitConflictError, ModcryptError
+from modcrypt.iceberg.format.deletion import HINT, check_gc, remove_files, remove_new
 from modcrypt.iceberg.format.table_versions import is_later
 from modcrypt.iceberg.read.vouched_versions import metadata_files
 from modcrypt.iceberg.rotate.expiry import Expired, Expiry
 from modcrypt.iceberg.rotate.retention import Kept
 from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
+from modcrypt.iceberg.tables.catalogs import list_tables
+from modcrypt.iceberg.tables.pointers import pointer_of
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit
+from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.report.json_fields import json_fields
+
+_MARK = b"modcrypt iceberg purge drops this version from its catalog, and then deletes its files\n"
+"""Contents of the marker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,21 +83,23 @@ def purge_table(
 
     Args:
         table: Any version of the table; the current version is purged.
-        unregistered: Whether no catalog has the table any more; to resume an interrupted purge of
-            a catalog's table, which `open_table` has opened by its last metadata.json.
+        unregistered: Whether no catalog has the table any more, under any name; to resume an
+            interrupted purge of a catalog's table, which `open_table` has opened by its last
+            metadata.json. The purge has left a marker beside it, `NAME.metadata.json.purge`.
         dry_run: Whether to change nothing and only return what would be deleted.
 
     Raises:
         ValueError: The table's gc.enabled is not true, which means that other tables may share its
-            files; or `unregistered`, and the folder has a newer version.
-        CommitConflictError: Another writer committed; nothing was deleted. For a table of a
-            catalog, repeat the purge.
+            files; or `unregistered`, and there is no marker, or the folder has a newer version.
+        CommitConflictError: Another process committed, or dropped or renamed the table; nothing was
+            deleted. For a table of a catalog, repeat the purge.
         ModcryptError, OSError: The files cannot be determined, or the table cannot be dropped;
             nothing was deleted.
     """
     before = table if unregistered else latest(table)
     check_gc(before.metadata)
     if unregistered:
+        _check_marked(before)
         _check_last(before)
     purge = Expiry(lambda metadata: Kept({}, frozenset()), None)
     purge.next_version(before)
@@ -113,16 +126,71 @@ def _drop(table: IcebergTable, purge: Expiry) -> IcebergTable:
         return table if is_empty else commit(table, purge.next_version, keep_versions=True)
     table.versions.check_writable()
     known = set(metadata_files(table))
-    table.versions.drop(table.place)
+    _drop_entry(table.versions, table.place)
     own = table.place.name
     newer = [name for name in metadata_files(table) if name not in known and is_later(name, own)]
     if newer:  # a REST catalog drops whatever version it has
+        remove_new(_mark_of(table.place))
         raise CommitConflictError(
             f"{table.place.beside(newer[-1]).full_name}: another writer committed this version "
             "while the table was dropped from its catalog; nothing was deleted: register it in the "
-            "catalog again, or open it with open_table and purge it with unregistered=True"
+            "catalog again, and repeat the purge"
         )
     return table
+
+
+def _drop_entry(versions: CatalogVersions, last: Place) -> None:
+    """Mark the last version, and drop the table; raise as `CatalogVersions.drop`.
+
+    After a conflict the marker stays if the table is gone: this very request, repeated by a
+    gateway, may have dropped it. Only the caller can know whether it was renamed.
+    """
+    location, mark = versions.location_of(last), _mark_of(last)
+    with open_sink_at(mark) as sink:
+        sink.append(_MARK)
+    try:
+        versions.drop(location)
+    except CommitConflictError as error:
+        if versions.exists():
+            remove_new(mark)
+            raise
+        raise CommitConflictError(
+            f"{last.full_name}: the table is gone from its catalog, but perhaps not by this "
+            "request; nothing was deleted: if it was renamed, purge it under its new name; if no "
+            "catalog has it, open this metadata.json with open_table and purge it with "
+            "unregistered=True"
+        ) from error
+    except OSError:
+        if versions.exists() or _is_named(versions, location):
+            raise  # else only the answer was lost
+
+
+def _is_named(versions: CatalogVersions, location: str) -> bool:
+    """Return whether any table of the catalog has a location; True if that cannot be found out."""
+    with contextlib.suppress(ModcryptError, ValueError, OSError):
+        names = list_tables(versions.catalog, ())
+        entries = (pointer_of(versions.catalog, name).find() for name in names)
+        return any(entry is not None and entry.location == location for entry in entries)
+    return True
+
+
+def _mark_of(last: Place) -> Place:
+    return last.beside(f"{last.name}.purge")
+
+
+def _check_marked(table: IcebergTable) -> None:
+    """Raise ValueError unless a purge has come as far as to drop this version of a table."""
+    if isinstance(table.versions, CatalogVersions) and table.versions.exists():
+        raise ValueError(
+            f"{table.place.full_name}: the catalog has this table: purge it without unregistered"
+        )
+    mark = _mark_of(table.place)
+    if mark.stamp() is None:
+        raise ValueError(
+            f"{mark.full_name}: this marker of an interrupted purge does not exist, so a catalog "
+            "may have the table; nothing was deleted: if none has it, register it in one, and "
+            "purge it there; a table in a folder is purged without unregistered"
+        )
 
 
 def _check_last(table: IcebergTable) -> None:
@@ -136,10 +204,12 @@ def _check_last(table: IcebergTable) -> None:
 
 
 def _remove_last(table: IcebergTable) -> tuple[str, ...]:
-    """Remove the last metadata.json and the version hint; return what could not be removed."""
+    """Remove the last metadata.json, version hint and marker; return what could not be removed."""
     left = remove_files([_named(table.place)])
     if not left and not metadata_files(table):
         left = remove_files([_named(table.place.beside(HINT))])
+    if not left:
+        left = remove_files([_named(_mark_of(table.place))])
     return tuple(left)
 
 

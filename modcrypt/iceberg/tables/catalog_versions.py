@@ -107,24 +107,33 @@ class CatalogVersions:
             raise self._conflict_error()
         return place, metadata.named(place.path)
 
-    def drop(self, base: Place) -> None:
-        """Remove the table from the catalog if that still names version `base`; keep all files.
+    def location_of(self, base: Place) -> str:
+        """Return the location that the catalog names, for `drop`.
 
         Raises:
-            CommitConflictError: The catalog names another metadata.json, or none.
-            OSError: The catalog failed, and may have dropped the table.
+            CommitConflictError: It is not that of version `base`, or the table does not exist.
+            OSError: The catalog failed.
         """
         pointed = self._pointer.find()
         if pointed is None or self._find_place(pointed.location).path != base.path:
             raise self._conflict_error()
-        try:
-            dropped = self._pointer.drop(pointed.location)
-        except OSError:
-            if self._pointer.find() is not None:
-                raise
-            dropped = True  # only the answer was lost
-        if not dropped and self._pointer.find() is not None:  # else a gateway repeated the request
+        return pointed.location
+
+    def drop(self, location: str) -> None:
+        """Remove the table from the catalog if that still names `location`; keep all files.
+
+        Raises:
+            CommitConflictError: The catalog names another metadata.json, or has no table of this
+                name. Then another process has renamed or dropped it, or a gateway has repeated
+                this request.
+            OSError: The catalog failed, and may have dropped the table.
+        """
+        if not self._pointer.drop(location):
             raise self._conflict_error()
+
+    def exists(self) -> bool:
+        """Return whether the catalog has a table of this name; raise OSError if it failed."""
+        return self._pointer.find() is not None
 
     def first(self, metadata: TableMetadata, folder: Place) -> Place:
         """Write the first metadata.json of a new table into a folder and register the table.
@@ -256,7 +265,7 @@ class CatalogVersions:
     def _conflict_error(self) -> CommitConflictError:
         return CommitConflictError(
             f"{self._name}: the catalog names another version now, or none: another writer has "
-            "committed, or dropped the table"
+            "committed, or dropped or renamed the table"
         )
 
 

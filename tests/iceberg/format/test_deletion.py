@@ -16,7 +16,7 @@ DELETERS = {
     "format/table_versions.py": {"_check_still_last", "write_hint"},  # own, or a link
     "rotate/expiry.py": {"delete"},
     "rotate/orphan_removal.py": {"remove_orphan_files"},
-    "rotate/purge.py": {"_remove_last"},
+    "rotate/purge.py": {"_remove_last", "_drop", "_drop_entry"},  # the latter its own marker
     "tables/catalog_versions.py": {"first", "_remove"},  # own, of a commit that failed
     "write/removed_versions.py": {"remove_unlogged_versions"},
     "write/new_files.py": {"_remove"},  # own, of a job that failed

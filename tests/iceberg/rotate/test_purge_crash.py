@@ -84,13 +84,13 @@ def check_resumed(named: FolderTable | SqlTable, folder: Path, last: str) -> str
     if not files(folder):
         return "gone"
     known: Any = {"master_key_ids": ["keyA"]}
-    if isinstance(named, SqlTable):
+    if not list(folder.rglob("*.metadata.json")):
+        (small,) = files(folder)  # all but the hint, or the marker
+        Path(small).unlink()
+    elif isinstance(named, SqlTable):
         purge_table(open_table(last, SampleKms(), **known), unregistered=True)
-    elif list(folder.rglob("*.metadata.json")):
-        purge_table(named.load(**known))
     else:
-        (hint,) = files(folder)  # all but this
-        Path(hint).unlink()
+        purge_table(named.load(**known))
     assert_purged(folder)
     return "dropped"
 
