@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from modcrypt.io.places import Place
 from modcrypt.jobs.leaks import scan
 from modcrypt.jobs.leaks.exposure import REMEDIES
 
@@ -252,6 +253,8 @@ def test_a_policy_covers_partitions_except_those_in_plaintext(tmp_path: Path) ->
     leaks = {leak.path: leak.columns for leak in mc.find_leaks(tmp_path, policy).leaks}
     expected = {"ssn=*": ("ssn",), "a%3Ab=*": ("a:b",)}
     assert leaks == {str(tmp_path / path): columns for path, columns in expected.items()}
+    settings = mc.Settings(policy=policy, kms="env:X")
+    assert not scan.find_leak_faults(Place(None, str(tmp_path)), settings)
 
 
 def test_many_files_of_a_log_are_one_leak(lake: Path) -> None:

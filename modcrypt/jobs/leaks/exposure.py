@@ -105,7 +105,6 @@ class Secrecy:
             plain=frozenset(policy.plaintext_columns),
             others=True,
             schema=not policy.plaintext_footer,
-            partitions=True,
         )
 
     def is_secret(self, path: tuple[str, ...], *, named: bool = False) -> bool:
