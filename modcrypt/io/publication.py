@@ -29,6 +29,9 @@ _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 _NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.ENOENT)
 """Errors by which systems refuse hard links."""
 
+CHECKSUM_MAGIC = b"crc\0"
+"""First bytes of the files of checksums that Hadoop writes beside local files."""
+
 
 @contextlib.contextmanager
 def open_local_sink(
@@ -187,8 +190,19 @@ def _copy_owner(before: os.stat_result | None, fd: int) -> None:
 def _remove_hadoop_checksum(target: str, at: int | None) -> None:
     """Remove the checksum of the replaced file: Hadoop would compare it with the new one."""
     folder, name = os.path.split(target)
+    path = os.path.join(folder, f".{name}.crc")
     with contextlib.suppress(OSError):  # missing, or its name would be too long
-        os.unlink(os.path.join(folder, f".{name}.crc"), **relative_to(at))
+        if _read_magic(path, at) == CHECKSUM_MAGIC:  # otherwise it is another program's
+            os.unlink(path, **relative_to(at))
+
+
+def _read_magic(path: str, at: int | None) -> bytes:
+    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _CLOSE_ON_EXEC
+    fd = os.open(path, os.O_RDONLY | flags, **relative_to(at))
+    try:
+        return os.read(fd, len(CHECKSUM_MAGIC))
+    finally:
+        os.close(fd)
 
 
 def publish(temporary: str, target: str, overwrite: bool, at: int | None = None) -> None:

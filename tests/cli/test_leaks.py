@@ -117,6 +117,19 @@ def test_only_summaries_are_removed(with_summaries: Path, tmp_path: Path) -> Non
     assert not (plain / "b/_common_metadata").is_symlink()
 
 
+def test_summaries_in_hidden_folders_are_kept_and_refused(with_summaries: Path) -> None:
+    hidden = with_summaries / "plain/.backup/_metadata"
+    hidden.parent.mkdir()
+    (with_summaries / "plain/_metadata").rename(hidden)
+    options = (*KEYS, "--drop-summaries", "--in-place", "plain")
+    result = invoke(with_summaries, "encrypt", *options)
+    assert result.exit_code == 2
+    assert ".backup/_metadata" in result.stderr
+    assert invoke(with_summaries, "encrypt", "--allow-leaks", *options).exit_code == 0
+    assert hidden.exists()
+    assert not (with_summaries / "plain/_common_metadata").exists()
+
+
 def test_leaks_can_be_allowed(with_summaries: Path) -> None:
     run_ok(with_summaries, "encrypt", *KEYS, "--allow-leaks", "--in-place", "plain")
     assert (with_summaries / "plain/_metadata").exists()
@@ -162,11 +175,15 @@ def test_checksums_of_replaced_files_are_removed(folder: Path) -> None:
     beside.write_bytes(struct.pack(f">4sI{len(sums)}I", b"crc\0", 512, *sums))
     other = folder / "plain/.other.crc"
     other.write_bytes(b"crc\0")
+    write_plain(folder / "plain/more.parquet")
+    notes = folder / "plain/.more.parquet.crc"
+    notes.write_bytes(b"notes of another program")
     run_ok(folder, "encrypt", *KEYS, "--dry-run", "--in-place", "plain")
     assert beside.exists()
     run_ok(folder, "encrypt", *KEYS, "--in-place", "plain")
     assert not beside.exists()
     assert other.exists()
+    assert notes.exists()
 
 
 # --- verification --------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from modcrypt.io.places import Place
 from modcrypt.jobs.leaks import scan
 from modcrypt.jobs.leaks.exposure import REMEDIES
 
@@ -75,7 +76,26 @@ def write_summary(path: Path) -> None:
 
 
 ADD = {"add": {"stats": json.dumps({"minValues": {"ssn": "111-SECRET"}}), "partitionValues": {}}}
-AVRO = b'Obj\x01\x04\x16avro.schema{"name": "manifest_entry", "fields": [{"name": "data_file"}]}'
+
+
+def avro(*fields: str, rows: bytes = b"") -> bytes:
+    """Return an Avro file with a record of texts, whose header has a second member."""
+    members = [{"name": name, "type": "string"} for name in fields]
+    schema = json.dumps({"type": "record", "name": "SECRET", "fields": members}).encode()
+    pairs = ((b"note", b'{"name":"SECRET"}'), (b"avro.schema", schema))
+    header = b"".join(encode_long(len(text)) + text for pair in pairs for text in pair)
+    return b"Obj\x01" + encode_long(len(pairs)) + header + b"\0" + bytes(16) + rows
+
+
+def encode_long(number: int) -> bytes:
+    number *= 2
+    out = b""
+    while number > 0x7F:
+        out += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return out + bytes([number])
+
+
 PUFFIN_FOOTER = json.dumps({"blobs": [{"type": "apache-datasketches-theta-v1"}]}).encode()
 
 
@@ -103,6 +123,18 @@ CASES: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "csv": ("x.csv", "plaintext-data", lambda p: write(p, "ssn,id\n111-SECRET,1\n")),
     "csv without names": ("x.csv", "plaintext-data", lambda p: write(p, "111-SECRET,1\n")),
     "packed csv": ("x.csv.gz", "plaintext-data", lambda p: write(p, b"\x1f\x8b")),
+    "packed by its magic": ("dump", "plaintext-data", lambda p: write(p, gzip("ssn"))),
+    "numbered csv": ("x.csv.1", "plaintext-data", lambda p: write(p, "ssn\n111-SECRET\n")),
+    "text": ("x.txt", "plaintext-data", lambda p: write(p, "ssn\n111-SECRET\n")),
+    "text without names": ("x.dat", "plaintext-data", lambda p: write(p, "1,SECRET\n2,SECRET\n")),
+    "json by its form": ("x.txt", "plaintext-data", lambda p: write(p, '{"ssn": "111-SECRET"}')),
+    "Hadoop's text": ("part-00000", "plaintext-data", lambda p: write(p, "111-SECRET\n")),
+    "json with escapes": (
+        "x.json", "plaintext-data", lambda p: write(p, '{"s\\u0073n": "111-SECRET"}')
+    ),
+    "json in UTF-16": (
+        "x.json", "plaintext-data", lambda p: write(p, '{"ssn": "SECRET"}'.encode("utf-16"))
+    ),
     "json": ("x.json", "plaintext-data", lambda p: write(p, '[{"ssn": "111-SECRET"}]')),
     "delta": ("_delta_log/00.json", "delta-log", lambda p: write(p, json.dumps(ADD))),
     "delta predicate": (
@@ -116,7 +148,7 @@ CASES: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "delta damaged": ("_delta_log/00.json", "delta-log", lambda p: write(p, '{"a":')),
     "delta deep": ("_delta_log/00.json", "delta-log", lambda p: write(p, "[" * 200_000)),
     "hudi": (".hoodie/metadata/x.hfile", "hudi-timeline", lambda p: write(p, "111-SECRET")),
-    "manifest": ("metadata/m0.avro", "iceberg-manifest", lambda p: write(p, AVRO)),
+    "manifest": ("metadata/m0.avro", "iceberg-manifest", lambda p: write(p, avro("data_file"))),
     "iceberg": ("metadata/v1.metadata.json", "iceberg-metadata", lambda p: write(p, PARTITIONS)),
     "packed iceberg": (
         "metadata/1.gz.metadata.json", "iceberg-metadata", lambda p: write(p, gzip(PARTITIONS))
@@ -128,6 +160,7 @@ CASES: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "swap": (".part.parquet.swp", "leftover", lambda p: write(p, b"b0VIM 9")),
     "backup": ("people~", "leftover", lambda p: write(p, "111-SECRET")),
     "checksum": (".part.parquet.crc", "stale-checksum", lambda p: write(p, b"crc\0" + bytes(8))),
+    "escaped partition": ("%73sn=111-SECRET/x", "partition-path", lambda p: write(p, b"")),
     "partition": ("ssn=111-SECRET/x", "partition-path", lambda p: write(p, b"")),
 }  # fmt: skip
 
@@ -147,6 +180,8 @@ def test_each_kind_is_found(lake: Path, case: str, policy: mc.Policy | None) -> 
 HARMLESS: dict[str, tuple[str, bytes]] = {
     "empty": ("_SUCCESS", b""),
     "json of other columns": ("x.json", b'{"id": 1}'),
+    "prose": ("README.txt", b"Hello,\nthe files are encrypted, all of them.\n"),
+    "notes": (".part.parquet.crc", b"notes of another program"),
     "deletion vector": ("x.puffin", puffin(b'{"blobs": [{"type": "deletion-vector-v1"}]}')),
     "delta without values": ("_delta_log/0.json", b'{"commitInfo": {"operation": "WRITE"}}'),
     "delta of other columns": (
@@ -187,6 +222,39 @@ def test_a_checksum_that_fits_is_no_leak(lake: Path) -> None:
     assert mc.find_leaks(lake).ok
     write(lake / ".part.parquet.crc", fitting[:-1] + b"\0\1")
     assert kinds(lake) == {"stale-checksum": ()}
+
+
+def test_names_of_avro_come_from_fields_of_the_schema_only(lake: Path) -> None:
+    write(lake / "x.avro", avro("ssn", rows=b'{"name": "VALUE-SECRET"}'))
+    policy = mc.Policy(footer_key="footer", plaintext_columns=["id"], plaintext_footer=True)
+    assert kinds(lake, policy) == {"plaintext-data": ("ssn",)}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"Obj\x01",
+        b"Obj\x01" + b"\xff" * 20,
+        b"Obj\x01\x02\xfe\xff\xff\xff\x0f",
+        b"Obj\x01\x01\x01" * 100,
+        avro("ssn").replace(b'"string"', b"[" * 8),
+        avro(*["f" * 100] * 20_000),
+    ],
+)
+def test_malformed_avro_is_a_leak_without_names(lake: Path, data: bytes) -> None:
+    write(lake / "x.avro", data)
+    assert kinds(lake) == {"plaintext-data": ()}
+
+
+def test_a_policy_covers_partitions_except_those_in_plaintext(tmp_path: Path) -> None:
+    for folder in ("ssn=1", "a%3Ab=1", "ID=1"):
+        write(tmp_path / folder / "x", b"")
+    policy = mc.Policy(footer_key="footer", plaintext_columns=["id"])
+    leaks = {leak.path: leak.columns for leak in mc.find_leaks(tmp_path, policy).leaks}
+    expected = {"ssn=*": ("ssn",), "a%3Ab=*": ("a:b",)}
+    assert leaks == {str(tmp_path / path): columns for path, columns in expected.items()}
+    settings = mc.Settings(policy=policy, kms="env:X")
+    assert not scan.find_leak_faults(Place(None, str(tmp_path)), settings)
 
 
 def test_many_files_of_a_log_are_one_leak(lake: Path) -> None:

@@ -12,10 +12,10 @@ import re
 import zlib
 
 from modcrypt.io.places import Place
+from modcrypt.io.publication import CHECKSUM_MAGIC
 from modcrypt.io.sources import Source, open_source_at
 
 CHECKSUM_NAME = re.compile(r"\.(.+)\.crc", re.DOTALL)
-_MAGIC = b"crc\0"
 _HEADER = 8
 MAX_BLOCK = 1 << 20
 """Largest block with a checksum of its own, in bytes; Hadoop's default is 512."""
@@ -28,10 +28,15 @@ def find_checked_file(place: Place) -> Place | None:
 
 
 def is_stale(checksums: Source, file: Source) -> bool:
-    """Return whether checksums do not fit a file, by their number and those of both its ends."""
+    """Return whether Hadoop's checksums do not fit a file, by their number and those of its ends.
+
+    A file without Hadoop's magic is another program's and never stale, so it is not removed.
+    """
     header = checksums.read_at(0, min(_HEADER, checksums.size))
+    if header[:4] != CHECKSUM_MAGIC:
+        return False
     block = int.from_bytes(header[4:], "big")
-    if len(header) < _HEADER or header[:4] != _MAGIC or not 0 < block <= MAX_BLOCK:
+    if len(header) < _HEADER or not 0 < block <= MAX_BLOCK:
         return True
     count = -(-file.size // block)
     if checksums.size != _HEADER + 4 * count:

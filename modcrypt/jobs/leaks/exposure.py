@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
+from urllib.parse import unquote, unquote_plus
 
 from modcrypt.parquet.format.schema import covering_name
 
@@ -53,6 +54,7 @@ class Exposure:
     schema: bool = False  # whether it has the names of all columns
     # Whether the names may be values: only those of columns that are known to be secret count.
     named: bool = False
+    folders: bool = False  # whether the columns are those of partitions, by names of folders
     unknown: bool = False  # whether it counts if no secret column is known by name
 
 
@@ -81,6 +83,8 @@ class Secrecy:
     is_plain: Callable[[tuple[str, ...]], bool] = lambda _path: False
     others: bool = False  # whether columns of neither are secret
     schema: bool = False  # whether the names of columns are secret
+    # Whether `others` covers partitions, too; files lack these columns.
+    partitions: bool = False
 
     @classmethod
     def of_encryption(cls, encryption: Any) -> Secrecy:
@@ -114,12 +118,24 @@ class Secrecy:
             return False
         return self.others
 
+    def is_secret_partition(self, path: tuple[str, ...]) -> bool:
+        """Return whether a column is secret whose values are in names of folders."""
+        if self.is_secret(path, named=True):
+            return True
+        lower = path[0].lower()
+        is_plain = any(name.lower() == lower for name in self.plain) or self.is_plain(path)
+        return self.partitions and not is_plain
+
     def find_columns(self, exposure: Exposure) -> tuple[str, ...] | None:
         """Return the secret columns that a file shows; None if it shows nothing secret."""
         secret = [
             ".".join(path)
             for path in exposure.columns
-            if self.is_secret(path, named=exposure.named)
+            if (
+                self.is_secret_partition(path)
+                if exposure.folders
+                else self.is_secret(path, named=exposure.named)
+            )
         ]
         anything = exposure.anything and bool(self.named or self.others)
         anything |= exposure.unknown and self.others and not self.named
@@ -151,6 +167,17 @@ class ObservedColumns:
             others=self.hidden,
             schema=self.hidden,
         )
+
+
+def columns_of_folders(path: str) -> Columns:
+    """Return the columns whose values are in the names of folders, in Hive's form `NAME=VALUE`.
+
+    Engines escape names as parts of URLs; Iceberg writes "+" for a space.
+    """
+    names = {name for part in path.split("/") for name, is_, _ in [part.partition("=")] if is_}
+    return frozenset(
+        (column,) for name in names if name for column in (unquote(name), unquote_plus(name))
+    )
 
 
 @lru_cache(maxsize=8)

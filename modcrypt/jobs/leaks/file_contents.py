@@ -11,9 +11,12 @@ from collections.abc import Iterator
 
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
+from modcrypt.io.publication import CHECKSUM_MAGIC
 from modcrypt.io.sources import Source, open_source_at
+from modcrypt.jobs.leaks.avro_header import MAGIC as AVRO_MAGIC
+from modcrypt.jobs.leaks.avro_header import find_fields
 from modcrypt.jobs.leaks.checksums import find_checked_file, is_stale
-from modcrypt.jobs.leaks.exposure import Contents, Exposure
+from modcrypt.jobs.leaks.exposure import Contents, Exposure, columns_of_folders
 from modcrypt.jobs.leaks.json_values import (
     Columns,
     LogColumns,
@@ -43,7 +46,13 @@ _DATA_MAGICS = {
     b"SQLite format 3\0": "an SQLite database", b"\x89HDF\r\n": "an HDF5 file",
 }  # fmt: skip
 _DUCKDB = b"DUCK"  # after a checksum of 8 bytes
-_TEXT = re.compile(r".*\.(csv|tsv|psv|tab|json|jsonl|ndjson|geojson)", re.IGNORECASE | re.DOTALL)
+_PACKED_MAGICS = (b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0", b"\x04\x22\x4d\x18")
+_NUMBER = r"([._-]\d{1,14})*"
+_TEXT = re.compile(
+    rf".*\.(csv|tsv|psv|tab|json|jsonl|ndjson|geojson){_NUMBER}", re.IGNORECASE | re.DOTALL
+)
+_PERHAPS_TEXT = re.compile(rf".*\.(txt|text|dat){_NUMBER}", re.IGNORECASE | re.DOTALL)
+_HADOOP_TEXT = re.compile(r"part-([mr]-)?\d{5}.*|0\d{5}_\d+", re.DOTALL)
 _PACKED = re.compile(
     r".*\.(csv|tsv|psv|tab|json|jsonl|ndjson|geojson|parquet|orc|avro|arrow|feather)"
     r"\.(gz|gzip|bz2|xz|zst|zstd|lz4|snappy|br|zip|7z)",
@@ -52,7 +61,9 @@ _PACKED = re.compile(
 _METADATA = re.compile(r".*\.metadata\.json", re.DOTALL)
 _PACKED_METADATA = re.compile(r".*(\.gz\.metadata\.json|\.metadata\.json\.gz)", re.DOTALL)
 _LEFTOVER = re.compile(
-    r".*~|#.*#|\..*\.(sw[a-z]|un~)|.*\.(bak|backup|orig|old|save|tmp|temp|part|copy|rej)",
+    r".*~|#.*#|\..*\.(sw[a-z]|un~)"
+    r"|.*\.(bak|backup|orig|old|save|tmp|temp|part|partial|crdownload|download|copy|rej)"
+    rf"{_NUMBER}",
     re.IGNORECASE | re.DOTALL,
 )
 _EVENT_LOG = re.compile(
@@ -62,6 +73,8 @@ _EVENT_LOG = re.compile(
 )
 _OWN = re.compile(r"_modcrypt_[a-z]+(\.json)?")
 _SEPARATORS = re.compile(rb"[,;\t|]")
+_COUNTED = tuple(map(re.compile, (rb",(?=\S)", rb";(?=\S)", rb"\t", rb"\|")))  # not as in prose
+_TABLE_LINES = 5
 
 
 def describe_file(place: Place, inside: str) -> Contents:
@@ -118,7 +131,7 @@ def _describe_by_head(source: Source, place: Place, parts: list[str]) -> Content
         return describe_parquet(source, path, name)
     if head.startswith(b"PFA1"):
         return _describe_puffin(source, path)
-    if head.startswith(b"Obj\x01"):
+    if head.startswith(AVRO_MAGIC):
         return _describe_avro(source, path)
     for magic, what in _DATA_MAGICS.items():
         if head.startswith(magic):
@@ -128,7 +141,7 @@ def _describe_by_head(source: Source, place: Place, parts: list[str]) -> Content
     if head.startswith(b'{"Event":') or _EVENT_LOG.fullmatch(name):
         what = "a Spark event log: plans with literals of filters, and settings"
         return _expose("event-log", path, what, anything=True)
-    if (checked := find_checked_file(place)) is not None:
+    if head.startswith(CHECKSUM_MAGIC) and (checked := find_checked_file(place)) is not None:
         return _describe_checksum(source, path, checked)
     is_own = name.endswith(".json") and any(_OWN.fullmatch(part) for part in parts)
     if is_own or STORE_NAME.fullmatch(name):
@@ -152,12 +165,10 @@ def _describe_puffin(source: Source, path: str) -> Contents:
 
 
 def _describe_avro(source: Source, path: str) -> Contents:
-    head = source.read_at(0, min(source.size, HEAD))
-    names = re.findall(rb'"name"\s*:\s*"([^"\\]{1,200})"', head)
-    if b"manifest_path" in names or b"data_file" in names:
+    columns = find_fields(source)
+    if columns & {("manifest_path",), ("data_file",)}:
         what = "an Iceberg manifest in plaintext: bounds and partitions of data files"
         return _expose("iceberg-manifest", path, what, anything=True)
-    columns: Columns = {(name.decode("utf-8", "replace"),) for name in names}
     what = "an Avro file in plaintext"
     return _expose("plaintext-data", path, what, columns, anything=True, schema=True)
 
@@ -179,10 +190,15 @@ def _describe_checksum(source: Source, path: str, checked: Place) -> Contents:
 def _describe_by_name(source: Source, path: str, name: str, head: bytes) -> Contents:
     if _PACKED_METADATA.fullmatch(name) or _METADATA.fullmatch(name):
         return _describe_metadata(source, path)
-    if _PACKED.fullmatch(name):
+    if _PACKED.fullmatch(name) or head.startswith(_PACKED_MAGICS):
         return _expose("plaintext-data", path, "a compressed file in plaintext", anything=True)
     if match := _TEXT.fullmatch(name):
-        return _describe_text(source, path, match[1].lower())
+        return _describe_text(source, path, is_json="json" in match[1].lower())
+    if _PERHAPS_TEXT.fullmatch(name) and b"\0" not in _decode_text(head):
+        return _describe_text(source, path)
+    if _HADOOP_TEXT.fullmatch(name):
+        what = "a data file of Hadoop or Hive, in no encrypted format"
+        return _expose("plaintext-data", path, what, anything=True)
     if head.startswith(b"b0VIM") or _LEFTOVER.fullmatch(name):
         what = "a file that an editor or a program left, in no encrypted format"
         return _expose("leftover", path, what, anything=True)
@@ -211,16 +227,34 @@ def _unpack(data: bytes) -> bytes:
     return text
 
 
-def _describe_text(source: Source, path: str, ending: str) -> Contents:
-    head = source.read_at(0, min(source.size, HEAD))
-    if "json" in ending:
+def _describe_text(source: Source, path: str, *, is_json: bool | None = None) -> Contents:
+    """Return what text shows; `is_json` is None if only its form tells whether it is data."""
+    head = _decode_text(source.read_at(0, min(source.size, HEAD)))
+    if is_json or (is_json is None and head.lstrip().startswith((b"{", b"["))):
         what = "a JSON file in plaintext"
         return _expose("plaintext-data", path, what, find_names(head), named=True, unknown=True)
-    line = head.split(b"\n", 1)[0].strip(b"\r\xef\xbb\xbf")
+    line = head.split(b"\n", 1)[0].strip(b"\r")
     fields = (field.strip(b' "') for field in _SEPARATORS.split(line))
     columns: Columns = {(field.decode("utf-8", "replace"),) for field in fields}
     what = "a text file with values in plaintext"
-    return _expose("plaintext-data", path, what, columns, anything=True, named=True)
+    is_data = is_json is not None or _is_table(head)
+    return _expose("plaintext-data", path, what, columns, anything=is_data, named=True)
+
+
+def _decode_text(head: bytes) -> bytes:
+    """Return text as UTF-8 without a mark of its byte order."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return head.decode("utf-16", "replace").encode("utf-8", "replace")
+    return head.removeprefix(b"\xef\xbb\xbf")
+
+
+def _is_table(head: bytes) -> bool:
+    """Return whether the first lines of a text have equally many separators of one kind."""
+    lines = head.split(b"\n")[:_TABLE_LINES]
+    if not lines[-1]:
+        del lines[-1]
+    counts = ({len(separator.findall(line)) for line in lines} for separator in _COUNTED)
+    return len(lines) > 1 and any(len(found) == 1 and 0 not in found for found in counts)
 
 
 # --- table logs ----------------------------------------------------------------------------------
@@ -273,9 +307,8 @@ def describe_partitions(root: str, inside: str) -> Iterator[Exposure]:
     folders = inside.split("/")
     shown = [f"{part.partition('=')[0]}=*" if "=" in part else part for part in folders]
     for end, folder in enumerate(folders, 1):
-        name, separator, _value = folder.partition("=")
-        if separator and name:
+        if columns := columns_of_folders(folder):
             yield Exposure(
                 kind="partition-path", path=posixpath.join(root, *shown[:end]),
-                what="values in the names of folders", columns=frozenset({(name,)}), named=True,
+                what="values in the names of folders", columns=columns, folders=True,
             )  # fmt: skip

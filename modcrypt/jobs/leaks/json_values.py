@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from modcrypt.io.sources import Source
+from modcrypt.jobs.leaks.exposure import columns_of_folders
 
 MAX_LOG = 64 << 20
 """Largest file of a table log that is read, in bytes; its lines are parsed one by one."""
@@ -117,14 +118,22 @@ def find_summary_columns(metadata: bytes) -> Columns:
 
     The text is not parsed: metadata may be long, and members of this name occur only there.
     """
-    parts = (part for path in set(_PARTITIONS.findall(metadata)) for part in path.split(b"/"))
-    names = {part.partition(b"=")[0] for part in parts if b"=" in part}
-    return {(name.decode("utf-8", "replace"),) for name in names}
+    paths = set(_PARTITIONS.findall(metadata))
+    return {column for path in paths for column in columns_of_folders(_unescape(path))}
 
 
-_KEYS = re.compile(rb'"((?:[^"\\]|\\.){1,200})"\s*:')
+_KEYS = re.compile(rb'"((?:[^"\\]|\\.){1,1200})"\s*:')  # an escape takes six bytes
 
 
 def find_names(head: bytes) -> Columns:
     """Return the names of members in the beginning of JSON text."""
-    return {(key.decode("utf-8", "replace"),) for key in _KEYS.findall(head)}
+    return {(_unescape(key),) for key in set(_KEYS.findall(head))}
+
+
+def _unescape(text: bytes) -> str:
+    """Return a JSON string, given without its quotes, with its escapes replaced."""
+    decoded = text.decode("utf-8", "replace")
+    try:
+        return str(json.loads(f'"{decoded}"', strict=False))
+    except ValueError:
+        return decoded

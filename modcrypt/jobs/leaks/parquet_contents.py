@@ -7,7 +7,7 @@ from typing import Any
 
 from modcrypt.errors import FormatError, ModcryptError
 from modcrypt.io.sources import Source
-from modcrypt.jobs.leaks.exposure import SUMMARIES, Contents, Exposure
+from modcrypt.jobs.leaks.exposure import SUMMARIES, Contents, Exposure, columns_of_folders
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, read_tail
 from modcrypt.parquet.format.idl import decode
 from modcrypt.parquet.format.schema import leaf_paths
@@ -41,7 +41,8 @@ def _describe(metadata: Any, leaves: list[Path], path: str, name: str) -> Conten
         bounded: set[Path] = set()
         for leaf, chunk in _chunks(metadata, leaves):
             bounded |= {leaf} if _is_bounded(chunk) else set()
-            bounded |= _partitions_of(chunk.file_path)
+            folders = (chunk.file_path or b"").rpartition(b"/")[0]
+            bounded |= columns_of_folders(folders.decode("utf-8", "replace"))
         shown = "least and greatest values, or partitions" if bounded else "the schema"
         return _exposing(
             Exposure(
@@ -89,12 +90,6 @@ def _chunks(metadata: Any, leaves: list[Path]) -> Iterator[tuple[Path, Any]]:
         if len(row_group.columns) > len(leaves):
             raise FormatError("a row group has more columns than the schema")
         yield from zip(leaves, row_group.columns, strict=False)
-
-
-def _partitions_of(file_path: bytes | None) -> set[Path]:
-    """Return the columns whose values are in the names of the folders above a file."""
-    folders = (file_path or b"").decode("utf-8", "replace").split("/")[:-1]
-    return {(folder.partition("=")[0],) for folder in folders if "=" in folder}
 
 
 def _is_bounded(chunk: Any) -> bool:

@@ -108,7 +108,8 @@ def find_leaks(
 
     Args:
         where: Path or URL of a folder, or of a file.
-        settings: Settings with a policy, or a policy, that names the secret columns. None for those
+        settings: Settings with a policy, or a policy, that names the secret columns; those that it
+            does not list as plaintext are secret, too, also in names of partitions. None for those
             that any encrypted file of the folder encrypts; all, if its footer is encrypted.
         filesystem: PyArrow or fsspec file system that contains the path.
         progress: Function called after each file with the number of all files.
@@ -140,13 +141,20 @@ def find_leaks(
 
 
 def search_folder(
-    folder: Place, settings: Settings | Policy | None, progress: Progress | None = None
+    folder: Place,
+    settings: Settings | Policy | None,
+    progress: Progress | None = None,
+    *,
+    partitions: bool = True,
 ) -> LeakReport | None:
-    """Return the result of `find_leaks` for a folder; None if nothing tells what is secret."""
+    """Return the result of `find_leaks` for a folder; None if nothing tells what is secret.
+
+    `partitions` tells whether a policy covers partitions that it does not name.
+    """
     found = Folder.scan(folder, progress=progress)
     policy = settings.policy if isinstance(settings, Settings) else settings
     if policy is not None:
-        return found.judge(Secrecy.of_policy(policy))
+        return found.judge(replace(Secrecy.of_policy(policy), partitions=partitions))
     named = settings.column_keys if isinstance(settings, Settings) else ()
     if not found.encrypted and not named:
         return None
@@ -155,7 +163,8 @@ def search_folder(
 
 def find_leak_faults(folder: Place, settings: Settings | None) -> list[Finding]:
     """Return what `find_leaks` finds in a folder as faults of its verification."""
-    report = search_folder(folder, settings)
+    # Encryption accepts these partitions, so verification does, too.
+    report = search_folder(folder, settings, partitions=False)
     leaks = () if report is None else report.leaks
     return [leak.as_fault() for leak in leaks]
 

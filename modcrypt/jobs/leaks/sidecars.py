@@ -31,22 +31,22 @@ def check_sidecars(
     """Raise if files that encryption leaves as they are show values of the columns it encrypts.
 
     The hidden files of the folder that is written are examined, and names of partitions: the other
-    files are encrypted or refused themselves. `drop_summaries` accepts summaries of footers.
+    files are encrypted or refused themselves. `drop_summaries` accepts the summaries of footers
+    that the function of this name removes.
 
     Raises:
         ValueError: Such files were found; the message lists them.
         LimitError, OSError: As in `find_leaks`.
     """
     secrecy = Secrecy.of_encryption(encryption)
-    accepted = {_CHECKSUM, *((_SUMMARY,) if drop_summaries else ())}
-    if destination is None:
-        leaks = _find(source, secrecy, _is_converted)
-    else:
-        leaks = [
-            *_find(source, secrecy, lambda _: True),
-            *_find(destination, secrecy, _is_converted),
-        ]
-    leaks = [leak for leak in leaks if leak.kind not in accepted]
+    written = source if destination is None else destination
+    leaks = [] if destination is None else list(_find(source, secrecy, lambda _: True))
+    leaks += [
+        leak
+        for leak in _find(written, secrecy, _is_converted)
+        if leak.kind != _CHECKSUM
+        and not (drop_summaries and leak.kind == _SUMMARY and _is_dropped(written, leak.path))
+    ]
     if leaks:
         raise ValueError(_describe(leaks))
 
@@ -54,6 +54,15 @@ def check_sidecars(
 def _is_converted(inside: str) -> bool:
     """Return whether conversion processes a file of a folder, or wrote it for a moment."""
     return not is_hidden(inside, "") or inside.rpartition("/")[2].startswith(_TEMPORARY)
+
+
+def _is_dropped(folder: Place, path: str) -> bool:
+    """Return whether a path is that of a summary beside or above files that are converted.
+
+    Conversion does not touch hidden folders, so their summaries are still true.
+    """
+    above, _, name = path[len(folder.path) :].lstrip("/").rpartition("/")
+    return name in SUMMARIES and not is_hidden(above, "")
 
 
 def _find(folder: Place, secrecy: Secrecy, skip: Callable[[str], bool]) -> Sequence[ValueLeak]:
@@ -74,11 +83,14 @@ def _describe(leaks: Sequence[ValueLeak]) -> str:
 
 
 def drop_summaries(folder: Place) -> list[Place]:
-    """Remove the summaries of footers in a folder, which encryption made stale; return them."""
+    """Remove the summaries of footers in a folder, which encryption made stale; return them.
+
+    Those in hidden folders, which conversion does not touch, are kept.
+    """
     named = [
         place
         for place, is_closed in list_all_files(folder)
-        if place.name in SUMMARIES and not is_closed
+        if _is_dropped(folder, place.path) and not is_closed
     ]
     found = [place for place in named if _is_parquet(place)]
     for place in found:
