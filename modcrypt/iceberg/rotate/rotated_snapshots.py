@@ -100,6 +100,8 @@ class RotatedSnapshots:
     files: NewFiles
     tags: frozenset[str]  # names of tags, which keep the schema of their time
     heads: dict[int, _Written] = field(default_factory=dict, repr=False)
+    # Manifests with files as existing ones, by the locations of the old ones: tags share them.
+    existing: dict[str, _Row] = field(default_factory=dict, repr=False)
 
     def add(self, head: Head, manifests: Manifests) -> None:
         """Write the new snapshot of a head and add it to the table's metadata."""
@@ -111,14 +113,17 @@ class RotatedSnapshots:
         metadata = self.table.metadata
         number = metadata.last_sequence_number + 1
         by = _Added(new_snapshot_id(metadata), number)
-        known = {} if base is None else base.rows
-        before = dict.fromkeys(live, by) if base is None and not head.is_main else {}
-        before = before if base is None else base.added
+        is_beside = base is None and not head.is_main
+        known = base.rows if base is not None else self.existing if is_beside else {}
+        before = base.added if base is not None else dict.fromkeys(live, by) if is_beside else {}
         rows = {
             manifest.location: known.get(manifest.location)
             or self._write_manifest(manifest, entries, by, before, replaces=head.is_main)
             for manifest, entries in manifests
         }
+        if is_beside:  # row ids that a list assigns are not shared
+            numbered = (manifest.location for manifest, _ in manifests if _has_row_ids(manifest))
+            self.existing |= {location: rows[location] for location in numbered}
         gone = [] if base is None else self._write_removed(live, base, by)
         change = _Change.of(live, None if base is None else base.live)
         listed = [*(row.row for row in rows.values()), *gone]
@@ -183,8 +188,13 @@ class RotatedSnapshots:
             self.table, manifest.spec_id, rows, self.files, content=manifest.content,
             snapshot_id=by.snapshot_id,
         )  # fmt: skip
+        # Other lists may name it: its numbers are those of this snapshot.
         # Its files have explicit row ids, except where the old manifest assigned none.
-        return _Row({**row, "first_row_id": manifest.row.get("first_row_id")}, added)
+        numbers = {
+            name: by.sequence_number if row[name] is None else row[name]
+            for name in ("sequence_number", "min_sequence_number")
+        }
+        return _Row({**row, **numbers, "first_row_id": manifest.row.get("first_row_id")}, added)
 
     def _write_removed(
         self, live: Mapping[FileId, _Live], base: _Written, by: _Added
@@ -272,6 +282,10 @@ class _Change:
         if not self.removed and contents <= {DATA}:
             return "append"
         return "overwrite" if DATA in contents else "delete"
+
+
+def _has_row_ids(manifest: ManifestFile) -> bool:
+    return manifest.content != DATA or manifest.row.get("first_row_id") is not None
 
 
 def file_id(table: IcebergTable, entry: FileEntry) -> FileId:

@@ -346,6 +346,36 @@ def test_branches_and_tags_get_new_keys_and_branches_stay_ahead(
     assert verify_table(left).ok
 
 
+def test_tags_share_their_new_manifests(lake: IcebergTable, java: Judge) -> None:
+    metadata = Path(lake.place.path)
+    for n in range(8):
+        current = json.loads(metadata.read_bytes())["current-snapshot-id"]
+        metadata = java.commit(
+            metadata,
+            {"do": "tag", "name": f"tag{n}", "snapshot": current},
+            {"do": "append", "rows": rows(100 + n)},
+        )
+    table = lake.refreshed()
+    before, folder = read_refs(java, table), folder_of(lake) / "metadata"
+    known = {*folder.glob("*.avro")}
+    done = rotate_table(table, "dek").table
+    new = {*folder.glob("*.avro")} - known
+    lists = [path for path in new if path.name.startswith("snap-")]
+    current_snapshot = table.snapshot()
+    assert current_snapshot is not None
+    manifests = len(table.walk.manifests(current_snapshot))
+    # main's, those of the tags, which share theirs, and those of branches ahead of main
+    assert len(new) - len(lists) <= 2 * manifests + 4
+    assert without_update_numbers(read_refs(java, done)) == without_update_numbers(before)
+    refs = {name: ref for name, ref in done.metadata.refs.items() if name != "tag0"}
+    done.versions.commit(done.place, done.metadata.with_members(refs=refs))
+    expire_history(lake.refreshed())  # the tag whose snapshot the shared manifests name
+    left = reopen(folder_of(lake))
+    del before["tag0"]
+    assert without_update_numbers(read_refs(java, left)) == without_update_numbers(before)
+    assert verify_table(left).ok
+
+
 def file_rows(table: IcebergTable) -> list[dict[str, Any]]:
     """Return the live data and delete files of all branches and tags."""
     found = [row for ref in table.metadata.refs for row in table.files(ref).to_pylist()]
