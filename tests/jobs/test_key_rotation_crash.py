@@ -591,5 +591,5 @@ def test_a_small_file_costs_few_calls_of_the_system(
     assert kms.count("wrap") == 3
     assert calls["fsync"] == 2 * count
     assert calls["replace"] == count
-    assert calls["open"] <= 6 * count + 20
+    assert calls["open"] <= 7 * count + 20  # one of a file looks for a checksum of Hadoop
     assert sum(calls.values()) <= 30 * count + 100

@@ -126,4 +126,6 @@ def test_writers_at_the_same_time_leave_nothing_behind(tmp_path: Path, make: Any
         writer.join()
         assert done.left == ()
         assert ended
-        assert files(folder) == set()
+        assert not list(folder.rglob("*.metadata.json"))
+        # A writer whose folder went away does not know whether its commit is there: its files stay.
+        assert files(folder) == set() or not isinstance(ended[0], CommitConflictError)
