@@ -66,7 +66,8 @@ def test_a_table_is_scanned_verified_and_rotated_under_a_quota_of_vault(
     assert len([request for request in requests if "decrypt" in request["path"]]) <= 3
     rotated = mi.rotate_table(mi.open_table(tmp_path, vault.open()), "kek")
     assert rotated.committed
-    assert rotated.kms_calls <= FILES, "keys must be moved together"
+    # One by one, these are 72: each of 24 keys is unwrapped, wrapped and proved.
+    assert rotated.kms_calls <= 2 * FILES, "keys must be moved together"
     table = mi.open_table(tmp_path, vault.open())
     assert table.scan().num_rows == 2 * FILES
     assert mi.verify_table(table).ok
