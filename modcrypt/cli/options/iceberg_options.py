@@ -236,7 +236,7 @@ _AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([dhm])")
 _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 
-class Age(click.ParamType[timedelta]):
+class Age(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no type of its values
     """An age such as `7d`, `12h` or `30m`; with `days`, also a number of days."""
 
     name = "age"
