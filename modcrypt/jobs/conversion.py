@@ -158,7 +158,9 @@ class Conversion:
         ):
             if self.progress is not None:
                 self.progress(file.size)
-            self._remove_checksum(target)
+            # Publishing a file removes its old checksum, but this one is not published again.
+            if not self.dry_run:
+                remove_stale_checksum(target)
             return self._make_result(file, "current")
         if self.record is not None and self.change.hashed and in_place:
             self.record.check_unprocessed(target)
@@ -175,13 +177,7 @@ class Conversion:
             return self._make_result(file, "current")
         if self.record is not None:
             self.record.add_file(target, source)
-        self._remove_checksum(target)
         return self._make_result(file, DONE[self.verb], columns)
-
-    def _remove_checksum(self, target: Place) -> None:
-        """Remove Hadoop's checksums of the file that was replaced, which tell of its contents."""
-        if not self.dry_run:
-            remove_stale_checksum(target)
 
     def _must_redo(self, file: File) -> bool:
         """Return whether to replace an existing destination, even if it looks up to date.

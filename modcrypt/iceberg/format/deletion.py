@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.io.places import Place
+from modcrypt.io.publication import CHECKSUM_MAGIC
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads
 from modcrypt.kms.signing.ledger import is_of_seal
@@ -25,7 +26,6 @@ METADATA = re.compile(r".*\.metadata\.json(\.gz)?", re.DOTALL)
 
 HINT = "version-hint.text"
 
-_CHECKSUM_MAGIC = b"crc\0"
 """The first bytes of Hadoop's checksum files."""
 
 
@@ -60,7 +60,7 @@ REMEDIES: Mapping[Rule, str] = {
     Rule.AGE: "wait, or choose a lower age",
     Rule.NEWEST: "name the newest snapshot to keep in keep",
 }
-"""What lifts each rule."""
+"""The remedy for each rule."""
 
 
 def format_rule(rule: Rule) -> str:
@@ -115,6 +115,6 @@ def _is_checksum(place: Place) -> bool:
     """Return whether a file is one of Hadoop's checksum files; False if it cannot be read."""
     try:
         with open_source_at(place) as source:
-            return source.read_at(0, min(len(_CHECKSUM_MAGIC), source.size)) == _CHECKSUM_MAGIC
+            return source.read_at(0, min(len(CHECKSUM_MAGIC), source.size)) == CHECKSUM_MAGIC
     except OSError:
         return False

@@ -57,7 +57,7 @@ class Purged:
 
     @property
     def dry_run(self) -> bool:
-        """Whether it was a dry run, which changes nothing."""
+        """True for a dry run, which changes nothing."""
         return self.deleted.dry_run
 
     @property

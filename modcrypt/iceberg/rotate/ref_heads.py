@@ -31,7 +31,7 @@ class Head:
 
     @property
     def is_main(self) -> bool:
-        """Whether the branch main names the snapshot."""
+        """True if the branch main names the snapshot."""
         return MAIN in self.refs
 
 

@@ -46,7 +46,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """What the caller of an expiry wants to keep; see `expire_history`."""
+    """The history that the caller of an expiry keeps; see `expire_history`."""
 
     keep: tuple[int, ...] = ()
     older_than: timedelta | datetime | None = None

@@ -85,7 +85,7 @@ class _Written:
 
     @property
     def added(self) -> dict[FileId, _Added]:
-        """What added each file in the new lineage."""
+        """The snapshot that added each file in the new lineage."""
         return {file: by for row in self.rows.values() for file, by in row.added.items()}
 
 
@@ -144,7 +144,7 @@ class RotatedSnapshots:
 
     @property
     def has_new_keys(self) -> bool:
-        """Whether a snapshot, and with it the new KEKs, was added already."""
+        """True if a snapshot, and with it the new KEKs, was added already."""
         return any(written.rows for written in self.heads.values())
 
     def _live_files(self, manifests: Manifests) -> dict[FileId, _Live]:

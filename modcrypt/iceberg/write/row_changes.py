@@ -92,7 +92,7 @@ class Added:
 
 @dataclass
 class _Rewritten:
-    """What became of a data file: the files that replace it, or None if it stays."""
+    """The fate of a data file: the files that replace it, or None if it stays."""
 
     files: Sequence[NewDataFile] | None
     note: Any

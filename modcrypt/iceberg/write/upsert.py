@@ -35,7 +35,7 @@ MAX_PRUNING_KEYS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Upserted(Generic[Table]):
-    """What an upsert did.
+    """The result of an upsert.
 
     Attributes:
         table: The table with the rows.

@@ -1,4 +1,4 @@
-"""What a file beside encrypted ones shows of columns, and which columns are secret."""
+"""Describe what a file beside encrypted ones shows of columns, and which columns are secret."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMEDIES = {
     "leftover": "remove it",
     "unread": "look at it yourself; modcrypt could not",
 }
-"""What to do about a leak, by its kind."""
+"""The remedy for a leak, by its kind."""
 
 SUMMARIES = frozenset({"_metadata", "_common_metadata"})
 """Names of the files in which Parquet writers repeat the footers and the schema of a folder."""
@@ -44,7 +44,7 @@ Columns: TypeAlias = frozenset[tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """What one file shows to readers without a key."""
+    """The contents of one file that readers without a key see."""
 
     kind: str
     path: str  # path in which values of directory names are replaced by *
@@ -60,7 +60,7 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What a file is: encrypted or not, and what it shows."""
+    """The kind of a file, and what readers without a key see of it."""
 
     encrypted: Columns = frozenset()
     plain: Columns = frozenset()
@@ -69,7 +69,7 @@ class Contents:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether any part of the file is encrypted."""
+        """True if any part of the file is encrypted."""
         return self.hidden or bool(self.encrypted)
 
 

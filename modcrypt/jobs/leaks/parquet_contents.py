@@ -1,4 +1,4 @@
-"""What a Parquet file, or a summary of several, shows to readers without a key."""
+"""Find what a Parquet file, or a summary of several, shows to readers without a key."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class LeakReport(JsonFields):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """True if nothing was found."""
         return not self.leaks
 
 
@@ -171,7 +171,7 @@ def find_leak_faults(folder: Place, settings: Settings | None) -> list[Finding]:
 
 @dataclass(kw_only=True)
 class Folder:
-    """What the files of a folder show, before it is known which columns are secret."""
+    """The contents that the files of a folder show, whichever columns are secret."""
 
     exposures: list[Exposure] = field(default_factory=list)
     # What encrypted files encrypt, as far as it shows without keys.
