@@ -181,7 +181,7 @@ class DekRotation:
         new = RotatedSnapshots(
             table,
             {
-                file_id(table, entry): NewFile(file, key_metadata)
+                file_id(table, entry): NewFile(file.members, key_metadata)
                 for entry, file, key_metadata in zip(entries, moved, sealed, strict=True)
             },
             self._make_rename(table), keys, self.new_files, tag_names(metadata),

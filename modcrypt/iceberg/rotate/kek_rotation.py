@@ -8,6 +8,10 @@
     KEKs              one new KEK replaces all old ones of a scope; old ones in the table's
                       metadata are dropped
 
+A REST catalog does not change snapshots. There manifests are rewritten as `replace` snapshots of
+the branches and tags (`rotated_snapshots`); older snapshots keep theirs, and the table the KEKs for
+them, until `expire_history`.
+
 All changes are one new version of the table. Old KEKs in a key store are kept, as are those in
 older metadata.json files: older versions need them until `expire_history` drops both. No new key
 is encrypted under them (`KEKS_SINCE`).
@@ -20,18 +24,34 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from modcrypt.errors import FormatError, PlaintextError, UnsupportedFormatError
+from modcrypt.errors import FormatError, PlaintextError
 from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
-from modcrypt.iceberg.format.manifests import ManifestFile
+from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, Snapshot, TableMetadata
-from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, make_keks, next_kek_time
+from modcrypt.iceberg.keys.key_policies import (
+    FILES_SCOPE,
+    KEKS_SINCE,
+    make_keks,
+    next_kek_time,
+    writing_keys,
+    writing_policy,
+)
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.rotate.file_rekeying import Run, rewrite_files
-from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_manifest
+from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_manifest, reseal_metadata
+from modcrypt.iceberg.rotate.mek_rotation import MekRotation
+from modcrypt.iceberg.rotate.ref_heads import list_behind, list_heads
+from modcrypt.iceberg.rotate.rotated_snapshots import (
+    FileId,
+    NewFile,
+    RotatedSnapshots,
+    file_id,
+    tag_names,
+)
 from modcrypt.iceberg.rotate.rotation_report import (
     CountingClient,
     TableRotation,
@@ -105,6 +125,10 @@ class _RotationPlan:
     stored: Mapping[str, IcebergKey]  # all KEKs of the table in the key store, by id
     sealed: tuple[EncryptedKey, ...]
     within: SealedManifests
+    # Those of a catalog that does not change snapshots; older snapshots keep them as they are.
+    older: SealedManifests | None
+    older_snapshots: tuple[int, ...]
+    behind_refs: tuple[str, ...]
     proof: WrapProof
 
     @classmethod
@@ -113,12 +137,30 @@ class _RotationPlan:
         check_store(table)
         keys = table.metadata.keys
         known = table.resolver.keks(table.metadata)
-        within = sealed_manifests(table, opened)
+        metadata, within, older = table.metadata, sealed_manifests(table, opened), None
+        if table.versions.merges and within.lists:
+            older, within = within, within.of(head.snapshot for head in list_heads(metadata))
         sealed = tuple(entry for id_, entry in keys.items() if id_ not in known)
-        used = keys.keys() | {entry.encrypted_by for entry in sealed} | within.keks
+        used = keys.keys() | {entry.encrypted_by for entry in sealed} | (older or within).keks
         keks = {id_: kek for id_, kek in known.items() if id_ in used}
         stored = {id_: kek for id_, kek in known.items() if id_ not in keys}
-        return cls(table.place, keks, stored, sealed, within, table.resolver.masters.proof)
+        of_older = [old for old in metadata.snapshots if older and old.manifest_list in older.lists]
+        return cls(
+            table.place, keks, stored, sealed, within, older,
+            older_snapshots=tuple(sorted(old.id for old in of_older)),
+            behind_refs=list_behind(metadata) if metadata.current in of_older else (),
+            proof=table.resolver.masters.proof,
+        )  # fmt: skip
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """Ids of the KEKs that manifests of older snapshots still need after the rotation."""
+        return frozenset() if self.older is None else self.older.keks
+
+    @property
+    def changed_lists(self) -> Collection[str]:
+        """Locations of the manifest lists that the same snapshots name under other locations."""
+        return self.within.lists if self.older is None else ()
 
     @cached_property
     def lists(self) -> dict[str, _Slot]:
@@ -151,11 +193,13 @@ class _RotationPlan:
             )
         calls += self.proof.expected_calls(sum(wraps) + sum(singles))
         return TableRotation(
-            what="kek", table=table, keks=len(self.keks), new_keks=len(self.slots),
-            entries=len(self.sealed) - len(self.within.lists),
+            what="kek", table=table, new_keks=len(self.slots),
+            keks=len(self.keks.keys() - (self.kept - self.lists.keys() - self.files.keys())),
+            entries=len(self.sealed) - len(self.changed_lists),
             manifest_lists=len(self.within.lists), manifests=len(self.within.manifests),
-            left=tuple(sorted(self.within.keks - self.keks.keys())),
-            kms_calls=unwraps + calls,
+            left=tuple(sorted((self.older or self.within).keks - self.keks.keys())),
+            kms_calls=unwraps + calls, older_snapshots=self.older_snapshots,
+            behind_refs=self.behind_refs,
         )  # fmt: skip
 
 
@@ -166,6 +210,7 @@ class _RotationPlan:
 class KekRotation:
     """The making of the next version; a retry of the commit reuses what is already made."""
 
+    seen: TableMetadata = field(repr=False)
     resolver: KeyResolver
     new_id: str | None
     # New files of the job; new KEKs in a key store stay, as other writers may use them.
@@ -177,6 +222,8 @@ class KekRotation:
     sealed: dict[tuple[str, bytes], EncryptedKey] = field(default_factory=dict, repr=False)
     # Rows for the manifest list of rewritten manifests, by the old locations.
     manifests: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+    # Key metadata of the files in manifests, for new snapshots, by the manifests' locations.
+    resealed: dict[str, list[Secret[bytes] | None]] = field(default_factory=dict, repr=False)
     # Locations and key metadata of rewritten manifest lists, by the old locations.
     lists: dict[str, tuple[str, StandardKeyMetadata]] = field(default_factory=dict, repr=False)
     # Key metadata of the manifest lists that had to be read.
@@ -192,18 +239,13 @@ class KekRotation:
         # A table that never had rows has no keys.
         self.has_work = bool(there) or target != table.metadata.master_key_id
         self.planned = _RotationPlan.of(table, self.opened)
-        if self.planned.within.lists and table.versions.merges:
-            raise UnsupportedFormatError(
-                f"{table.metadata.name}: manifests contain wrapped keys, and a REST catalog cannot "
-                "change the snapshots that name them; rotate dek instead, and expire the older "
-                "snapshots"
-            )
         return self.planned.report(table, client)
 
     @property
     def replaced(self) -> set[str]:
-        """Ids of the KEKs that the rotation has replaced."""
-        return self.planned.keks.keys() - {made.key.id for made in self.made.values()}
+        """Ids of the KEKs that the rotation has replaced, and the table no longer has."""
+        made = {made.key.id for made in self.made.values()}
+        return self.planned.keks.keys() - made - self.planned.kept
 
     def finish(self, table: IcebergTable) -> TableRotation:
         """Return what was done."""
@@ -215,25 +257,50 @@ class KekRotation:
         # Another writer may have rotated the MEK, or already use the new KEKs in the store.
         if target != self.target or not all(slot.in_table for slot in self.made):
             self.target = target
-            for cache in (self.made, self.sealed, self.manifests, self.lists):
+            for cache in (self.made, self.sealed, self.manifests, self.resealed, self.lists):
                 cache.clear()
         if table.place != self.planned.place:
             self.planned = _RotationPlan.of(table, self.opened)
         planned = self.planned
-        since = next_kek_time(planned.stored.values())
+        kept = [planned.keks[id_] for id_ in planned.kept & planned.keks.keys()]
+        since = next_kek_time([*planned.stored.values(), *kept])
         self._make_keks(metadata, since)
-        self._write_manifests(table)
-        self._write_lists(table)
+        self._rewrite(table)
         new = [self.made[slot].key.entry() for slot in planned.slots if slot.in_table]
         properties = {**metadata.properties, KEY_ID: target}
-        within = planned.within
-        manifests = [self.manifests[location]["manifest_path"] for location in within.manifests]
-        self.files.used = [*manifests, *(self.lists[location][0] for location in within.lists)]
-        return metadata.with_keys(
-            [*new, *self._encrypt_entries(metadata)],
+        staged = metadata.with_keys(
+            [*new, *self._keep_keks(table, kept), *self._encrypt_entries(metadata)],
             properties={**properties, KEKS_SINCE: str(since)} if planned.stored else properties,
             snapshots=[self._snapshot_document(snapshot) for snapshot in metadata.snapshots],
         )
+        adds = planned.older is not None and planned.within.manifests
+        return self._add_snapshots(table, staged) if adds else staged
+
+    def _rewrite(self, table: IcebergTable) -> None:
+        """Rewrite what the same snapshots will name."""
+        within, self.files.used = self.planned.within, ()
+        if self.planned.older is None:
+            self._write_manifests(table)
+            self._write_lists(table)
+            manifests = [self.manifests[location]["manifest_path"] for location in within.manifests]
+            self.files.used = [*manifests, *(self.lists[location][0] for location in within.lists)]
+
+    def _add_snapshots(self, table: IcebergTable, staged: TableMetadata) -> TableMetadata:
+        """Add snapshots with rewritten manifests to a version that has the new keys."""
+        policy, heads = writing_policy(table.metadata, self.seen), list_heads(table.metadata)
+        after, exchange = table.with_metadata(staged), self._exchange(table)
+        listed = {head.snapshot.id: table.walk.manifests(head.snapshot) for head in heads}
+        unique = {each.location: each for found in listed.values() for each in found}
+        read = in_threads(table.walk.entries, unique.values(), THREADS)
+        entries = dict(zip(unique, read, strict=True))
+        new = RotatedSnapshots(
+            after, self._reseal(table, entries, exchange), lambda location: location,
+            writing_keys(after, policy, ()), self.files, tag_names(staged), same_files=True,
+        )  # fmt: skip
+        for head in heads:
+            pairs = [(each, entries[each.location]) for each in listed[head.snapshot.id]]
+            new.add(head, [pair for pair in pairs if any(entry.is_live for entry in pair[1])])
+        return new.table.metadata
 
     # --- keys -----------------------------------------------------------------------------------
 
@@ -251,12 +318,20 @@ class KekRotation:
             )  # fmt: skip
             self.made.update(zip(slots, new, strict=True))
 
+    def _keep_keks(self, table: IcebergTable, keks: Iterable[IcebergKey]) -> list[EncryptedKey]:
+        """Return the entries of KEKs that stay in the table, under its master key."""
+        ids = {kek.id for kek in keks} & table.metadata.keys.keys()
+        others = {id_ for id_ in ids if table.metadata.keys[id_].encrypted_by != self.target}
+        moving = MekRotation(self.resolver, self.target)
+        moved = moving.move_keks(table, others, self.target) if others else {}
+        return [moved.get(id_, table.metadata.keys[id_]) for id_ in sorted(ids)]
+
     def _encrypt_entries(self, metadata: TableMetadata) -> list[EncryptedKey]:
         """Encrypt the entries of manifest lists again, grouped by key."""
         fresh = {
             snapshot.key_id: self.lists[snapshot.manifest_list][1]
             for snapshot in metadata.snapshots
-            if snapshot.manifest_list in self.planned.within.lists
+            if snapshot.manifest_list in self.planned.changed_lists
         }
         by: dict[tuple[str, bool], list[EncryptedKey]] = {}
         for entry in self.planned.sealed:
@@ -314,6 +389,18 @@ class KekRotation:
             for location, sealed in self.planned.within.manifests.items()
             if location not in self.manifests
         ]
+        exchange = self._exchange(table)
+        if left:
+            self.files.note_folder(exchange.folder)
+        write = self._run_in_threads if self.run is None or not left else self._run_elsewhere
+        for manifest, (location, keys) in zip(left, write(table, left, exchange), strict=True):
+            self.manifests[manifest.location] = {
+                **manifest.row, "manifest_path": location, "manifest_length": keys.file_length,
+                "key_metadata": Secret(keys.encode()),
+            }  # fmt: skip
+
+    def _exchange(self, table: IcebergTable) -> Exchange:
+        """Return the exchange of keys in manifests, whose KEKs are unwrapped together."""
         exchange = Exchange(
             old={id_: self.resolver.find(id_, table.metadata) for id_ in self.planned.files},
             new={id_: self.made[slot].key for id_, slot in self.planned.files.items()},
@@ -322,15 +409,33 @@ class KekRotation:
             name=self.files.name,
             key_length=table.metadata.key_length,
         )
-        if left:
-            self.files.note_folder(exchange.folder)
-            self.resolver.fetch_keys((*exchange.old.values(), *exchange.new.values()))
-        write = self._run_in_threads if self.run is None or not left else self._run_elsewhere
-        for manifest, (location, keys) in zip(left, write(table, left, exchange), strict=True):
-            self.manifests[manifest.location] = {
-                **manifest.row, "manifest_path": location, "manifest_length": keys.file_length,
-                "key_metadata": Secret(keys.encode()),
-            }  # fmt: skip
+        self.resolver.fetch_keys((*exchange.old.values(), *exchange.new.values()))
+        return exchange
+
+    @hide_frames  # key metadata in plaintext contains data keys
+    def _reseal(
+        self, table: IcebergTable, entries: Mapping[str, Sequence[FileEntry]], exchange: Exchange
+    ) -> dict[FileId, NewFile]:
+        """Return the files of manifests with their key metadata under the new keys."""
+        within = self.planned.within
+
+        def work(manifest: ManifestFile) -> list[Secret[bytes] | None]:
+            before = [entry.key_metadata for entry in entries[manifest.location]]
+            after = reseal_metadata(before, exchange, self.resolver)
+            return [None if data is None else Secret(data) for data in after]
+
+        left = [sealed.manifest for sealed in within.manifests.values()]
+        left = [manifest for manifest in left if manifest.location not in self.resealed]
+        for group in _group_by_keys(within, left):
+            self._fetch_singles(group, exchange.single.master_key_id)
+            done = in_threads(work, group, THREADS)
+            self.resealed.update(zip((each.location for each in group), done, strict=True))
+        return {
+            file_id(table, entry): NewFile({}, new)
+            for location in within.manifests
+            for entry, new in zip(entries[location], self.resealed[location], strict=True)
+            if entry.is_live and new is not None and new() != entry.key_metadata
+        }
 
     def _run_in_threads(
         self, table: IcebergTable, manifests: Sequence[ManifestFile], exchange: Exchange
@@ -401,7 +506,7 @@ class KekRotation:
         self.lists[before] = location, write_ags1(walk.locations, location, data, length)
 
     def _snapshot_document(self, snapshot: Snapshot) -> Mapping[str, Any]:
-        if snapshot.manifest_list not in self.planned.within.lists:
+        if snapshot.manifest_list not in self.planned.changed_lists:
             return snapshot.document
         return {**snapshot.document, "manifest-list": self.lists[snapshot.manifest_list][0]}
 

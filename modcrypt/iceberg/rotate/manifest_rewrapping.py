@@ -73,7 +73,7 @@ def reseal_manifest(
 
     def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         before = [row["data_file"].get("key_metadata") for row in rows]
-        changed = _reseal_metadata(before, exchange, resolver)
+        changed = reseal_metadata(before, exchange, resolver)
         return [
             {**row, "data_file": {**row["data_file"], "key_metadata": metadata}}
             for row, metadata in zip(rows, changed, strict=True)
@@ -84,10 +84,10 @@ def reseal_manifest(
     return target, rewrite_manifest(locations, location, keys, change, target, length)
 
 
-def _reseal_metadata(
+def reseal_metadata(
     metadata: Sequence[bytes | None], exchange: Exchange, resolver: KeyResolver
 ) -> list[bytes | None]:
-    """Encrypt key metadata under the new keys, grouped by the old key.
+    """Encrypt key metadata of manifests under the new keys, grouped by the old key.
 
     Plaintext key metadata, and key metadata whose KEK is missing, is unchanged.
     """

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TypeAlias
 
 from modcrypt.errors import KeyRetrievalError, ModcryptError
-from modcrypt.iceberg.format.table_metadata import KEY_ID, TableMetadata
+from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, open_from_manifest, sealing_key
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.key_pruning import retired_keks
@@ -87,13 +87,19 @@ class MekRotation:
         metadata, target = table.metadata, target_of(table, self.new_id)
         _check_double(table)
         check_store(table)
-        samples = self._samples_of(table)
         self._fetch(self.resolver.keks(metadata).values(), target)
-        keks = {id_: self.resolver.find(id_, metadata) for id_ in metadata.kek_ids()}
-        moved = {id_: self._move_kek(kek, target, samples).entry() for id_, kek in keks.items()}
+        moved = self.move_keks(table, metadata.kek_ids(), target)
         self._move_store(table, target)
         keys = [moved.get(id_, entry) for id_, entry in metadata.keys.items()]
         return metadata.with_keys(keys, properties={**metadata.properties, KEY_ID: target})
+
+    def move_keks(
+        self, table: IcebergTable, ids: Iterable[str], target: str
+    ) -> dict[str, EncryptedKey]:
+        """Return the entries of some of the table's KEKs, wrapped by the master key `target`."""
+        samples = self._samples_of(table)
+        keks = [self.resolver.find(id_, table.metadata) for id_ in ids]
+        return {kek.id: self._move_kek(kek, target, samples).entry() for kek in keks}
 
     def _move_late(self, table: IcebergTable) -> tuple[str, ...]:
         """Move KEKs that other writers put into the store for the version before.

@@ -1,10 +1,14 @@
-"""Write the snapshots whose files have new data keys, one for each head of branches and tags.
+"""Write the snapshots of rotated keys, one for each head of branches and tags.
 
-main gets a `replace` after its head: each new manifest adds the new files and deletes the old ones.
-A head that is ahead of main (see `ref_heads`) follows the new snapshot of its base, and repeats
-what the branch has changed since: its own files are added, those that it no longer has are deleted.
-Other heads get a `replace` after themselves, whose manifests have the new files as existing ones:
-where such a head expires, Java deletes files that its snapshot has added, and main may have them.
+With new data keys, main gets a `replace` after its head: each new manifest adds the new files and
+deletes the old ones. A head that is ahead of main (see `ref_heads`) follows the new snapshot of its
+base, and repeats what the branch has changed since: its own files are added, those that it no
+longer has are deleted. Other heads get a `replace` after themselves, whose manifests have the new
+files as existing ones: where such a head expires, Java deletes files that its snapshot has added,
+and main may have them.
+
+With the same files, of which only key metadata is new, main is no exception: its new manifests have
+the files as existing ones, with their own numbers, as Java's `rewrite_manifests` writes them.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from modcrypt.iceberg.write.manifest_writing import (
     partition_values,
     write_manifest,
 )
-from modcrypt.iceberg.write.moved_deletes import MovedFile, Rename
+from modcrypt.iceberg.write.moved_deletes import Rename
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import add_snapshot, add_totals, new_snapshot_id
 from modcrypt.keys import Secret
@@ -47,9 +51,9 @@ Manifests: TypeAlias = Sequence[tuple[ManifestFile, Sequence[FileEntry]]]
 
 
 class NewFile(NamedTuple):
-    """A rewritten file, and its key metadata as manifests store it."""
+    """A file with new key metadata, as manifests store it."""
 
-    file: MovedFile
+    members: Mapping[str, Any]  # other changed members of its entry
     key_metadata: Secret[bytes]
 
 
@@ -62,6 +66,13 @@ class _Live(NamedTuple):
 
 class _Added(NamedTuple):
     """The snapshot that added a file, and its sequence number."""
+
+    snapshot_id: int | None
+    sequence_number: int | None
+
+
+class _Commit(NamedTuple):
+    """The new snapshot."""
 
     snapshot_id: int
     sequence_number: int
@@ -99,6 +110,7 @@ class RotatedSnapshots:
     keys: WritingKeys = field(repr=False)
     files: NewFiles
     tags: frozenset[str]  # names of tags, which keep the schema of their time
+    same_files: bool = False  # whether the files stay, and only their key metadata is new
     heads: dict[int, _Written] = field(default_factory=dict, repr=False)
     # Manifests with files as existing ones, by the locations of the old ones: tags share them.
     existing: dict[str, _Row] = field(default_factory=dict, repr=False)
@@ -106,29 +118,34 @@ class RotatedSnapshots:
     def add(self, head: Head, manifests: Manifests) -> None:
         """Write the new snapshot of a head and add it to the table's metadata."""
         live = self._live_files(manifests)
-        base = None if head.base is None else self.heads[head.base]
-        if not live and (base is None or not base.live):
-            self.heads[head.snapshot.id] = _Written(head.snapshot)
+        base = None if head.base is None else self.heads.get(head.base)
+        if self.moved.keys().isdisjoint(live) and (base is None or not base.live):
+            if not self.same_files:
+                self.heads[head.snapshot.id] = _Written(head.snapshot)
             return
         metadata = self.table.metadata
         number = metadata.last_sequence_number + 1
-        by = _Added(new_snapshot_id(metadata), number)
-        is_beside = base is None and not head.is_main
+        by = _Commit(new_snapshot_id(metadata), number)
+        replaces = head.is_main and not self.same_files
+        is_beside = base is None and not replaces
         known = base.rows if base is not None else self.existing if is_beside else {}
-        before = base.added if base is not None else dict.fromkeys(live, by) if is_beside else {}
+        before = base.added if base is not None else self._existing(live, by) if is_beside else {}
         rows = {
             manifest.location: known.get(manifest.location)
-            or self._write_manifest(manifest, entries, by, before, replaces=head.is_main)
+            or self._keep_manifest(manifest, entries, before, is_own=base is not None)
+            or self._write_manifest(manifest, entries, by, before, replaces=replaces)
             for manifest, entries in manifests
         }
         if is_beside:  # row ids that a list assigns are not shared
             numbered = (manifest.location for manifest, _ in manifests if _has_row_ids(manifest))
             self.existing |= {location: rows[location] for location in numbered}
         gone = [] if base is None else self._write_removed(live, base, by)
-        change = _Change.of(live, None if base is None else base.live)
+        nothing = live if self.same_files else None
+        change = _Change.of(live, nothing if base is None else base.live)
         listed = [*(row.row for row in rows.values()), *gone]
+        replaced = sum(rows[manifest.location].row is not manifest.row for manifest, _ in manifests)
         summary = {
-            **self._summary(change, is_new=base is None), **_count_manifests(listed, by, manifests)
+            **self._summary(change, is_new=base is None), **_count_manifests(listed, by, replaced)
         }  # fmt: skip
         parent = head.snapshot if base is None else base.snapshot
         keeps_schema = head.snapshot.schema_id is not None and not self.tags.isdisjoint(head.refs)
@@ -160,11 +177,37 @@ class RotatedSnapshots:
 
     # --- manifests ------------------------------------------------------------------------------
 
+    def _existing(self, live: Mapping[FileId, _Live], by: _Commit) -> dict[FileId, _Added]:
+        """Return what added the files that a head which follows its old one has from there."""
+        if not self.same_files:
+            return dict.fromkeys(live, _Added(*by))
+        return {
+            id_: _Added(old.entry.snapshot_id, old.entry.file_sequence_number)
+            for id_, old in live.items()
+        }
+
+    def _keep_manifest(
+        self,
+        manifest: ManifestFile,
+        entries: Sequence[FileEntry],
+        before: Mapping[FileId, _Added],
+        *,
+        is_own: bool,
+    ) -> _Row | None:
+        """Return the row of a manifest that needs no change; None for others.
+
+        With `is_own` it is the branch's own: snapshots that are no longer its ancestors added it.
+        """
+        live = [self._id(entry) for entry in entries if entry.is_live]
+        if is_own or not self.moved.keys().isdisjoint(live):
+            return None
+        return _Row(manifest.row, {id_: before[id_] for id_ in live})
+
     def _write_manifest(
         self,
         manifest: ManifestFile,
         entries: Sequence[FileEntry],
-        by: _Added,
+        by: _Commit,
         before: Mapping[FileId, _Added],
         *,
         replaces: bool,
@@ -179,7 +222,7 @@ class RotatedSnapshots:
             if not entry.is_live:
                 continue
             id_ = self._id(entry)
-            added[id_] = before.get(id_, by)
+            added[id_] = before.get(id_) or _Added(*by)
             status = EXISTING if id_ in before else ADDED
             rows.append(self._new_row(_Live(entry, first), status, added[id_], by))
             if replaces:  # without the old key: only the older snapshots keep it
@@ -197,7 +240,7 @@ class RotatedSnapshots:
         return _Row({**row, **numbers, "first_row_id": manifest.row.get("first_row_id")}, added)
 
     def _write_removed(
-        self, live: Mapping[FileId, _Live], base: _Written, by: _Added
+        self, live: Mapping[FileId, _Live], base: _Written, by: _Commit
     ) -> list[Mapping[str, Any]]:
         """Write manifests that delete the files of a base which a branch no longer has."""
         groups: dict[tuple[int, bool], list[dict[str, Any]]] = {}
@@ -214,10 +257,11 @@ class RotatedSnapshots:
             for (spec_id, is_data), rows in groups.items()
         ]  # fmt: skip
 
-    def _new_row(self, live: _Live, status: int, added: _Added, by: _Added) -> dict[str, Any]:
+    def _new_row(self, live: _Live, status: int, added: _Added, by: _Commit) -> dict[str, Any]:
         """Return the row of a rewritten file."""
-        new = self.moved[self._id(live.entry)]
-        changes = {**new.file.members, "key_metadata": new.key_metadata}
+        new, changes = self.moved.get(self._id(live.entry)), dict[str, Any]()
+        if new is not None:
+            changes = {**new.members, "key_metadata": new.key_metadata}
         if (target := live.entry.file.get("referenced_data_file")) is not None:
             changes["referenced_data_file"] = self.rename(target)
         acting = added if status == EXISTING else by
@@ -226,10 +270,12 @@ class RotatedSnapshots:
         row["file_sequence_number"] = None if status == ADDED else added.sequence_number
         return row
 
-    def _old_row(self, live: _Live, by: _Added) -> dict[str, Any]:
+    def _old_row(self, live: _Live, by: _Commit) -> dict[str, Any]:
         return self._row(live, DELETED, by, key_metadata=None)
 
-    def _row(self, live: _Live, status: int, acting: _Added, **file: Any) -> dict[str, Any]:
+    def _row(
+        self, live: _Live, status: int, acting: _Added | _Commit, **file: Any
+    ) -> dict[str, Any]:
         partition = partition_values(self.table.metadata, live.entry)
         return entry_row(
             live.entry, status=status, snapshot_id=acting.snapshot_id,
@@ -254,7 +300,8 @@ class RotatedSnapshots:
         return {**summary, "changed-partition-count": str(len(partitions))}
 
     def _new_size(self, id_: FileId, entry: FileEntry) -> int:
-        return _size(entry, self.moved[id_].file.keys.file_length or 0)
+        new = self.moved.get(id_)
+        return _size(entry, None if new is None else new.members.get("file_size_in_bytes"))
 
 
 @dataclass(frozen=True)
@@ -318,11 +365,11 @@ def _size(entry: FileEntry, otherwise: int | None = None) -> int:
 
 
 def _count_manifests(
-    listed: Sequence[Mapping[str, Any]], by: _Added, old: Manifests
+    listed: Sequence[Mapping[str, Any]], by: _Commit, replaced: int
 ) -> dict[str, str]:
     created = sum(row["added_snapshot_id"] == by.snapshot_id for row in listed)
     return {
         "manifests-created": str(created),
         "manifests-kept": str(len(listed) - created),
-        "manifests-replaced": str(len(old)),
+        "manifests-replaced": str(replaced),
     }

@@ -54,9 +54,10 @@ class TableRotation(JsonFields):
         older_versions: Locations of older metadata.json files that the table's log names. They
             contain the old wrapped keys, or need KEKs that stay in the key store for them: anyone
             who has them and the old keys can read the files that they lead to.
-        older_snapshots: Ids of snapshots that keep their files under the old data keys ("dek").
-        behind_refs: Branches that were behind main ("dek"), and can no longer be fast-forwarded to
-            it, as they have new snapshots of their own.
+        older_snapshots: Ids of snapshots that keep their files under the old data keys ("dek"), or
+            in a REST catalog the wrapped keys in their manifests ("kek").
+        behind_refs: Branches that were behind main, and can no longer be fast-forwarded to it, as
+            they have new snapshots of their own.
     """
 
     what: Rotated
@@ -104,9 +105,10 @@ class TableRotation(JsonFields):
                 "from an older metadata.json and rotate again"
             )
         if self.older_snapshots:
+            what = "their files under the old data" if self.what == "dek" else "the old wrapped"
             steps.append(
-                f"{len(self.older_snapshots)} older snapshots keep their files under the old data "
-                "keys: expire_history drops them"
+                f"{len(self.older_snapshots)} older snapshots keep {what} keys: expire_history "
+                "drops them"
             )
         if staged := self._count_staged():
             steps.append(
@@ -127,7 +129,9 @@ class TableRotation(JsonFields):
         return "; ".join(steps) or None
 
     def _count_staged(self) -> int:
-        """Return the number of older snapshots that wait for their publication."""
+        """Return the number of older snapshots, with old data keys, that can be published."""
+        if self.what != "dek":
+            return 0
         by_id = {snapshot.id: snapshot for snapshot in self.table.metadata.snapshots}
         older = (by_id[id_] for id_ in self.older_snapshots if id_ in by_id)
         published = {_summary(old).get("published-wap-id") for old in by_id.values()}

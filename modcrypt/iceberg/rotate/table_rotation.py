@@ -57,7 +57,8 @@ def rotate_table(
             newest version of the same one; only metadata.json or the key store changes. `"kek"`
             replaces all KEKs by new ones and encrypts key metadata under them; with single
             wrapping, the master key wraps it again. Manifests are rewritten only if they contain
-            encrypted key metadata. `"dek"` rewrites the files of all branches and tags under fresh
+            encrypted key metadata; in a REST catalog, which does not change snapshots, as new
+            snapshots of all branches and tags, while older ones keep theirs. `"dek"` rewrites the files of all branches and tags under fresh
             keys as new snapshots; the table's current policy decides how these are protected. A
             branch that is ahead of main stays ahead of it. Older snapshots keep their files.
         new_master_key_id: Id of the new master key; by default the table's own, whose newest
@@ -70,7 +71,8 @@ def rotate_table(
             `expire_history`, and in their folder if it is another one.
         run: For "dek", function that rewrites data files elsewhere; by default threads of this
             process do.
-        reseal: For "kek", function that rewrites manifests elsewhere.
+        reseal: For "kek", function that rewrites manifests elsewhere; unused if they become new
+            snapshots.
         prove: Which new wraps the key service must unwrap again before the table or the key store
             changes: the `"first"` under each master key, or `"all"`.
 
@@ -106,7 +108,9 @@ def rotate_table(
         elif what == "mek":
             rotation = MekRotation(counted.resolver, new_master_key_id)
         elif what == "kek":
-            rotation = KekRotation(counted.resolver, new_master_key_id, files, reseal)
+            rotation = KekRotation(
+                table.metadata, counted.resolver, new_master_key_id, files, reseal
+            )
         else:
             raise ValueError(f'what must be "mek", "kek" or "dek", not {what!r}')
         target = target_of(counted, new_master_key_id)

@@ -42,15 +42,25 @@ class SealedManifest:
 
 @dataclass(frozen=True)
 class SealedManifests:
-    """The manifests with encrypted key metadata in all snapshots of a table."""
+    """The manifests with encrypted key metadata in snapshots of a table."""
 
     manifests: Mapping[str, SealedManifest]
-    lists: frozenset[str]  # locations of the manifest lists that name one of them
+    # The locations of the manifests that a manifest list names, by its location; only of lists that
+    # name some.
+    lists: Mapping[str, frozenset[str]]
 
     @property
     def keks(self) -> frozenset[str]:
         """Ids of all KEKs that encrypt key metadata in the manifests."""
         return frozenset().union(*(manifest.keks for manifest in self.manifests.values()))
+
+    def of(self, snapshots: Iterable[Snapshot]) -> SealedManifests:
+        """Return those of some of the snapshots."""
+        named = {old.manifest_list for old in snapshots} & self.lists.keys()
+        lists = {name: self.lists[name] for name in self.lists if name in named}
+        inside = frozenset[str]().union(*lists.values())
+        kept = {place: held for place, held in self.manifests.items() if place in inside}
+        return SealedManifests(kept, lists)
 
 
 Opened: TypeAlias = "MutableMapping[tuple[str, bytes], StandardKeyMetadata]"
@@ -64,7 +74,7 @@ def sealed_manifests(table: IcebergTable, opened: Opened | None = None) -> Seale
     does.
     """
     results: dict[str, SealedManifest | None] = {}
-    lists, known = set[str](), {} if opened is None else opened
+    lists, known = dict[str, frozenset[str]](), {} if opened is None else opened
     snapshots = table.metadata.snapshots if _may_hold_any(table) else ()
     keys = table.metadata.keys
     entries = {old.key_id: keys[old.key_id] for old in snapshots if old.key_id in keys}
@@ -79,10 +89,11 @@ def sealed_manifests(table: IcebergTable, opened: Opened | None = None) -> Seale
         fresh = [manifest for manifest in manifests if manifest.location not in results]
         sealed = in_threads(partial(_read_sealed, table), fresh, THREADS)
         results |= {new.location: held for new, held in zip(fresh, sealed, strict=True)}
-        if any(results[manifest.location] is not None for manifest in manifests):
-            lists.add(snapshot.manifest_list)
+        places = (manifest.location for manifest in manifests)
+        if named := frozenset(place for place in places if results[place] is not None):
+            lists[snapshot.manifest_list] = named
     held = {location: result for location, result in results.items() if result is not None}
-    return SealedManifests(held, frozenset(lists))
+    return SealedManifests(held, lists)
 
 
 def list_keys(

@@ -336,16 +336,6 @@ def test_a_rotation_drops_keks_that_an_append_brings_back(
     assert verify_table(found).ok
 
 
-def test_wrapped_keys_in_manifests_are_refused_before_a_file_is_written(rest: RestTable) -> None:
-    table = set_policy(rest.load(), KeyPolicy(kek_per="files")).append(rows(1))
-    for dry_run in (True, False):
-        with pytest.raises(UnsupportedFormatError, match="rotate dek instead"):
-            rotate_table(table, "kek", dry_run=dry_run)
-    table = rotate_table(set_policy(table, KeyPolicy()), "dek").table
-    rotate_table(expire_history(table).table, "kek")
-    assert ids(rest.load()) == [1]
-
-
 def test_an_append_retries_after_another(rest: RestTable, monkeypatch: pytest.MonkeyPatch) -> None:
     table = rest.load()
     before_commits(monkeypatch, lambda: rest.load().append(rows(1)))

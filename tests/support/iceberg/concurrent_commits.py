@@ -15,7 +15,7 @@ def with_rival_commits(table: IcebergTable, act: Callable[[], object], times: in
     real, left = table.versions, [times]
 
     class Slow:
-        is_remote = merges = False
+        is_remote, merges = False, real.merges
 
         def current(self) -> Any:
             return real.current()
