@@ -157,7 +157,8 @@ def _update_snapshots(old: TableMetadata, new: TableMetadata) -> Iterator[Update
     for snapshot in old.snapshots:
         if after.get(snapshot.id, snapshot.document) != snapshot.document:
             raise UnsupportedFormatError(
-                f"a REST catalog cannot change snapshot {snapshot.id}; add another one, and expire it"
+                f"a REST catalog cannot change snapshot {snapshot.id}: add another one, and "
+                "expire it"
             )
     for document in _added(old, new):
         yield {"action": "add-snapshot", "snapshot": document}

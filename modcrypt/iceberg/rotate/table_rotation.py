@@ -58,9 +58,10 @@ def rotate_table(
             replaces all KEKs by new ones and encrypts key metadata under them; with single
             wrapping, the master key wraps it again. Manifests are rewritten only if they contain
             encrypted key metadata; in a REST catalog, which does not change snapshots, as new
-            snapshots of all branches and tags, while older ones keep theirs. `"dek"` rewrites the files of all branches and tags under fresh
-            keys as new snapshots; the table's current policy decides how these are protected. A
-            branch that is ahead of main stays ahead of it. Older snapshots keep their files.
+            snapshots of all branches and tags, while older ones keep theirs. `"dek"` rewrites the
+            files of all branches and tags under fresh keys as new snapshots; the table's current
+            policy decides how these are protected. A branch that is ahead of main stays ahead of
+            it. Older snapshots keep their files.
         new_master_key_id: Id of the new master key; by default the table's own, whose newest
             version is then used.
         dry_run: Whether to change nothing, call the key service only as far as reading requires,

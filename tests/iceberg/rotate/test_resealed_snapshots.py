@@ -30,6 +30,7 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.format.manifests import ADDED, EXISTING
 from modcrypt.iceberg.format.table_versions import FolderVersions
 from modcrypt.iceberg.rotate.wrapped_in_manifests import sealing_keys
+from modcrypt.iceberg.tables import rest_requests
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.rest_catalog import RestTable
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
@@ -217,3 +218,35 @@ def test_without_the_old_master_key_nothing_changes(make: Callable[[KeyPolicy], 
         rotate_table(opened(Refusing("keyB")), "kek", new_master_key_id="keyB")
     assert opened().place.path == place.path
     assert ids(opened()) == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rival"),
+    [*(("partition", rival) for rival in ("mek", "kek", "dek")), ("single", "kek"),
+     ("single", "dek")],
+)  # fmt: skip
+def test_a_rival_rotation_at_the_server(
+    server: str, monkeypatch: pytest.MonkeyPatch, name: str, rival: Any
+) -> None:
+    named = RestTable.make(server, SCHEMA, policy=POLICIES[name], partition_spec=BY_KIND)
+    both = {"master_key_ids": ["keyA", "keyB"]}
+    table = named.load(**both).append(some(1, 2)).append(some(3))
+    real = rest_requests.commit
+
+    def commit(*arguments: Any) -> Any:
+        monkeypatch.setattr(rest_requests, "commit", real)
+        new_id = None if rival == "dek" else "keyB"
+        rotate_table(named.load(**both), rival, new_master_key_id=new_id)
+        return real(*arguments)
+
+    monkeypatch.setattr(rest_requests, "commit", commit)
+    rotate_table(table, "kek")
+    after = named.load(**both)
+    assert ids(after) == [1, 2, 3]
+    assert all(ids(after, old.id) for old in after.metadata.snapshots)
+    assert verify_table(after).ok
+    expire_history(after.append(some(4)))
+    master = after.metadata.master_key_id
+    other = "keyB" if master == "keyA" else "keyA"
+    assert ids(named.load(Refusing(other), **both)) == [1, 2, 3, 4]
