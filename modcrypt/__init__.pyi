@@ -27,7 +27,6 @@ from modcrypt.errors import TagMismatchError as TagMismatchError
 from modcrypt.errors import TruncationError as TruncationError
 from modcrypt.errors import UnsupportedFormatError as UnsupportedFormatError
 from modcrypt.errors import WriterSignatureError as WriterSignatureError
-from modcrypt.html_report import render_html as render_html
 from modcrypt.jobs.dataset_seals import SealFinding as SealFinding
 from modcrypt.jobs.dataset_seals import SealUpdate as SealUpdate
 from modcrypt.jobs.dataset_seals import SealVerification as SealVerification
@@ -121,5 +120,6 @@ from modcrypt.parquet.verify.inspection import inspect_parquet as inspect_parque
 from modcrypt.parquet.verify.verification_results import DatasetVerification as DatasetVerification
 from modcrypt.parquet.verify.verification_results import Verification as Verification
 from modcrypt.pkmt1.key_info import KeyInfo as KeyInfo
+from modcrypt.report.html import render_html as render_html
 
 __version__: str

@@ -72,7 +72,7 @@ IMPORTERS = {
         "modcrypt.lake.tables.declared_table",  # catalogs
     },
     "sqlalchemy": {
-        "modcrypt.cli.options.iceberg_options",
+        "modcrypt.iceberg.commands.iceberg_options",
         "modcrypt.iceberg.tables.sql_pointer",
         "modcrypt.lake.tables.declared_table",
     },

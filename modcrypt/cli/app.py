@@ -1,11 +1,8 @@
-"""The `modcrypt` program: its groups and commands, and how it ends."""
+"""The `modcrypt` program: its groups and commands, with those of plug-ins."""
 
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
 
 import click
 import cloup
@@ -15,51 +12,22 @@ from modcrypt.cli.ags1 import ags1
 from modcrypt.cli.doctor import doctor
 from modcrypt.cli.help.manual import complete_paths, completion, man
 from modcrypt.cli.help.short_help import add_short_help
-from modcrypt.cli.iceberg.iceberg_group import iceberg
 from modcrypt.cli.inspect import inspect
 from modcrypt.cli.keys import keys
-from modcrypt.cli.lake.lake_commands import apply, status
-from modcrypt.cli.lake.lake_questions import report, why
-from modcrypt.cli.lake.lake_trust import trust
 from modcrypt.cli.leaks import leaks
-from modcrypt.cli.output.failures import EXIT_CODES, explain
-from modcrypt.cli.output.signals import Stopped
-from modcrypt.cli.output.terminal import RED, WarningLines, paint, wrap_words
+from modcrypt.cli.output.failures import EXIT_CODES
+from modcrypt.cli.output.terminal import WarningLines
 from modcrypt.cli.parquet import decrypt, encrypt
+from modcrypt.cli.program import LAKE, OTHERS, Program
 from modcrypt.cli.recipients import recipients
 from modcrypt.cli.rewrite import mask, rekey, share
 from modcrypt.cli.rows.tables import cat, head, schema
-from modcrypt.cli.shared import drop_stdout, end_with_help, print_json
+from modcrypt.cli.shared import end_with_help
 from modcrypt.cli.shred import shred
 from modcrypt.cli.signing.seals import seals
-from modcrypt.cli.spark_files import spark
 from modcrypt.cli.verification.verify import verify
 from modcrypt.log import LOGGER
-
-
-class _Program(cloup.Group):
-    """A group that reports a failure as one line on stderr and an exit code of `EXIT_CODES`."""
-
-    def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> NoReturn:
-        arguments = list(sys.argv[1:] if args is None else args)
-        more["standalone_mode"] = False  # click itself would exit with 1 without a failure
-        try:
-            result = super().main(arguments, *rest, **more)
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except (Exception, Stopped) as error:
-            failure = explain(error, arguments)
-            click.echo(paint(wrap_words(failure.line(), sys.stderr), RED, sys.stderr), err=True)
-            if "--json" in arguments:
-                try:
-                    print_json("failure", failure.fields())
-                except OSError:  # stdout itself is what failed
-                    drop_stdout()
-            elif isinstance(error, OSError):
-                drop_stdout()
-            sys.exit(failure.code)
-        sys.exit(result if isinstance(result, int) else 0)
-
+from modcrypt.plugins import COMMANDS, load_all
 
 # click keeps the lines of a paragraph after \b as they are.
 _FIRST_EXAMPLE = """\b
@@ -81,7 +49,7 @@ Exit codes:
 
 
 @cloup.group(
-    cls=_Program,
+    cls=Program,
     context_settings={
         "help_option_names": ["--help"],
         "max_content_width": 100,
@@ -104,7 +72,7 @@ def program(context: click.Context) -> None:
     end_with_help(context)
 
 
-_SECTIONS = {
+_SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Files and their rows": (
         encrypt,
         decrypt,
@@ -119,11 +87,13 @@ _SECTIONS = {
         cat,
     ),
     "Keys": (keys, recipients, seals, shred),
-    "A lake in one file, modcrypt.toml": (status, apply, report, why, trust),
-    "Other formats and engines": (ags1, iceberg, spark),
+    LAKE: (),
+    OTHERS: (ags1,),
     "This program": (doctor, completion, man),
 }
 for _title, _commands in _SECTIONS.items():
     program.section(_title, *_commands)
+for _add_commands in load_all(COMMANDS):
+    _add_commands(program)
 add_short_help(program)
 complete_paths(program)

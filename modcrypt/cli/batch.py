@@ -16,19 +16,20 @@ import click
 import cloup
 
 from modcrypt.cli.batch_report import BatchReport
+from modcrypt.cli.engines import (
+    SHOWN,
+    iterate_rows,
+    load_spark,
+    refuse_local_options,
+    spark_option,
+    start_spark,
+)
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import decryption_settings, encryption_settings
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import batch_bar, progress_bar
 from modcrypt.cli.shared import combine_options, dry_run_option, jobs_option, print_json, print_line
-from modcrypt.cli.spark import (
-    SHOWN,
-    iterate_rows,
-    refuse_local_options,
-    spark_option,
-    start_spark,
-)
 from modcrypt.errors import printable
 from modcrypt.report.text import format_size
 
@@ -333,12 +334,13 @@ class Batch:
         target = None if self._destination is None else self._destination.name
         with start_spark(master, self._verb) as spark:
             from modcrypt.jobs.conversion import ConvertedFile
-            from modcrypt.spark.jobs.conversion import plan_conversion
-            from modcrypt.spark.jobs.driver import run_table_job
 
+            jobs = load_spark()
             if self._verb == "encrypt":
                 how |= {"drop_summaries": self._drop_summaries, "allow_leaks": self._allow_leaks}
-            frame = run_table_job(spark, plan_conversion, self._source.name, target, **how)
+            frame = jobs.run_table_job(
+                spark, jobs.plan_conversion, self._source.name, target, **how
+            )
             shown = frame
             if not report.as_json:  # do not bring all rows to the driver
                 shown = frame.where("failed or result = 'planned'").limit(SHOWN)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from modcrypt.cli.engines import is_any_typed
 from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import combine_options, needs_one_of, print_line
-from modcrypt.cli.spark import is_any_typed
 from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.iceberg.verify.key_trees import KeyTree
-    from modcrypt.iceberg.verify.table_results import TableVerification
     from modcrypt.jobs.listing import File
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-    from modcrypt.parquet.verify.inspection import Inspection
-    from modcrypt.parquet.verify.verification_results import Verification
-
-    Result: TypeAlias = Inspection | Verification | TableVerification | KeyTree
+    from modcrypt.report.html import Drawable
 
 
 html_options = combine_options(
@@ -47,7 +42,7 @@ def properties_of_options(
 
 def prepare_page(
     out: str | None, force: bool, files: Sequence[File] | None = None
-) -> Callable[[Result], None]:
+) -> Callable[[Drawable], None]:
     """Return the function that writes the page which --html requests; it does nothing without.
 
     The page is about a table, or the only one of `files`.
@@ -70,12 +65,11 @@ def prepare_page(
     if not force:
         place.check_absent()
 
-    def write(result: Result) -> None:
-        from modcrypt.html_report import render_html
+    def write(result: Drawable) -> None:
         from modcrypt.io.destinations import open_sink
 
         with open_sink(out, overwrite=force) as sink:
-            sink.append(render_html(result).encode())
+            sink.append(result.to_html().encode())
 
     return write
 

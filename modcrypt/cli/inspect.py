@@ -11,6 +11,16 @@ import click
 import cloup
 
 from modcrypt.cli.batch import files_options
+from modcrypt.cli.engines import (
+    SHOWN,
+    is_any_typed,
+    load_spark,
+    print_report,
+    refuse_local_options,
+    spark_option,
+    start_spark,
+    take_details,
+)
 from modcrypt.cli.examine import html_options, prepare_page, print_list, properties_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
@@ -23,15 +33,6 @@ from modcrypt.cli.shared import (
     print_facts,
     print_json,
     print_line,
-)
-from modcrypt.cli.spark import (
-    SHOWN,
-    is_any_typed,
-    print_report,
-    refuse_local_options,
-    spark_option,
-    start_spark,
-    take_details,
 )
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import Failure, common_code, describe_result
@@ -196,9 +197,7 @@ def _inspect_on_spark(
     refuse({"html", "force", "pages"}, "not supported with --spark")
     settings = decryption_settings(options) if is_any_typed(options) else None
     with start_spark(master, "inspect") as spark:
-        from modcrypt.spark.jobs.table_jobs import inspect_table
-
-        inspected = inspect_table(spark, list(paths), settings)
+        inspected = load_spark().inspect_table(spark, list(paths), settings)
         if not as_json:
             _print_kinds(inspected.where("not failed"))
         print_report(inspected.orderBy("path"), take_details, as_json, schema="inspect")

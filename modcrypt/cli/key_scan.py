@@ -9,6 +9,14 @@ import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.engines import (
+    iterate_rows,
+    load_spark,
+    print_report,
+    refuse_local_options,
+    spark_option,
+    start_spark,
+)
 from modcrypt.cli.options.kms_options import (
     audit_option,
     reading_service_options,
@@ -23,13 +31,6 @@ from modcrypt.cli.shared import (
     print_json,
     print_line,
     root_option,
-)
-from modcrypt.cli.spark import (
-    iterate_rows,
-    print_report,
-    refuse_local_options,
-    spark_option,
-    start_spark,
 )
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code
@@ -112,9 +113,7 @@ def _scan_on_spark(
     settings = service_settings(options)
     refuse_local_options()
     with start_spark(master, "keys scan") as spark:
-        from modcrypt.spark.jobs.table_jobs import scan_keys
-
-        scan_frame = scan_keys(spark, list(paths), settings)
+        scan_frame = load_spark().scan_keys(spark, list(paths), settings)
         if not as_json:
             counted = scan_frame.groupBy("kind", "column", "master_key_id", "version", "storage")
             _print_keys(

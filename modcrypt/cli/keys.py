@@ -11,8 +11,14 @@ import cloup
 
 import modcrypt
 from modcrypt.cli.batch_report import Tally
+from modcrypt.cli.engines import (
+    iterate_rows,
+    load_spark,
+    refuse_local_options,
+    spark_option,
+    start_spark,
+)
 from modcrypt.cli.key_scan import scan
-from modcrypt.cli.lake.lake_questions import impact
 from modcrypt.cli.options.kms_options import (
     audit_option,
     parse_pairs,
@@ -46,7 +52,6 @@ from modcrypt.cli.shared import (
     skipping_record_option,
     threads_option,
 )
-from modcrypt.cli.spark import iterate_rows, refuse_local_options, spark_option, start_spark
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code
 from modcrypt.report.text import format_count
@@ -446,9 +451,7 @@ def _rotate_on_spark(
     show: Callable[[RotatedFile, int], object], **how: Any,
 ) -> None:  # fmt: skip
     with start_spark(master, "keys rotate") as spark:
-        from modcrypt.spark.jobs.table_jobs import rotate_keys
-
-        report = rotate_keys(spark, paths, settings, **how)
+        report = load_spark().rotate_keys(spark, paths, settings, **how)
         total = report.count()
         for row in iterate_rows(report.drop("failed", "worker")):
             show(modcrypt.RotatedFile(**row), total)
@@ -467,4 +470,3 @@ def _print_totals(tally: Tally, dry_run: bool) -> None:
 
 
 keys.add_command(scan)
-keys.add_command(impact)

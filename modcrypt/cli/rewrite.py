@@ -17,6 +17,7 @@ import cloup
 from cloup.constraints import constraint
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option, paths_argument
+from modcrypt.cli.engines import is_any_typed
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import (
     accept_option,
@@ -26,7 +27,6 @@ from modcrypt.cli.options.parquet_options import (
     output_options,
 )
 from modcrypt.cli.shared import key_options, make_reference, read_json, read_key
-from modcrypt.cli.spark import is_any_typed
 
 # --- options -------------------------------------------------------------------------------------
 

@@ -12,6 +12,13 @@ import click
 import cloup
 
 from modcrypt.cli.batch_report import Tally
+from modcrypt.cli.engines import (
+    iterate_rows,
+    load_spark,
+    refuse_local_options,
+    spark_option,
+    start_spark,
+)
 from modcrypt.cli.options.kms_options import (
     audit_option,
     refuse,
@@ -34,7 +41,6 @@ from modcrypt.cli.shared import (
     skipping_record_option,
     threads_option,
 )
-from modcrypt.cli.spark import iterate_rows, refuse_local_options, spark_option, start_spark
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code, exit_code
 from modcrypt.report.text import format_count
@@ -169,9 +175,7 @@ class _Files:
     ) -> None:
         """Remove the keys, and call `show` with each result and the number of files."""
         if self.spark is not None:
-            from modcrypt.spark.jobs import shredding
-
-            report = shredding.shred_keys(
+            report = load_spark().shred_keys(
                 self.spark, self.paths, self.settings, dry_run=dry_run, **self.selection
             )
             total = report.count()
@@ -185,11 +189,10 @@ class _Files:
     def prove(self, show: Callable[[ProvenFile, int], object]) -> Proof:
         """Prove the shredding, and call `show` with each result and the number of files."""
         if self.spark is not None:
-            from modcrypt.spark.jobs import shredding
-
-            return shredding.prove_shredded(
+            proof: Proof = load_spark().prove_shredded(
                 self.spark, self.paths, self.settings, progress=show, **self.selection
             )
+            return proof
         from modcrypt.jobs.shredding_proof import prove_shredded
 
         return prove_shredded(self.paths, progress=show, **self._local)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from modcrypt.errors import ModcryptError
-from modcrypt.html_report import render_html
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.verify.file_verification import verify_parquet
@@ -28,6 +27,6 @@ def draw_file(policies: DatasetPolicies, path: str) -> str:
         properties = None
     where = {"filesystem": place.filesystem}
     try:
-        return render_html(inspect_parquet(place.path, properties, **where))
+        return inspect_parquet(place.path, properties, **where).to_html()
     except ModcryptError:
-        return render_html(verify_parquet(place.path, properties, regions=True, **where))
+        return verify_parquet(place.path, properties, regions=True, **where).to_html()

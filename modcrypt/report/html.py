@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count, format_size
@@ -24,6 +24,34 @@ if TYPE_CHECKING:  # an extra
 
 MAX_NAME = 240
 """Maximum number of characters shown of a name."""
+
+
+class Drawable(Protocol):
+    """A result that has a page."""
+
+    def to_html(self) -> str:
+        """Return the page."""
+
+
+def render_html(result: Drawable) -> str:
+    """Return a self-contained HTML page about a result; it loads nothing and contains no keys.
+
+    The page about a file draws every part of it, for which `verify_parquet` needs `regions=True`.
+    Only pages about files have a script.
+
+    Args:
+        result: Result of `inspect_parquet`, `verify_parquet`, `verify_table` or `key_tree`.
+
+    Raises:
+        ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
+        TypeError: No page exists for such a result.
+    """
+    if not hasattr(result, "to_html"):
+        raise TypeError(
+            f"no page exists for {type(result).__name__}; pass an Inspection, a Verification, a "
+            "TableVerification or a KeyTree"
+        )
+    return result.to_html()
 
 
 def render(template: str, **values: Any) -> str:

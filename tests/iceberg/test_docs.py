@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from modcrypt.cli.app import program
-from modcrypt.cli.iceberg.iceberg_group import iceberg
+from modcrypt.iceberg.commands.iceberg_group import iceberg
 from modcrypt.lazy_names import public_names
 from tests.support.paths import ROOT
 

@@ -975,7 +975,7 @@ def test_the_command_line_writes_the_jar_and_says_how_spark_takes_it(
 ) -> None:
     from click.testing import CliRunner
 
-    from modcrypt.cli.spark_files import jar as command
+    from modcrypt.spark.commands.spark_files import jar as command
 
     path = tmp_path / "out.jar"
     told = CliRunner().invoke(command, [str(path)], catch_exceptions=False)
@@ -996,7 +996,7 @@ def test_the_command_line_writes_the_jar_and_says_how_spark_takes_it(
 def test_the_command_line_writes_a_maven_repository(jar: Path, tmp_path: Path) -> None:
     from click.testing import CliRunner
 
-    from modcrypt.cli.spark_files import jar as command
+    from modcrypt.spark.commands.spark_files import jar as command
 
     folder = tmp_path / "a repository"
     arguments = [str(folder), "--repository", "--json"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from modcrypt.cli.spark_files import package
 from modcrypt.spark import shipping
+from modcrypt.spark.commands.spark_files import package
 from modcrypt.spark.shipping import spark_package
 
 

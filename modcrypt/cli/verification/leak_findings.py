@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from modcrypt.cli.engines import is_any_typed
 from modcrypt.cli.options.parquet_options import decryption_settings
-from modcrypt.cli.spark import is_any_typed
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.format.findings import Finding

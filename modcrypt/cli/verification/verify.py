@@ -11,13 +11,8 @@ import click
 import cloup
 
 from modcrypt.cli.batch import files_options, record_option
+from modcrypt.cli.engines import load_spark, spark_option
 from modcrypt.cli.examine import html_options, prepare_page, properties_of_options
-from modcrypt.cli.lake.lake_verification import (
-    LAKE_PARAMETERS,
-    is_of_lake,
-    lake_verify_options,
-    verify_lake,
-)
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import (
     accept_option,
@@ -26,20 +21,16 @@ from modcrypt.cli.options.parquet_options import (
 )
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
+    combine_options,
     lines_option,
-    optional_paths_argument,
+    paths_argument,
     shared_prefix_option,
     strict_option,
     threads_option,
 )
-from modcrypt.cli.spark import (
-    is_any_typed,
-    spark_option,
-)
 from modcrypt.cli.verification.leak_findings import find_leaks_below
 from modcrypt.cli.verification.resumption import resume_verification
 from modcrypt.cli.verification.verification_text import print_result
-from modcrypt.cli.verification.verify_on_spark import verify_on_spark
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.listing import File
@@ -47,43 +38,58 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.format.findings import Finding
 
 # click keeps the lines of a paragraph after \b as they are.
-_VERIFY_EXAMPLE = """\b
+EXAMPLE = """\b
 Examples: one file with its keys; a folder that must be fully authentic
   modcrypt verify --key-file footer.key --column-key price=file:price.key \\
       orders.enc.parquet
   modcrypt verify --kms file:lake.keyring --strict lake
 
-\b
-a lake against modcrypt.toml, for a CI system
-  modcrypt verify --junit result.xml
-
-\b
+"""
+EXIT_CODES = """\b
 Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
 3 nothing could be checked without a key, or a key of --policy is refused or missing;
 4 the key service is unavailable"""
 
 
-@cloup.command(epilog=_VERIFY_EXAMPLE)
-@optional_paths_argument
-@lake_verify_options
-@decryption_options
-@shared_prefix_option
-@accept_option
-@template_options
-@click.option(
-    "--expected-rows",
-    metavar="N",
-    type=click.IntRange(min=0),
-    help="Total number of rows, to detect row groups dropped by a holder of the footer key.",
+options_of_files = combine_options(
+    decryption_options,
+    shared_prefix_option,
+    accept_option,
+    template_options,
+    click.option(
+        "--expected-rows",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Total number of rows, to detect row groups dropped by a holder of the footer key.",
+    ),
+    strict_option,
+    files_options,
+    record_option,
+    threads_option("Number of threads for a single file. Default: by file size and processors."),
+    spark_option,
+    html_options,
+    lines_option,
 )
-@strict_option
-@files_options
-@record_option
-@threads_option("Number of threads for a single file. Default: by file size and processors.")
-@spark_option
-@html_options
-@lines_option
-def verify(
+"""The options of `verify` for files."""
+
+
+@cloup.command(epilog=EXAMPLE + EXIT_CODES)
+@paths_argument
+@options_of_files
+def verify(*, paths: tuple[str, ...], **options: Any) -> int:
+    """Verify that Parquet files are authentic and consistent.
+
+    PATH is a file or a folder. verify checks every tag of every module, and that the contents fit
+    together, but decodes no data. It continues after a fault and reports all of them. Without some
+    or all keys, it checks what it can see, and reports what it could not authenticate. With
+    --strict, values beside the files are faults, too, as modcrypt leaks finds them. With
+    --record, an interrupted run resumes with the files not yet found correct; a completed run
+    starts again from the beginning.
+    """
+    return verify_files(paths=paths, **options)
+
+
+def verify_files(
     *,
     paths: tuple[str, ...],
     aad_prefix_template: str | None,
@@ -101,24 +107,13 @@ def verify(
     as_json: bool,
     **reading: Any,
 ) -> int:
-    """Verify that Parquet files are authentic and consistent, or a lake against its declaration.
-
-    PATH is a file or a folder; or a dataset that modcrypt.toml declares. Without PATH, all its
-    datasets are verified. verify checks every tag of every module, and that the contents fit
-    together, but decodes no data. It continues after a fault and reports all of them. Without some
-    or all keys, it checks what it can see, and reports what it could not authenticate. With
-    --strict, values beside the files are faults, too, as modcrypt leaks finds them. With
-    --record, an interrupted run resumes with the files not yet found correct; a completed run
-    starts again from the beginning.
-    """
-    lake = {name: reading.pop(name) for name in LAKE_PARAMETERS}
-    if is_of_lake(paths, lake, has_keys=is_any_typed(reading)):
-        refuse(_NOT_OF_LAKES, "a lake is verified as its declaration says; remove it")
-        options = {**reading, **lake}
-        return verify_lake(paths, options, jobs=jobs, master=spark_master, as_json=as_json)
+    """Verify files; `reading` are the options that open them. Return the exit code."""
     if spark_master is not None:
         options = {**reading, "shared_aad_prefix": shared_aad_prefix}
-        return verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
+        code: int = load_spark().verify_files(
+            spark_master, paths, options, strict=strict, as_json=as_json
+        )
+        return code
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
     from modcrypt.jobs.dataset_verification import verify_dataset
@@ -186,11 +181,4 @@ def _find_files(
     return files, properties, [*missing, *find_links([link.path for link in links])]
 
 
-_NOT_OF_LAKES = {
-    "key_file", "key_env", "key_fd", "column_key_refs", "verify_keys", "seal_at_least",
-    "aad_prefix",
-    "aad_prefix_hex", "aad_prefix_file", "root", "kms", "policy_file", "master_keys",
-    "shared_aad_prefix", "accept", "aad_prefix_template", "expected_parts", "expected_rows",
-    "strict", "glob", "record", "threads", "html",
-}  # fmt: skip
 _SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}

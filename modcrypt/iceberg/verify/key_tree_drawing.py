@@ -258,7 +258,7 @@ def _draw_lines(node: Node, first: str, below: str) -> Iterator[str]:
 
 
 def draw_page(tree: KeyTreeNodes) -> str:
-    """Draw a tree as a page; see `render_html`."""
+    """Draw a tree as a page."""
     layout = _TreeLayout(tree, PAGE_BRANCHES, PAGE_NODES)
     return render(
         "key_tree.html",

@@ -97,6 +97,12 @@ class KeyTree(FactSheet, KeyTreeNodes):
 
         return draw_text(self, limit)
 
+    def to_html(self) -> str:
+        """Return the page that draws the tree; see `modcrypt.render_html`."""
+        from modcrypt.iceberg.verify.key_tree_drawing import draw_page
+
+        return draw_page(self)
+
 
 def key_tree(
     table: IcebergTable,

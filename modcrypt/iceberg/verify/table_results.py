@@ -56,6 +56,17 @@ class TableVerification(VerificationResult):
         """
         return self.ok and not self.gaps
 
+    def to_html(self) -> str:
+        """Return the page about the table; see `modcrypt.render_html`."""
+        from modcrypt.report.html import format_name, group_notes, render
+
+        gaps, limits = (
+            group_notes((f"{note.what}: {note.path or 'the table'}", note.why) for note in notes)
+            for notes in (self.gaps, self.limits)
+        )
+        title = f"Verification of {format_name(self.location)}"
+        return render("table_verification.html", title=title, result=self, gaps=gaps, limits=limits)
+
     @property
     def gaps(self) -> tuple[Unauthenticated, ...]:
         """Parts that the format encrypts, but that were not authenticated."""

@@ -127,6 +127,23 @@ class Inspection(FactSheet, JsonFields):
     quirks: tuple[str, ...]
     kms_unavailable: bool = False
 
+    def to_html(self) -> str:
+        """Return the page that draws the file; see `modcrypt.render_html`."""
+        from modcrypt.parquet.verify.file_drawing import draw
+        from modcrypt.report.html import format_name
+
+        notes = [
+            *(("Visible without keys", sentence) for sentence in self.leaks),
+            *(("Hidden here", sentence) for sentence in self.hidden),
+            *(("Peculiar", sentence) for sentence in self.quirks),
+        ]
+        return draw(
+            title=format_name(self.name), facts=self.facts(),
+            columns=[column.path for column in self.columns or ()],
+            row_groups=self.row_groups or 0, size=self.size, regions=self.regions, findings=(),
+            notes=notes,
+        )  # fmt: skip
+
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: the most important properties of the file."""
         if not self.encrypted:

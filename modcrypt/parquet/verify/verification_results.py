@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from modcrypt.parquet.format.byte_map import Region
-from modcrypt.parquet.format.findings import Finding, Unauthenticated, raise_first
+from modcrypt.parquet.format.findings import Finding, Unauthenticated, fold, raise_first
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
@@ -90,6 +90,19 @@ class Verification(VerificationResult):
         plaintext.
         """
         return self.ok and all(note.by_design for note in self.not_authenticated)
+
+    def to_html(self) -> str:
+        """Return the page that draws the file; see `modcrypt.render_html`."""
+        from modcrypt.parquet.verify.file_drawing import draw
+        from modcrypt.report.html import format_name
+
+        folded = fold((None, note) for note in self.not_authenticated)
+        return draw(
+            title=format_name(self.name), facts=self.facts(), columns=self.columns,
+            row_groups=self.row_groups, size=self.size, regions=self.regions,
+            findings=self.findings,
+            notes=[(f"Not authenticated: {note.what}", note.why) for note in folded],
+        )  # fmt: skip
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: properties of the file, and the result."""

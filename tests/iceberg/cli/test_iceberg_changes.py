@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 import modcrypt
-from modcrypt.cli.iceberg.iceberg_group import iceberg
+from modcrypt.iceberg.commands.iceberg_group import iceberg
 from tests.support.cases import each_case
 from tests.support.iceberg.cli_runs import Run, error_line, lines, run
 from tests.support.iceberg.java_judge import Judge

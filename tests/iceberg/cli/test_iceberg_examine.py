@@ -233,7 +233,7 @@ def test_help_imports_nothing_heavy(command: tuple[str, ...]) -> None:
     )  # fmt: skip
     assert (answer.returncode, answer.stderr) == (0, "")
     loaded = set(answer.stdout.partition("LOADED ")[2].split())
-    assert "modcrypt.cli.iceberg.iceberg_group" in loaded
+    assert "modcrypt.iceberg.commands.iceberg_group" in loaded
     assert loaded.isdisjoint({"pyarrow", "pyiceberg", "cryptography", "pyspark", "sqlalchemy"})
 
 

@@ -6,10 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.parquet_options import decryption_settings
-from modcrypt.cli.shared import format_counts, print_json, print_line
-from modcrypt.cli.spark import (
+from modcrypt.cli.engines import (
     SHOWN,
     is_any_typed,
     iterate_rows,
@@ -18,6 +15,9 @@ from modcrypt.cli.spark import (
     start_spark,
     take_details,
 )
+from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.options.parquet_options import decryption_settings
+from modcrypt.cli.shared import format_counts, print_json, print_line
 from modcrypt.cli.verification.leak_findings import find_leaks_below
 from modcrypt.cli.verification.verification_text import (
     format_findings,

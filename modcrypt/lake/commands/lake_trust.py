@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 import cloup
 
-from modcrypt.cli.options.lake_options import MISSING, valid_declaration
 from modcrypt.cli.shared import exclude_each_other, json_option, print_json, print_line
 from modcrypt.errors import printable
+from modcrypt.lake.commands.lake_options import MISSING, valid_declaration
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.declarations.declaration_file import ReadDeclaration

@@ -1,4 +1,4 @@
-"""Commands on Spark (`--spark MASTER`): process the files of a folder on its executors.
+"""Commands on another engine (`--spark MASTER`): process the files of a folder on its executors.
 
 Only references to keys are sent to Spark, so what they refer to must exist on the driver and on
 all executors. Therefore file descriptors and typed passphrases are not supported.
@@ -19,14 +19,10 @@ from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import format_failures, print_json, print_line
 from modcrypt.jobs.failures import exit_code
+from modcrypt.plugins import ENGINES, load
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession
-
-    from modcrypt.iceberg.rotate.rotation_report import TableRotation
-    from modcrypt.iceberg.tables.table import IcebergTable
-    from modcrypt.kms.proof import Prove
-    from modcrypt.kms.settings import Settings
 
 spark_option = click.option(
     "--spark",
@@ -43,27 +39,13 @@ _NOT_ON_SPARK = {"glob", "jobs", "record", "fail_fast", "threads", "audit"}
 _NOT_SENT = {"key_fd", "passphrase_fd", "hash_key_fd"}
 
 
-# --- the commands --------------------------------------------------------------------------------
+def load_spark() -> Any:
+    """Return the module of the plug-in with the jobs of Spark; see `modcrypt.spark.engine`.
 
-
-def rotate_table_on_spark(
-    master: str, table: IcebergTable, settings: Settings, what: str, new_master_key: str | None,
-    prove: Prove, *, encrypt_plaintext: bool = False,
-) -> TableRotation:  # fmt: skip
-    """Run `iceberg rotate dek` or `kek` on the Spark at `master`.
-
-    `new_master_key` is for `kek`, and `encrypt_plaintext` for `dek`.
+    Raises:
+        ModuleNotFoundError: The plug-in is not there.
     """
-    from modcrypt.spark.jobs.iceberg_jobs import rotate_table_deks, rotate_table_keks
-
-    with start_spark(master, f"iceberg rotate {what}") as spark:
-        if what == "dek":
-            return rotate_table_deks(
-                spark, table, settings, encrypt_plaintext=encrypt_plaintext, prove=prove
-            )
-        return rotate_table_keks(
-            spark, table, settings, new_master_key_id=new_master_key, prove=prove
-        )
+    return load(ENGINES, "spark")
 
 
 # --- what they have in common --------------------------------------------------------------------
@@ -71,10 +53,11 @@ def rotate_table_on_spark(
 
 def start_spark(master: str, verb: str) -> AbstractContextManager[SparkSession]:
     """Return a session for a command."""
-    from modcrypt.spark.session import spark_session
-
     bar = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
-    return spark_session(master, f"modcrypt {verb}", bar)
+    session: AbstractContextManager[SparkSession] = load_spark().spark_session(
+        master, f"modcrypt {verb}", bar
+    )
+    return session
 
 
 def iterate_rows(frame: DataFrame) -> Iterator[dict[str, Any]]:

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
+from modcrypt.cli.engines import load_spark, spark_option, start_spark
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.lake_options import (
+from modcrypt.cli.options.signing_options import sign_options
+from modcrypt.cli.output.json_output import dump_line
+from modcrypt.cli.output.progress import files_bar
+from modcrypt.cli.shared import lines_option, print_line, print_long_table
+from modcrypt.errors import list_names, printable
+from modcrypt.jobs.failures import common_code
+from modcrypt.lake.commands.lake_options import (
     adapt_advice,
     dataset_argument,
     jobs_option,
     lake_options,
     open_lake,
 )
-from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.output.json_output import dump_line
-from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import lines_option, print_line, print_long_table
-from modcrypt.cli.spark import spark_option, start_spark
-from modcrypt.errors import list_names, printable
-from modcrypt.jobs.failures import common_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.leaks.scan import ValueLeak
@@ -154,10 +154,9 @@ def apply(
 def _apply_on_spark(
     master: str, lake: Lake, dataset: str | None, how: dict[str, Any]
 ) -> list[LakeApplication]:
-    from modcrypt.spark import apply as spark_apply
-
     with start_spark(master, "apply") as spark:
-        return spark_apply(spark, lake, dataset, **how)
+        done: list[LakeApplication] = load_spark().apply_lake(spark, lake, dataset, **how)
+        return done
 
 
 def _print_application(done: LakeApplication) -> None:

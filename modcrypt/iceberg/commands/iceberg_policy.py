@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 import click
 import cloup
 
-from modcrypt.cli.options.iceberg_options import (
+from modcrypt.cli.options.signing_options import sign_options
+from modcrypt.cli.shared import combine_options, lines_option, print_facts, print_json, print_line
+from modcrypt.errors import printable
+from modcrypt.iceberg.commands.iceberg_options import (
     listing_options,
     open_changing_table,
     open_key_store,
     table_argument,
 )
-from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import combine_options, lines_option, print_facts, print_json, print_line
-from modcrypt.errors import printable
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from modcrypt.cli.iceberg.iceberg_rotation import print_expiry
-from modcrypt.cli.options.iceberg_options import (
+from modcrypt.cli.options.signing_options import sign_options
+from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line
+from modcrypt.errors import printable
+from modcrypt.iceberg.commands.iceberg_options import (
     Age,
     open_changing_table,
     open_selected_table,
     table_argument,
     table_options,
 )
-from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line
-from modcrypt.errors import printable
+from modcrypt.iceberg.commands.iceberg_rotation import print_expiry
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:

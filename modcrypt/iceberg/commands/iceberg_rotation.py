@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import cloup
 
-from modcrypt.cli.options.iceberg_options import (
+from modcrypt.cli.engines import load_spark, refuse_local_options, spark_option, start_spark
+from modcrypt.cli.options.kms_options import refuse, required_service
+from modcrypt.cli.options.signing_options import read_signing_key, sign_options
+from modcrypt.cli.output.failures import use_option_names
+from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line, prove_option
+from modcrypt.errors import printable
+from modcrypt.iceberg.commands.iceberg_options import (
     Age,
     note_missing_seal,
     open_catalog,
@@ -21,12 +27,6 @@ from modcrypt.cli.options.iceberg_options import (
     table_argument,
     table_options,
 )
-from modcrypt.cli.options.kms_options import refuse, required_service
-from modcrypt.cli.options.signing_options import read_signing_key, sign_options
-from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line, prove_option
-from modcrypt.cli.spark import refuse_local_options, rotate_table_on_spark, spark_option
-from modcrypt.errors import printable
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -131,10 +131,13 @@ def rotate(
         settings = required_service(options)
     target = open_changing_table(where, options, dry_run=dry_run)
     if spark_master is not None and settings is not None and not dry_run:
-        rotation = rotate_table_on_spark(
-            spark_master, target, settings, what, new_master_key, prove,
-            encrypt_plaintext=encrypt_plaintext,
-        )  # fmt: skip
+        own: dict[str, Any] = {"encrypt_plaintext": encrypt_plaintext}
+        if what == "kek":
+            own = {"new_master_key_id": new_master_key}
+        with start_spark(spark_master, f"iceberg rotate {what}") as spark:
+            rotation = load_spark().rotate_iceberg_table(
+                spark, what, target, settings, prove=prove, **own
+            )
     else:
         rotation = rotate_table(
             target, what, new_master_key_id=new_master_key, dry_run=dry_run,

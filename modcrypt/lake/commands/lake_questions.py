@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from modcrypt.cli.options.lake_options import jobs_option, lake_options, open_lake
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import json_option, lines_option, needs_one_of, print_line
 from modcrypt.errors import printable
+from modcrypt.lake.commands.lake_options import jobs_option, lake_options, open_lake
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.lake import Lake

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import cloup
 
+from modcrypt.cli.engines import is_any_typed, load_spark, start_spark
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.lake_options import adapt_advice, config_option, open_lake
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import progress_bar
-from modcrypt.cli.shared import print_line, print_long_table
-from modcrypt.cli.spark import start_spark
+from modcrypt.cli.shared import optional_paths_argument, print_line, print_long_table
+from modcrypt.cli.verification.verify import EXAMPLE, EXIT_CODES, options_of_files, verify_files
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
+from modcrypt.lake.commands.lake_options import adapt_advice, config_option, open_lake
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.lake import Lake
@@ -48,6 +49,48 @@ LAKE_PARAMETERS = ("config", "since", "resume", "junit", "sarif")
 
 _AGE = re.compile(r"([0-9]{1,6})([mhdw])")
 _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10080}
+
+
+_NOT_OF_LAKES = {
+    "key_file", "key_env", "key_fd", "column_key_refs", "verify_keys", "seal_at_least",
+    "aad_prefix",
+    "aad_prefix_hex", "aad_prefix_file", "root", "kms", "policy_file", "master_keys",
+    "shared_aad_prefix", "accept", "aad_prefix_template", "expected_parts", "expected_rows",
+    "strict", "glob", "record", "threads", "html",
+}  # fmt: skip
+
+_LAKE_EXAMPLE = """\b
+a lake against modcrypt.toml, for a CI system
+  modcrypt verify --junit result.xml
+
+"""
+
+
+@cloup.command(epilog=EXAMPLE + _LAKE_EXAMPLE + EXIT_CODES)
+@optional_paths_argument
+@lake_verify_options
+@options_of_files
+def verify(
+    *, paths: tuple[str, ...], jobs: int | None, spark_master: str | None, as_json: bool,
+    **options: Any,
+) -> int:  # fmt: skip
+    """Verify that Parquet files are authentic and consistent, or a lake against its declaration.
+
+    PATH is a file or a folder; or a dataset that modcrypt.toml declares. Without PATH, all its
+    datasets are verified. verify checks every tag of every module, and that the contents fit
+    together, but decodes no data. It continues after a fault and reports all of them. Without some
+    or all keys, it checks what it can see, and reports what it could not authenticate. With
+    --strict, values beside the files are faults, too, as modcrypt leaks finds them. With
+    --record, an interrupted run resumes with the files not yet found correct; a completed run
+    starts again from the beginning.
+    """
+    how: dict[str, Any] = {"jobs": jobs, "as_json": as_json}
+    lake = {name: options.pop(name) for name in LAKE_PARAMETERS}
+    opening = options.keys() - verify_files.__annotations__.keys()  # its `reading`
+    if is_of_lake(paths, lake, has_keys=is_any_typed(opening)):
+        refuse(_NOT_OF_LAKES, "a lake is verified as its declaration says; remove it")
+        return verify_lake(paths, {**options, **lake}, master=spark_master, **how)
+    return verify_files(paths=paths, spark_master=spark_master, **how, **options)
 
 
 def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool) -> bool:
@@ -108,10 +151,9 @@ def verify_lake(
 def _verify_on_spark(
     master: str, lake: Lake, dataset: str | None, how: dict[str, Any]
 ) -> list[LakeVerification]:
-    from modcrypt.spark import verify as spark_verify
-
     with start_spark(master, "verify") as spark:
-        return spark_verify(spark, lake, dataset, **how)
+        done: list[LakeVerification] = load_spark().verify_lake(spark, lake, dataset, **how)
+        return done
 
 
 def combine_codes(codes: Sequence[int]) -> int:

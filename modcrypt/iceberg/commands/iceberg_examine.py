@@ -10,12 +10,6 @@ import click
 import cloup
 
 from modcrypt.cli.examine import html_options, prepare_page, print_list
-from modcrypt.cli.options.iceberg_options import (
-    open_selected_table,
-    parse_snapshot,
-    table_argument,
-    table_options,
-)
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
@@ -30,6 +24,12 @@ from modcrypt.cli.shared import (
     strict_option,
 )
 from modcrypt.errors import KmsUnavailableError, PlaintextError, printable
+from modcrypt.iceberg.commands.iceberg_options import (
+    open_selected_table,
+    parse_snapshot,
+    table_argument,
+    table_options,
+)
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help

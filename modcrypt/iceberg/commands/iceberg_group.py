@@ -8,21 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from modcrypt.cli.iceberg.iceberg_examine import tree, verify
-from modcrypt.cli.iceberg.iceberg_policy import policy
-from modcrypt.cli.iceberg.iceberg_repair import purge, remove_orphans, repair
-from modcrypt.cli.iceberg.iceberg_rotation import expire, prune, rotate
-from modcrypt.cli.iceberg.iceberg_sealing import seal
-from modcrypt.cli.iceberg.iceberg_writing import append, create, encrypt
-from modcrypt.cli.options.iceberg_options import (
-    as_of_option,
-    listing_options,
-    open_selected_table,
-    parse_snapshot,
-    snapshot_option,
-    table_argument,
-    table_options,
-)
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.rows.row_output import (
     check_output,
@@ -45,6 +30,21 @@ from modcrypt.cli.shared import (
     print_line,
     read_json,
 )
+from modcrypt.iceberg.commands.iceberg_examine import tree, verify
+from modcrypt.iceberg.commands.iceberg_options import (
+    as_of_option,
+    listing_options,
+    open_selected_table,
+    parse_snapshot,
+    snapshot_option,
+    table_argument,
+    table_options,
+)
+from modcrypt.iceberg.commands.iceberg_policy import policy
+from modcrypt.iceberg.commands.iceberg_repair import purge, remove_orphans, repair
+from modcrypt.iceberg.commands.iceberg_rotation import expire, prune, rotate
+from modcrypt.iceberg.commands.iceberg_sealing import seal
+from modcrypt.iceberg.commands.iceberg_writing import append, create, encrypt
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import datetime

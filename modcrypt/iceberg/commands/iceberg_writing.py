@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from modcrypt.cli.iceberg.iceberg_policy import policy_members, policy_options
-from modcrypt.cli.options.iceberg_options import (
+from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
+from modcrypt.cli.options.signing_options import sign_options
+from modcrypt.cli.shared import (
+    combine_options,
+    key_length_option,
+    lines_option,
+    print_json,
+    print_line,
+)
+from modcrypt.errors import FormatError, printable
+from modcrypt.iceberg.commands.iceberg_options import (
     catalog_options,
     key_store_option,
     location_map_option,
@@ -25,16 +34,7 @@ from modcrypt.cli.options.iceberg_options import (
     table_options,
     tables_service,
 )
-from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
-from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import (
-    combine_options,
-    key_length_option,
-    lines_option,
-    print_json,
-    print_line,
-)
-from modcrypt.errors import FormatError, printable
+from modcrypt.iceberg.commands.iceberg_policy import policy_members, policy_options
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help

@@ -7,14 +7,14 @@ from typing import Any
 import click
 import cloup
 
-from modcrypt.cli.options.iceberg_options import (
+from modcrypt.cli.options.signing_options import read_signing_key, read_verify_keys, sign_options
+from modcrypt.cli.shared import json_option, print_json, print_line
+from modcrypt.errors import printable
+from modcrypt.iceberg.commands.iceberg_options import (
     listing_options,
     open_selected_table,
     table_argument,
 )
-from modcrypt.cli.options.signing_options import read_signing_key, read_verify_keys, sign_options
-from modcrypt.cli.shared import json_option, print_json, print_line
-from modcrypt.errors import printable
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b

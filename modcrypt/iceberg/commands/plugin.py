@@ -1,0 +1,11 @@
+"""What this package adds to the program, which finds it by an entry point."""
+
+from __future__ import annotations
+
+from modcrypt.cli.program import OTHERS, Program
+from modcrypt.iceberg.commands.iceberg_group import iceberg
+
+
+def add_commands(program: Program) -> None:
+    """Add `modcrypt iceberg`."""
+    program.add_to_section(OTHERS, iceberg)

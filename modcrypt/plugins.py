@@ -1,0 +1,40 @@
+"""Plug-ins: the packages above the core, found by the entry points of modcrypt's distribution.
+
+    modcrypt.commands   a function that adds commands to the program, which is its argument
+    modcrypt.engines    a module with the jobs that run elsewhere than in threads, such as on Spark
+
+The core never imports a plug-in, and one that is not there is left out. Key services have a group
+of entry points that every distribution may use, see `modcrypt.kms.references`.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, distribution
+from typing import Any
+
+COMMANDS, ENGINES = "modcrypt.commands", "modcrypt.engines"
+"""Groups of entry points."""
+
+
+def load_all(group: str) -> list[Any]:
+    """Return what the plug-ins of a group offer, in the order of their names."""
+    entries = sorted(distribution("modcrypt").entry_points.select(group=group))
+    return [found for entry in entries if (found := _load(entry)) is not None]
+
+
+def load(group: str, name: str) -> Any:
+    """Return what a plug-in offers; raise ModuleNotFoundError if it is not there."""
+    for entry in distribution("modcrypt").entry_points.select(group=group, name=name):
+        if (found := _load(entry)) is not None:
+            return found
+    raise ModuleNotFoundError(f"this modcrypt has no {name}; install the complete package")
+
+
+def _load(entry: EntryPoint) -> Any:
+    """Return what an entry point names; None if its package is not there."""
+    try:
+        return entry.load()
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{entry.module}.".startswith(f"{error.name}."):
+            raise  # it is something that the plug-in imports
+        return None
