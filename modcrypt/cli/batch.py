@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.conversion import Conversion, ConvertedFile, Verb
     from modcrypt.jobs.listing import File, Folder
     from modcrypt.jobs.run_record import Record
+    from modcrypt.kms.proof import Prove
 
 # --- options -------------------------------------------------------------------------------------
 
@@ -86,6 +87,7 @@ class Batch:
         self._keep_unknown_fields: bool = options.pop("keep_unknown_fields")
         self._drop_summaries: bool = options.pop("drop_summaries", False)
         self._allow_leaks: bool = options.pop("allow_leaks", False)
+        self._prove: Prove = options.pop("prove", "first")
         self._master: str | None = options.pop("spark_master")
         in_place = options.pop("in_place", False)
         self._parameters = click.get_current_context().params
@@ -224,6 +226,7 @@ class Batch:
             "change": Change(keep_unknown_fields=self._keep_unknown_fields, **changes),
             "overwrite": options["force"],
             "dry_run": options["dry_run"],
+            "prove": self._prove,
         }
         if self._master is not None:
             return self._run_on_spark(self._master, report, {**how, "hash_key": hash_key})

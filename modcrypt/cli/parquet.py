@@ -15,6 +15,7 @@ from modcrypt.cli.options.parquet_options import (
     reading_options,
     sidecar_options,
 )
+from modcrypt.cli.shared import prove_option
 
 # click keeps the lines of a paragraph after \b as they are.
 _ENCRYPT_EXAMPLE = """\b
@@ -43,6 +44,7 @@ with the master keys of a keyring
 @encryption_options
 @audit_option
 @in_place_option
+@prove_option
 @batch_options
 @sidecar_options
 @output_options

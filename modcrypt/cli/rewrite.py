@@ -26,7 +26,7 @@ from modcrypt.cli.options.parquet_options import (
     missing_key_option,
     output_options,
 )
-from modcrypt.cli.shared import key_options, make_reference, read_json, read_key
+from modcrypt.cli.shared import key_options, make_reference, prove_option, read_json, read_key
 
 # --- options -------------------------------------------------------------------------------------
 
@@ -161,6 +161,7 @@ Example: two columns for a partner, under a key of their own
 )
 @_new_options
 @in_place_option
+@prove_option
 @batch_options
 @output_options
 def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> int:
@@ -205,6 +206,7 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
 @accept_option
 @_new_options
 @in_place_option
+@prove_option
 @batch_options
 @output_options
 def mask(

@@ -65,6 +65,7 @@ class ConvertedFile:
     # Columns by what was done to them, as in `Rewritten`; for `decrypt`, `dropped` and `nulls`
     # without their key.
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    proved: int = 0  # number of new wraps that the key service unwrapped again for the file
 
     @property
     def failed(self) -> bool:
@@ -82,6 +83,7 @@ class ConvertedFile:
             "source_bytes": self.bytes_in,
             "destination_bytes": self.bytes_out,
             "seconds": round(self.seconds, 6),
+            "proved": self.proved,
             **self.columns,
         }
 
@@ -169,6 +171,7 @@ class Conversion:
         self._make_folder(file.name)
         if self.record is not None and in_place:
             self.record.begin(target)
+        before = self._proof.proved_here
         try:
             columns = self._work(file.name, source, overwrite=exists)
         except (ModcryptError, OSError, ValueError) as error:
@@ -177,7 +180,8 @@ class Conversion:
             return self._make_result(file, "current")
         if self.record is not None:
             self.record.add_file(target, source)
-        return self._make_result(file, DONE[self.verb], columns)
+        done = self._make_result(file, DONE[self.verb], columns)
+        return replace(done, proved=self._proof.proved_here - before)
 
     def _must_redo(self, file: File) -> bool:
         """Return whether to replace an existing destination, even if it looks up to date.

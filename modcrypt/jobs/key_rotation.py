@@ -94,10 +94,13 @@ class RotatedFile(FileResult):
         keys: Number of keys that were rewrapped.
         message: Message of the error.
         lost_signature: Whether the file was signed by its writer, and no longer is.
+        proved: Number of new wraps that the key service unwrapped again for the file, and that
+            opened what they should; see `prove`.
     """
 
     keys: int = 0
     lost_signature: bool = False
+    proved: int = 0
 
     @property
     def failed(self) -> bool:
@@ -237,12 +240,13 @@ class _Rotation:
     def run(self, place: Place) -> tuple[RotatedFile, dict[str, Any] | None]:
         """Rotate one file; return the result, and the fields to record."""
         under: set[tuple[str, str]] = set()  # pairs of master key id and wrapped key
+        before = self.proof.proved_here
         keys = self._rotate_file(place, under)
         if keys is None:
             return RotatedFile(path=place.path, result="plaintext"), None
         file = RotatedFile(
             path=place.path, result="rotated" if keys else "current", keys=keys,
-            lost_signature=place.path in self._lost,
+            lost_signature=place.path in self._lost, proved=self.proof.proved_here - before,
         )  # fmt: skip
         return file, {"keys": keys, "under": sorted(under)}
 

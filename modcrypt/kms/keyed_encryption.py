@@ -45,6 +45,20 @@ class KeyedEncryption:
         return replace(self, retriever=replace(self.retriever, wrapper=wrapper))
 
     @cached_property
+    def _proving(self) -> KeyedEncryption:
+        """The same encryption, for files that replace others outside of a run."""
+        return self.with_proof(WrapProof())
+
+    def prove_masters(self) -> None:
+        """Prove a new wrap under each master key; raise as `WrapProof.check`.
+
+        For runs whose wraps other processes make, and which then replace files.
+        """
+        wrapper = self.retriever.wrapper
+        for master in self._groups:
+            wrapper.prove_master(master)
+
+    @cached_property
     def column_keys(self) -> Mapping[str, str]:
         """Map of column or group to the id of its master key."""
         return self.policy.key_of_column
@@ -65,6 +79,9 @@ class KeyedEncryption:
     def for_file(self, place: Place | None, *, overwrite: bool = True) -> FileEncryptionProperties:
         """Create and wrap the keys of one file.
 
+        If it replaces another one, and no run proves its wraps, they are proved here: the first
+        under each master key.
+
         Raises:
             ValueError: As `PathPrefix.of`; or the policy needs the folder of the file, and a file
                 object has none.
@@ -77,6 +94,8 @@ class KeyedEncryption:
         prefix = self.prefix_at(place)
         if place is not None and not overwrite:
             place.check_absent()
+        if self.retriever.wrapper.proof is None and place is not None and place.stamp():
+            return self._proving.for_file(place)
         external = None if internal else ExternalKeys(cast(Place, place))
         length = self.policy.data_key_length_bits // 8
         footer_key = Key.generate(length)

@@ -57,6 +57,7 @@ class WrapProof:
         self._guard = fork_safe(threading.Lock())
         self._seen = dict[bytes, int]()  # keyed digests of keys, by digests of their wraps
         self._proved = Counter[str]()
+        self._of_thread = threading.local()
 
     def __repr__(self) -> str:
         return f"WrapProof({self._prove!r})"
@@ -68,6 +69,12 @@ class WrapProof:
     def proved(self) -> dict[str, int]:
         """Number of wraps that were unwrapped and opened something, by master key id."""
         return dict(sorted(self._proved.items()))
+
+    @property
+    def proved_here(self) -> int:
+        """Number of wraps that this thread has had proved: the difference is that of a file."""
+        count: int = getattr(self._of_thread, "count", 0)
+        return count
 
     def expected_calls(self, wraps: int) -> int:
         """Return the number of calls that prove a number of wraps under one master key."""
@@ -155,6 +162,7 @@ class WrapProof:
                 f"does not open ({error}); nothing was replaced; check the key service"
             )
         self._proved[master_key_id] += 1
+        self._of_thread.count = self.proved_here + 1
         return None
 
 

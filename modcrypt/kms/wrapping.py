@@ -205,6 +205,10 @@ class KeyWrapper:
         other.proof, other._writing, other._reading = proof, self._writing, self._reading
         return other
 
+    def prove_master(self, master_key_id: str) -> None:
+        """Prove a new wrap under a master key; raise as `WrapProof.check`."""
+        self.with_proof(WrapProof()).wrap([Key.generate()], master_key_id)
+
     # --- writing ---------------------------------------------------------------------------------
 
     def wrap(self, deks: Sequence[Key], master_key_id: str) -> list[str]:

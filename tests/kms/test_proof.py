@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
@@ -128,6 +130,46 @@ def test_no_table_is_created_under_a_wrong_master_key(tmp_path: Path) -> None:
     with pytest.raises(KeyMaterialError):
         mi.create_table(tmp_path, TABLE.schema, Faulty(wrap=another_key), master_key_id="keyA")
     assert not list(tmp_path.rglob("*.json"))
+
+
+REPLACE: dict[str, Callable[[Path, Any], object]] = {
+    "encrypt": lambda path, new: mc.encrypt_parquet(path.with_name("plain"), path, new),
+    "rekey": lambda path, new: mc.rekey_parquet(
+        path, path, mc.KeyTools(SampleKms()).decryption(), new
+    ),
+    "write": lambda path, new: mc.write_table(TABLE, path, new),
+    "dataset": lambda path, new: mc.write_dataset(
+        TABLE, path.parent, new, basename_template="part-{i}.parquet",
+        existing_data_behavior="overwrite_or_ignore",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("how", REPLACE)
+def test_no_call_replaces_a_file(tmp_path: Path, fault: str, double: bool, how: str) -> None:
+    pq.write_table(TABLE, tmp_path / "plain")
+    path = tmp_path / "part-0.parquet"
+    policy = mc.Policy(footer_key="keyA", double_wrapping=double)
+    mc.write_table(TABLE, path, mc.KeyTools(SampleKms()).encryption(policy))
+    before = path.read_bytes()
+    wrong = mc.KeyTools(Faulty(**WRONG[fault])).encryption(replace(policy, footer_key="keyB"))
+    for _ in range(2):  # the answer to the first stands for the others
+        with pytest.raises((KeyMaterialError, KeyAccessDeniedError), match="nothing was replaced"):
+            REPLACE[how](path, wrong)
+    assert path.read_bytes() == before
+    REPLACE[how](path, mc.KeyTools(SampleKms()).encryption(policy))
+    assert mc.read_table(path, mc.KeyTools(SampleKms()).decryption()).equals(TABLE)
+
+
+def test_results_of_files_say_what_was_proved(tmp_path: Path) -> None:
+    policy, tools = mc.Policy(footer_key="keyA", double_wrapping=False), mc.KeyTools(SampleKms())
+    for name in "abc":
+        mc.write_table(TABLE, tmp_path / name, tools.encryption(policy))
+    for prove, expected in (("first", [1, 0, 0]), ("all", [1, 1, 1])):
+        done = mc.rotate_keys(tmp_path, tools, prove=prove, threads=1)  # type: ignore[arg-type]
+        assert sorted((file.proved for file in done), reverse=True) == expected
 
 
 def test_who_may_only_encrypt_writes_new_files(tmp_path: Path) -> None:

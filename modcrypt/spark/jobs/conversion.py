@@ -15,6 +15,7 @@ from modcrypt.jobs.conversion import Conversion, Verb
 from modcrypt.jobs.leaks.sidecars import check_sidecars
 from modcrypt.jobs.listing import File, Folder, MakeFilesystem, check_apart, list_tables
 from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
+from modcrypt.kms.proof import Prove, check_prove
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import is_keyed
 from modcrypt.parquet.rewrite.changes import Change
@@ -42,6 +43,7 @@ class TableConversion(TableJob):
     hash_key: str | None = None
     overwrite: bool = False
     dry_run: bool = False
+    prove: Prove = "first"
     filesystem: MakeFilesystem | None = None
 
     schema = pa.schema(
@@ -53,11 +55,12 @@ class TableConversion(TableJob):
                 ("type", TEXT), ("row_group", LONG), ("column", LONG), ("path", TEXT),
                 ("page", LONG),
             ])),
-            ("columns", pa.map_(TEXT, TEXTS)), ("worker", TEXT),
+            ("columns", pa.map_(TEXT, TEXTS)), ("proved", LONG), ("worker", TEXT),
         ]
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        check_prove(self.prove)
         if self.hash_key is not None:
             check_reference(self.hash_key)
             object.__setattr__(self, "hash_key", absolute_reference(self.hash_key))
@@ -92,6 +95,7 @@ class TableConversion(TableJob):
             change=Change(**change),
             overwrite=self.overwrite,
             dry_run=self.dry_run,
+            prove=self.prove,
         )
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:

@@ -10,8 +10,7 @@ import pyarrow as pa
 from modcrypt.jobs import key_rotation
 from modcrypt.jobs.key_rotation import What, check_rotation
 from modcrypt.jobs.listing import File, MakeFilesystem
-from modcrypt.keys import Key
-from modcrypt.kms.proof import Prove, WrapProof, check_prove
+from modcrypt.kms.proof import Prove, check_prove
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.driver import TablePlan, check_settings, folders_of, plan_job
 from modcrypt.spark.jobs.examination import VerificationJob
@@ -21,7 +20,7 @@ from modcrypt.spark.jobs.key_jobs import KeyJob
 ROTATED = pa.schema(
     [
         ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG), ("message", TEXT),
-        ("lost_signature", FLAG), ("worker", TEXT),
+        ("lost_signature", FLAG), ("proved", LONG), ("worker", TEXT),
     ]
 )  # fmt: skip
 """The schema of a rotation's rows."""
@@ -56,7 +55,7 @@ def plan_rotation(
     def check(settings: Settings, _files: Sequence[File]) -> None:
         tools, _ = settings.tools(), settings.writer_key
         for new_id in set() if dry_run else set(renamed.values()):
-            tools.wrapper.with_proof(WrapProof()).wrap([Key.generate()], new_id)
+            tools.wrapper.prove_master(new_id)
 
     check_settings(settings)
     folders = tuple(folder.name for folder in folders_of(where, filesystem))

@@ -56,6 +56,7 @@ from modcrypt.jobs.declared_changes import (
     take_changes,
 )
 from modcrypt.keys import Key
+from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.arrow.writer import ParquetWriter
 from modcrypt.parquet.crypto.properties import Encryption, FileEncryptionProperties
@@ -513,6 +514,9 @@ class Writer(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the files that the tasks reported; raises as `publish_files`."""
         reports, folder, settings = check_reports(messages), self._options.folder, self._settings
+        encryption = settings.encryption() if self._overwrite else None
+        if isinstance(encryption, KeyedEncryption):
+            encryption.prove_masters()  # before the old files are removed
         remove_abandoned(folder)  # what unsigned notes name is not removed by the writer
         how = {"replace_all": self._overwrite}
         with hand_over(folder, settings.writer_key, settings.required_seal, **how):
