@@ -278,9 +278,17 @@ class Batch:
 
             written = self._list_folders() if self._destination is None else [self._destination]
             for folder in written:
-                for place in drop_summaries(folder.place):
+                converted = None if self._options["glob"] is None else self._find_converted(folder)
+                for place in drop_summaries(folder.place, converted):
                     click.echo(f"modcrypt: removed {printable(place.path)}", err=True)
         return code
+
+    def _find_converted(self, folder: Folder) -> list[str]:
+        """Return the paths of the selected files in a source, or those in the destination."""
+        if self._destination is not None:
+            return [self._source.inside(file.name) for file in self._files]
+        found = (file.place.inside(folder.place) for file in self._files)
+        return [path for path in found if path is not None]
 
     @property
     def _arguments(self) -> list[str]:

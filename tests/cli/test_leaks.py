@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -115,6 +116,22 @@ def test_only_summaries_are_removed(with_summaries: Path, tmp_path: Path) -> Non
     assert (plain / "a/_metadata").exists()
     assert (tmp_path / "elsewhere/_metadata").exists()
     assert not (plain / "b/_common_metadata").is_symlink()
+
+
+@pytest.mark.parametrize("target", [("--in-place", "plain"), ("plain", "copy")])
+def test_summaries_of_unselected_folders_are_kept(with_summaries: Path, target: Any) -> None:
+    plain = with_summaries / "plain"
+    for name in ("a", "b/c"):
+        (plain / name).mkdir(parents=True)
+        write_plain(plain / name / "part.parquet")
+    changed = plain if "--in-place" in target else with_summaries / "copy"
+    for name in ("_metadata", "a/_metadata", "b/_metadata", "b/c/_metadata"):
+        (changed / name).parent.mkdir(parents=True, exist_ok=True)
+        (changed / name).write_bytes(b"PAR1")
+    options = (*KEYS, "--drop-summaries", "--allow-leaks", "--glob", "b/c/*.parquet")
+    assert invoke(with_summaries, "encrypt", *options, *target).exit_code == 0
+    left = {path.parent.relative_to(changed).as_posix() for path in changed.rglob("_metadata")}
+    assert left == {"a"}
 
 
 def test_summaries_in_hidden_folders_are_kept_and_refused(with_summaries: Path) -> None:

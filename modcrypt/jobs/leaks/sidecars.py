@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
@@ -61,8 +61,13 @@ def _is_dropped(folder: Place, path: str) -> bool:
 
     Conversion does not touch hidden folders, so their summaries are still true.
     """
-    above, _, name = path[len(folder.path) :].lstrip("/").rpartition("/")
-    return name in SUMMARIES and not is_hidden(above, "")
+    inside = _folder_in(folder, path)
+    return path.rpartition("/")[2] in SUMMARIES and not is_hidden(inside, "")
+
+
+def _folder_in(folder: Place, path: str) -> str:
+    """Return the path of the folder of a file inside a folder; empty for the folder itself."""
+    return path[len(folder.path) :].lstrip("/").rpartition("/")[0]
 
 
 def _find(folder: Place, secrecy: Secrecy, skip: Callable[[str], bool]) -> Sequence[ValueLeak]:
@@ -82,20 +87,31 @@ def _describe(leaks: Sequence[ValueLeak]) -> str:
     )
 
 
-def drop_summaries(folder: Place) -> list[Place]:
+def drop_summaries(folder: Place, converted: Iterable[str] | None = None) -> list[Place]:
     """Remove the summaries of footers in a folder, which encryption made stale; return them.
 
-    Those in hidden folders, which conversion does not touch, are kept.
+    Those in hidden folders, which conversion does not touch, are kept; so are those neither beside
+    nor above one of the files whose paths in the folder are `converted`, unless that is None.
     """
+    above = None if converted is None else {at for path in converted for at in _folders_of(path)}
     named = [
         place
         for place, is_closed in list_all_files(folder)
-        if _is_dropped(folder, place.path) and not is_closed
+        if _is_dropped(folder, place.path)
+        and not is_closed
+        and (above is None or _folder_in(folder, place.path) in above)
     ]
     found = [place for place in named if _is_parquet(place)]
     for place in found:
         place.remove()
     return found
+
+
+def _folders_of(path: str) -> Iterator[str]:
+    """Yield the folders above a file; the empty one is the first folder itself."""
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 def _is_parquet(place: Place) -> bool:
