@@ -34,8 +34,19 @@ def attach(package: str) -> tuple[Callable[[str], object], Callable[[], list[str
 
 
 def public_names(package: str) -> list[str]:
-    """Return the names that a package's stub lists, which are its `__all__`."""
-    return sorted(_read_stub(package))
+    """Return the names that a package's stub lists, which are its `__all__`.
+
+    Those of a plug-in that is not there are left out.
+    """
+    return sorted(name for name, module in _read_stub(package).items() if _is_there(module))
+
+
+def _is_there(module: str) -> bool:
+    """Return whether the package below the first one that defines a module is installed."""
+    from importlib.util import find_spec
+
+    part = ".".join(module.split(".")[:2])
+    return part in sys.modules or find_spec(part) is not None
 
 
 def _read_stub(package: str) -> dict[str, str]:

@@ -1,0 +1,68 @@
+"""The core without the packages above it: it starts, and its own tests pass."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+PLUGINS = ("iceberg", "lake", "spark")
+TESTS = (
+    "tests/ags1",
+    "tests/pkmt1",
+    "tests/parquet/crypto",
+    "tests/parquet/arrow",
+    "tests/cli/test_parquet.py",
+)
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout without the plug-ins."""
+    copy = tmp_path_factory.mktemp("core")
+    skipped = shutil.ignore_patterns("__pycache__")
+    for name in ("modcrypt", "tests", "thrift", "spec-vectors", "tools", "docs"):
+        shutil.copytree(ROOT / name, copy / name, ignore=skipped)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, copy / name)
+    for name in PLUGINS:
+        shutil.rmtree(copy / "modcrypt" / name)
+    return copy
+
+
+def run_in(core: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the copy, whose modcrypt comes first."""
+    settings = {**os.environ, "PYTHONPATH": str(core)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=core, env=settings, capture_output=True, text=True
+    )  # fmt: skip
+
+
+def test_commands_of_plugins_are_left_out(core: Path) -> None:
+    shown = run_in(core, "-m", "modcrypt", "--help").stdout
+    assert "\n  encrypt " in shown
+    for command in ("iceberg", "status", "spark "):
+        assert f"\n  {command}" not in shown
+    for command in ("iceberg", "status"):
+        assert run_in(core, "-m", "modcrypt", command).returncode == 2
+    refused = run_in(core, "-m", "modcrypt", "keys", "scan", "--spark", "local", "--kms",
+                     "file:keyring", "pyproject.toml")  # fmt: skip
+    assert refused.returncode != 0
+    assert "this modcrypt has no spark" in refused.stderr
+
+
+def test_all_names_that_are_left_can_be_imported(core: Path) -> None:
+    done = run_in(core, "-c", "from modcrypt import *; encrypt_parquet; print('Lake' in dir())")
+    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_core_pass(core: Path) -> None:
+    done = run_in(core, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *TESTS)
+    assert done.returncode == 0, done.stdout[-3000:]
