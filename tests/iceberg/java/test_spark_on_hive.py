@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from modcrypt.errors import IntegrityError
+from modcrypt.errors import IntegrityError, PlaintextError
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
@@ -264,3 +266,54 @@ def test_spark_reads_and_changes_manifests_that_an_append_merged(
     assert spark.sql(row_ids) == found
     assert [row["id"] for row in rows_of(load())] == [row["id"] for row in found]
     assert verify_table(load()).ok
+
+
+def test_files_that_spark_registers_in_plaintext_are_found_and_encrypted(
+    spark: IcebergSpark, metastore: str, masters: list[str], tmp_path: Path
+) -> None:
+    hive = HiveTable(metastore, "shop.added")
+
+    def load() -> IcebergTable:
+        return load_table(hive.catalog, hive.name, KMS)
+
+    pq.write_table(pa.table({"id": [10, 11]}), tmp_path / "part-0.parquet")
+    spark.sql(
+        "CREATE TABLE hive.shop.added (id bigint) USING iceberg TBLPROPERTIES "
+        f"('format-version'='3', 'encryption.key-id'='{masters[0]}')",
+        "INSERT INTO hive.shop.added VALUES (1)",
+        f"CALL hive.system.add_files('shop.added', '`parquet`.`{tmp_path}`')",
+    )
+    with pytest.raises(PlaintextError):
+        load().scan().to_pylist()
+    found = verify_table(load())
+    assert not found.ok
+    assert any("plaintext" in finding.message for finding in found.findings)
+    with pytest.raises(PlaintextError, match="encrypt_plaintext"):
+        rotate_table(load(), "dek")
+    rotate_table(load(), "dek", encrypt_plaintext=True)
+    assert rows_of(load()) == [{"id": 1}, {"id": 10}, {"id": 11}]
+    assert spark.sql("SELECT * FROM hive.shop.added ORDER BY id") == rows_of(load())
+    expire_history(load())
+    assert verify_table(load()).ok
+
+
+@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
+def test_spark_fast_forwards_a_branch_that_waited_during_a_rotation(
+    spark: IcebergSpark, metastore: str, masters: list[str], what: Any
+) -> None:
+    hive = HiveTable(metastore, f"shop.waiting_{what}")
+    spark.sql(
+        f"CREATE TABLE hive.{hive.name} (id bigint) USING iceberg TBLPROPERTIES "
+        f"('format-version'='3', 'encryption.key-id'='{masters[0]}', 'write.wap.enabled'='true')",
+        f"INSERT INTO hive.{hive.name} VALUES (1), (2)",
+        f"ALTER TABLE hive.{hive.name} CREATE BRANCH audit",
+        f"INSERT INTO hive.{hive.name}.branch_audit VALUES (3)",
+        f"DELETE FROM hive.{hive.name}.branch_audit WHERE id = 1",
+    )
+    rotate_table(load_table(hive.catalog, hive.name, KMS), what)
+    assert spark.sql(f"SELECT * FROM hive.{hive.name} ORDER BY id") == [{"id": 1}, {"id": 2}]
+    found = spark.sql(
+        f"CALL hive.system.fast_forward('{hive.name}', 'main', 'audit')",
+        f"SELECT * FROM hive.{hive.name} ORDER BY id",
+    )
+    assert found == [{"id": 2}, {"id": 3}] == rows_of(load_table(hive.catalog, hive.name, KMS))
