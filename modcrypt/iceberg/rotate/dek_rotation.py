@@ -38,6 +38,7 @@ from modcrypt.iceberg.rotate.file_rekeying import (
     Run,
     rewrite_files,
 )
+from modcrypt.iceberg.rotate.plaintext_manifests import read_registered
 from modcrypt.iceberg.rotate.ref_heads import list_behind, list_heads
 from modcrypt.iceberg.rotate.rotated_snapshots import (
     Manifests,
@@ -71,7 +72,8 @@ class _Files(Contents):
 
         With `plaintext`, such files are accepted.
         """
-        files = cls.of(table, snapshots=[head.snapshot for head in list_heads(table.metadata)])
+        heads = [head.snapshot for head in list_heads(table.metadata)]
+        files = cls.of(table, snapshots=heads, read=read_registered)
         for entry in () if plaintext else files.live_entries:
             if entry.key_metadata is None:
                 raise PlaintextError(

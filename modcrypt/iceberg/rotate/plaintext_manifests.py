@@ -19,7 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from modcrypt.errors import FormatError, IntegrityError, KmsUnavailableError, ModcryptError
+from modcrypt.errors import (
+    FormatError,
+    IntegrityError,
+    KmsUnavailableError,
+    ModcryptError,
+    PlaintextError,
+)
 from modcrypt.iceberg.format.avro_files import open_avro
 from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot
@@ -40,6 +46,25 @@ class NotVouchedError(Exception):
 def is_plaintext(manifest: ManifestFile) -> bool:
     """Return whether a manifest has no key in the manifest list."""
     return manifest.row.get("key_metadata") is None
+
+
+def read_registered(walk: Walk, manifest: ManifestFile) -> list[FileEntry]:
+    """Read a manifest, or one in plaintext whose files are all in plaintext.
+
+    Spark's `add_files` writes such ones with Iceberg 1.12: nothing but their location, length and
+    numbers is authentic, as nothing of their files is. Raise PlaintextError if a manifest in
+    plaintext names encrypted files, and as `Walk.entries` and `Vouching.read_claims` do.
+    """
+    if not is_plaintext(manifest):
+        return walk.entries(manifest)
+    entries = replace(walk, encrypted=False).entries(manifest)
+    _check_counts(manifest, [(entry, None) for entry in entries if entry.is_live])
+    if any(entry.key_metadata is not None for entry in entries):
+        raise PlaintextError(
+            f"{manifest.location}: the manifest is in plaintext, but its files are encrypted; "
+            "repair_manifests (modcrypt iceberg repair) encrypts it"
+        )
+    return entries
 
 
 @dataclass

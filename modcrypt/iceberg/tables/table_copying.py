@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -69,10 +69,11 @@ class Contents:
         *,
         history: bool = False,
         snapshots: Sequence[Snapshot] | None = None,
+        read: Callable[[Walk, ManifestFile], Sequence[FileEntry]] = Walk.entries,
     ) -> Self:
         """Read all manifests of a table's current snapshot, or with `history` of all snapshots.
 
-        `snapshots` selects others than the current one.
+        `snapshots` selects others than the current one; `read` reads each manifest.
 
         Raise UnsupportedFormatError if Iceberg does not encrypt the format of a file.
         """
@@ -92,7 +93,7 @@ class Contents:
             for of_snapshot in manifests.values()
             for manifest in of_snapshot
         }
-        entries = {location: walk.entries(manifest) for location, manifest in by_location.items()}
+        entries = {location: read(walk, manifest) for location, manifest in by_location.items()}
         contents = cls(table.place, walk, order, manifests, entries, history)
         for entry in contents.live.values():
             vector = entry.content == POSITION_DELETES and entry.file_format == "PUFFIN"

@@ -274,7 +274,9 @@ def test_files_that_spark_registers_in_plaintext_are_found_and_encrypted(
     hive = HiveTable(metastore, "shop.added")
 
     def load() -> IcebergTable:
-        return load_table(hive.catalog, hive.name, KMS)
+        own = f"{spark.folder}/warehouse/shop.db/added"
+        where = {f"file:{folder}": str(folder) for folder in (own, tmp_path)}
+        return load_table(hive.catalog, hive.name, KMS, location_map=where)
 
     pq.write_table(pa.table({"id": [10, 11]}), tmp_path / "part-0.parquet")
     spark.sql(

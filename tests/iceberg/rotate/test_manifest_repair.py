@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import modcrypt as mc
 from modcrypt.errors import IntegrityError, ModcryptError, PlaintextError
 from modcrypt.iceberg import (
     IcebergTable,
@@ -21,6 +22,7 @@ from modcrypt.iceberg import (
     rotate_table,
     verify_table,
 )
+from modcrypt.iceberg.format.parquet_files import decryption_properties
 from modcrypt.keys import Secret
 from tests.support.iceberg.plaintext_manifests import Rows, rewrite_in_plaintext
 from tests.support.iceberg.sample_kms import SampleKms
@@ -286,3 +288,52 @@ def test_a_plaintext_manifest_list_is_refused(three: IcebergTable) -> None:
     Path(table.place.path).write_text(json.dumps(document))
     with pytest.raises(PlaintextError):
         repair_manifests(reopen(table), trust_plaintext=True)
+
+
+# --- plaintext manifests of plaintext files, as Spark's add_files writes them ---------------------
+
+
+def decrypt_files(table: IcebergTable) -> Callable[[Rows], Rows]:
+    """Return a function that decrypts the files of entries and takes away their keys."""
+
+    def alter(entries: Rows) -> Rows:
+        for row in entries:
+            file, folder = row["data_file"], Path(table.metadata.location)
+            path = folder / "data" / f"{Path(file['file_path']).name}.plain"
+            keys = table.walk.resolver.open_metadata(file["key_metadata"](), table.metadata)
+            mc.decrypt_parquet(file["file_path"], path, decryption_properties(keys))
+            size = path.stat().st_size
+            file |= {"file_path": str(path), "file_size_in_bytes": size, "key_metadata": None}
+        return entries
+
+    return alter
+
+
+def test_files_of_plaintext_manifests_are_encrypted(three: IcebergTable) -> None:
+    table = rewrite_in_plaintext(three, prepare=decrypt_files(three))
+    assert not verify_table(table).ok
+    with pytest.raises(PlaintextError, match="encrypt_plaintext=True"):
+        rotate_table(table, "dek")
+    rotate_table(table, "dek", encrypt_plaintext=True)
+    assert ids_of(reopen(table)) == ALL
+    assert verify_table(expire_history(reopen(table)).table).ok
+
+
+def test_plaintext_manifests_of_encrypted_files_are_repaired_before(three: IcebergTable) -> None:
+    table = rewrite_in_plaintext(three)
+    with pytest.raises(PlaintextError, match="repair_manifests"):
+        rotate_table(table, "dek", encrypt_plaintext=True)
+    assert reopen(table).place == table.place
+
+
+@pytest.mark.parametrize("alter", [
+    lambda entries: entries[1:],
+    lambda entries: [{**row, "data_file": {**row["data_file"], "record_count": 7}}
+                     for row in entries],
+])  # fmt: skip
+def test_altered_numbers_of_plaintext_manifests_are_refused(
+    three: IcebergTable, alter: Callable[[Rows], Rows]
+) -> None:
+    table = rewrite_in_plaintext(three, prepare=decrypt_files(three), alter=alter)
+    with pytest.raises(IntegrityError, match="altered"):
+        rotate_table(table, "dek", encrypt_plaintext=True)

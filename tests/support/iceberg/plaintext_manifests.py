@@ -26,17 +26,20 @@ Alter: TypeAlias = Callable[[Rows], Rows]
 
 
 def rewrite_in_plaintext(
-    table: IcebergTable, *, manifests: int = 1, alter: Alter | None = None
-) -> IcebergTable:
+    table: IcebergTable, *, manifests: int = 1, alter: Alter | None = None,
+    prepare: Alter | None = None,
+) -> IcebergTable:  # fmt: skip
     """Commit a snapshot whose data manifests are `manifests` plaintext ones.
 
-    An attacker has changed their entries by `alter`, and kept their lengths.
+    Their writer has changed the entries by `prepare`, and then an attacker by `alter`, who kept the
+    lengths.
     """
     files = NewFiles(table.walk.locations)
 
     def next_version(current: IcebergTable) -> TableMetadata:
         snapshot_id = new_snapshot_id(current.metadata)
         rows, kept = _rows(current)
+        rows = rows if prepare is None else prepare(rows)
         made = [
             _write_in_plaintext(current, rows[at::manifests], snapshot_id, files, alter)
             for at in range(manifests)

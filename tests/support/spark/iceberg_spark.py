@@ -93,6 +93,7 @@ class IcebergSpark:
         jars: Sequence[Path] = (),
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self.folder = folder
         common = {
             "type": "hive",
             "uri": metastore,
