@@ -21,6 +21,7 @@ import modcrypt.parquet
 import modcrypt.spark
 from modcrypt.lazy_names import public_names
 from tests.support.paths import ROOT
+from tools import architecture
 
 PACKAGE = Path(modcrypt.__file__).parent
 FACADES = (modcrypt, modcrypt.iceberg, modcrypt.parquet, modcrypt.spark)
@@ -519,3 +520,12 @@ def test_stubs_hide_no_name_behind_any() -> None:
         stub = Path(facade.__file__ or "").with_suffix(".pyi").read_text()
         assert "__getattr__" not in stub
         assert not re.search(r"\bAny\b", stub)
+
+
+def test_the_picture_of_the_packages_is_that_of_their_imports() -> None:
+    page = architecture.PAGE.read_text()
+    picture = architecture.draw(architecture.read_rows(), architecture.find_edges())
+    assert picture in page, "run tools/architecture.py"
+    named = set(re.findall(r"`([a-z0-9_]+(?:/[a-z0-9_]+)*(?:\.py)?)`", page))
+    missing = sorted(name for name in named if not (PACKAGE / name).exists())
+    assert missing == []

@@ -1,0 +1,125 @@
+"""Draw the packages and their imports for `docs/explanation/architecture.md`.
+
+`python tools/architecture.py` writes the picture into the page, where a test compares it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from itertools import product
+from pathlib import Path
+from typing import TypeAlias
+
+import grimp
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/explanation/architecture.md"
+PICTURE = re.compile(r"<svg .*?</svg>", re.DOTALL)
+
+_KEYS = {"key_metadata", "aead", "aad", "key_text", "keys", "key_sources", "key_encoding",
+         "key_lookalikes"}  # fmt: skip
+"""Modules of the top folder that one box stands for; another one stands for those below `io`."""
+
+_WIDTH, _BOX, _HEIGHT, _ROW = 720, 150, 30, 58
+"""Sizes in pixels: the picture, a box, and the distance of two rows."""
+
+Edges: TypeAlias = "set[tuple[str, str]]"
+
+
+def read_rows() -> list[list[str]]:
+    """Return the boxes of each layer, the highest first, as the contract of imports lists them."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each["name"] == "Packages")
+    rows = [[_box_of(name) for name in layer.split(" | ")] for layer in layers]
+    seen = set[str]()
+    unique = [[box for box in dict.fromkeys(row) if box not in seen and not seen.add(box)]  # type: ignore[func-returns-value]
+              for row in rows]  # fmt: skip
+    return [row for row in unique if row]
+
+
+def _box_of(name: str) -> str:
+    if name in _KEYS:
+        return "keys and ciphers"
+    is_package = (ROOT / "modcrypt" / name).is_dir()
+    return name if is_package or name == "filesystem" else "errors and helpers"
+
+
+def find_edges() -> Edges:
+    """Return which box imports from which, without what another path implies."""
+    graph = grimp.build_graph("modcrypt")
+    edges: Edges = set()
+    for module in graph.modules:
+        for imported in graph.find_modules_directly_imported_by(module):
+            pair = _box_of(_part(module)), _box_of(_part(imported))
+            if "" not in (_part(module), _part(imported)) and pair[0] != pair[1]:
+                edges.add(pair)
+    return _reduce(edges)
+
+
+def _part(module: str) -> str:
+    """Return the part of a module's name below the package; empty for the package itself."""
+    part = "".join(module.split(".")[1:2])
+    return "" if part == "__main__" else part
+
+
+def _reduce(edges: Edges) -> Edges:
+    reached = _close(edges)
+    boxes = {box for edge in edges for box in edge}
+    return {
+        (a, b) for a, b in edges
+        if not any((a, c) in edges and (c, b) in reached for c in boxes - {a, b})
+    }  # fmt: skip
+
+
+def _close(edges: Edges) -> Edges:
+    closed = set(edges)
+    while more := {(a, d) for (a, b), (c, d) in product(closed, edges) if b == c} - closed:
+        closed |= more
+    return closed
+
+
+def draw(rows: Iterable[list[str]], edges: Edges) -> str:
+    """Return the picture as SVG."""
+    places = _place(list(rows))
+    height = int(max(y for _, y in places.values()) + _HEIGHT + 4)
+    label = "Packages of modcrypt; lines lead from each package to those below that it imports"
+    lines = [
+        f'<line x1="{x + _BOX / 2:g}" y1="{y + _HEIGHT:g}" x2="{p + _BOX / 2:g}" y2="{q:g}"/>'
+        for (x, y), (p, q) in sorted((places[a], places[b]) for a, b in edges)
+    ]
+    boxes = [
+        f'<rect x="{x:g}" y="{y:g}" width="{_BOX}" height="{_HEIGHT}" rx="4" '
+        'fill="var(--md-default-bg-color, white)"/>'
+        f'<text x="{x + _BOX / 2:g}" y="{y + 20:g}" text-anchor="middle" fill="currentColor" '
+        f'stroke="none">{name}</text>'
+        for name, (x, y) in places.items()
+    ]
+    head = (
+        f'<svg class="figure" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}" '
+        'fill="none" stroke="currentColor" font-family="inherit" font-size="13">'
+    )
+    return "\n".join([head, *lines, *boxes, "</svg>"])
+
+
+def _place(rows: list[list[str]]) -> Mapping[str, tuple[float, float]]:
+    """Return the place of each box; rows of one box alternate, so that lines stay visible."""
+    places = {}
+    for number, row in enumerate(rows):
+        gap = _WIDTH / len(row)
+        shift = (number % 3 - 1) * 180 if len(row) == 1 else 0
+        for at, name in enumerate(row):
+            places[name] = (gap * (at + 0.5) - _BOX / 2 + shift, 2 + number * _ROW)
+    return places
+
+
+def main() -> None:
+    text = PAGE.read_text()
+    picture = draw(read_rows(), find_edges())
+    PAGE.write_text(PICTURE.sub(lambda _: picture, text, count=1))
+
+
+if __name__ == "__main__":
+    main()
