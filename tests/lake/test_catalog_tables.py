@@ -1,8 +1,9 @@
-"""Tables of a Hive metastore and a REST catalog as datasets, by its URI or a configured name."""
+"""Tables of Hive, AWS Glue and a REST catalog as datasets, by its URI or a configured name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ from modcrypt import Keyring
 from modcrypt.iceberg import create_table, load_table, rotate_table
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
+from tests.support.iceberg.glue_catalog import GlueTable, configure, glue_server
 from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.iceberg.java_judge import why_unavailable
 from tests.support.iceberg.rest_catalog import RestTable, rest_server
@@ -33,16 +35,20 @@ catalog = "{catalog}"
 {table}
 master_key = "sales"
 """
-Named: TypeAlias = HiveTable | RestTable
+Named: TypeAlias = HiveTable | GlueTable | RestTable
+SERVERS: dict[str, tuple[Callable[[Path], AbstractContextManager[str]], type[Named]]] = {
+    "hive": (hive_metastore, HiveTable),
+    "glue": (glue_server, GlueTable),
+    "rest": (rest_server, RestTable),
+}
 
 
-@pytest.fixture(scope="module", params=["hive", "rest"])
+@pytest.fixture(scope="module", params=SERVERS)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Named]:
     """Run a server; yield a name in it that no table has."""
-    is_hive = request.param == "hive"
-    start, kind = (hive_metastore, HiveTable) if is_hive else (rest_server, RestTable)
+    start, kind = SERVERS[request.param]
     with start(tmp_path_factory.mktemp(request.param)) as uri:
         yield kind(uri, "nowhere.sales")
 
@@ -59,6 +65,18 @@ def make_table(folder: Path, server: Named, namespace: str) -> Named:
     )  # fmt: skip
     table.append(small_table())
     return named
+
+
+def find_catalog(server: Named, configured: bool, patch: pytest.MonkeyPatch) -> str:
+    """Return the URI of the catalog, or a name in pyiceberg's configuration; Glue has no URI."""
+    if isinstance(server, GlueTable):
+        configure(patch, "shop", server.uri)
+        return "shop"
+    if not configured:
+        return server.uri
+    patch.setenv("PYICEBERG_CATALOG__SHOP__URI", server.uri)
+    patch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read when imported
+    return "shop"
 
 
 def make_keyring(folder: Path) -> Keyring:
@@ -80,10 +98,7 @@ def test_a_table_of_a_catalog_is_a_dataset(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     named = make_table(tmp_path, server, "by_name" if configured else "by_uri")
-    if configured:
-        monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__URI", server.uri)
-        monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read when imported
-    catalog = "shop" if configured else server.uri
+    catalog = find_catalog(server, configured, monkeypatch)
     config = declare(tmp_path, catalog, f'table = "{named.name}"')
     lake = Lake.open(config)
     (status,) = lake.status()
@@ -108,16 +123,22 @@ def test_a_table_of_a_catalog_is_a_dataset(
     assert named.locks() == []
 
 
-def test_a_namespace_is_a_dataset(server: Named, tmp_path: Path) -> None:
+def test_a_namespace_is_a_dataset(
+    server: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     named = make_table(tmp_path, server, "whole")
-    lake = Lake.open(declare(tmp_path, server.uri, 'namespace = "whole"'))
+    catalog = find_catalog(server, False, monkeypatch)
+    lake = Lake.open(declare(tmp_path, catalog, 'namespace = "whole"'))
     assert [status.dataset.name for status in lake.status()] == [f"sales/{named.name}"]
     assert lake.apply()[0].code == lake.verify()[0].code == 0
 
 
-def test_a_namespace_that_does_not_exist_is_an_error(server: Named, tmp_path: Path) -> None:
+def test_a_namespace_that_does_not_exist_is_an_error(
+    server: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_keyring(tmp_path)
-    (status,) = Lake.open(declare(tmp_path, server.uri, 'namespace = "nowhere"')).status()
+    catalog = find_catalog(server, False, monkeypatch)
+    (status,) = Lake.open(declare(tmp_path, catalog, 'namespace = "nowhere"')).status()
     assert status.error
     assert status.code
 

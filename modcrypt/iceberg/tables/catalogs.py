@@ -1,8 +1,8 @@
 """Open tables by their names in a pyiceberg catalog.
 
-A `SqlCatalog` and a Hive metastore store the location of each table's metadata.json, and a REST
-catalog serves the metadata. pyiceberg's own commits cannot write format version 3, so modcrypt has
-its own for these. Tables of other catalogs can be read, but not changed.
+A `SqlCatalog`, a Hive metastore and AWS Glue store the location of each table's metadata.json, and
+a REST catalog serves the metadata. pyiceberg's own commits cannot write format version 3, so
+modcrypt has its own for these. Tables of other catalogs can be read, but not changed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def load_table(
 
     Args:
         catalog: Catalog from pyiceberg's `load_catalog`; commits need a `SqlCatalog`,
-            `HiveCatalog` or `RestCatalog`.
+            `HiveCatalog`, `GlueCatalog` or `RestCatalog`.
         identifier: Identifier of the table in the catalog, for example `"shop.orders"`.
         kms, key_store, require_encrypted, table_uuid, at_least, master_key_ids,
             read_restrictions, signed_by, seal_at_least, seal_needed, signing_key: See `open_table`.

@@ -28,7 +28,7 @@ from thrift.Thrift import TException
 from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.format.table_metadata import KEY_ID, TableMetadata
 from modcrypt.iceberg.tables.hive_locks import table_lock
-from modcrypt.iceberg.tables.pointed import Pointed
+from modcrypt.iceberg.tables.pointed import Pointed, is_iceberg
 
 if TYPE_CHECKING:
     from hive_metastore.ThriftHiveMetastore import Client
@@ -62,7 +62,7 @@ class HivePointer:
         if table is None:
             return None
         parameters = _parameters_of(table)
-        if not _is_iceberg(parameters):
+        if not is_iceberg(parameters):
             raise ValueError(f"{self.database}.{self.name} is not an Iceberg table")
         location = parameters.get(LOCATION)
         if not location:
@@ -81,7 +81,7 @@ class HivePointer:
         ):
             table = self._find_table(lock.client)
             known = {} if table is None else _parameters_of(table)
-            if table is None or not _is_iceberg(known) or known.get(LOCATION) != old:
+            if table is None or not is_iceberg(known) or known.get(LOCATION) != old:
                 return False
             table.parameters = {**_parameters(known, metadata, new), PREVIOUS: old}
             lock.ensure_held()
@@ -107,7 +107,7 @@ class HivePointer:
         ):
             table = self._find_table(lock.client)
             known = {} if table is None else _parameters_of(table)
-            if not _is_iceberg(known) or known.get(LOCATION) != old:
+            if not is_iceberg(known) or known.get(LOCATION) != old:
                 return False
             lock.ensure_held()
             lock.client.drop_table(self.database, self.name, deleteData=False)
@@ -143,10 +143,6 @@ class HivePointer:
 def _parameters_of(table: Table) -> Mapping[str, str]:
     """Return the parameters of a table, which the metastore may leave out."""
     return table.parameters or {}
-
-
-def _is_iceberg(parameters: Mapping[str, str]) -> bool:
-    return (parameters.get("table_type") or "").upper() == "ICEBERG"
 
 
 def _parameters(old: Mapping[str, str], metadata: TableMetadata, location: str) -> dict[str, Any]:

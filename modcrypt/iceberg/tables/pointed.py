@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import hmac
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from modcrypt.errors import IntegrityError
@@ -57,3 +58,8 @@ class Pointed(NamedTuple):
 
     def _is(self, digest: str) -> bool:
         return hmac.compare_digest(digest, self.digest or "")
+
+
+def is_iceberg(parameters: Mapping[str, str] | None) -> bool:
+    """Return whether the parameters of a table in a metastore are those of an Iceberg table."""
+    return ((parameters or {}).get("table_type") or "").upper() == "ICEBERG"

@@ -49,8 +49,8 @@ class Pointer(Protocol):
     def drop(self, old: str) -> bool:
         """Remove the table from the catalog, but none of its files.
 
-        Return False if the catalog has another location than `old`, or no such table; a REST
-        catalog compares no location. Raise as `swap` does.
+        Return False if the catalog has another location than `old`, or no such table. A REST
+        catalog compares no location, and Glue only before it drops. Raise as `swap` does.
         """
 
     def register(self, location: str, metadata: TableMetadata) -> None:
@@ -71,6 +71,11 @@ def pointer_of(catalog: Any, identifier: Identifier) -> Pointer:
         from modcrypt.iceberg.tables.hive_pointer import HivePointer
 
         return HivePointer(catalog, namespace, name)
+    glue = sys.modules.get("pyiceberg.catalog.glue")  # importing it needs boto3
+    if glue is not None and isinstance(catalog, glue.GlueCatalog):
+        from modcrypt.iceberg.tables.glue_pointer import GluePointer
+
+        return GluePointer(catalog, namespace, name)
     rest = sys.modules.get("pyiceberg.catalog.rest")  # importing it takes long
     if rest is not None and isinstance(catalog, rest.RestCatalog):
         from modcrypt.iceberg.tables.rest_pointer import RestPointer
@@ -97,7 +102,8 @@ class _ReadPointer:
         name = ".".join(Catalog.identifier_to_tuple(self.identifier))
         raise UnsupportedFormatError(
             f"{name}: tables of a {type(self.catalog).__name__} cannot be changed: pyiceberg's "
-            "commits cannot write format version 3; use a SqlCatalog, HiveCatalog or RestCatalog"
+            "commits cannot write format version 3; use a SqlCatalog, HiveCatalog, GlueCatalog or "
+            "RestCatalog"
         )
 
     def swap(self, old: str, new: str, metadata: TableMetadata) -> bool:

@@ -67,8 +67,8 @@ def create_table(
         key_length: Length of data keys and KEKs in bytes: 16, 24 or 32.
         policy: Number and place of the KEKs; by default as in Java: one KEK for the table, in its
             metadata.
-        catalog: `SqlCatalog` or `HiveCatalog` of pyiceberg; None for a table in a folder without
-            a catalog.
+        catalog: `SqlCatalog`, `HiveCatalog`, `GlueCatalog` or `RestCatalog` of pyiceberg; None for
+            a table in a folder without a catalog.
         identifier: Identifier of the table in the catalog, for example `"shop.orders"`.
         location: Location of the folder in the table's metadata; by default its full path or URL.
         key_store: Store of KEKs outside of the table's metadata.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.iceberg.glue_catalog import GlueTable, glue_server
 from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.iceberg.local_tables import make_folder_table, make_sql_table
 from tests.support.iceberg.rest_catalog import RestTable
@@ -28,7 +29,7 @@ PATIENCE = 60
 """Seconds that a kill that hits a change may take, with those before it that hit none."""
 
 
-KINDS = ["folder", "sql", "hive", "rest"]
+KINDS = ["folder", "sql", "hive", "glue", "rest"]
 
 
 @pytest.fixture
@@ -36,11 +37,19 @@ def named(request: pytest.FixtureRequest, tmp_path: Path) -> NamedTable:
     """Make an encrypted table."""
     if request.param == "hive":
         return HiveTable.make(request.getfixturevalue("metastore"))
+    if request.param == "glue":
+        return GlueTable.make(request.getfixturevalue("glue"))
     if request.param == "rest":
         return RestTable.make(request.getfixturevalue("server"))
     if request.param == "store":
         return make_folder_table(f"s3://{request.getfixturevalue('bucket')}/t")
     return (make_sql_table if request.param == "sql" else make_folder_table)(tmp_path / "t")
+
+
+@pytest.fixture
+def glue(tmp_path: Path) -> Iterator[str]:
+    with glue_server(tmp_path) as uri:
+        yield uri
 
 
 @pytest.fixture

@@ -33,11 +33,12 @@ from modcrypt.iceberg import (
     rotate_table,
     verify_table,
 )
+from tests.support.iceberg.glue_catalog import GlueTable
 from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.iceberg.local_tables import FolderTable, SqlTable
 from tests.support.iceberg.rest_catalog import RestTable
 
-NamedTable: TypeAlias = HiveTable | RestTable | SqlTable | FolderTable
+NamedTable: TypeAlias = HiveTable | GlueTable | RestTable | SqlTable | FolderTable
 
 ROWS = 5
 """Rows of each append."""
@@ -57,7 +58,9 @@ class Outcome:
 
 def find_named(uri: str, name: str) -> NamedTable:
     """Return the table of a name in the catalog, or in the folder, at a URI."""
-    kinds: Any = {"http": RestTable, "thrift": HiveTable, "sqlite": SqlTable}
+    kinds: Any = {
+        "http": RestTable, "thrift": HiveTable, "glue": GlueTable, "sqlite": SqlTable,
+    }  # fmt: skip
     table: NamedTable = kinds.get(urlsplit(uri).scheme, FolderTable)(uri, name)
     return table
 
