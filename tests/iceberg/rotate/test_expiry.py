@@ -345,7 +345,7 @@ def test_files_stay_that_other_tables_may_share_since_a_moment_ago(
     table = reopen(t16) if merges else with_rival_commits(reopen(t16), forbid, 1)
 
     def merge(*arguments: Any, **options: Any) -> IcebergTable:
-        made = commit(*arguments, **options)
+        made: IcebergTable = commit(*arguments, **options)
         forbid()
         return made.refreshed()
 
