@@ -66,6 +66,11 @@ def write_orc(path: Path) -> None:
     orc.write_table(TABLE, path)
 
 
+def write_stream(path: Path) -> None:
+    with pa.ipc.new_stream(path, TABLE.schema) as stream:
+        stream.write_table(TABLE)
+
+
 def write_summary(path: Path) -> None:
     collected: list[pq.FileMetaData] = []
     other = path.parent / "plain.parquet"
@@ -162,6 +167,22 @@ CASES: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "checksum": (".part.parquet.crc", "stale-checksum", lambda p: write(p, b"crc\0" + bytes(8))),
     "escaped partition": ("%73sn=111-SECRET/x", "partition-path", lambda p: write(p, b"")),
     "partition": ("ssn=111-SECRET/x", "partition-path", lambda p: write(p, b"")),
+    "empty partition": ("ssn=111-SECRET", "partition-path", lambda p: p.mkdir()),
+    "sink log": (
+        "_spark_metadata/0", "partition-path",
+        lambda p: write(p, 'v1\n{"path":"file:/lake/ssn=111-SECRET/x.parquet"}\n'),
+    ),
+    "delta merge": (
+        "_delta_log/00.json", "delta-log",
+        lambda p: write(p, json.dumps({"notMatchedBySourcePredicates": "ssn = '111-SECRET'"})),
+    ),
+    "copy with names in another case": (
+        "x.parquet", "plaintext-parquet",
+        lambda p: write_parquet(p, TABLE.rename_columns(["id", "SSN"])),
+    ),
+    "arrow stream": ("x.arrows", "plaintext-data", write_stream),
+    "gedit": (".goutputstream-ABC123", "leftover", lambda p: write(p, "111-SECRET")),
+    "deleted on NFS": (".nfs00000000abcdef0000000001", "leftover", lambda p: write(p, "SECRET")),
 }  # fmt: skip
 
 
@@ -174,7 +195,7 @@ def test_each_kind_is_found(lake: Path, case: str, policy: mc.Policy | None) -> 
     found = kinds(lake, policy)
     assert kind in found
     assert kind in REMEDIES
-    assert set(found[kind]) <= {"ssn", "id"}
+    assert {name.lower() for name in found[kind]} <= {"ssn", "id"}
 
 
 HARMLESS: dict[str, tuple[str, bytes]] = {
@@ -187,6 +208,7 @@ HARMLESS: dict[str, tuple[str, bytes]] = {
     "delta of other columns": (
         "_delta_log/0.json", json.dumps({"add": {"partitionValues": {"id": "1"}}}).encode()
     ),
+    "delta, all rows deleted": ("_delta_log/0.json", b'{"predicate": "[\\"true\\"]"}'),
     "hudi's settings": (".hoodie/hoodie.properties", b"hoodie.table.name=x"),
     "other partition": ("id=1/x", b""),
     "key material": ("_KEY_MATERIAL_FOR_x.parquet.json", b'{"ssn": ""}'),
@@ -257,6 +279,18 @@ def test_a_policy_covers_partitions_except_those_in_plaintext(tmp_path: Path) ->
     assert not scan.find_leak_faults(Place(None, str(tmp_path)), settings)
 
 
+@pytest.mark.parametrize("inside", ["_delta_log", "_delta_log/00.json", ".hoodie"])
+def test_a_part_of_a_table_log_is_recognised(
+    lake: Path, inside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(lake / "_delta_log/00.json", json.dumps(ADD))
+    write(lake / ".hoodie/1.commit", "111-SECRET")
+    (found,) = kinds(lake / inside, POLICY)
+    assert found == ("hudi-timeline" if inside == ".hoodie" else "delta-log")
+    monkeypatch.chdir(lake / "_delta_log")
+    assert kinds("00.json", POLICY) == {"delta-log": ("ssn",)}
+
+
 def test_many_files_of_a_log_are_one_leak(lake: Path) -> None:
     for number in range(20):
         write(lake / f"_delta_log/{number:020}.json", json.dumps(ADD))
@@ -307,6 +341,12 @@ def test_nothing_is_secret_without_encrypted_files_or_a_policy(tmp_path: Path) -
     assert kinds(tmp_path, mc.Settings(policy=POLICY, kms="env:X")) == {
         "plaintext-parquet": ("ssn",)
     }
+
+
+def test_empty_folders_are_not_files(tmp_path: Path) -> None:
+    (tmp_path / "lake/a/b").mkdir(parents=True)
+    assert mc.find_leaks(tmp_path / "lake", POLICY).files == 0
+    assert mc.find_leaks(tmp_path / "lake/a/b", POLICY).files == 0
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from modcrypt.errors import FormatError, IntegrityError
-from modcrypt.iceberg.format.deletion import JOBS, Rule, is_protected
+from modcrypt.iceberg.format.deletion import JOBS, Rule, check_gc, is_protected
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.manifests import FileEntry
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
@@ -91,8 +91,10 @@ class DeletionRule:
     def of(cls, table: TableVersion, new: TableMetadata) -> DeletionRule:
         """Return the rule for a commit of `new`, whose snapshots need the files that must stay.
 
-        Raise ModcryptError or OSError if the needed files cannot be determined.
+        Raise ValueError as `check_gc`, and ModcryptError or OSError if the needed files cannot be
+        determined.
         """
+        check_gc(new)
         walk = table.walk.through(new)
         names = frozenset(posixpath.basename(file).casefold() for file in new.statistics())
         store = getattr(walk.resolver.store, "path", None)

@@ -132,7 +132,6 @@ def expire_history(
     )
     expiry = Expiry(retention.kept, retention.keep)
     before = latest(table)
-    check_gc(before.metadata)
     expiry.next_version(before)
     if dry_run:
         return expiry.report(table, dry_run=True)
@@ -379,7 +378,11 @@ class Expiry:
         return retired_keks(table.with_metadata(self.new))
 
     def delete(self, table: IcebergTable) -> tuple[str, ...]:
-        """Delete what is dropped after the commit of a version; return what is left."""
+        """Delete what is dropped after the commit of a version; return what is left.
+
+        Raise ValueError as `check_gc`: a REST catalog merges the commit with a change of it.
+        """
+        check_gc(table.metadata)
         left = self.losses.delete(table)
         return left + _drop_keks(table, self.retired, keep=bool(left))
 

@@ -33,6 +33,7 @@ from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, Snapsho
 from modcrypt.iceberg.keys.key_policies import (
     FILES_SCOPE,
     KEKS_SINCE,
+    KeyPolicy,
     make_keks,
     next_kek_time,
     writing_keys,
@@ -44,7 +45,7 @@ from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.rotate.file_rekeying import Run, rewrite_files
 from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_manifest, reseal_metadata
 from modcrypt.iceberg.rotate.mek_rotation import MekRotation
-from modcrypt.iceberg.rotate.ref_heads import list_behind, list_heads
+from modcrypt.iceberg.rotate.ref_heads import Head, list_behind, list_heads
 from modcrypt.iceberg.rotate.rotated_snapshots import (
     FileId,
     NewFile,
@@ -129,6 +130,8 @@ class _RotationPlan:
     older: SealedManifests | None
     older_snapshots: tuple[int, ...]
     behind_refs: tuple[str, ...]
+    # Number of new manifest lists, in new snapshots, whose keys the master key wraps.
+    new_singles: int
     proof: WrapProof
 
     @classmethod
@@ -138,17 +141,20 @@ class _RotationPlan:
         keys = table.metadata.keys
         known = table.resolver.keks(table.metadata)
         metadata, within, older = table.metadata, sealed_manifests(table, opened), None
-        if table.versions.merges and within.lists:
-            older, within = within, within.of(head.snapshot for head in list_heads(metadata))
+        heads = list_heads(metadata) if table.versions.merges and within.lists else []
+        if heads:
+            older, within = within, within.of(head.snapshot for head in heads)
         sealed = tuple(entry for id_, entry in keys.items() if id_ not in known)
         used = keys.keys() | {entry.encrypted_by for entry in sealed} | (older or within).keks
         keks = {id_: kek for id_, kek in known.items() if id_ in used}
         stored = {id_: kek for id_, kek in known.items() if id_ not in keys}
+        is_single = bool(heads) and KeyPolicy.of(metadata).wrapping == "single"
         of_older = [old for old in metadata.snapshots if older and old.manifest_list in older.lists]
         return cls(
             table.place, keks, stored, sealed, within, older,
             older_snapshots=tuple(sorted(old.id for old in of_older)),
             behind_refs=list_behind(metadata) if metadata.current in of_older else (),
+            new_singles=_count_new(heads, within) if is_single else 0,
             proof=table.resolver.masters.proof,
         )  # fmt: skip
 
@@ -179,13 +185,20 @@ class _RotationPlan:
         """All slots, each once."""
         return dict.fromkeys((*self.lists.values(), *self.files.values())).keys()
 
-    def report(self, table: IcebergTable, client: KmsClient) -> TableRotation:
+    def kept_under_others(self, table: IcebergTable, target: str) -> list[IcebergKey]:
+        """Return the KEKs in the table that stay, and move to the master key `target`."""
+        keys = table.metadata.keys
+        ids = sorted(self.kept & self.keks.keys() & keys.keys())
+        return [self.keks[id_] for id_ in ids if keys[id_].encrypted_by != target]
+
+    def report(self, table: IcebergTable, client: KmsClient, target: str) -> TableRotation:
         single = sum(entry.is_single for entry in self.sealed)
         singles = [single, *(manifest.single for manifest in self.within.manifests.values())]
         batch = max(1, capabilities_of(client).batch)
         wraps = [sum(slot.in_table is where for slot in self.slots) for where in (True, False)]
+        wraps += [len(moved := self.kept_under_others(table, target)), *[1] * self.new_singles]
         calls = sum(-(-count // batch) for count in (*wraps, *singles))
-        unwraps = len(self.lists.keys() | self.files.keys()) + sum(singles)
+        unwraps = len(self.lists.keys() | self.files.keys()) + sum(singles) + len(moved)
         if can_unwrap_many(client):
             calls, unwraps = (
                 sum(-(-n // batch) for n in (*wraps, sum(singles))),
@@ -218,6 +231,8 @@ class KekRotation:
     run: Run | None = None
     target: str = ""  # id of the master key under which the following attributes are made
     made: dict[_Slot, OpenKey] = field(default_factory=dict)  # new KEKs by slot
+    # KEKs that stay, see `MekRotation.moved`.
+    stay: dict[tuple[str, bytes | None], IcebergKey] = field(default_factory=dict, repr=False)
     # Entries encrypted again, by the old entries.
     sealed: dict[tuple[str, bytes], EncryptedKey] = field(default_factory=dict, repr=False)
     # Rows for the manifest list of rewritten manifests, by the old locations.
@@ -239,7 +254,7 @@ class KekRotation:
         # A table that never had rows has no keys.
         self.has_work = bool(there) or target != table.metadata.master_key_id
         self.planned = _RotationPlan.of(table, self.opened)
-        return self.planned.report(table, client)
+        return self.planned.report(table, client, target)
 
     @property
     def replaced(self) -> set[str]:
@@ -249,7 +264,7 @@ class KekRotation:
 
     def finish(self, table: IcebergTable) -> TableRotation:
         """Return what was done."""
-        return self.planned.report(table, self.resolver.masters.client)
+        return self.planned.report(table, self.resolver.masters.client, self.target)
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Create missing KEKs and files, and return the metadata that has them."""
@@ -257,7 +272,8 @@ class KekRotation:
         # Another writer may have rotated the MEK, or already use the new KEKs in the store.
         if target != self.target or not all(slot.in_table for slot in self.made):
             self.target = target
-            for cache in (self.made, self.sealed, self.manifests, self.resealed, self.lists):
+            caches = self.made, self.stay, self.sealed, self.manifests, self.resealed, self.lists
+            for cache in caches:
                 cache.clear()
         if table.place != self.planned.place:
             self.planned = _RotationPlan.of(table, self.opened)
@@ -269,7 +285,7 @@ class KekRotation:
         new = [self.made[slot].key.entry() for slot in planned.slots if slot.in_table]
         properties = {**metadata.properties, KEY_ID: target}
         staged = metadata.with_keys(
-            [*new, *self._keep_keks(table, kept), *self._encrypt_entries(metadata)],
+            [*new, *self._keep_keks(table), *self._encrypt_entries(metadata)],
             properties={**properties, KEKS_SINCE: str(since)} if planned.stored else properties,
             snapshots=[self._snapshot_document(snapshot) for snapshot in metadata.snapshots],
         )
@@ -289,7 +305,10 @@ class KekRotation:
         """Add snapshots with rewritten manifests to a version that has the new keys."""
         policy, heads = writing_policy(table.metadata, self.seen), list_heads(table.metadata)
         after, exchange = table.with_metadata(staged), self._exchange(table)
-        listed = {head.snapshot.id: table.walk.manifests(head.snapshot) for head in heads}
+        listed = {
+            old.id: table.walk.manifests_by(list_keys(table, old, self.opened), old)
+            for old in (head.snapshot for head in heads)
+        }
         unique = {each.location: each for found in listed.values() for each in found}
         read = in_threads(table.walk.entries, unique.values(), THREADS)
         entries = dict(zip(unique, read, strict=True))
@@ -318,13 +337,14 @@ class KekRotation:
             )  # fmt: skip
             self.made.update(zip(slots, new, strict=True))
 
-    def _keep_keks(self, table: IcebergTable, keks: Iterable[IcebergKey]) -> list[EncryptedKey]:
+    def _keep_keks(self, table: IcebergTable) -> list[EncryptedKey]:
         """Return the entries of KEKs that stay in the table, under its master key."""
-        ids = {kek.id for kek in keks} & table.metadata.keys.keys()
-        others = {id_ for id_ in ids if table.metadata.keys[id_].encrypted_by != self.target}
-        moving = MekRotation(self.resolver, self.target)
-        moved = moving.move_keks(table, others, self.target) if others else {}
-        return [moved.get(id_, table.metadata.keys[id_]) for id_ in sorted(ids)]
+        keys, others = table.metadata.keys, self.planned.kept_under_others(table, self.target)
+        moving, moved = MekRotation(self.resolver, self.target, moved=self.stay), {}
+        if others:
+            moving.fetch_keks(others, self.target)
+            moved = moving.move_keks(table, [kek.id for kek in others], self.target)
+        return [moved.get(id_, keys[id_]) for id_ in sorted(self.planned.kept & keys.keys())]
 
     def _encrypt_entries(self, metadata: TableMetadata) -> list[EncryptedKey]:
         """Encrypt the entries of manifest lists again, grouped by key."""
@@ -509,6 +529,15 @@ class KekRotation:
         if snapshot.manifest_list not in self.planned.changed_lists:
             return snapshot.document
         return {**snapshot.document, "manifest-list": self.lists[snapshot.manifest_list][0]}
+
+
+def _count_new(heads: Iterable[Head], within: SealedManifests) -> int:
+    """Return how many heads get new snapshots: those with wrapped keys, or ahead of such ones."""
+    new = set[int]()
+    for head in heads:
+        if head.snapshot.manifest_list in within.lists or head.base in new:
+            new.add(head.snapshot.id)
+    return len(new)
 
 
 def _group_by_keys(

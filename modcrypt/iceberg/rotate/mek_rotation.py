@@ -87,7 +87,7 @@ class MekRotation:
         metadata, target = table.metadata, target_of(table, self.new_id)
         _check_double(table)
         check_store(table)
-        self._fetch(self.resolver.keks(metadata).values(), target)
+        self.fetch_keks(self.resolver.keks(metadata).values(), target)
         moved = self.move_keks(table, metadata.kek_ids(), target)
         self._move_store(table, target)
         keys = [moved.get(id_, entry) for id_, entry in metadata.keys.items()]
@@ -140,8 +140,8 @@ class MekRotation:
         if store is not None and moved:
             store.replace(moved)
 
-    def _fetch(self, keks: Iterable[IcebergKey], target: str) -> None:
-        """Have KEKs moved together that `_wrap_again` will move one by one."""
+    def fetch_keks(self, keks: Iterable[IcebergKey], target: str) -> None:
+        """Have KEKs moved together that `move_keks` will move one by one."""
         by_master: dict[str, dict[bytes, str]] = {}
         for kek in keks:
             if kek.wrapped is not None and (kek.id, kek.wrapped) not in self.moved:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import FormatError, IntegrityError
-from modcrypt.iceberg.format.deletion import JOBS, Rule, check_gc, remove_files
+from modcrypt.iceberg.format.deletion import JOBS, Rule, remove_files
 from modcrypt.iceberg.read.inventory import Keys, take_inventory
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule
 from modcrypt.iceberg.rotate.rotation_report import latest
@@ -90,7 +90,6 @@ def remove_orphan_files(
     if older_than_days < 0:
         raise ValueError("older_than_days must not be negative")
     current = latest(table)
-    check_gc(current.metadata)
     rule = DeletionRule.of(current, current.metadata)
     orphans = _find_orphans(current, older_than_days)
     old = [

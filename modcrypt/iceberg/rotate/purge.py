@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import CommitConflictError, ModcryptError
-from modcrypt.iceberg.format.deletion import HINT, check_gc, remove_files, remove_new
+from modcrypt.iceberg.format.deletion import HINT, remove_files, remove_new
 from modcrypt.iceberg.format.table_versions import is_later
 from modcrypt.iceberg.read.vouched_versions import metadata_files
 from modcrypt.iceberg.rotate.expiry import Expired, Expiry
@@ -97,7 +97,6 @@ def purge_table(
             nothing was deleted.
     """
     before = table if unregistered else latest(table)
-    check_gc(before.metadata)
     if unregistered:
         _check_marked(before)
         _check_last(before)

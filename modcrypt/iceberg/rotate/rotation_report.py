@@ -113,8 +113,8 @@ class TableRotation(JsonFields):
         if staged := self._count_staged():
             steps.append(
                 f"{format_count(staged, 'staged snapshot')} (wap.id) among them can be published, "
-                "with files under the old data keys, only if it appends rows: publish it before it "
-                "expires, or write the rows again"
+                "with these keys, only if it appends rows: publish it before it expires, or write "
+                "the rows again"
             )
         if self.behind_refs:
             steps.append(
@@ -129,8 +129,8 @@ class TableRotation(JsonFields):
         return "; ".join(steps) or None
 
     def _count_staged(self) -> int:
-        """Return the number of older snapshots, with old data keys, that can be published."""
-        if self.what != "dek":
+        """Return the number of older snapshots, with old keys, that can be published."""
+        if self.what == "kek" and not self.manifests:  # the branches stay as they are
             return 0
         by_id = {snapshot.id: snapshot for snapshot in self.table.metadata.snapshots}
         older = (by_id[id_] for id_ in self.older_snapshots if id_ in by_id)

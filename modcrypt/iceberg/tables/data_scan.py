@@ -39,17 +39,30 @@ class Selection:
         columns: Names of the columns; None for all.
         row_filter: Condition on the rows.
         limit: Maximum number of rows; None for all.
+        case_sensitive: Whether names of columns must have the table's case.
     """
 
     snapshot: int | str | None = None
     columns: tuple[str, ...] | None = None
     row_filter: BooleanExpression = AlwaysTrue()  # noqa: RUF009  # it has no state
     limit: int | None = None
+    case_sensitive: bool = True
 
     def __post_init__(self) -> None:
         limit = self.limit
         if limit is not None and (type(limit) is not int or not 0 <= limit <= MAX_LIMIT):
             raise ValueError("limit must be a number of rows, or None for all")
+
+    def matched(self, table: IcebergTable) -> Selection:
+        """Return the selection with the table's case of names; raise ValueError if one is wrong."""
+        if self.case_sensitive:
+            return self
+        found = table.snapshot(self.snapshot)
+        schema_id = None if found is None else table.schema_id(found, self.snapshot)
+        schema, columns = schema_of(table.metadata, schema_id), self.columns
+        if columns is not None:
+            columns = tuple(_match_name(schema, name) for name in columns)
+        return replace(self, columns=columns, row_filter=match_case(self.row_filter, schema))
 
 
 def select_rows(
@@ -78,15 +91,9 @@ def select_rows(
     which = _only("snapshot, snapshot_id and as_of", snapshot, snapshot_id, as_of)
     names = _only("columns and selected_fields", columns, fields)
     expression = parse_filter(_only("filters and row_filter", filters, row_filter))
-    if not case_sensitive:
-        found = table.snapshot(which)
-        schema = schema_of(table.metadata, None if found is None else table.schema_id(found, which))
-        expression = match_case(expression, schema)
-        if names is not None:
-            names = [_match_name(schema, name) for name in names]
     return Selection(
         snapshot=which, columns=None if names is None else tuple(names), row_filter=expression,
-        limit=limit,
+        limit=limit, case_sensitive=case_sensitive,
     )  # fmt: skip
 
 
@@ -138,7 +145,8 @@ class DataScan(FactSheet):
 
     def __init__(self, table: IcebergTable, selection: Selection) -> None:
         self._source, self._selection = table, selection
-        self._scan = table.make_scan(selection.snapshot, selection.columns, selection.row_filter)
+        self._matched = matched = selection.matched(table)
+        self._scan = table.make_scan(matched.snapshot, matched.columns, matched.row_filter)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what represents the scan in a terminal or notebook; it reads no rows."""
@@ -158,13 +166,19 @@ class DataScan(FactSheet):
         return self._changed(snapshot=name)
 
     def select(self, *names: Any) -> DataScan:
-        """Return a scan of fewer columns; names are single arguments, or one list."""
+        """Return a scan of fewer columns; names are single arguments, or one list.
+
+        `"*"` stands for all columns of the scan.
+        """
         wanted = [name for part in names for name in ([part] if isinstance(part, str) else part)]
-        known = self._selection.columns
-        unknown = [name for name in wanted if known is not None and name not in known]
+        if "*" in wanted:
+            return self
+        chosen = replace(self._selection, columns=tuple(wanted)).matched(self._source).columns
+        known = self._matched.columns
+        unknown = [name for name in chosen or () if known is not None and name not in known]
         if unknown:
             raise ValueError(f"the scan has no columns {', '.join(map(repr, unknown))}")
-        return self._changed(columns=tuple(wanted))
+        return self._changed(columns=chosen)
 
     def filter(self, condition: Any) -> Any:
         """Return a scan with a further condition on rows.
@@ -228,7 +242,7 @@ class DataScan(FactSheet):
 
     def count(self) -> int:
         """Return the number of rows; without a condition or deletes, from the manifests alone."""
-        chosen, limit, scan = self._selection, self._selection.limit, self._scan
+        chosen, limit, scan = self._matched, self._selection.limit, self._scan
         if not self._source.read_restrictions:  # which need columns that they filter by
             scan = self._source.make_scan(chosen.snapshot, (), chosen.row_filter)
         counted = scan.count()

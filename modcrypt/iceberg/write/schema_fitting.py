@@ -43,8 +43,12 @@ def as_value_errors() -> Iterator[None]:
         raise ValueError(str(error)) from None
 
 
-def check_fits(given: pa.Schema, schema: Schema) -> None:
-    """Check that columns of data can be converted to those of a table; matched by name, not id."""
+def check_fits(given: pa.Schema, schema: Schema) -> list[str]:
+    """Check that columns of data can be converted to those of a table; matched by name, not id.
+
+    Return the names of the table's columns, and of fields in them, that the data lacks. Raise
+    ValueError if the data does not fit.
+    """
     plain = pa.schema([_without_ids(field) for field in given])
     with as_value_errors():
         converted = _pyarrow_to_schema_without_ids(plain, format_version=3)
@@ -55,6 +59,7 @@ def check_fits(given: pa.Schema, schema: Schema) -> None:
     wrong = "; ".join(_describe_misfits(schema, named))
     if wrong:
         raise ValueError(f"the data does not fit the table: {wrong}")
+    return sorted(schema._name_to_id.keys() - converted._name_to_id.keys())
 
 
 def _describe_misfits(wanted: Schema, found: Schema) -> Iterator[str]:

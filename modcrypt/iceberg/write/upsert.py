@@ -65,7 +65,8 @@ def upsert(
 
     Args:
         table: Any version of the table; its current version is changed.
-        data: The new rows, as for `modcrypt.iceberg.append`; they are held in memory.
+        data: The new rows, as for `modcrypt.iceberg.append`; they are held in memory. To update
+            rows, they must have all columns of the table.
         join_cols: Columns of the key; by default the identifier fields of the table's schema.
         when_matched_update_all: Whether to update rows.
         when_not_matched_insert_all: Whether to insert rows.
@@ -115,11 +116,16 @@ class _Request:
     def on(self, metadata: Any) -> _Source:
         """Return the rows with the columns of a table's current schema; raise as `upsert`."""
         schema = schema_of(metadata)
-        check_fits(self.rows.schema, schema)
+        lacking = check_fits(self.rows.schema, schema)
+        if lacking and self.updates:
+            raise ValueError(
+                f"the data lacks the column {lacking[0]!r}, whose values an update would lose; add "
+                "it, or pass when_matched_update_all=False to only insert rows"
+            )
         keys = self._keys(schema)
         if missing := [name for name in keys if name not in self.rows.column_names]:
             raise ValueError(f"the data lacks the key column {missing[0]!r}")
-        source = _Source(fit_rows(self.rows, schema), keys, self.rows.column_names)
+        source = _Source(fit_rows(self.rows, schema), keys)
         source.check()
         return source
 
@@ -149,7 +155,6 @@ class _Source:
 
     rows: pa.Table = field(repr=False)
     keys: Sequence[str]
-    given: Sequence[str]  # columns that the data has
 
     def check(self) -> None:
         """Raise ValueError unless the keys are unique and have no nulls."""
@@ -194,7 +199,7 @@ class _Source:
     def differing(self, numbers: pa.Array, rows: pa.Table) -> pa.Array:
         """Return which of the given new rows differ from the table's rows beside them."""
         differs = pc.fill_null(pa.nulls(len(numbers), pa.bool_()), False)
-        for name in self.given:
+        for name in self.rows.column_names:
             if name not in self.keys:
                 ours = self.rows.column(name).take(numbers).combine_chunks()
                 differs = pc.or_(differs, _differs(ours, rows.column(name).combine_chunks()))

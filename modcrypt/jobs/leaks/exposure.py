@@ -109,14 +109,15 @@ class Secrecy:
 
     def is_secret(self, path: tuple[str, ...], *, named: bool = False) -> bool:
         """Return whether a column, or any leaf below it, is secret; `named` ignores the others."""
-        if covering_name(path, self.named) or ".".join(path) in _find_groups(self.named):
+        if _covers(path, self.named):
             return True
-        if named:
-            lower = path[0].lower()  # engines differ in the case of names of folders
-            return any(name.lower() == lower for name in self.named)
-        if covering_name(path, self.plain) is not None or self.is_plain(path):
+        is_plain = covering_name(path, self.plain) is not None or self.is_plain(path)
+        if is_plain and not named:
             return False
-        return self.others
+        # Engines differ in the case of names.
+        if _covers(tuple(part.lower() for part in path), _lower(self.named)):
+            return True
+        return self.others and not named
 
     def is_secret_partition(self, path: tuple[str, ...]) -> bool:
         """Return whether a column is secret whose values are in names of folders."""
@@ -178,6 +179,16 @@ def columns_of_folders(path: str) -> Columns:
     return frozenset(
         (column,) for name in names if name for column in (unquote(name), unquote_plus(name))
     )
+
+
+def _covers(path: tuple[str, ...], names: frozenset[str]) -> bool:
+    """Return whether names are those of a column, of a group around it, or of a leaf below it."""
+    return covering_name(path, names) is not None or ".".join(path) in _find_groups(names)
+
+
+@lru_cache(maxsize=8)
+def _lower(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
 
 
 @lru_cache(maxsize=8)

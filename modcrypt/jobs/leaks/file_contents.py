@@ -18,6 +18,7 @@ from modcrypt.jobs.leaks.avro_header import find_fields
 from modcrypt.jobs.leaks.checksums import find_checked_file, is_stale
 from modcrypt.jobs.leaks.exposure import Contents, Exposure, columns_of_folders
 from modcrypt.jobs.leaks.json_values import (
+    MAX_LOG,
     Columns,
     LogColumns,
     UnreadError,
@@ -46,6 +47,7 @@ _DATA_MAGICS = {
     b"SQLite format 3\0": "an SQLite database", b"\x89HDF\r\n": "an HDF5 file",
 }  # fmt: skip
 _DUCKDB = b"DUCK"  # after a checksum of 8 bytes
+_STREAM = b"\xff\xff\xff\xff"  # before the length of the schema
 _PACKED_MAGICS = (b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0", b"\x04\x22\x4d\x18")
 _NUMBER = r"([._-]\d{1,14})*"
 _TEXT = re.compile(
@@ -61,7 +63,7 @@ _PACKED = re.compile(
 _METADATA = re.compile(r".*\.metadata\.json", re.DOTALL)
 _PACKED_METADATA = re.compile(r".*(\.gz\.metadata\.json|\.metadata\.json\.gz)", re.DOTALL)
 _LEFTOVER = re.compile(
-    r".*~|#.*#|\..*\.(sw[a-z]|un~)"
+    r".*~|#.*#|\..*\.(sw[a-z]|un~|kate-swp)|\.(goutputstream-|nfs|fuse_hidden)[0-9A-Za-z]+"
     r"|.*\.(bak|backup|orig|old|save|tmp|temp|part|partial|crdownload|download|copy|rej)"
     rf"{_NUMBER}",
     re.IGNORECASE | re.DOTALL,
@@ -82,17 +84,19 @@ def describe_file(place: Place, inside: str) -> Contents:
 
     Errors become an exposure: a file that cannot be read may have anything.
     """
-    parts = inside.split("/")
+    parts, above = inside.split("/"), posixpath.dirname(place.full_name).split("/")
     if place.filesystem is None and not os.path.isfile(place.path):  # a pipe, or a broken link
         return Contents()
     try:
         with open_source_at(place, stamped=False) as source:
             if not source.size:
                 return Contents()
-            if "_delta_log" in parts[:-1]:
-                return _describe_delta(source, _path_to(place, parts, "_delta_log"), parts[-1])
-            if ".hoodie" in parts[:-1]:
-                return _describe_hudi(_path_to(place, parts, ".hoodie"), parts)
+            if "_delta_log" in above:
+                return _describe_delta(source, _path_to(place.path, "_delta_log"), place.name)
+            if ".hoodie" in above:
+                return _describe_hudi(_path_to(place.path, ".hoodie"), place.name)
+            if "_spark_metadata" in above:
+                return _describe_sink_log(source, _path_to(place.path, "_spark_metadata"))
             return _describe_by_head(source, place, parts)
     except UnreadError as error:
         return _unread(place, str(error))
@@ -113,10 +117,10 @@ def _expose(
     return Contents(exposures=(shown,))
 
 
-def _path_to(place: Place, parts: list[str], folder: str) -> str:
-    """Return the path of a folder above a file, by its name."""
-    below = "/".join(parts[parts.index(folder) + 1 :])
-    return place.path[: -len(below)].rstrip("/")
+def _path_to(path: str, folder: str) -> str:
+    """Return the path of a folder above a file, by its name; that may be above a relative path."""
+    before, is_inside, _ = f"/{path}".partition(f"/{folder}/")
+    return f"{before}/{folder}"[1:] if is_inside else posixpath.dirname(path)
 
 
 # --- by the first bytes --------------------------------------------------------------------------
@@ -136,6 +140,8 @@ def _describe_by_head(source: Source, place: Place, parts: list[str]) -> Content
     for magic, what in _DATA_MAGICS.items():
         if head.startswith(magic):
             return _expose("plaintext-data", path, f"{what} in plaintext", anything=True)
+    if head.startswith(_STREAM) and 0 < int.from_bytes(head[4:8], "little") < source.size:
+        return _expose("plaintext-data", path, "an Arrow stream in plaintext", anything=True)
     if head[8:12] == _DUCKDB:
         return _expose("plaintext-data", path, "a DuckDB database in plaintext", anything=True)
     if head.startswith(b'{"Event":') or _EVENT_LOG.fullmatch(name):
@@ -295,11 +301,19 @@ def _describe_checkpoint(source: Source, path: str, what: str) -> Contents:
     return _expose("delta-log", path, what, columns, anything=anything, schema=True)
 
 
-def _describe_hudi(path: str, parts: list[str]) -> Contents:
-    if re.match(r"\.?hoodie\.properties", parts[-1]):  # names and settings of the table
+def _describe_hudi(path: str, name: str) -> Contents:
+    if re.match(r"\.?hoodie\.properties", name):  # names and settings of the table
         return Contents()
     what = "Hudi's timeline and metadata: statistics of columns, record keys and partitions"
     return _expose("hudi-timeline", path, what, anything=True)
+
+
+def _describe_sink_log(source: Source, path: str) -> Contents:
+    """Return what the log of a streaming sink shows: the paths of the files that it has written."""
+    text = source.read_at(0, min(source.size, MAX_LOG)).decode("utf-8", "replace")
+    columns = set(columns_of_folders(text))
+    what = "values in the paths of a streaming sink's log"
+    return _expose("partition-path", path, what, columns, folders=True)
 
 
 def describe_partitions(root: str, inside: str) -> Iterator[Exposure]:

@@ -21,7 +21,12 @@ MAX_NODES = 2_000_000
 """Largest number of members and items visited in a file, so that the time is bounded."""
 
 _BOUNDS = ("minValues", "maxValues", "partitionValues", "partitionValues_parsed")
-_PREDICATES = ("predicate", "predicates", "condition", "matchedPredicates", "notMatchedPredicates")
+_PREDICATES = (
+    "predicate", "predicates", "condition", "matchedPredicates", "notMatchedPredicates",
+    "notMatchedBySourcePredicates",
+)  # fmt: skip
+_ALL_ROWS: tuple[Any, ...] = ("", "[]", "true", '["true"]', [], None)
+"""Predicates without values."""
 
 Columns = set[tuple[str, ...]]
 
@@ -93,8 +98,8 @@ class LogColumns:
                 return json.loads(member)
             except (ValueError, RecursionError):
                 raise UnreadError("its statistics are not JSON") from None
-        self.schema |= name == "schemaString"
-        if name in _PREDICATES and member not in ("", "[]", "true", [], None):
+        self.schema |= name in ("schemaString", "checkpointSchema")
+        if name in _PREDICATES and member not in _ALL_ROWS:
             self.anything = True
         return member
 

@@ -211,7 +211,7 @@ class Folder:
             if folder != self._last and "=" in folder:
                 self.partitions.update(describe_partitions(root.path, folder))
             self._last = folder
-            if skip(inside):
+            if not posixpath.basename(inside) or skip(inside):
                 continue
             number += 1
             if number > MAX_FILES:
@@ -261,7 +261,8 @@ def _examine(file: tuple[Place, str, bool]) -> Contents:
 def list_all_files(root: Place) -> Iterator[tuple[Place, bool]]:
     """Yield files, also hidden ones, and folders that are closed; and whether it is such a folder.
 
-    Links to folders elsewhere, and folders that cannot be listed, are closed.
+    Links to folders elsewhere, and folders that cannot be listed, are closed. Empty local folders,
+    whose names may have values, are yielded with a slash at the end.
     """
     if root.filesystem is None:
         yield from _walk(root)
@@ -286,7 +287,7 @@ def _walk(root: Place) -> Iterator[tuple[Place, bool]]:
         root.path, onerror=lambda error: closed.append(os.fsdecode(error.filename))
     ):
         folders.sort()
-        for name in sorted(names):
+        for name in sorted(names) if names or folders else [""]:
             yield Place(None, os.path.join(base, name), root.path), False
         for name in folders:
             path = os.path.join(base, name)

@@ -25,8 +25,9 @@ DELETERS = {
 
 ASKED = {
     "rotate/expiry.py": {"check_gc", "DeletionRule"},
-    "rotate/orphan_removal.py": {"check_gc", "DeletionRule"},
-    "rotate/purge.py": {"check_gc", "Expiry"},
+    "rotate/deletion_rule.py": {"check_gc"},
+    "rotate/orphan_removal.py": {"DeletionRule"},
+    "rotate/purge.py": {"Expiry"},
     "write/removed_versions.py": {"vouched_versions"},
     "write/new_files.py": {"is_protected"},
 }

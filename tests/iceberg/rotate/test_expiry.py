@@ -16,6 +16,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, create_table, open_table, verify_table
+from modcrypt.iceberg.rotate import expiry
 from modcrypt.iceberg.rotate.expiry import Expired, expire_history
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.write.commit import commit
@@ -328,6 +329,31 @@ def test_files_that_other_tables_may_share_stay(t16: Path, told: str) -> None:
     with pytest.raises(ValueError, match=r"gc\.enabled"):
         expire_history(reopen(t16))
     assert files(t16) == before
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_files_stay_that_other_tables_may_share_since_a_moment_ago(
+    t16: Path, merges: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbid() -> None:
+        table = reopen(t16)
+        properties = {**table.metadata.properties, "gc.enabled": "false"}
+        keys = table.metadata.keys.values()
+        table.versions.commit(table.place, table.metadata.with_keys(keys, properties=properties))
+
+    before = {name for name in files(t16) if not name.endswith(".json")}
+    table = reopen(t16) if merges else with_rival_commits(reopen(t16), forbid, 1)
+
+    def merge(*arguments: Any, **options: Any) -> IcebergTable:
+        made: IcebergTable = commit(*arguments, **options)
+        forbid()
+        return made.refreshed()
+
+    if merges:  # as a REST catalog does it: the committed version has the property, too
+        monkeypatch.setattr(expiry, "commit", merge)
+    with pytest.raises(ValueError, match=r"gc\.enabled"):
+        expire_history(table)
+    assert before <= set(files(t16))
 
 
 # --- failures ------------------------------------------------------------------------------------

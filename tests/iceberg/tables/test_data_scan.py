@@ -65,6 +65,11 @@ def test_a_scan_is_narrowed(lake: IcebergTable) -> None:
     assert scan.to_pylist() == [{"id": 3, "Name": "c"}]
     assert lake.scan().select(["id"]).filter(pc.field("id") == 1).to_pylist() == [{"id": 1}]
     assert lake.scan().use_ref("main").count() == 3
+    assert lake.scan().select("*").schema == lake.scan().schema
+    assert scan.select("*").column_names == ["id", "Name"]
+    loose = lake.scan(case_sensitive=False).select("ID", "NAME").filter("Id = 3")
+    assert loose.select("nAME").to_pylist() == [{"Name": "c"}]
+    assert (loose.count(), loose.use_ref("main").count()) == (1, 1)
     with pytest.raises(ValueError, match="no columns 'f'"):
         scan.select("f")
     with pytest.raises(ValueError, match="already has a snapshot"):

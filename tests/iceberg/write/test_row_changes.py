@@ -337,15 +337,25 @@ def test_upsert(java: Judge, lake: IcebergTable) -> None:
 
 
 def test_upsert_with_only_some_columns_and_rows(lake: IcebergTable) -> None:
-    new = pa.table({"id": [3, 8], "text": ["b", "new"]})
-    done = lake.upsert(new, ["id"])  # its own columns are equal
-    assert (done.rows_updated, done.rows_inserted) == (0, 1)
     new = pa.table({"id": [3, 9], "text": ["c", "new"]})
-    inserted = done.table.upsert(new, ["id"], when_matched_update_all=False)
+    inserted = lake.upsert(new, ["id"], when_matched_update_all=False)
     assert (inserted.rows_updated, inserted.rows_inserted) == (0, 1)
-    updated = done.table.upsert(new, ["id"], when_not_matched_insert_all=False)
+    full = pa.Table.from_pylist([make_row(3, text="c"), make_row(10)], SCHEMA)
+    updated = inserted.table.upsert(full, ["id"], when_not_matched_insert_all=False)
     assert (updated.rows_updated, updated.rows_inserted) == (1, 0)
-    assert found_ids(updated.table) == [1, 2, 3, 4, 5, 8, 9]
+    assert found_ids(updated.table) == [1, 2, 3, 4, 5, 9]
+
+
+def test_upsert_loses_no_values_of_columns_that_the_data_lacks(lake: IcebergTable) -> None:
+    inner = pa.array([{"x": 5}], pa.struct([("x", pa.int32())]))
+    new = pa.Table.from_pylist([make_row(1, n=7)], SCHEMA)
+    for lacking, data in (
+        ("price", new.drop_columns(["price"])),
+        ("s.y", new.set_column(SCHEMA.get_field_index("s"), "s", inner)),
+    ):
+        with pytest.raises(ValueError, match=f"lacks the column '{lacking}'"):
+            lake.upsert(data, ["id"])
+    assert by_id(lake.refreshed()) == by_id(lake)
 
 
 @each_case(
