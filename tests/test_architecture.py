@@ -103,7 +103,7 @@ IMPORTERS = {
     },
     "urllib3": {"modcrypt.kms.services.bounded_http"},
     "boto3": {"modcrypt.kms.services.aws_requests"},
-    "botocore": {"modcrypt.kms.services.aws_requests"},
+    "botocore": {"modcrypt.kms.services.aws_requests", "modcrypt.iceberg.tables.glue_pointer"},
     "google": {"modcrypt.kms.services.gcp"},
     "azure": {"modcrypt.kms.services.azure"},
     "pkcs11": {"modcrypt.kms.services.pkcs11_token"},

@@ -5,7 +5,7 @@ refuses the update if another writer was faster. Java's entries have no hash and
 nothing shows that the metadata.json was altered: readers bring `master_key_ids`, seals or both.
 
 Java compares no versions if it is configured to lock tables (`lock-impl`), and modcrypt does not
-take its locks.
+take those locks.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class GluePointer:
         except _GlueError as error:
             if not error.is_conflict:
                 raise
-            # The client may have sent the request twice, and the first is perhaps still under way:
-            # it fails only once the entry has another version.
+            # If the client has sent the request twice, the first copy may still be under way; it
+            # can only fail once the entry has another version.
             if error.is_repeated and (self._find_entry() or entry).get("VersionId") == version:
                 raise
             return False
@@ -132,11 +132,9 @@ def _names(entry: Mapping[str, Any], location: str) -> bool:
 class _GlueError(OSError):
     """An answer of Glue that is an error, after which the outcome may be unknown."""
 
-    def __init__(self, code: str, *, is_repeated: bool) -> None:
-        super().__init__(f"AWS Glue failed: {code}")
-        self.code = code
-        # Whether the request was sent more than once: an earlier one may have been carried out.
-        self.is_repeated = is_repeated
+    code = ""
+    # Whether the request was sent more than once: an earlier copy may have been carried out.
+    is_repeated = False
 
     @property
     def is_conflict(self) -> bool:
@@ -170,4 +168,6 @@ def _as_error(response: Mapping[str, Any]) -> Exception:
         return PermissionError(f"AWS Glue denies access: {reason}")
     if code == "InvalidInputException" and not is_repeated:
         return UnsupportedFormatError(f"AWS Glue refuses this: {reason}")
-    return _GlueError(code, is_repeated=is_repeated)
+    failure = _GlueError(f"AWS Glue failed: {code}")
+    failure.code, failure.is_repeated = code, is_repeated
+    return failure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
 from tests.support.iceberg.glue_catalog import (
     GlueTable,
     Step,
+    act_first,
     answer,
     answers,
     configure,
@@ -256,15 +257,6 @@ def test_s3_tables_are_refused(glue: GlueTable) -> None:
 def rival(glue: GlueTable) -> IcebergTable:
     """Open the table as another writer, whose requests no test answers."""
     return load_table(open_catalog(glue.uri), glue.name, SampleKms())
-
-
-def act_first(act: Callable[[], object]) -> Step:
-    """Have another writer act between the look at an entry and its change."""
-
-    def step(request: Any) -> None:
-        act()
-
-    return step
 
 
 def test_of_two_that_look_at_once_one_succeeds(glue: GlueTable) -> None:

@@ -55,6 +55,10 @@ class GlueTable(CatalogTable):
     def catalog(self) -> GlueCatalog:
         return _shared_catalog(self.uri)
 
+    @property
+    def endpoint(self) -> str:
+        return f"http://{urlsplit(self.uri).netloc}"
+
     def entry(self) -> dict[str, Any]:
         database, name = self.name.split(".")
         entry: Any = self.catalog.glue.get_table(DatabaseName=database, Name=name)["Table"]
@@ -65,11 +69,10 @@ class GlueTable(CatalogTable):
 
 
 def _properties(uri: str) -> dict[str, str]:
-    parts = urlsplit(uri)
     return {
-        "type": "glue", "glue.endpoint": f"http://{parts.netloc}", "glue.region": REGION,
+        "type": "glue", "glue.endpoint": GlueTable(uri, "").endpoint, "glue.region": REGION,
         "glue.access-key-id": KEY, "glue.secret-access-key": SECRET,
-        "warehouse": f"file://{parts.path}",
+        "warehouse": f"file://{urlsplit(uri).path}",
     }  # fmt: skip
 
 
@@ -102,6 +105,15 @@ def use_store(patch: pytest.MonkeyPatch, uri: str) -> Any:
 
 def serve(request: Any) -> None:
     """Leave a request to the server."""
+
+
+def act_first(act: Callable[[], object]) -> Step:
+    """Have another writer act between the look at an entry and its change."""
+
+    def step(request: Any) -> None:
+        act()
+
+    return step
 
 
 def lose(request: Any) -> None:
