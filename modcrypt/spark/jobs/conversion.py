@@ -15,6 +15,7 @@ from modcrypt.jobs.conversion import Conversion, Verb
 from modcrypt.jobs.leaks.sidecars import check_sidecars
 from modcrypt.jobs.listing import File, Folder, MakeFilesystem, check_apart, list_tables
 from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
+from modcrypt.kms.proof import Prove, WrapProof, check_prove
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import is_keyed
 from modcrypt.parquet.rewrite.changes import Change
@@ -42,6 +43,7 @@ class TableConversion(TableJob):
     hash_key: str | None = None
     overwrite: bool = False
     dry_run: bool = False
+    prove: Prove = "first"  # which new wraps are proved, in each task
     filesystem: MakeFilesystem | None = None
 
     schema = pa.schema(
@@ -63,6 +65,7 @@ class TableConversion(TableJob):
             object.__setattr__(self, "hash_key", absolute_reference(self.hash_key))
         elif self.change.hashed:
             raise ValueError("hashed columns need a hash_key; pass file:PATH or env:NAME")
+        check_prove(self.prove)
         where = self.source if self.destination is None else self.destination
         if self.decryption is not None:
             self._check_in_place(self.decryption)
@@ -92,6 +95,7 @@ class TableConversion(TableJob):
             change=Change(**change),
             overwrite=self.overwrite,
             dry_run=self.dry_run,
+            proof=WrapProof(self.prove),
         )
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:

@@ -16,6 +16,7 @@ from modcrypt.jobs.listing import (
     MakeFilesystem,
     list_tables,
 )
+from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.file_work import TableJob
 from modcrypt.spark.jobs.recorded_jobs import RecordedJob
@@ -52,6 +53,8 @@ class ConversionOptions(JobOptions, total=False):
 
     overwrite: bool  # whether to replace existing destinations that differ
     dry_run: bool  # whether to only report what would be done
+    # Which new wraps are proved in each task, as in `modcrypt.rotate_keys`.
+    prove: Prove
 
 
 TablePlan: TypeAlias = tuple[TableJob, Sequence[File]]
