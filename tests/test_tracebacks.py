@@ -295,7 +295,7 @@ def test_an_audit_that_fails_carries_no_key(ring: Keyring) -> None:
             raise OSError(28, "disk full")
 
     wrapper = KeyWrapper(ring, cache_lifetime=600, audit=refuse)
-    (wrapped,) = wrapper.wrap([Key(DEK)], "kf")
+    (wrapped,) = wrapper.wrap([Key(DEK)], "kf", replaces=False)
     check(lambda: wrapper.rewrap(wrapped, "kf", "kg", print), *SECRETS)
 
 

@@ -188,7 +188,8 @@ def encrypt(
             refuse({"master_key"}, "this needs --kms or --policy")
         kept = keeper = _MetadataFile(new_key_metadata, key, source, destination, force=force)
         if settings is not None:
-            kept.encode = _make_metadata_encrypter(settings, master_key, length)
+            replaces = os.path.exists(destination) or os.path.exists(new_key_metadata)
+            kept.encode = _make_metadata_encrypter(settings, master_key, length, replaces)
     with _open_input(source) as file, _open_output(destination) as sink:
 
         def work(progress: Progress | None) -> dict[str, Any]:
@@ -350,7 +351,9 @@ def _parse_service(source: str, options: dict[str, Any]) -> Settings | None:
     return settings
 
 
-def _make_metadata_encrypter(settings: Settings, master_key: str | None, key_length: int) -> Encode:
+def _make_metadata_encrypter(
+    settings: Settings, master_key: str | None, key_length: int, replaces: bool
+) -> Encode:
     """Return a function that encrypts key metadata; its KEK is wrapped now, before any work."""
     from modcrypt.kms.policy import MAX_CACHE_LIFETIME  # the KEK must last for the whole stream
 
@@ -364,8 +367,8 @@ def _make_metadata_encrypter(settings: Settings, master_key: str | None, key_len
     if master is None:
         raise click.UsageError("the URI names no master key; name it by --master-key ID")
 
-    tools.wrapper.get_writing_kek(master, key_length)
-    return lambda metadata: tools.seal_key_metadata(metadata, master)
+    tools.wrapper.get_writing_kek(master, key_length, replaces=replaces)
+    return lambda metadata: tools.seal_key_metadata(metadata, master, replaces=replaces)
 
 
 def _reading_arguments(

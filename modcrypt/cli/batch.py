@@ -226,12 +226,13 @@ class Batch:
             "change": Change(keep_unknown_fields=self._keep_unknown_fields, **changes),
             "overwrite": options["force"],
             "dry_run": options["dry_run"],
-            "prove": self._prove,
         }
         if self._master is not None:
-            return self._run_on_spark(self._master, report, {**how, "hash_key": hash_key})
+            how |= {"hash_key": hash_key, "prove": self._prove}
+            return self._run_on_spark(self._master, report, how)
         from modcrypt.jobs.conversion import Conversion
         from modcrypt.jobs.listing import list_tables
+        from modcrypt.kms.proof import WrapProof
 
         if not self._is_folder:
             self._files = list_tables([self._source])
@@ -245,6 +246,7 @@ class Batch:
                 destination=self._destination,
                 threads=options["threads"],
                 record=None if record is None else stack.enter_context(record),
+                proof=WrapProof(self._prove),
                 **how,
             )
             if not (self._is_folder or record is not None or options["dry_run"]):

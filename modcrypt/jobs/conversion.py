@@ -23,7 +23,7 @@ from modcrypt.jobs.failures import describe, module_fields
 from modcrypt.jobs.leaks.checksums import remove_stale_checksum
 from modcrypt.jobs.listing import File, Folder
 from modcrypt.kms.keyed_encryption import KeyedEncryption
-from modcrypt.kms.proof import Prove, WrapProof
+from modcrypt.kms.proof import WrapProof
 from modcrypt.parquet.crypto.properties import (
     Encryption,
     FileDecryptionProperties,
@@ -122,12 +122,14 @@ class Conversion:
     record: Record | None = None  # record that caches which files are up to date
     # Function called with the bytes done of a file, in the thread that converts it.
     progress: Progress | None = None
-    prove: Prove = "first"  # which new wraps are proved before a file is replaced
-    _proof: WrapProof = field(init=False, repr=False)
+    # Proofs of the new wraps; the files of a run share them.
+    proof: WrapProof = field(default_factory=WrapProof)
     _made_folders: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_proof", WrapProof(self.prove))
+        if isinstance(self.encryption, KeyedEncryption):
+            proved = self.encryption.with_proof(self.proof, replaces=self.destination is None)
+            object.__setattr__(self, "encryption", proved)
 
     def run(self, file: File) -> ConvertedFile:
         """Return the result of a file, also of one that failed, with the duration of the work."""
@@ -171,7 +173,7 @@ class Conversion:
         self._make_folder(file.name)
         if self.record is not None and in_place:
             self.record.begin(target)
-        before = self._proof.proved_here
+        before = self.proof.proved_here
         try:
             columns = self._work(file.name, source, overwrite=exists)
         except (ModcryptError, OSError, ValueError) as error:
@@ -181,7 +183,7 @@ class Conversion:
         if self.record is not None:
             self.record.add_file(target, source)
         done = self._make_result(file, DONE[self.verb], columns)
-        return replace(done, proved=self._proof.proved_here - before)
+        return replace(done, proved=self.proof.proved_here - before)
 
     def _must_redo(self, file: File) -> bool:
         """Return whether to replace an existing destination, even if it looks up to date.
@@ -340,9 +342,6 @@ class Conversion:
     @property
     def _encryption(self) -> Encryption:
         assert self.encryption is not None  # the verb needs it
-        replaces = self.destination is None or self.overwrite
-        if replaces and isinstance(self.encryption, KeyedEncryption):
-            return self.encryption.with_proof(self._proof)
         return self.encryption
 
     @property

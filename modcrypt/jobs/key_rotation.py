@@ -122,7 +122,7 @@ def rotate_keys(
     threads: int | None = None,
     progress: Callable[[RotatedFile, int], object] | None = None,
     signing_key: SigningKey | None = None,
-    prove: Prove = "first",
+    prove: Prove | WrapProof = "first",
 ) -> list[RotatedFile]:
     """Rewrap the keys of a file or of all files in folders, or re-encrypt the files with new keys.
 
@@ -158,7 +158,8 @@ def rotate_keys(
             be dropped: `"mek"` and `"kek"` keep it if the file has no column keys and its footer
             is encrypted. A file that this key did not sign fails.
         prove: Which new wraps the key service must unwrap again before a file is replaced: the
-            `"first"` under each master key, or `"all"`.
+            `"first"` under each master key, or `"all"`. A `WrapProof` states afterwards how many
+            were, and several runs may share one.
 
     Returns:
         The result of each file, in the order of their paths.
@@ -170,12 +171,13 @@ def rotate_keys(
     """
     renamed = check_rotation(what, new_master_keys, double_wrapping)
     check_tools(tools)
+    proof = WrapProof.of(prove)
     if decryption is not None:
         decryption = as_decryption(decryption)
     places = list_files_except(record, where, filesystem)
     tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
     rotation = _Rotation(
-        tools, what, renamed, decryption, dry_run, signing_key, double_wrapping, prove
+        tools, what, renamed, decryption, dry_run, signing_key, double_wrapping, proof
     )
     ledger = None
     if record is not None:
@@ -213,11 +215,11 @@ class _Rotation:
         dry_run: bool,
         signing_key: SigningKey | None,
         double_wrapping: bool | None,
-        prove: Prove,
+        proof: WrapProof,
     ) -> None:
         self.what, self.new_master_keys = what, new_master_keys
-        self.proof = WrapProof(prove)
-        self._wrapper, self._dry_run = tools.wrapper.with_proof(self.proof), dry_run
+        self.proof = proof
+        self._wrapper, self._dry_run = tools.wrapper.with_proof(proof), dry_run
         self._signing_key, self._double_wrapping = signing_key, double_wrapping
         self._lost: set[str] = set()  # paths of files whose signature was dropped
         if decryption is None:

@@ -68,6 +68,11 @@ class ExternalKeys:
         keys._store = {name: text for name, text in settled.items() if _parse_write(text) in own}
         return keys
 
+    @property
+    def replaces(self) -> bool:
+        """Whether the place had key material before."""
+        return self._before is not None
+
     def add(self, material: KeyMaterial) -> bytes:
         """Add the key material of the footer or the next column, and return its key metadata."""
         columns = len(self._store.keys() - {FOOTER_KEY})

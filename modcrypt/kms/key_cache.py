@@ -63,6 +63,10 @@ class KeyCache(Generic[V]):
         self._known[place] = key, self._clock() + self._lifetime
         return key
 
+    def drop(self, place: Hashable) -> None:
+        """Drop the key of a place, if it is cached."""
+        self._known.pop(place, None)
+
     def has(self, place: Hashable) -> bool:
         """Return whether the key of a place is cached."""
         return self._find(place) is not None

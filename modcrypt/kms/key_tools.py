@@ -238,19 +238,22 @@ class KeyTools:
         return self.expected_keys(policy or self._policy)
 
     def seal_key_metadata(
-        self, metadata: StandardKeyMetadata, master_key_id: str, *, file: str | None = None
-    ) -> bytes:
+        self, metadata: StandardKeyMetadata, master_key_id: str, *, file: str | None = None,
+        replaces: bool = False,
+    ) -> bytes:  # fmt: skip
         """Encrypt the key metadata of an AGS1 stream, so that it can be stored with the stream.
 
         Args:
             metadata: Key metadata of the stream.
             master_key_id: Id of the master key that protects the metadata.
             file: Name of the stream, for the audit.
+            replaces: Whether the result or its stream replaces others, so that the key service
+                first has to unwrap the key that it wrapped.
 
         Raises:
-            KeyRetrievalError: The key service refuses to wrap a key.
+            KeyRetrievalError: The key service refuses to wrap a key, or to unwrap it again.
         """
-        sealed = seal_key_metadata(self.wrapper, metadata, master_key_id)
+        sealed = seal_key_metadata(self.wrapper, metadata, master_key_id, replaces=replaces)
         self._record_metadata("wrap", sealed, file)
         return sealed
 

@@ -12,6 +12,7 @@ from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place
 from modcrypt.keys import Key
 from modcrypt.kms.audit import Audit, AuditEvent, record_key
+from modcrypt.kms.client import capabilities_of
 from modcrypt.kms.external_keys import ExternalKeys
 from modcrypt.kms.file_keys import KmsKeyRetriever
 from modcrypt.kms.policy import Policy
@@ -34,29 +35,21 @@ class KeyedEncryption:
     aad_prefix: bytes | PathPrefix | None = None  # AAD prefix of the files, or its template
     recipients: tuple[Recipient, ...] = ()  # recipients that open the files, too
     signing_key: Signer | None = None  # key of the writer, who signs the files
+    replaces: bool = False  # whether others are removed for the files, at whatever place
 
     def __post_init__(self) -> None:
         if self.recipients and not self.policy.internal_key_material:
             raise ValueError("recipients need internal_key_material; change the policy")
 
-    def with_proof(self, proof: WrapProof) -> KeyedEncryption:
-        """Return the encryption for a run that replaces files, whose wraps are proved."""
-        wrapper = self.retriever.wrapper.with_proof(proof)
-        return replace(self, retriever=replace(self.retriever, wrapper=wrapper))
+    def with_proof(self, proof: WrapProof, *, replaces: bool = False) -> KeyedEncryption:
+        """Return the encryption for the files of a run, whose wraps are proved.
 
-    @cached_property
-    def _proving(self) -> KeyedEncryption:
-        """The same encryption, for files that replace others outside of a run."""
-        return self.with_proof(WrapProof())
-
-    def prove_masters(self) -> None:
-        """Prove a new wrap under each master key; raise as `WrapProof.check`.
-
-        For runs whose wraps other processes make, and which then replace files.
+        A file that replaces none may be under a master key that the key service does not let this
+        caller unwrap with, unless `replaces`, as others are removed for it.
         """
-        wrapper = self.retriever.wrapper
-        for master in self._groups:
-            wrapper.prove_master(master)
+        wrapper = self.retriever.wrapper.with_proof(proof)
+        retriever = replace(self.retriever, wrapper=wrapper)
+        return replace(self, retriever=retriever, replaces=replaces)
 
     @cached_property
     def column_keys(self) -> Mapping[str, str]:
@@ -79,14 +72,14 @@ class KeyedEncryption:
     def for_file(self, place: Place | None, *, overwrite: bool = True) -> FileEncryptionProperties:
         """Create and wrap the keys of one file.
 
-        If it replaces another one, and no run proves its wraps, they are proved here: the first
-        under each master key.
+        If a file or its key material is replaced, the key service has to unwrap the new wraps, as
+        `WrapProof` requires. Public keys wrap in this process, often for the identities of others.
 
         Raises:
             ValueError: As `PathPrefix.of`; or the policy needs the folder of the file, and a file
                 object has none.
             FileExistsError: The file exists.
-            KeyRetrievalError: The key service refuses to wrap a key.
+            KeyRetrievalError: The key service refuses to wrap a key, or a new wrap does not open.
         """
         internal = self.policy.internal_key_material
         if place is None and not internal:
@@ -94,13 +87,12 @@ class KeyedEncryption:
         prefix = self.prefix_at(place)
         if place is not None and not overwrite:
             place.check_absent()
-        if self.retriever.wrapper.proof is None and place is not None and place.stamp():
-            return self._proving.for_file(place)
         external = None if internal else ExternalKeys(cast(Place, place))
+        replaces = self.replaces or self._replaces_at(place, external, overwrite)
         length = self.policy.data_key_length_bits // 8
         footer_key = Key.generate(length)
         keys = {name: Key.generate(length) for name in self.column_keys}
-        texts = self._wrap_keys(footer_key, keys, place)
+        texts = self._wrap_keys(footer_key, keys, place, replaces)
         if external is None:
             metadata = {name: text.encode() for name, text in texts.items()}
         else:
@@ -121,6 +113,14 @@ class KeyedEncryption:
             column_key_metadata=cast("dict[str, bytes]", metadata),  # without the footer's None
         )
 
+    def _replaces_at(
+        self, place: Place | None, external: ExternalKeys | None, overwrite: bool
+    ) -> bool:
+        if capabilities_of(self.retriever.wrapper.client).public_keys:
+            return False
+        exists = overwrite and place is not None and place.stamp() is not None
+        return exists or (external is not None and external.replaces)
+
     @cached_property
     def _groups(self) -> dict[str, list[str | None]]:
         """Map of master key id to its columns, with None for the footer."""
@@ -130,28 +130,32 @@ class KeyedEncryption:
         return groups
 
     def _wrap_keys(
-        self, footer_key: Key, keys: Mapping[str, Key], place: Place | None
+        self, footer_key: Key, keys: Mapping[str, Key], place: Place | None, replaces: bool
     ) -> dict[str | None, str]:
         """Return the material of all keys of a file; one call per master key wraps them."""
         texts: dict[str | None, str] = {}
         for master, names in self._groups.items():
             deks = [footer_key if name is None else keys[name] for name in names]
             try:
-                wrapped = self._wrap_keys_under(master, names, deks)
+                wrapped = self._wrap_keys_under(master, names, deks, replaces)
             except ModcryptError as error:
                 self._record_failure(master, names, place, error.word)
                 raise
             texts.update(zip(names, wrapped, strict=True))
         return texts
 
-    def _wrap_keys_under(self, master: str, names: list[str | None], deks: list[Key]) -> list[str]:
+    def _wrap_keys_under(
+        self, master: str, names: list[str | None], deks: list[Key], replaces: bool
+    ) -> list[str]:
         internal, wrapper = self.policy.internal_key_material, self.retriever.wrapper
         if self.policy.double_wrapping:
-            kek = wrapper.get_writing_kek(master, self.policy.kek_length_bits // 8)
+            length = self.policy.kek_length_bits // 8
+            kek = wrapper.get_writing_kek(master, length, replaces=replaces)
             return [
                 kek.wrap_to_json(dek, is_footer_key=name is None, internal=internal)
                 for name, dek in zip(names, deks, strict=True)
             ]
+        texts = wrapper.wrap(deks, master, replaces=replaces)
         return [
             KeyMaterial(
                 is_footer_key=name is None,
@@ -159,7 +163,7 @@ class KeyedEncryption:
                 wrapped_dek=wrapped,
                 internal=internal,
             ).encode()
-            for name, wrapped in zip(names, wrapper.wrap(deks, master), strict=True)
+            for name, wrapped in zip(names, texts, strict=True)
         ]
 
     def _record_failure(

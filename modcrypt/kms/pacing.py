@@ -101,6 +101,7 @@ class Pacer:
         self._adjusted = 0.0  # time before which calls that are refused make nothing slower
         self._granted = 0  # number of successes
         self._down_until = 0.0
+        self._gave_up = ""  # what the call that was given up says, as do those that follow it
         self._tell_from = 0.0
 
     def call(self, ask: Callable[[], T]) -> T:
@@ -192,15 +193,21 @@ class Pacer:
             )
 
     def _give_up(self, error: KmsUnavailableError, effort: _Effort, now: float) -> None:
+        if now >= self._down_until or not self._gave_up:
+            self._gave_up = self._describe_end(error, effort, now)
         self._down_until = now + DOWN_FOR
-        if effort.attempts > 1:
-            error.args = (
-                f"{error}; gave up after {effort.attempts} attempts in {effort.spent(now):.0f} s "
-                f"(set {PATIENCE_VARIABLE} to wait longer)",
-            )
-        elif error.retry_after is not None:
-            error.args = (f"{error}, and asks to wait {error.retry_after:.0f} s",)
+        error.args = (f"{error}{self._gave_up}",)
         raise error
+
+    def _describe_end(self, error: KmsUnavailableError, effort: _Effort, now: float) -> str:
+        if effort.attempts > 1:
+            return (
+                f"; gave up after {effort.attempts} attempts in {effort.spent(now):.0f} s (set "
+                f"{PATIENCE_VARIABLE} to wait longer)"
+            )
+        if error.retry_after is not None:
+            return f", and asks to wait {error.retry_after:.0f} s"
+        return ""
 
 
 def read_patience() -> float | None:

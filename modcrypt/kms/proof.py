@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Literal, NoReturn, TypeAlias, TypeVar
@@ -17,6 +17,7 @@ from typing import Literal, NoReturn, TypeAlias, TypeVar
 from modcrypt.errors import (
     KeyAccessDeniedError,
     KeyMaterialError,
+    KeyNotFoundError,
     KeyRetrievalError,
     KmsUnavailableError,
 )
@@ -30,8 +31,11 @@ Prove: TypeAlias = Literal["first", "all"]
 Wrapped = TypeVar("Wrapped", str, bytes)
 """A wrapped key, in files or in tables."""
 
+UnwrapMany: TypeAlias = Callable[[Sequence[Wrapped]], Sequence[KeyLike | KeyRetrievalError]]
+"""A function that asks the key service for keys; it returns or raises the errors of keys."""
+
 MAX_REMEMBERED = 100_000
-"""Largest number of wraps that a run compares with each other; then it starts anew."""
+"""Largest number of wraps, and of outcomes, that a run remembers; then it starts anew."""
 
 
 def check_prove(prove: object) -> Prove:
@@ -46,18 +50,21 @@ class WrapProof:
 
     Args:
         prove: Which wraps are proved.
-        may_be_denied: Whether a service that refuses to unwrap is accepted, as for those who create
-            tables and may only encrypt. A wrong answer is never accepted.
     """
 
-    def __init__(self, prove: Prove = "first", *, may_be_denied: bool = False) -> None:
-        self._prove, self._may_be_denied = check_prove(prove), may_be_denied
+    def __init__(self, prove: Prove = "first") -> None:
+        self._prove = check_prove(prove)
         self._outcomes: dict[Hashable, KeyRetrievalError | None] = {}
         self._locks: dict[Hashable, threading.Lock] = {}
         self._guard = fork_safe(threading.Lock())
         self._seen = dict[bytes, int]()  # keyed digests of keys, by digests of their wraps
         self._proved = Counter[str]()
         self._of_thread = threading.local()
+
+    @classmethod
+    def of(cls, prove: Prove | WrapProof) -> WrapProof:
+        """Return the argument, or the proofs of a new run."""
+        return prove if isinstance(prove, WrapProof) else cls(prove)
 
     def __repr__(self) -> str:
         return f"WrapProof({self._prove!r})"
@@ -83,12 +90,11 @@ class WrapProof:
     def restart(self) -> None:
         """Begin another run: the next wrap under each master key is proved again."""
         with self._guard:
-            self._outcomes.clear()
-            self._locks.clear()
+            self._outcomes, self._locks = {}, {}
 
     def check(
         self, master_key_id: str, wrapped: str | bytes, opens: Callable[[], object], *,
-        each: bool = False,
+        each: bool = False, replaces: bool = True,
     ) -> None:  # fmt: skip
         """Prove a new wrap, unless the run has proved enough.
 
@@ -99,6 +105,8 @@ class WrapProof:
                 KeyRetrievalError if the result opens nothing.
             each: Whether to prove this wrap even if the run has proved enough: of an answer with
                 many wraps, whose order is the service's word.
+            replaces: Whether something old is replaced. Otherwise a service that refuses to unwrap
+                is accepted, as writers may be allowed to encrypt only; a wrong answer never is.
 
         Raises:
             KeyRetrievalError: The wrap does not open, or the service refuses to unwrap it; also
@@ -109,28 +117,36 @@ class WrapProof:
         if self._outcomes.get(what, self) is None:
             return
         with self._guard:
+            if len(self._locks) >= MAX_REMEMBERED:
+                self._outcomes, self._locks = {}, {}
             lock = self._locks.setdefault(what, fork_safe(threading.Lock()))
         with lock:
-            if what not in self._outcomes:
-                self._outcomes[what] = self._try(master_key_id, opens)
-                self._outcomes.setdefault(master_key_id, self._outcomes[what])
-            failure = self._outcomes[what]
-        if failure is not None:
+            if what in (outcomes := self._outcomes):
+                failure = outcomes[what]
+            else:
+                failure = outcomes[what] = self._try(master_key_id, opens)
+                outcomes.setdefault(master_key_id, failure)
+        if failure is not None and (replaces or not isinstance(failure, _REFUSALS)):
             raise type(failure)(str(failure))
 
     @hide_frames
     def check_keys(
-        self, master_key_id: str, keys: Iterable[KeyLike], wrapped: Iterable[Wrapped],
-        unwrap: Callable[[Wrapped], KeyLike], *, each: bool = False,
+        self, master_key_id: str, keys: Sequence[KeyLike], wrapped: Sequence[Wrapped],
+        unwrap: UnwrapMany[Wrapped], *, together: bool, replaces: bool = True,
     ) -> None:  # fmt: skip
         """Prove new wraps of keys that the caller has; raise as `check`.
 
-        Without a call of the service, also check that no two different keys have the same wrap.
+        A service may return the wraps of many keys in another order. So each of them is proved if
+        one call unwraps them `together`. Without a call of the service, also check that no two
+        different keys have the same wrap.
         """
+        has_failed = self._outcomes.get(master_key_id) is not None
+        each = together and len(wrapped) > 1 and not has_failed
+        answers = dict(zip(wrapped, _ask(unwrap, wrapped), strict=True)) if each else {}
         for key, text in zip(keys, wrapped, strict=True):
             self._check_distinct(master_key_id, key, text)
-            opens = partial(_unwrap_and_compare, key, text, unwrap)
-            self.check(master_key_id, text, opens, each=each)
+            opens = partial(_unwrap_and_compare, key, text, answers, unwrap)
+            self.check(master_key_id, text, opens, each=each, replaces=replaces)
 
     @hide_frames
     def _check_distinct(self, master_key_id: str, key: KeyLike, wrapped: str | bytes) -> None:
@@ -148,9 +164,7 @@ class WrapProof:
             opens()
         except KmsUnavailableError:
             raise  # not an answer: the next file asks again
-        except KeyAccessDeniedError as error:
-            if self._may_be_denied:
-                return None
+        except _REFUSALS as error:
             return type(error)(
                 f"the key service wraps keys under master key {master_key_id}, but refuses to "
                 f"unwrap them ({error}); nothing was replaced; grant this caller the right to "
@@ -166,11 +180,32 @@ class WrapProof:
         return None
 
 
+_REFUSALS = (KeyAccessDeniedError, KeyNotFoundError)
+"""Refusals to unwrap; public keys wrap for identities that this process does not have."""
+
+
+@hide_frames
+def _ask(
+    unwrap: UnwrapMany[Wrapped], wrapped: Sequence[Wrapped]
+) -> Sequence[KeyLike | KeyRetrievalError]:
+    """Have keys unwrapped; an error of the whole call becomes that of each key."""
+    try:
+        return unwrap(wrapped)
+    except KmsUnavailableError:
+        raise
+    except KeyRetrievalError as error:
+        return [error.with_traceback(None)] * len(wrapped)
+
+
 @hide_frames
 def _unwrap_and_compare(
-    key: KeyLike, wrapped: Wrapped, unwrap: Callable[[Wrapped], KeyLike]
-) -> None:
-    require_same(key, unwrap(wrapped))
+    key: KeyLike, wrapped: Wrapped, answers: Mapping[Wrapped, KeyLike | KeyRetrievalError],
+    unwrap: UnwrapMany[Wrapped],
+) -> None:  # fmt: skip
+    answer = answers[wrapped] if answers else unwrap([wrapped])[0]
+    if isinstance(answer, KeyRetrievalError):
+        raise answer
+    require_same(key, answer)
 
 
 @hide_frames

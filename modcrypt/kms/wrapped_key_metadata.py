@@ -36,10 +36,11 @@ _NAMES = (
 
 @hide_frames
 def seal_key_metadata(
-    wrapper: KeyWrapper, metadata: StandardKeyMetadata, master_key_id: str
-) -> bytes:
+    wrapper: KeyWrapper, metadata: StandardKeyMetadata, master_key_id: str, *,
+    replaces: bool = True,
+) -> bytes:  # fmt: skip
     """Encrypt key metadata under a KEK as long as its key; the key service wraps the KEK."""
-    kek = wrapper.get_writing_kek(master_key_id, len(metadata.key))
+    kek = wrapper.get_writing_kek(master_key_id, len(metadata.key), replaces=replaces)
     sealed = _encode_base64(kek.cipher.seal_block(metadata.encode(), kek.id))
     return encode_wrapped_metadata(kek.material(sealed, is_footer_key=False, internal=True))
 

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from os import urandom
 from typing import Any, NoReturn
 
@@ -32,7 +33,7 @@ from modcrypt.errors import (
     TagError,
 )
 from modcrypt.key_encoding import KEY_LENGTHS
-from modcrypt.keys import Key, as_key, key_bytes
+from modcrypt.keys import Key, KeyLike, as_key, key_bytes
 from modcrypt.kms import client as kms
 from modcrypt.kms.audit import Audit, record_use
 from modcrypt.kms.client import KmsClient
@@ -61,6 +62,8 @@ class Kek:
     cipher: GcmCipher
     length: int
     heads: dict[tuple[bool, bool], str] = field(default_factory=dict, compare=False)
+    # Proof of a KEK for writing outside of runs.
+    proof: WrapProof | None = field(default=None, compare=False, repr=False)
 
     @hide_frames
     def wrap(self, dek: Key) -> str:
@@ -173,8 +176,8 @@ class Refusals:
 class KeyWrapper:
     """A tool that wraps and unwraps data keys with one key service, from any thread.
 
-    The service binds every wrapped key to `aad`, if it supports AAD. A `proof` is that of a run
-    which replaces keys or files: wraps are only returned once it holds.
+    The service binds every wrapped key to `aad`, if it supports AAD. A `proof` is that of a run:
+    wraps are only returned once it holds.
     """
 
     def __init__(
@@ -211,50 +214,42 @@ class KeyWrapper:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def wrap(self, deks: Sequence[Key], master_key_id: str) -> list[str]:
-        """Wrap data keys with the service (single wrapping); raise as `KmsClient.wrap`."""
+    def wrap(self, deks: Sequence[Key], master_key_id: str, *, replaces: bool = True) -> list[str]:
+        """Wrap data keys with the service (single wrapping), and prove the new wraps.
+
+        `replaces` says whether something old is replaced; otherwise only a run proves. Raise as
+        `KmsClient.wrap` and `WrapProof.check`.
+        """
         wrapped: list[str] = self._call(
             "wrap", master_key_id, kms.wrap_many, deks, master_key_id, count=len(deks)
         )
-        self._prove(deks, wrapped, master_key_id)
+        proof = self.proof or (WrapProof() if replaces else None)
+        if proof is not None:
+            proof.check_keys(
+                master_key_id, deks, wrapped, lambda new: self._unwrap_many(new, master_key_id),
+                together=kms.can_unwrap_many(self.client), replaces=replaces,
+            )  # fmt: skip
         return wrapped
 
-    def get_writing_kek(self, master_key_id: str, length: int = 16) -> Kek:
-        """Return the KEK of `length` bytes that currently wraps data keys; create it if needed."""
-        kek = self._writing.get(
-            (master_key_id, length), lambda: self._new_kek(master_key_id, length)
-        )
-        if self.proof is not None:
-            self.proof.check(master_key_id, kek.wrapped, lambda: self._require_open(kek))
-        return kek
+    def get_writing_kek(
+        self, master_key_id: str, length: int = 16, *, replaces: bool = True
+    ) -> Kek:
+        """Return the KEK of `length` bytes that currently wraps data keys; create it if needed.
 
-    @hide_frames
-    def _prove(self, keys: Sequence[Key], wrapped: Sequence[str], master_key_id: str) -> None:
-        """Have the service unwrap new wraps, as the proof of the run requires.
-
-        A service may return the wraps of many keys in another order, so each of them is proved if
-        one call unwraps them all.
+        A run proves it, and else the first file that it `replaces`; raise as `wrap`.
         """
-        if self.proof is None:
-            return
-        together = len(wrapped) > 1 and kms.can_unwrap_many(self.client)
-        answers: dict[str, bytes | KeyRetrievalError] = {}
-        if together:
-            found = self._call(
-                "unwrap", master_key_id, kms.unwrap_many, wrapped, master_key_id,
-                count=len(wrapped),
-            )  # fmt: skip
-            answers = dict(zip(wrapped, found, strict=True))
-
-        def unwrap(text: str) -> Key:
-            if not together:
-                return self._unwrap_key(text, master_key_id)
-            answer = answers[text]
-            if isinstance(answer, KeyRetrievalError):
-                raise answer
-            return as_key(answer)
-
-        self.proof.check_keys(master_key_id, keys, wrapped, unwrap, each=together)
+        place = master_key_id, length
+        kek = self._writing.get(place, lambda: self._new_kek(*place))
+        proof = self.proof or (kek.proof if replaces else None)
+        try:
+            if proof is not None:
+                opens = partial(self._require_open, kek)
+                proof.check(master_key_id, kek.wrapped, opens, replaces=replaces)
+        except KeyRetrievalError:
+            if self.proof is None:  # the caller may ask again, once the service answers rightly
+                self._writing.drop(place)
+            raise
+        return kek
 
     @hide_frames
     def _require_open(self, kek: Kek) -> None:
@@ -270,7 +265,8 @@ class KeyWrapper:
     def _new_kek(self, master_key_id: str, length: int) -> Kek:
         key, kek_id = Key.generate(length), urandom(KEK_ID_SIZE)
         wrapped = self._call("wrap", master_key_id, kms.wrap, key, master_key_id, kek_id=kek_id)
-        return Kek(master_key_id, kek_id, wrapped, GcmCipher(key), length)
+        cipher, proof = GcmCipher(key), WrapProof()
+        return Kek(master_key_id, kek_id, wrapped, cipher, length, proof=proof)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -308,8 +304,7 @@ class KeyWrapper:
             return answer
         key = self._unwrap_key(wrapped, old_id)
         opens(key)
-        answer = self._call("wrap", new_id, kms.wrap, key, new_id)
-        self._prove([key], [answer], new_id)
+        (answer,) = self.wrap([key], new_id)
         return answer
 
     def _unwrap_key(self, wrapped: str, master_key_id: str, kek_id: bytes | None = None) -> Key:
@@ -317,6 +312,17 @@ class KeyWrapper:
         return as_key(
             self._call("unwrap", master_key_id, kms.unwrap, wrapped, master_key_id, kek_id=kek_id)
         )
+
+    @hide_frames
+    def _unwrap_many(
+        self, wrapped: Sequence[str], master_key_id: str
+    ) -> Sequence[KeyLike | KeyRetrievalError]:
+        if len(wrapped) == 1:
+            return [self._unwrap_key(wrapped[0], master_key_id)]
+        found: list[KeyLike | KeyRetrievalError] = self._call(
+            "unwrap", master_key_id, kms.unwrap_many, wrapped, master_key_id, count=len(wrapped)
+        )
+        return found
 
     def _call(
         self, operation: Any, master_key_id: str, ask: Callable[..., Any], *arguments: Any,

@@ -252,7 +252,7 @@ def test_an_unavailable_service_proves_nothing_and_is_asked_again() -> None:
 def test_two_keys_never_have_one_wrap() -> None:
     proof, keys = WrapProof(), [Key.generate(), Key.generate()]
     with pytest.raises(KeyMaterialError, match="two different keys the same wrap"):
-        proof.check_keys("m", keys, ["text", "text"], lambda text: keys[0])
+        proof.check_keys("m", keys, ["text", "text"], lambda texts: [keys[0]], together=False)
 
 
 # --- many keys in one answer ---------------------------------------------------------------------

@@ -29,8 +29,9 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self
 
 from modcrypt.aead import GcmCipher
 from modcrypt.errors import (
@@ -43,7 +44,7 @@ from modcrypt.errors import (
 from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.keys import Key, as_key
+from modcrypt.keys import Key, KeyLike, as_key
 from modcrypt.kms.audit import Audit, record_use
 from modcrypt.kms.client import (
     KmsClient,
@@ -67,6 +68,8 @@ TABLE = "modcrypt.table"
 
 AHEAD_SECONDS = 600.0
 """Seconds after which a key of `MasterKeys.fetch` that was not taken is requested again."""
+
+_REFUSALS = (KeyAccessDeniedError, KeyNotFoundError, KeyMaterialError)
 
 _KEY_ID_SIZE = 16
 _OF_LIST, _OF_FILE = "modcrypt iceberg manifest list", "modcrypt iceberg file"
@@ -137,6 +140,34 @@ class IcebergKey:
         return EncryptedKey(self.id, self.wrapped, self.master_key_id, self.properties)
 
 
+class _Ahead:
+    """Answers of the key service to many questions at once, until they are taken or expire."""
+
+    def __init__(self) -> None:
+        # By operation, master key and the key or wrapped key, with the time of expiry.
+        self._answers: dict[tuple[str, str, Key | bytes], tuple[Any, float]] = {}
+
+    def put(self, operation: str, master_key_id: str, answers: Mapping[Any, object]) -> None:
+        """Keep the answers to an operation by what was asked, and drop expired ones."""
+        now = time.monotonic()
+        for place, (_, until) in list(self._answers.items()):
+            if until <= now:
+                self._answers.pop(place, None)
+        for asked, answer in answers.items():
+            self._answers[operation, master_key_id, asked] = answer, now + AHEAD_SECONDS
+
+    def find(self, operation: str, master_key_id: str, asked: Key | bytes) -> Any:
+        """Return an answer that has not expired; None without one."""
+        answer, until = self._answers.get((operation, master_key_id, asked), (None, 0.0))
+        return answer if time.monotonic() < until else None
+
+    def take(self, operation: str, master_key_id: str, asked: Key | bytes) -> Any:
+        """Return an answer as `find`, and drop it."""
+        answer = self.find(operation, master_key_id, asked)
+        self._answers.pop((operation, master_key_id, asked), None)
+        return answer
+
+
 class MasterKeys:
     """A client of the key service with wrapped keys as bytes, as in Iceberg; `KmsClient` has text.
 
@@ -149,11 +180,7 @@ class MasterKeys:
         self.client, self.audit = client, audit
         # A commit replaces the snapshot that readers get: even an append proves its new KEKs.
         self.proof = proof or WrapProof()
-        # Keys that were unwrapped together, and the times until which they may be taken.
-        self._ahead: dict[tuple[str, bytes], tuple[Key, float]] = {}
-        # Results of `fetch_moves`, by master key and by the key or the old wrapped key.
-        self._wrapped_ahead: dict[tuple[str, Key], tuple[bytes, float]] = {}
-        self._rewrapped_ahead: dict[tuple[str, bytes], tuple[bytes, float]] = {}
+        self._ahead = _Ahead()
 
     def __repr__(self) -> str:
         return f"MasterKeys({type(self.client).__name__})"
@@ -163,55 +190,55 @@ class MasterKeys:
         return self.wrap_many([key], master_key_id, [kek_id])[0]
 
     def wrap_many(
-        self, keys: Sequence[Key], master_key_id: str, kek_ids: Sequence[str | None] = ()
-    ) -> list[bytes]:
+        self, keys: Sequence[Key], master_key_id: str, kek_ids: Sequence[str | None] = (), *,
+        replaces: bool = True,
+    ) -> list[bytes]:  # fmt: skip
         """Wrap data keys or KEKs with as few calls as the key service allows.
 
-        The audit records `kek_ids`, the ids of the KEKs. Raise KeyRetrievalError if the key service
-        refuses, as for `KmsClient.wrap`; or a table cannot store its answer.
+        The audit records `kek_ids`, the ids of the KEKs. `replaces` says whether something old is
+        replaced, as for `WrapProof.check`. Raise KeyRetrievalError if the key service refuses, as
+        for `KmsClient.wrap`, or a new wrap does not open; or a table cannot store its answer.
         """
-        if not keys:
-            return []
-        places = [(master_key_id, key) for key in keys]
-        if all(place in self._wrapped_ahead for place in places):
-            return [self._wrapped_ahead.pop(place)[0] for place in places]
-        ids, count = (kek_ids, 1) if kek_ids else ((None,), len(keys))
-        with record_use(self.audit, "wrap", master_key_id, kek_ids=ids, count=count):
+        ready = [self._ahead.take("wrap", master_key_id, key) for key in keys]
+        if None not in ready:
+            return ready
+        with self._record("wrap", master_key_id, keys, kek_ids):
             wrapped = [wrapped_bytes(t) for t in wrap_many(self.client, keys, master_key_id)]
-        of_keks = dict(zip(wrapped, kek_ids, strict=False))
-        together = self._unwrap_again(wrapped, master_key_id, kek_ids)
-        again = self.unwrap if together else self._request
+        ids = dict(zip(wrapped, kek_ids, strict=False))
         self.proof.check_keys(
-            master_key_id, keys, wrapped, lambda new: again(new, master_key_id, of_keks.get(new)),
-            each=together,
+            master_key_id, keys, wrapped,
+            lambda new: self._request_many(new, master_key_id, kek_ids and [ids[n] for n in new]),
+            together=can_unwrap_many(self.client), replaces=replaces,
         )  # fmt: skip
         return wrapped
 
-    def _unwrap_again(
-        self, wrapped: Sequence[bytes], master_key_id: str, kek_ids: Sequence[str | None]
-    ) -> bool:
-        """Have all wraps of one answer unwrapped by one call, if the service has a call for that.
-
-        A service may return the wraps of many keys in another order, so each of them is proved.
-        """
-        if len(wrapped) < 2 or not can_unwrap_many(self.client):
-            return False
-        for data in wrapped:
-            self._ahead.pop((master_key_id, data), None)
-        self.fetch(wrapped, master_key_id, kek_ids)
-        return True
-
     def unwrap(self, wrapped: bytes, master_key_id: str, kek_id: str | None = None) -> Key:
         """Have a data key unwrapped, or a KEK; raises as `KmsClient.unwrap`."""
-        key, until = self._ahead.pop((master_key_id, wrapped), (None, 0.0))
-        if key is not None and time.monotonic() < until:
-            return key
-        return self._request(wrapped, master_key_id, kek_id)
+        key: Key | None = self._ahead.take("unwrap", master_key_id, wrapped)
+        return key or self._request(wrapped, master_key_id, kek_id)
 
     def _request(self, wrapped: bytes, master_key_id: str, kek_id: str | None = None) -> Key:
         """Have the key service unwrap a key, whatever `fetch` has got before."""
-        with record_use(self.audit, "unwrap", master_key_id, kek_ids=[kek_id]):
+        with self._record("unwrap", master_key_id, [wrapped], [kek_id]):
             return as_key(unwrap(self.client, format_wrapped_key(wrapped), master_key_id))
+
+    def _request_many(
+        self, wrapped: Sequence[bytes], master_key_id: str, kek_ids: Sequence[str | None]
+    ) -> Sequence[KeyLike | KeyRetrievalError]:
+        """Have keys unwrapped; only the error of a single one is raised and not returned."""
+        if len(wrapped) == 1:
+            return [self._request(wrapped[0], master_key_id, *kek_ids)]
+        with self._record("unwrap", master_key_id, wrapped, kek_ids):
+            texts = [format_wrapped_key(data) for data in wrapped]
+            return unwrap_many(self.client, texts, master_key_id)
+
+    def _record(
+        self, operation: Literal["wrap", "unwrap", "rewrap"], master_key_id: str,
+        keys: Sequence[object], kek_ids: Sequence[str | None],
+    ) -> AbstractContextManager[None]:  # fmt: skip
+        """Record a call for many keys: an event for each KEK, or one for all data keys."""
+        ids, count = (kek_ids, 1) if kek_ids else ((None,), len(keys))
+        return record_use(self.audit, operation, master_key_id, kek_ids=ids, count=count)
 
     def fetch(
         self, wrapped: Iterable[bytes], master_key_id: str, kek_ids: Sequence[str | None] = ()
@@ -224,18 +251,12 @@ class MasterKeys:
         ids = dict(itertools.zip_longest(wrapped, kek_ids))
         if len(ids) < 2 or not can_unwrap_many(self.client):
             return
-        keys: Sequence[bytes | KeyRetrievalError] = ()
-        texts = [format_wrapped_key(data) for data in ids]
-        of_keks, count = (list(ids.values()), 1) if kek_ids else ((None,), len(ids))
-        with (
-            contextlib.suppress(KeyAccessDeniedError, KeyNotFoundError, KeyMaterialError),
-            record_use(self.audit, "unwrap", master_key_id, kek_ids=of_keks, count=count),
-        ):
-            keys = unwrap_many(self.client, texts, master_key_id)
-        now = _drop_expired(self._ahead)
-        for data, key in zip(ids, keys, strict=False):
-            if isinstance(key, bytes):
-                self._ahead[master_key_id, data] = as_key(key), now + AHEAD_SECONDS
+        of_keks = list(ids.values()) if kek_ids else ()
+        with contextlib.suppress(*_REFUSALS):
+            keys = self._request_many(list(ids), master_key_id, of_keks)
+            pairs = zip(ids, keys, strict=True)
+            found = {data: as_key(key) for data, key in pairs if isinstance(key, bytes)}
+            self._ahead.put("unwrap", master_key_id, found)
 
     def fetch_moves(
         self,
@@ -255,32 +276,25 @@ class MasterKeys:
             self._fetch_rewraps(data, old_id, kek_ids)
             return
         self.fetch(data, old_id, kek_ids)
-        found = [(n, self._ahead.get((old_id, item))) for n, item in enumerate(data)]
-        there = [(n, entry[0]) for n, entry in found if entry is not None]
+        found = [(n, self._ahead.find("unwrap", old_id, item)) for n, item in enumerate(data)]
+        there = [(n, key) for n, key in found if key is not None]
         keys, ids = [key for _, key in there], [kek_ids[n] for n, _ in there] if kek_ids else []
-        until = _drop_expired(self._wrapped_ahead) + AHEAD_SECONDS
-        for key, text in zip(keys, self.wrap_many(keys, new_id, ids), strict=True):
-            self._wrapped_ahead[new_id, key] = text, until
+        wraps = self.wrap_many(keys, new_id, ids)
+        self._ahead.put("wrap", new_id, dict(zip(keys, wraps, strict=True)))
 
     def _fetch_rewraps(
         self, wrapped: Sequence[bytes], master_key_id: str, kek_ids: Sequence[str | None]
     ) -> None:
-        texts: Sequence[str | KeyRetrievalError] = ()
-        with (
-            contextlib.suppress(KeyAccessDeniedError, KeyNotFoundError, KeyMaterialError),
-            record_use(self.audit, "rewrap", master_key_id, kek_ids=kek_ids),
-        ):
-            old = [format_wrapped_key(data) for data in wrapped]
-            texts = rewrap_many(self.client, old, master_key_id)
-        new = {
-            data: wrapped_bytes(text)
-            for data, text in zip(wrapped, texts, strict=False)
-            if isinstance(text, str)
-        }
-        self._unwrap_again(list(new.values()), master_key_id, ())
-        until = _drop_expired(self._rewrapped_ahead) + AHEAD_SECONDS
-        for data, text_bytes in new.items():
-            self._rewrapped_ahead[master_key_id, data] = text_bytes, until
+        with contextlib.suppress(*_REFUSALS):
+            with self._record("rewrap", master_key_id, wrapped, kek_ids):
+                old = [format_wrapped_key(data) for data in wrapped]
+                texts = rewrap_many(self.client, old, master_key_id)
+            pairs = zip(wrapped, texts, strict=True)
+            new = {data: wrapped_bytes(text) for data, text in pairs if isinstance(text, str)}
+            for data in new.values():  # a proof asks the service
+                self._ahead.take("unwrap", master_key_id, data)
+            self.fetch(new.values(), master_key_id)
+            self._ahead.put("rewrap", master_key_id, new)
 
     @hide_frames
     def move(
@@ -299,15 +313,16 @@ class MasterKeys:
             key = self.unwrap(wrapped, old_id, kek_id)
             opens(key)
             return self.wrap(key, new_id, kek_id)
-        if (ready := self._rewrapped_ahead.pop((old_id, wrapped), None)) is not None:
-            new = ready[0]
-            self.proof.check(
-                old_id, new, lambda: opens(self.unwrap(new, old_id, kek_id)), each=True
-            )
-            return new
-        with record_use(self.audit, "rewrap", old_id, kek_ids=[kek_id]):
-            new = wrapped_bytes(rewrap(self.client, format_wrapped_key(wrapped), old_id))
-        self.proof.check(old_id, new, lambda: opens(self._request(new, old_id, kek_id)))
+        ready: bytes | None = self._ahead.take("rewrap", old_id, wrapped)
+        if ready is None:
+            with self._record("rewrap", old_id, [wrapped], [kek_id]):
+                new = wrapped_bytes(rewrap(self.client, format_wrapped_key(wrapped), old_id))
+        else:
+            new = ready
+        ask = self._request if ready is None else self.unwrap
+        self.proof.check(
+            old_id, new, lambda: opens(ask(new, old_id, kek_id)), each=ready is not None
+        )
         return new
 
     def try_master_key(self, master_key_id: str, length: int) -> None:
@@ -315,8 +330,8 @@ class MasterKeys:
 
         Who creates tables may be allowed to encrypt only. Raise as `wrap_many`.
         """
-        trial = MasterKeys(self.client, self.audit, WrapProof(may_be_denied=True))
-        trial.wrap(Key.generate(length), master_key_id)
+        trial = MasterKeys(self.client, self.audit)
+        trial.wrap_many([Key.generate(length)], master_key_id, replaces=False)
 
     def new_kek(self, master_key_id: str, length: int, scope: str = "", **more: Any) -> OpenKey:
         """Create a KEK. Arguments and errors are those of `new_keks`."""
@@ -434,15 +449,6 @@ class OpenKey:
         if in_manifest:
             return _build_aad(_OF_FILE, key.id, timestamp, key.scope)
         return timestamp.encode()
-
-
-def _drop_expired(entries: dict[Any, tuple[Any, float]]) -> float:
-    """Drop entries whose time is over; return the time, in seconds."""
-    now = time.monotonic()
-    for place, (_, until) in list(entries.items()):
-        if until <= now:
-            entries.pop(place, None)
-    return now
 
 
 def wrapped_part(sealed: bytes) -> bytes:

@@ -15,7 +15,7 @@ from modcrypt.jobs.conversion import Conversion, Verb
 from modcrypt.jobs.leaks.sidecars import check_sidecars
 from modcrypt.jobs.listing import File, Folder, MakeFilesystem, check_apart, list_tables
 from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
-from modcrypt.kms.proof import Prove, check_prove
+from modcrypt.kms.proof import Prove, WrapProof, check_prove
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import is_keyed
 from modcrypt.parquet.rewrite.changes import Change
@@ -43,7 +43,7 @@ class TableConversion(TableJob):
     hash_key: str | None = None
     overwrite: bool = False
     dry_run: bool = False
-    prove: Prove = "first"
+    prove: Prove = "first"  # which new wraps are proved, in each task
     filesystem: MakeFilesystem | None = None
 
     schema = pa.schema(
@@ -60,12 +60,12 @@ class TableConversion(TableJob):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_prove(self.prove)
         if self.hash_key is not None:
             check_reference(self.hash_key)
             object.__setattr__(self, "hash_key", absolute_reference(self.hash_key))
         elif self.change.hashed:
             raise ValueError("hashed columns need a hash_key; pass file:PATH or env:NAME")
+        check_prove(self.prove)
         where = self.source if self.destination is None else self.destination
         if self.decryption is not None:
             self._check_in_place(self.decryption)
@@ -95,7 +95,7 @@ class TableConversion(TableJob):
             change=Change(**change),
             overwrite=self.overwrite,
             dry_run=self.dry_run,
-            prove=self.prove,
+            proof=WrapProof(self.prove),
         )
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:

@@ -53,7 +53,8 @@ class ConversionOptions(JobOptions, total=False):
 
     overwrite: bool  # whether to replace existing destinations that differ
     dry_run: bool  # whether to only report what would be done
-    prove: Prove  # which new wraps are proved before a file is replaced
+    # Which new wraps are proved in each task, as in `modcrypt.rotate_keys`.
+    prove: Prove
 
 
 TablePlan: TypeAlias = tuple[TableJob, Sequence[File]]

@@ -57,6 +57,7 @@ from modcrypt.jobs.declared_changes import (
 )
 from modcrypt.keys import Key
 from modcrypt.kms.keyed_encryption import KeyedEncryption
+from modcrypt.kms.proof import WrapProof
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.arrow.writer import ParquetWriter
 from modcrypt.parquet.crypto.properties import Encryption, FileEncryptionProperties
@@ -143,10 +144,12 @@ def write_task(
     job: str,
     *,
     is_running: Callable[[], bool] = lambda: True,
+    replaces: bool = False,
 ) -> Written:
     """Write the rows of the current task; generates and wraps keys in this process.
 
     `is_running` returns whether the job is still running; it is called before each file.
+    `replaces` says whether the job removes files of the table, so that new wraps are proved.
 
     Raises:
         InterruptedError: The job is no longer running.
@@ -163,6 +166,8 @@ def write_task(
     if not first and (options.partition_by or context.partitionId()):
         return Written(folder, ())  # one empty file is enough to store the schema
     encryption = settings.encryption()
+    if replaces and isinstance(encryption, KeyedEncryption):
+        encryption = encryption.with_proof(WrapProof(), replaces=True)
 
     def get_encryption(path: str) -> Encryption:
         if not is_running():
@@ -487,6 +492,7 @@ class Writer(DataSourceArrowWriter):
         self._settings, self._options, self._schema = settings, options, schema
         self._overwrite, self._job = overwrite, new_job()
         remove_abandoned(options.folder)
+        self._replaces = overwrite and bool(_list_present(options.folder))
         DatasetFolder(job_folder(options.folder, self._job), None).place(
             RUNNING
         )  # makes the folder
@@ -503,6 +509,7 @@ class Writer(DataSourceArrowWriter):
                 iterator,
                 self._job,
                 is_running=self._is_running,
+                replaces=self._replaces,
             )
         finally:
             if not self._is_running():
@@ -514,9 +521,6 @@ class Writer(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the files that the tasks reported; raises as `publish_files`."""
         reports, folder, settings = check_reports(messages), self._options.folder, self._settings
-        encryption = settings.encryption() if self._overwrite else None
-        if isinstance(encryption, KeyedEncryption):
-            encryption.prove_masters()  # before the old files are removed
         remove_abandoned(folder)  # what unsigned notes name is not removed by the writer
         how = {"replace_all": self._overwrite}
         with hand_over(folder, settings.writer_key, settings.required_seal, **how):
