@@ -42,11 +42,12 @@ def public_names(package: str) -> list[str]:
 
 
 def _is_there(module: str) -> bool:
-    """Return whether the package below the first one that defines a module is installed."""
+    """Return whether the package below modcrypt that defines a module is there."""
     from importlib.util import find_spec
 
-    part = ".".join(module.split(".")[:2])
-    return part in sys.modules or find_spec(part) is not None
+    package = ".".join(module.split(".")[:2])
+    others = not package.startswith("modcrypt.")  # not to be imported by this
+    return others or package in sys.modules or find_spec(package) is not None
 
 
 def _read_stub(package: str) -> dict[str, str]:

@@ -169,8 +169,7 @@ prove_option = click.option(
     "--prove",
     type=click.Choice(["first", "all"]),
     default="first",
-    help="Have the key service unwrap the first new wrap under each master key, or all, before "
-    "anything is replaced. Default: first.",
+    help="Prove the first new wrap (default) or all.",
 )
 strict_option = click.option(
     "--strict", is_flag=True, help="Exit with 1 also if something was not authenticated."

@@ -127,8 +127,9 @@ class Conversion:
     _made_folders: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.encryption, KeyedEncryption):
-            proved = self.encryption.with_proof(self.proof, replaces=self.destination is None)
+        in_place = self.destination is None
+        if isinstance(self.encryption, KeyedEncryption) and (in_place or self.overwrite):
+            proved = self.encryption.with_proof(self.proof, replaces=in_place)
             object.__setattr__(self, "encryption", proved)
 
     def run(self, file: File) -> ConvertedFile:

@@ -160,6 +160,7 @@ def test_each_file_has_its_line_of_json_and_then_there_are_totals(folder: Path) 
             "module": None,
             "source_bytes": (folder / "lake" / name).stat().st_size,
             "destination_bytes": (folder / "out" / name).stat().st_size,
+            "proved": 0,
         }
     assert totals.pop("seconds") > 0
     assert totals == {

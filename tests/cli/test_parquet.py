@@ -405,6 +405,7 @@ def test_json_results_have_sizes_and_seconds(folder: Path) -> None:
         "module": None,
         "source_bytes": (folder / "plain.parquet").stat().st_size,
         "destination_bytes": (folder / "sealed.parquet").stat().st_size,
+        "proved": 0,
     }
 
 

@@ -294,7 +294,7 @@ def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
     common = {
         "audit", "in_place", "glob", "jobs", "record", "dry_run", "fail_fast", "force", "threads",
         "as_json", "paths", "spark_master", "keep_unknown_fields", "h",
-        "drop_summaries", "allow_leaks",
+        "drop_summaries", "allow_leaks", "prove",
         "to", "recipients_files", "sign", "sign_passphrase",  # which can only mean the new file
     }  # fmt: skip
     of_encrypt = {option.opts[0] for option in encrypt.params if option.name not in common}

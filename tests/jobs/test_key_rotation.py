@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -684,7 +685,7 @@ def test_a_dry_run_touches_nothing_and_says_what_a_run_does(
     if what == "dek":  # how many columns a sealed footer names, nobody can tell without its key
         assert results(said) == results(done)
     else:
-        assert said == done
+        assert said == [replace(file, proved=0) for file in done]
 
 
 def test_a_dry_run_reads_a_record_and_writes_none(tmp_path: Path, kms: RotatingKms) -> None:

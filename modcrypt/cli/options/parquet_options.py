@@ -72,7 +72,7 @@ sidecar_options = combine_options(
     click.option(
         "--drop-summaries",
         is_flag=True,
-        help="Remove _metadata and _common_metadata in the end.",
+        help="Remove _metadata and _common_metadata.",
     ),
     click.option(
         "--allow-leaks",
@@ -225,7 +225,7 @@ encryption_options = combine_options(
         click.option(
             "--external-key-material",
             is_flag=True,
-            help="With --kms: store wrapped keys in a file beside DESTINATION, not inside it.",
+            help="With --kms: store wrapped keys beside the file.",
         ),
     ),
 )
