@@ -26,7 +26,8 @@ METADATA = re.compile(r".*\.metadata\.json(\.gz)?", re.DOTALL)
 
 HINT = "version-hint.text"
 
-"""The first bytes of Hadoop's checksum files."""
+_MARKER = ".purge"
+"""What a purge adds to the name of a metadata.json for the name of its marker."""
 
 
 class Rule(StrEnum):
@@ -43,6 +44,7 @@ class Rule(StrEnum):
     LINKED = "linked"
     FOREIGN = "foreign"
     AGE = "age"
+    PURGE = "purge"
     NEWEST = "newest-stays"
 
 
@@ -58,6 +60,7 @@ REMEDIES: Mapping[Rule, str] = {
     Rule.LINKED: "map the folder to which the link leads with location_map",
     Rule.FOREIGN: "pass foreign=True if the table's writers left it behind",
     Rule.AGE: "wait, or choose a lower age",
+    Rule.PURGE: "resume the purge, or load the table from the catalog that has it",
     Rule.NEWEST: "name the newest snapshot to keep in keep",
 }
 """The remedy for each rule."""
@@ -75,6 +78,21 @@ def check_gc(metadata: TableMetadata) -> None:
             f"{metadata.name}: the table property gc.enabled is not true: other tables may need "
             f"this table's files, so nothing was deleted ({format_rule(Rule.GC)})"
         )
+
+
+def marker_name(metadata_json: str) -> str:
+    """Return the name of the marker that a purge leaves beside a metadata.json before the drop."""
+    return f"{metadata_json}{_MARKER}"
+
+
+def is_marker(path: str) -> bool:
+    """Return whether a path is that of the marker of a purge.
+
+    A marker beside a version that a catalog names is stale: the purge was interrupted before the
+    drop, and the table is whole. Without a catalog that has the table, it leads to what is left.
+    """
+    name = posixpath.basename(path)
+    return name.endswith(_MARKER) and METADATA.fullmatch(name.removesuffix(_MARKER)) is not None
 
 
 def is_protected(path: str) -> bool:

@@ -3,25 +3,28 @@
 Interrupted writes leave them behind. Nothing vouches for an orphan, so its kind and age decide. The
 writers of an encrypted table leave encrypted files, and anything in the folder of metadata; another
 file may belong to a program or a table of another format that uses the same folder. A younger file
-may belong to a commit under way. A metadata.json is never removed, nor is anything in a folder of
-another table.
+may belong to a commit under way. The table is read after its folder was listed, so that the files
+of a commit that has ended meanwhile stay. A metadata.json is never removed, nor is anything in a
+folder of another table. The marker of a purge is removed only if a catalog has the table: otherwise
+it leads to what an interrupted purge left.
 """
 
 from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import FormatError, IntegrityError
-from modcrypt.iceberg.format.deletion import JOBS, Rule, remove_files
+from modcrypt.iceberg.format.deletion import JOBS, Rule, is_marker, remove_files
 from modcrypt.iceberg.read.inventory import Keys, take_inventory
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule
 from modcrypt.iceberg.rotate.rotation_report import latest
+from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.verify.orphan_files import DAY, SETTLED_DAYS, check_orphans
+from modcrypt.iceberg.verify.orphan_files import DAY, SETTLED_DAYS, check_orphans, list_stored
 from modcrypt.iceberg.verify.table_findings import StrayFile, TableReport
 from modcrypt.io.places import Place
 from modcrypt.report.json_fields import json_fields
@@ -89,18 +92,24 @@ def remove_orphan_files(
     """
     if older_than_days < 0:
         raise ValueError("older_than_days must not be negative")
-    current = latest(table)
+    before = latest(table)
+    listed = _list_stored(before)
+    current = latest(before)  # names what was committed since the listing
+    _check_same_folder(before, current)
     rule = DeletionRule.of(current, current.metadata)
-    orphans = _find_orphans(current, older_than_days)
+    orphans = _find_orphans(current, listed, older_than_days)
     old = [
         file for file in orphans if file.age_days is not None and file.age_days >= older_than_days
     ]
+    is_in_catalog = isinstance(current.versions, CatalogVersions)
     kept = dict[str, str]()
     freed = dict[str, StrayFile]()
     stored = {file.path: file for file in orphans}
     for file in old:
         location = _location(current, file)
         keeping = Rule.OUTSIDE if location is None else rule.keeps(location, current=False)
+        if keeping is None and is_marker(file.path) and not is_in_catalog:
+            keeping = Rule.PURGE
         if keeping is None and not (foreign or _is_of_writers(current, file, stored)):
             keeping = Rule.FOREIGN
         if keeping is not None:
@@ -131,13 +140,37 @@ def _is_of_writers(table: IcebergTable, file: StrayFile, stored: Mapping[str, St
     return file.temporary or file.state in kinds or file.path.startswith(own)
 
 
-def _find_orphans(table: IcebergTable, older_than_days: float) -> list[StrayFile]:
+def _list_stored(table: IcebergTable) -> list[StrayFile]:
+    """List the files in the table's folder; raise FormatError if that is impossible."""
+    folder, name = table.walk.locations.folders.get(table.metadata.location), table.metadata.name
+    if folder is None:
+        raise FormatError(
+            f"{name}: the table's folder cannot be listed: its location is not mapped"
+        )
+    try:
+        return list_stored(folder)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise FormatError(f"{name}: the table's folder cannot be listed: {why}") from error
+
+
+def _check_same_folder(before: IcebergTable, current: IcebergTable) -> None:
+    if before.metadata.location != current.metadata.location:
+        raise FormatError(
+            f"{current.metadata.name}: another process has changed the table's location; repeat "
+            "the removal"
+        )
+
+
+def _find_orphans(
+    table: IcebergTable, stored: Sequence[StrayFile], older_than_days: float
+) -> list[StrayFile]:
     keys, report = Keys(table.walk, {}), TableReport()
     inventory = take_inventory(keys, table.metadata.snapshots, JOBS)
     for reached in inventory.tables:
         if reached.error is not None:
             raise reached.error
-    orphans = check_orphans(table, inventory, report, JOBS)
+    orphans = check_orphans(table, inventory, report, JOBS, stored)
     if orphans is None:
         raise FormatError(f"{table.metadata.name}: the table's folder cannot be listed")
     _check_unshared(table, report)

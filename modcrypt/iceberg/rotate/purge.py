@@ -16,12 +16,19 @@ which writers that come too late find.
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import CommitConflictError, ModcryptError
-from modcrypt.iceberg.format.deletion import HINT, remove_files, remove_new
-from modcrypt.iceberg.format.table_versions import is_later
+from modcrypt.iceberg.format.deletion import (
+    HINT,
+    is_marker,
+    marker_name,
+    remove_files,
+    remove_new,
+)
+from modcrypt.iceberg.format.table_versions import file_names, is_later
 from modcrypt.iceberg.read.vouched_versions import metadata_files
 from modcrypt.iceberg.rotate.expiry import Expired, Expiry
 from modcrypt.iceberg.rotate.retention import Kept
@@ -174,7 +181,7 @@ def _is_named(versions: CatalogVersions, location: str) -> bool:
 
 
 def _mark_of(last: Place) -> Place:
-    return last.beside(f"{last.name}.purge")
+    return last.beside(marker_name(last.name))
 
 
 def _check_marked(table: IcebergTable) -> None:
@@ -203,13 +210,20 @@ def _check_last(table: IcebergTable) -> None:
 
 
 def _remove_last(table: IcebergTable) -> tuple[str, ...]:
-    """Remove the last metadata.json, version hint and marker; return what could not be removed."""
+    """Remove the last metadata.json, version hint and markers; return what could not be removed."""
     left = remove_files([_named(table.place)])
     if not left and not metadata_files(table):
         left = remove_files([_named(table.place.beside(HINT))])
     if not left:
-        left = remove_files([_named(_mark_of(table.place))])
+        left = remove_files(_named(mark) for mark in _stale_marks(table))
     return tuple(left)
+
+
+def _stale_marks(table: IcebergTable) -> list[Place]:
+    """Return the markers of this purge and of earlier ones, beside versions that are gone."""
+    stays = set(map(marker_name, metadata_files(table)))
+    names = file_names(Place(table.place.filesystem, posixpath.dirname(table.place.path)))
+    return [table.place.beside(name) for name in names if is_marker(name) and name not in stays]
 
 
 def _named(place: Place) -> tuple[str, Place]:

@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 from modcrypt.ags1.layout import MAGIC
 from modcrypt.errors import ModcryptError, list_names
 from modcrypt.fork_safety import cached_property
-from modcrypt.iceberg.format.deletion import METADATA, is_protected
+from modcrypt.iceberg.format.deletion import METADATA, is_marker, is_protected
 from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
 from modcrypt.iceberg.format.table_versions import (
@@ -56,11 +56,13 @@ _MAGIC_SIZE = 4
 
 
 def check_orphans(
-    table: IcebergTable, inventory: Inventory, report: TableReport, jobs: int
-) -> tuple[StrayFile, ...] | None:
+    table: IcebergTable, inventory: Inventory, report: TableReport, jobs: int,
+    stored: Sequence[StrayFile] | None = None,
+) -> tuple[StrayFile, ...] | None:  # fmt: skip
     """Find and report orphan files and older metadata.json files in a table's folder.
 
     The inventory must have all files that the snapshots of `table`, the verified version, reach.
+    `stored` has the files of the folder from an earlier listing; by default they are listed now.
     Return the orphan files; None if they cannot be determined.
     """
     for location in table.metadata.statistics():
@@ -70,7 +72,7 @@ def check_orphans(
         report.add_note(ORPHANS, None, "the table's location is mapped to no folder")
         return None
     try:
-        stored = list(_list_files(folder))
+        stored = list_stored(folder) if stored is None else stored
     except OSError as error:
         report.add_failure(error, table.metadata.location)
         return None
@@ -78,6 +80,11 @@ def check_orphans(
 
 
 # --- the folder ----------------------------------------------------------------------------------
+
+
+def list_stored(folder: Place) -> list[StrayFile]:
+    """Return all files below a folder, of unknown kinds; raise if a folder cannot be listed."""
+    return list(_list_files(folder))
 
 
 def _list_files(folder: Place) -> Iterator[StrayFile]:
@@ -135,10 +142,17 @@ _KINDS = {
     "left": (ORPHAN, "are temporary files of interrupted or running modcrypt writes"),
     "old": (ORPHAN, "in the table's folder are not reached by any snapshot"),
     "young": (ORPHAN, f"younger than {SETTLED_DAYS} days belong to no snapshot, or not yet"),
+    "marker": (
+        ORPHAN,
+        "are markers of interrupted purges: purge the table again, or remove them with "
+        "remove_orphan_files if it is to stay",
+    ),
 }
 
 
 def _kind(orphan: StrayFile) -> str:
+    if is_marker(orphan.path):
+        return "marker"
     if orphan.state == "plaintext":
         return "plain"
     if orphan.temporary:
@@ -152,7 +166,7 @@ class _FolderCheck:
 
     table: IcebergTable
     folder: Place
-    stored: list[StrayFile]
+    stored: Sequence[StrayFile]
     report: TableReport
     jobs: int
     # What logs say of the versions that were read, by path: reading each again takes long.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,7 +22,8 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.tables.sql_pointer import SqlPointer
 from modcrypt.iceberg.verify import table_findings
-from tests.support.iceberg.local_tables import make_sql_table
+from tests.support.iceberg.concurrent_commits import check_orphans_of_a_commit
+from tests.support.iceberg.local_tables import make_folder_table, make_sql_table
 from tests.support.iceberg.sample_kms import SampleKms
 
 DAY = 24 * 60 * 60
@@ -62,6 +65,13 @@ def test_old_orphans_go(table: IcebergTable, tmp_path: Path) -> None:
     assert open_table(tmp_path / "t", SampleKms()).scan().num_rows == 2
     assert remove_orphan_files(table, older_than_days=0).files[0].path == str(young)
     assert verify_table(table.refreshed()).orphans == ()
+
+
+@pytest.mark.parametrize("make", [make_folder_table, make_sql_table])
+def test_the_files_of_a_commit_that_ends_meanwhile_stay(
+    tmp_path: Path, make: Callable[[Path], Any]
+) -> None:
+    check_orphans_of_a_commit(make(tmp_path / "c"))
 
 
 def test_another_tables_files_stay(table: IcebergTable, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from modcrypt.iceberg import (
     create_table,
     open_table,
     purge_table,
+    remove_orphan_files,
     rotate_table,
 )
 from modcrypt.iceberg.rotate.expiry import Expiry
@@ -24,6 +25,7 @@ from modcrypt.iceberg.tables import sql_pointer
 from tests.support.folder_contents import files
 from tests.support.iceberg.branched_table import SCHEMA as BRANCHED
 from tests.support.iceberg.branched_table import rows
+from tests.support.iceberg.catalog_tables import check_purge_before_the_drop
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.local_tables import SqlTable, make_folder_table, make_sql_table
@@ -238,6 +240,22 @@ def test_a_commit_that_stops_a_purge_leaves_no_marker(
     with pytest.raises(CommitConflictError):
         purge_table(named.load())
     assert not list(tmp_path.rglob("*.purge"))
+
+
+def test_a_marker_beside_a_live_table_is_stale(tmp_path: Path) -> None:
+    check_purge_before_the_drop(make_sql_table(tmp_path / "c"))
+
+
+def test_a_marker_stays_where_no_catalog_says_that_the_table_is_whole(tmp_path: Path) -> None:
+    """A table in a folder, whose newest version a catalog had under its name there."""
+    table = make_folder_table(tmp_path / "t").load().append(ids(1))
+    marker = Path(f"{table.place.path}.purge")
+    marker.write_bytes(b"of an interrupted purge")
+    for foreign in (False, True):
+        kept = remove_orphan_files(table, older_than_days=0, foreign=foreign)
+        assert (kept.files, kept.rules) == ((), {str(marker): "purge"})
+    purge_table(table)
+    assert table_files(tmp_path) == set()
 
 
 def test_only_checksums_of_hadoop_go_with_a_file(tmp_path: Path) -> None:

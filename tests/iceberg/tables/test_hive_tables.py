@@ -27,9 +27,11 @@ from tests.support.iceberg.catalog_tables import (
     SCHEMA,
     check_interrupted_purge,
     check_purge,
+    check_purge_before_the_drop,
     check_rotation_of_namespace,
 )
 from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
+from tests.support.iceberg.concurrent_commits import check_orphans_of_a_commit
 from tests.support.iceberg.hive_catalog import HiveTable, lost_answers
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.server_fixtures import metastore
@@ -51,6 +53,14 @@ def test_a_purge_leaves_nothing(hive: HiveTable) -> None:
 
 def test_an_interrupted_purge_is_resumed(hive: HiveTable) -> None:
     check_interrupted_purge(hive)
+
+
+def test_a_marker_beside_a_live_table_is_stale(hive: HiveTable) -> None:
+    check_purge_before_the_drop(hive)
+
+
+def test_the_files_of_a_commit_that_ends_meanwhile_are_no_orphans(hive: HiveTable) -> None:
+    check_orphans_of_a_commit(hive)
 
 
 def test_every_change_of_a_folders_table(hive: HiveTable) -> None:

@@ -44,9 +44,11 @@ from tests.support.iceberg.catalog_tables import (
     SCHEMA,
     check_interrupted_purge,
     check_purge,
+    check_purge_before_the_drop,
     check_rotation_of_namespace,
 )
 from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
+from tests.support.iceberg.concurrent_commits import check_orphans_of_a_commit
 from tests.support.iceberg.rest_catalog import RestTable
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.server_fixtures import server
@@ -93,6 +95,14 @@ def test_a_purge_leaves_nothing(rest: RestTable) -> None:
 
 def test_an_interrupted_purge_is_resumed(rest: RestTable) -> None:
     check_interrupted_purge(rest)
+
+
+def test_a_marker_beside_a_live_table_is_stale(rest: RestTable) -> None:
+    check_purge_before_the_drop(rest)
+
+
+def test_the_files_of_a_commit_that_ends_meanwhile_are_no_orphans(rest: RestTable) -> None:
+    check_orphans_of_a_commit(rest)
 
 
 def test_a_plaintext_table_is_encrypted_into_a_catalog(rest: RestTable, tmp_path: Path) -> None:

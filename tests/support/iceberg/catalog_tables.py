@@ -11,17 +11,22 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
+from modcrypt import find_leaks
 from modcrypt.errors import CommitConflictError
 from modcrypt.iceberg import (
     IcebergTable,
     create_table,
+    expire_history,
     load_table,
     open_table,
     purge_table,
+    remove_orphan_files,
     rotate_catalog,
     rotate_table,
+    verify_table,
 )
 from modcrypt.iceberg.rotate.expiry import Expiry
+from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -102,6 +107,44 @@ def check_interrupted_purge(named: CatalogTable) -> None:
     assert [path for path in folder.rglob("*.parquet") if path.is_file()]
     purge_table(open_table(table.place.path, SampleKms()), unregistered=True)
     assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+def check_purge_before_the_drop(named: CatalogTable) -> None:
+    """Interrupt a purge between its marker and the drop: the table is whole, the marker stale."""
+    one = pa.table({"id": pa.array([1], pa.int64())})
+    table = named.load().append(one)
+    folder = Path(urlsplit(table.metadata.location).path)
+    _mark_only(table)
+    (marker,) = folder.rglob("*.purge")
+    assert find_leaks(folder).leaks == ()
+    found = verify_table(named.load())
+    assert [finding.word for finding in found.findings] == ["orphan"]
+    assert "interrupted purge" in found.findings[0].message
+    assert remove_orphan_files(named.load()).young == 1
+    done = remove_orphan_files(named.load(), older_than_days=0)
+    assert ([file.path for file in done.files], marker.exists()) == ([str(marker)], False)
+
+    _mark_only(table)
+    later = named.load().append(one)
+    assert later.scan().num_rows == 2
+    with pytest.raises(ValueError, match="newer version"):
+        purge_table(open_table(table.place.path, SampleKms()), unregistered=True)
+    assert expire_history(named.load()).unreadable == ()
+    _mark_only(named.load())
+    assert named.load().scan().num_rows == 2
+    assert len(list(folder.rglob("*.purge"))) == 2
+    assert purge_table(named.load()).left == ()
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+def _mark_only(table: IcebergTable) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CatalogVersions, "drop", stop)
+        with pytest.raises(KeyboardInterrupt):
+            purge_table(table)
 
 
 def check_rotation_of_namespace(table: CatalogTable) -> None:
