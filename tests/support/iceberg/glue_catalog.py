@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+import fsspec
 import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError
@@ -97,6 +98,8 @@ def use_store(patch: pytest.MonkeyPatch, uri: str) -> Any:
     store = ObjectStore(port=urlsplit(uri).port or 0)
     for name, value in store.environment.items():
         patch.setenv(name, value)
+    # fsspec's cached file systems keep the address of a server that ran before.
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
     return store.judge()
 
 
