@@ -54,7 +54,7 @@ def run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         asked.append(master)
         yield spark
 
-    monkeypatch.setattr("modcrypt.spark.session.spark_session", session)
+    monkeypatch.setattr("modcrypt.spark.engine.spark_session", session)
     monkeypatch.chdir(tmp_path)
 
     def runs(*arguments: object, code: int = 0, on_spark: bool = True) -> Result:

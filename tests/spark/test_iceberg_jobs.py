@@ -228,7 +228,7 @@ def test_the_command_line_has_spark_do_it(
         asked.append(master)
         yield spark
 
-    monkeypatch.setattr("modcrypt.spark.session.spark_session", session)
+    monkeypatch.setattr("modcrypt.spark.engine.spark_session", session)
     monkeypatch.chdir(tmp_path)
     ring = ["--kms", "file:lake.keyring", "--passphrase-file", "passphrase"]
     writer = save_writer(tmp_path)
