@@ -38,7 +38,7 @@ from modcrypt.iceberg.rotate.file_rekeying import (
     Run,
     rewrite_files,
 )
-from modcrypt.iceberg.rotate.plaintext_manifests import read_registered
+from modcrypt.iceberg.rotate.plaintext_manifests import check_registered, read_registered
 from modcrypt.iceberg.rotate.ref_heads import list_behind, list_heads
 from modcrypt.iceberg.rotate.rotated_snapshots import (
     Manifests,
@@ -46,6 +46,7 @@ from modcrypt.iceberg.rotate.rotated_snapshots import (
     RotatedSnapshots,
     file_id,
     tag_names,
+    with_live_files,
 )
 from modcrypt.iceberg.rotate.rotation_report import (
     CountingClient,
@@ -74,6 +75,7 @@ class _Files(Contents):
         """
         heads = [head.snapshot for head in list_heads(table.metadata)]
         files = cls.of(table, snapshots=heads, read=read_registered)
+        check_registered(table.walk, files.manifests.values(), files.entries)
         for entry in () if plaintext else files.live_entries:
             if entry.key_metadata is None:
                 raise PlaintextError(
@@ -85,7 +87,7 @@ class _Files(Contents):
     def with_live(self, snapshot_id: int) -> Manifests:
         """Return the manifests of a head with live entries, which are rewritten."""
         pairs = [(each, self.entries[each.location]) for each in self.manifests[snapshot_id]]
-        return [pair for pair in pairs if any(entry.is_live for entry in pair[1])]
+        return with_live_files(pairs)
 
     @property
     def rewritten(self) -> list[Manifests]:

@@ -52,6 +52,7 @@ from modcrypt.iceberg.rotate.rotated_snapshots import (
     RotatedSnapshots,
     file_id,
     tag_names,
+    with_live_files,
 )
 from modcrypt.iceberg.rotate.rotation_report import (
     CountingClient,
@@ -318,7 +319,7 @@ class KekRotation:
         )  # fmt: skip
         for head in heads:
             pairs = [(each, entries[each.location]) for each in listed[head.snapshot.id]]
-            new.add(head, [pair for pair in pairs if any(entry.is_live for entry in pair[1])])
+            new.add(head, with_live_files(pairs))
         return new.table.metadata
 
     # --- keys -----------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ nothing signs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TypeAlias
 
 from modcrypt.errors import (
@@ -27,7 +28,7 @@ from modcrypt.errors import (
     PlaintextError,
 )
 from modcrypt.iceberg.format.avro_files import open_avro
-from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.write.manifest_writing import first_row_ids
@@ -49,22 +50,48 @@ def is_plaintext(manifest: ManifestFile) -> bool:
 
 
 def read_registered(walk: Walk, manifest: ManifestFile) -> list[FileEntry]:
-    """Read a manifest, or one in plaintext whose files are all in plaintext.
+    """Read a manifest, or one in plaintext whose files are all data files in plaintext.
 
     Spark's `add_files` writes such ones with Iceberg 1.12: nothing but their location, length and
-    numbers is authentic, as nothing of their files is. Raise PlaintextError if a manifest in
-    plaintext names encrypted files, and as `Walk.entries` and `Vouching.read_claims` do.
+    numbers is authentic, as nothing of their files is; see `check_registered`. Raise PlaintextError
+    if a manifest in plaintext names other files, and as `Walk.entries` and `Vouching.read_claims`.
     """
     if not is_plaintext(manifest):
         return walk.entries(manifest)
     entries = replace(walk, encrypted=False).entries(manifest)
     _check_counts(manifest, [(entry, None) for entry in entries if entry.is_live])
-    if any(entry.key_metadata is not None for entry in entries):
+    if any(entry.key_metadata is not None or entry.content != DATA for entry in entries):
         raise PlaintextError(
-            f"{manifest.location}: the manifest is in plaintext, but its files are encrypted; "
-            "repair_manifests (modcrypt iceberg repair) encrypts it"
+            f"{manifest.location}: the manifest is in plaintext, but its files are encrypted, or "
+            "delete rows; repair_manifests (modcrypt iceberg repair) encrypts it"
         )
     return entries
+
+
+def check_registered(
+    walk: Walk,
+    snapshots: Iterable[Sequence[ManifestFile]],
+    entries: Mapping[str, Sequence[FileEntry]],
+) -> None:
+    """Raise IntegrityError if a plaintext manifest names an encrypted file, or one of its snapshot.
+
+    Otherwise anyone who can write to the folder could repeat rows, or show those of a branch
+    elsewhere. `snapshots` has the manifests of each, `entries` those of each manifest.
+    """
+    key = walk.locations.key
+    live = {place: [entry for entry in found if entry.is_live] for place, found in entries.items()}
+    encrypted = {
+        key(entry.location) for entry in chain(*live.values()) if entry.key_metadata is not None
+    }
+    for manifests in snapshots:
+        count = Counter(key(e.location) for each in manifests for e in live[each.location])
+        for each in filter(is_plaintext, manifests):
+            for path in (key(entry.location) for entry in live[each.location]):
+                if count[path] > 1 or path in encrypted:
+                    raise IntegrityError(
+                        f"{path}: a plaintext manifest names this file, and so does another entry: "
+                        "the manifest was altered, or the file was registered twice"
+                    )
 
 
 @dataclass

@@ -335,6 +335,11 @@ def _has_row_ids(manifest: ManifestFile) -> bool:
     return manifest.content != DATA or manifest.row.get("first_row_id") is not None
 
 
+def with_live_files(manifests: Manifests) -> Manifests:
+    """Return the manifests that have live entries: a new snapshot needs no others."""
+    return [pair for pair in manifests if any(entry.is_live for entry in pair[1])]
+
+
 def file_id(table: IcebergTable, entry: FileEntry) -> FileId:
     """Return what identifies the file or deletion vector of an entry."""
     return table.walk.locations.key(entry.location), entry.file.get("content_offset")

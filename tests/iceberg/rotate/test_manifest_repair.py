@@ -337,3 +337,37 @@ def test_altered_numbers_of_plaintext_manifests_are_refused(
     table = rewrite_in_plaintext(three, prepare=decrypt_files(three), alter=alter)
     with pytest.raises(IntegrityError, match="altered"):
         rotate_table(table, "dek", encrypt_plaintext=True)
+
+
+def test_plaintext_manifests_cannot_repeat_rows(three: IcebergTable) -> None:
+    def name_twice(entries: Rows) -> Rows:
+        first = entries[0]["data_file"]
+        return [
+            {
+                **row,
+                "data_file": {
+                    **row["data_file"],
+                    **{name: first[name] for name in ("file_path", "file_size_in_bytes")},
+                },
+            }
+            for row in entries
+        ]
+
+    plain = decrypt_files(three)
+    table = rewrite_in_plaintext(three, prepare=plain, alter=name_twice)
+    with pytest.raises(IntegrityError, match="and so does another entry"):
+        rotate_table(table, "dek", encrypt_plaintext=True)
+
+
+def test_plaintext_manifests_show_no_files_of_branches(three: IcebergTable) -> None:
+    three.append(rows(9), branch="other")
+    table = three.refreshed()
+    own = table.files("other")["location"].to_pylist()
+
+    def name_own(entries: Rows) -> Rows:
+        return [{**row, "data_file": {**row["data_file"], "file_path": path}}
+                for row, path in zip(entries, own, strict=False)]  # fmt: skip
+
+    altered = rewrite_in_plaintext(table, prepare=decrypt_files(table), alter=name_own)
+    with pytest.raises(IntegrityError, match="and so does another entry"):
+        rotate_table(altered, "dek", encrypt_plaintext=True)
