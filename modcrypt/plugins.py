@@ -9,7 +9,7 @@ of entry points that every distribution may use, see `modcrypt.kms.references`.
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, distribution
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from typing import Any
 
 COMMANDS, ENGINES = "modcrypt.commands", "modcrypt.engines"
@@ -18,16 +18,23 @@ COMMANDS, ENGINES = "modcrypt.commands", "modcrypt.engines"
 
 def load_all(group: str) -> list[Any]:
     """Return what the plug-ins of a group offer, in the order of their names."""
-    entries = sorted(distribution("modcrypt").entry_points.select(group=group))
-    return [found for entry in entries if (found := _load(entry)) is not None]
+    return [found for entry in _list_entries(group) if (found := _load(entry)) is not None]
 
 
 def load(group: str, name: str) -> Any:
     """Return what a plug-in offers; raise ModuleNotFoundError if it is not there."""
-    for entry in distribution("modcrypt").entry_points.select(group=group, name=name):
-        if (found := _load(entry)) is not None:
+    for entry in _list_entries(group):
+        if entry.name == name and (found := _load(entry)) is not None:
             return found
     raise ModuleNotFoundError(f"this modcrypt has no {name}; install the complete package")
+
+
+def _list_entries(group: str) -> list[EntryPoint]:
+    """Return the entry points of a group by name; none of a checkout that is not installed."""
+    try:
+        return sorted(distribution("modcrypt").entry_points.select(group=group))
+    except PackageNotFoundError:
+        return []
 
 
 def _load(entry: EntryPoint) -> Any:

@@ -6,10 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from modcrypt import plugins
 from tests.support.paths import ROOT
 
 PLUGINS = ("iceberg", "lake", "spark")
@@ -55,6 +58,16 @@ def test_commands_of_plugins_are_left_out(core: Path) -> None:
                      "file:keyring", "pyproject.toml")  # fmt: skip
     assert refused.returncode != 0
     assert "this modcrypt has no spark" in refused.stderr
+
+
+def test_a_checkout_that_is_not_installed_has_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    def distribution(name: str) -> NoReturn:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(plugins, "distribution", distribution)
+    assert plugins.load_all(plugins.COMMANDS) == []
+    with pytest.raises(ModuleNotFoundError, match="has no spark"):
+        plugins.load(plugins.ENGINES, "spark")
 
 
 def test_all_names_that_are_left_can_be_imported(core: Path) -> None:

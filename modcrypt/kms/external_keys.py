@@ -70,7 +70,7 @@ class ExternalKeys:
 
     @property
     def replaces(self) -> bool:
-        """Whether the place had key material before."""
+        """True if the place had key material before."""
         return self._before is not None
 
     def add(self, material: KeyMaterial) -> bytes:

@@ -35,7 +35,7 @@ UnwrapMany: TypeAlias = Callable[[Sequence[Wrapped]], Sequence[KeyLike | KeyRetr
 """A function that asks the key service for keys; it returns or raises the errors of keys."""
 
 MAX_REMEMBERED = 100_000
-"""Largest number of wraps, and of outcomes, that a run remembers; then it starts anew."""
+"""Maximum number of wraps, and of outcomes, that a run remembers; then it starts anew."""
 
 
 def check_prove(prove: object) -> Prove:

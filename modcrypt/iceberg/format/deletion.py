@@ -27,7 +27,7 @@ METADATA = re.compile(r".*\.metadata\.json(\.gz)?", re.DOTALL)
 HINT = "version-hint.text"
 
 _MARKER = ".purge"
-"""What a purge adds to the name of a metadata.json for the name of its marker."""
+"""End of the name of a purge's marker, after the name of a metadata.json."""
 
 
 class Rule(StrEnum):

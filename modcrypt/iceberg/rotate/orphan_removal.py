@@ -171,8 +171,7 @@ def _find_orphans(
         if reached.error is not None:
             raise reached.error
     orphans = check_orphans(table, inventory, report, JOBS, stored)
-    if orphans is None:
-        raise FormatError(f"{table.metadata.name}: the table's folder cannot be listed")
+    assert orphans is not None  # the folder is mapped and was listed
     _check_unshared(table, report)
     _check_newest(table, report, older_than_days)
     return sorted(orphans, key=lambda orphan: orphan.path)

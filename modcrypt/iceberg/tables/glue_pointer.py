@@ -138,7 +138,7 @@ class _GlueError(OSError):
 
     @property
     def is_conflict(self) -> bool:
-        """Whether this request has changed nothing, because another writer was faster."""
+        """True if this request has changed nothing, because another writer was faster."""
         return self.code in {_MISSING, "ConcurrentModificationException"}
 
 

@@ -1,4 +1,4 @@
-"""What this package adds to the program, which finds it by an entry point."""
+"""Add the commands for Spark clusters to the program, which finds this module by an entry point."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.support.iceberg.catalog_tables import CatalogTable
 from tests.support.object_store import KEY, REGION, SECRET, ObjectStore, object_store
 
 Step: TypeAlias = Callable[[Any], AWSResponse | None]
-"""What becomes of a request: an answer, or None to leave it to the server."""
+"""The answer to a request; None leaves it to the server."""
 
 
 @contextlib.contextmanager
