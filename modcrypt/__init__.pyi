@@ -60,9 +60,9 @@ from modcrypt.jobs.shredding_proof import Proof as Proof
 from modcrypt.jobs.shredding_proof import ProvenFile as ProvenFile
 from modcrypt.jobs.shredding_proof import prove_shredded as prove_shredded
 from modcrypt.jobs.shredding_trial import KeyProof as KeyProof
-from modcrypt.key_metadata import StandardKeyMetadata as StandardKeyMetadata
 from modcrypt.keys import Key as Key
 from modcrypt.keys import KeyRetriever as KeyRetriever
+from modcrypt.keys.metadata import StandardKeyMetadata as StandardKeyMetadata
 from modcrypt.kms.audit import AuditEvent as AuditEvent
 from modcrypt.kms.audit import audit_to_json_lines as audit_to_json_lines
 from modcrypt.kms.audit import audit_to_logging as audit_to_logging

@@ -32,8 +32,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from modcrypt.errors import TagError
-from modcrypt.invocations import InvocationCounter
 from modcrypt.keys import Key, invocation_counter, key_bytes
+from modcrypt.keys.invocations import InvocationCounter
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -37,8 +37,8 @@ from modcrypt.aead import (
     seal_page_into,
 )
 from modcrypt.errors import KeyExhaustedError, TagError
-from modcrypt.invocations import INVOCATION_LIMIT
 from modcrypt.keys import Key, invocation_counter
+from modcrypt.keys.invocations import INVOCATION_LIMIT
 from tests.support.cases import each_case
 
 KEYS = st.sampled_from([16, 24, 32]).flatmap(lambda n: st.binary(min_size=n, max_size=n))

@@ -19,7 +19,7 @@ import modcrypt
 import modcrypt.iceberg
 import modcrypt.parquet
 import modcrypt.spark
-from modcrypt.lazy_names import public_names
+from modcrypt.runtime.lazy_names import public_names
 from tests.support.paths import ROOT
 from tools import architecture
 
@@ -127,9 +127,6 @@ WITHOUT_IO = {
     "modcrypt.ags1.layout",
     "modcrypt.ags1.lengths",
     "modcrypt.errors",
-    "modcrypt.key_metadata",
-    "modcrypt.key_lookalikes",
-    "modcrypt.key_text",
     "modcrypt.keys",
     "modcrypt.kms.client",
     "modcrypt.kms.key_tools",
@@ -142,6 +139,7 @@ WITHOUT_IO = {
     "modcrypt.report",
 }
 WITH_IO = {
+    "modcrypt.keys.sources",  # files and variables with a key
     "modcrypt.parquet.format.idl",  # reads the IDL, a file of the package
     "modcrypt.parquet.rewrite.masking",  # hands PyArrow bytes in memory as a file
 }
@@ -286,7 +284,7 @@ def test_every_lock_is_reset_in_a_forked_child() -> None:
         assert "threading" not in {
             node.module for node in nodes(tree) if isinstance(node, ast.ImportFrom)
         }, room
-        assert room == "modcrypt.fork_safety" or not any(
+        assert room == "modcrypt.runtime.fork_safety" or not any(
             isinstance(node, ast.ImportFrom | ast.Attribute)
             and "cached_property" in (getattr(node, "attr", ""), *_imported_names(node))
             and getattr(node, "module", "functools") == "functools"
@@ -305,13 +303,17 @@ def test_nothing_is_imported_by_a_computed_name_but_the_public_names() -> None:
             for node in nodes(tree)
             if isinstance(node, ast.Call)
         }
-        assert room == "modcrypt.lazy_names" or not called & {"import_module", "__import__"}, room
+        assert room == "modcrypt.runtime.lazy_names" or not called & {
+            "import_module",
+            "__import__",
+        }, room
 
 
 def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
     takers = {
+        "modcrypt.keys",  # which hands them on
         "modcrypt.aead",
-        "modcrypt.key_metadata",  # whose encoded form holds the key
+        "modcrypt.keys.metadata",  # whose encoded form holds the key
         "modcrypt.kms.client",  # which gives keys to be wrapped
         "modcrypt.kms.wrapping",  # the same
         "modcrypt.kms.recipients.file_recipients",  # which encrypts KEKs to public keys
@@ -323,7 +325,7 @@ def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
     for room, tree in trees().items():
         for node in nodes(tree):
             if isinstance(node, ast.Attribute):
-                assert node.attr != "_value" or room == "modcrypt.keys", room
+                assert node.attr != "_value" or room == "modcrypt.keys.key", room
             elif isinstance(node, ast.ImportFrom):
                 taken = {alias.name for alias in node.names} & {"key_bytes", "invocation_counter"}
                 assert not taken or room in takers, room
@@ -352,8 +354,8 @@ def test_no_room_logs_or_warns() -> None:
     may = {"modcrypt.kms.audit"}  # whose events hold names alone
     may |= {"modcrypt.kms.services.gcp"}  # mutes the service's library
     may |= {"modcrypt.cli.app", "modcrypt.cli.output.terminal"}  # print the warnings
-    may |= {"modcrypt.log"}  # silent, and used where only names are logged
-    assert {room for room in trees() if "modcrypt.log" in imports(room)} == {
+    may |= {"modcrypt.runtime.log"}  # silent, and used where only names are logged
+    assert {room for room in trees() if "modcrypt.runtime.log" in imports(room)} == {
         "modcrypt.cli.app",
         "modcrypt.jobs.engine",
         "modcrypt.kms.pacing",  # says that it waits, without a name

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from modcrypt.collector import paused_collector
+from modcrypt.runtime.collector import paused_collector
 
 
 def pause_and_fail(before: tuple[int, int, int]) -> None:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from modcrypt import plugins
+from modcrypt.runtime import plugins
 from tests.support.paths import ROOT
 
 PLUGINS = ("iceberg", "lake", "spark")

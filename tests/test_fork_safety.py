@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from modcrypt import Key, Keyring, KeyTools, Policy, fork_safety
+from modcrypt import Key, Keyring, KeyTools, Policy
 from modcrypt.aead import GcmCipher
 from modcrypt.kms.keyring import keyring, keyring_document
 from modcrypt.kms.wrapping import KeyWrapper
+from modcrypt.runtime import fork_safety
 from tests.support.kms.memory_kms import MemoryKms
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 import modcrypt
-from modcrypt import keys
 from modcrypt.aead import CtrCipher, GcmCipher
 from modcrypt.errors import KeyExhaustedError
 from modcrypt.keys import Key, Secret, as_key, invocation_counter, key_bytes
+from modcrypt.keys import key as keys
 from tests.support.cases import each_case
 from tests.support.module_spans import list_modules
 from tests.support.tables import small_table, write_plain

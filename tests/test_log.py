@@ -13,7 +13,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.jobs.engine import Job
 from modcrypt.jobs.listing import Folder, list_tables
-from modcrypt.log import LOGGER
+from modcrypt.runtime.log import LOGGER
 
 
 def test_the_logger_has_a_handler_that_does_nothing() -> None:
@@ -22,7 +22,7 @@ def test_the_logger_has_a_handler_that_does_nothing() -> None:
 
 
 def test_nothing_is_printed_by_default(tmp_path: Path) -> None:
-    script = "from modcrypt.log import LOGGER; LOGGER.error('text')"
+    script = "from modcrypt.runtime.log import LOGGER; LOGGER.error('text')"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert (run.stdout, run.stderr) == (b"", b"")
 

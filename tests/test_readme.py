@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from modcrypt.lazy_names import public_names
+from modcrypt.runtime.lazy_names import public_names
 from tests.support.cli.program import run
 from tests.support.paths import ROOT
 

@@ -26,7 +26,7 @@ from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
 from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from modcrypt.kms.wrapping import KeyWrapper
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 from tests.support.cases import each_case
 from tests.support.frame_watch import find_secrets
 
@@ -304,7 +304,7 @@ def test_an_exhausted_key_carries_nothing_that_it_was_to_seal(
 ) -> None:
     wrapper, metadata = KeyWrapper(ring, cache_lifetime=600), StandardKeyMetadata(key=DEK)
     kek, iceberg = wrapper.get_writing_kek("kf"), MasterKeys(ring).new_kek("kf", 16)
-    monkeypatch.setattr("modcrypt.invocations.INVOCATION_LIMIT", 0)
+    monkeypatch.setattr("modcrypt.keys.invocations.INVOCATION_LIMIT", 0)
     for call in (
         lambda: kek.wrap(Key(DEK)),
         lambda: kek.wrap_to_json(Key(DEK), is_footer_key=True, internal=True),

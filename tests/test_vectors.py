@@ -22,11 +22,11 @@ import pytest
 import modcrypt
 from modcrypt.aad import module_aad
 from modcrypt.aead import CTR_SLACK, CtrCipher, GcmCipher
-from modcrypt.code_form import code_form
 from modcrypt.errors import LimitError, ModcryptError, TagMismatchError
 from modcrypt.keys import Key
 from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import FileCipher
+from modcrypt.runtime.code_form import code_form
 from tests.support.agreement import check_agreement
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY

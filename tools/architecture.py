@@ -18,9 +18,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/explanation/architecture.md"
 PICTURE = re.compile(r"<svg .*?</svg>", re.DOTALL)
 
-_KEYS = {"key_metadata", "aead", "aad", "key_text", "keys", "key_sources", "key_encoding",
-         "key_lookalikes"}  # fmt: skip
-"""Modules of the top folder that one box stands for; another one stands for those below `io`."""
+_BOXES = {"aead": "keys and ciphers", "aad": "keys and ciphers", "keys": "keys and ciphers",
+          "module_ids": "errors and runtime", "errors": "errors and runtime",
+          "runtime": "errors and runtime"}  # fmt: skip
+"""Boxes that stand for several packages and modules."""
 
 _WIDTH, _BOX, _HEIGHT, _ROW = 720, 150, 30, 58
 """Sizes in pixels: the picture, a box, and the distance of two rows."""
@@ -41,10 +42,7 @@ def read_rows() -> list[list[str]]:
 
 
 def _box_of(name: str) -> str:
-    if name in _KEYS:
-        return "keys and ciphers"
-    is_package = (ROOT / "modcrypt" / name).is_dir()
-    return name if is_package or name == "filesystem" else "errors and helpers"
+    return _BOXES.get(name, name or "errors and runtime")
 
 
 def find_edges() -> Edges:

@@ -17,7 +17,7 @@ from pyiceberg.table import StaticTable
 
 from modcrypt.iceberg import IcebergTable, open_table, rotate_table
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 from tests.support.iceberg.builder import Builder, arrow, field, struct
 from tests.support.iceberg.sample_kms import SampleKms
 from tools.bench_kms import MASTER_KEYS, Counted, folder, keyring

@@ -40,8 +40,8 @@ from modcrypt.iceberg.write.commit import commit
 from modcrypt.iceberg.write.manifest_writing import write_manifest
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import add_snapshot, new_snapshot_id
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
+from modcrypt.keys.metadata import StandardKeyMetadata
 from tests.support.iceberg.sample_kms import SampleKms
 from tools.figures import Bench, Row, below, figure, within
 

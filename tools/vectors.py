@@ -21,8 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
 
-from modcrypt.code_form import code_form
 from modcrypt.module_ids import ModuleType
+from modcrypt.runtime.code_form import code_form
 from tools import (
     ags1_vectors,
     ledger_vectors,

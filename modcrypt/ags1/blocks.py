@@ -11,8 +11,8 @@ from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher
 from modcrypt.ags1.lengths import Ags1Key
 from modcrypt.errors import TagError, TagMismatchError
 from modcrypt.io.threads import ThreadPool, check_threads, usable_cores
-from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
+from modcrypt.keys.metadata import StandardKeyMetadata, as_prefix
 from modcrypt.module_ids import BlockId
 
 MAX_WORKERS = 4

@@ -38,8 +38,8 @@ from modcrypt.ags1.lengths import Ags1Key, TrustedLength
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.ags1.writer import Ags1Writer
 from modcrypt.io.stacked_filesystem import StackedFileSystem
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import as_key
+from modcrypt.keys.metadata import StandardKeyMetadata
 
 OnWritten: TypeAlias = "Callable[[str, StandardKeyMetadata], object]"
 

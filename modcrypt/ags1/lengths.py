@@ -10,9 +10,9 @@ from enum import Enum
 from typing import Literal, TypeAlias
 
 from modcrypt.errors import TruncationError
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key, KeyLike, as_key
-from modcrypt.tracebacks import convert_argument
+from modcrypt.keys.metadata import StandardKeyMetadata
+from modcrypt.runtime.tracebacks import convert_argument
 
 
 class _Unverified(Enum):

@@ -27,7 +27,6 @@ from modcrypt.ags1.lengths import (
     takes_key,
     trusted_length,
 )
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import (
     FileSource,
@@ -38,6 +37,7 @@ from modcrypt.io.sources import (
     open_source,
 )
 from modcrypt.io.threads import SharedResources, check_threads
+from modcrypt.runtime.fork_safety import fork_safe
 
 CACHE_BYTES = 4 << 20
 """Bytes of plaintext in the cache: blocks of small reads and blocks opened ahead of them."""

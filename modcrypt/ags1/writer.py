@@ -26,11 +26,11 @@ from modcrypt.ags1.layout import (
     make_header,
 )
 from modcrypt.ags1.lengths import Ags1Key, takes_key
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.buffers import Output, fill_bytes, open_output
 from modcrypt.io.destinations import Destination
-from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
+from modcrypt.keys.metadata import StandardKeyMetadata, as_prefix
+from modcrypt.runtime.fork_safety import fork_safe
 
 _LOT_BYTES = (4 << 20) + (1 << 10)
 """Bytes of blocks that are sealed, perhaps by several threads, before each call of the sink."""

@@ -37,7 +37,7 @@ def run() -> None:
 def version_line() -> str:
     """Return what `--version` prints."""
     from modcrypt import __version__
-    from modcrypt.code_form import code_form
+    from modcrypt.runtime.code_form import code_form
 
     return f"modcrypt {__version__} ({code_form()})"
 

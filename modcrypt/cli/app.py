@@ -26,8 +26,8 @@ from modcrypt.cli.shared import end_with_help
 from modcrypt.cli.shred import shred
 from modcrypt.cli.signing.seals import seals
 from modcrypt.cli.verification.verify import verify
-from modcrypt.log import LOGGER
-from modcrypt.plugins import COMMANDS, load_all
+from modcrypt.runtime.log import LOGGER
+from modcrypt.runtime.plugins import COMMANDS, load_all
 
 # click keeps the lines of a paragraph after \b as they are.
 _FIRST_EXAMPLE = """\b

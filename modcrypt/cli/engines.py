@@ -19,7 +19,7 @@ from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import format_failures, print_json, print_line
 from modcrypt.jobs.failures import exit_code
-from modcrypt.plugins import ENGINES, load
+from modcrypt.runtime.plugins import ENGINES, load
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession

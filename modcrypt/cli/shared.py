@@ -22,7 +22,7 @@ from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
-from modcrypt.key_lookalikes import show_name
+from modcrypt.keys.lookalikes import show_name
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.pkmt1.strict_json import load_json
 

@@ -22,8 +22,8 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.io.private_files import others_can_replace
-from modcrypt.key_lookalikes import show_name
 from modcrypt.keys import Key
+from modcrypt.keys.lookalikes import show_name
 
 if TYPE_CHECKING:
     from modcrypt.jobs.key_scan import ScannedKey

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
 
-from modcrypt.code_form import code_form
 from modcrypt.keys import Key
 from modcrypt.report.json_fields import JsonFields
+from modcrypt.runtime.code_form import code_form
 
 State = Literal["ok", "hint", "warn", "fail"]
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from modcrypt.key_encoding import KEY_LENGTHS
+from modcrypt.keys.encoding import KEY_LENGTHS
 
 MAX_NESTING = 100
 """Limit of the nesting that is searched in an event: plans are trees."""

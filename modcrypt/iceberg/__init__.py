@@ -4,6 +4,6 @@ table = modcrypt.iceberg.open_table("warehouse/orders/metadata/v3.metadata.json"
 table.scan(columns=["id"], filters="id > 5")
 """
 
-from modcrypt.lazy_names import attach
+from modcrypt.runtime.lazy_names import attach
 
 __getattr__, __dir__ = attach(__name__)

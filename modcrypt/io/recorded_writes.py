@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from modcrypt.fork_safety import fork_safe
+from modcrypt.runtime.fork_safety import fork_safe
 
 KEPT_END = 1 << 20
 """Bytes at the end of a file that are kept at least, beside its last appends."""

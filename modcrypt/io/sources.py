@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any, TypeAlias
 
 from modcrypt.errors import TruncationError
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place, Stamp, make_stamp
 from modcrypt.io.recorded_writes import check_source
 from modcrypt.io.store_errors import add_url_to_errors
 from modcrypt.io.stores import is_arrow, locate, open_stored
+from modcrypt.runtime.fork_safety import fork_safe
 
 SourceLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]"
 """A path, an fsspec URL (`scheme://...`), bytes in memory, or a seekable binary file object."""

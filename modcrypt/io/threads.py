@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from modcrypt.fork_safety import fork_safe
+from modcrypt.runtime.fork_safety import fork_safe
 
 AHEAD = 4
 """Maximum number of items for each thread that wait while the result of an earlier one is used."""

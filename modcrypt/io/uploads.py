@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import exists_error
 from modcrypt.io.publication import temporary_name
 from modcrypt.io.sinks import ObjectSink
 from modcrypt.io.store_errors import HADOOP, add_url_to_errors
 from modcrypt.io.stores import is_arrow
+from modcrypt.runtime.fork_safety import fork_safe
 
 _MEMORY = fork_safe(threading.Lock())
 """Held while a file of fsspec's memory appears: only threads of this process can be faster."""

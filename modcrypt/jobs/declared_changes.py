@@ -11,7 +11,6 @@ from types import MethodType
 from typing import Any
 
 from modcrypt.errors import CommitConflictError, IntegrityError, list_names
-from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place
 from modcrypt.io.recorded_writes import (
     HashingSink,
@@ -49,6 +48,7 @@ from modcrypt.kms.signing.seal_writing import (
 from modcrypt.kms.signing.sealed_statements import Draft
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.parquet.datasets.discovery import list_files
+from modcrypt.runtime.fork_safety import cached_property
 
 ATTEMPTS = 20
 """Number of times that changes are signed again after the statement of another writer."""

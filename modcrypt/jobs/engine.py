@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Generic, Never, TypeAlias, TypeVar
 
 from modcrypt.errors import printable
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.threads import in_threads
-from modcrypt.log import LOGGER
+from modcrypt.runtime.fork_safety import fork_safe
+from modcrypt.runtime.log import LOGGER
 
 Progress: TypeAlias = Callable[[int], None]
 """Function to call with the number of bytes of one file that have been processed."""

@@ -19,7 +19,7 @@ from modcrypt.errors import (
 )
 from modcrypt.module_ids import BlockId, ModuleId
 from modcrypt.report.json_fields import json_fields
-from modcrypt.tracebacks import format_origin
+from modcrypt.runtime.tracebacks import format_origin
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.verify.inspection import Inspection

@@ -28,7 +28,6 @@ from modcrypt.errors import (
     KmsUnavailableError,
     PlaintextError,
 )
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.data_key_rotation import replace_data_keys
@@ -77,7 +76,8 @@ from modcrypt.pkmt1.material import (
     decode_material,
     decode_metadata,
 )
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.fork_safety import fork_safe
+from modcrypt.runtime.tracebacks import hide_frames
 
 What: TypeAlias = Literal["mek", "kek", "dek"]
 

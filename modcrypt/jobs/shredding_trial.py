@@ -17,7 +17,6 @@ from modcrypt.errors import (
     KeyRetrievalError,
     ModcryptError,
 )
-from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.jobs.shredding import is_ags1, stores_of
@@ -40,6 +39,7 @@ from modcrypt.pkmt1.material import (
     try_decode_metadata,
     write_of,
 )
+from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
 TEMPORARY = ".modcrypt-"
 """Prefix of the names of unfinished files."""

@@ -19,11 +19,11 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.io.threads import in_threads
-from modcrypt.key_encoding import KEY_LENGTHS
 from modcrypt.keys import KeyLike, as_key, key_bytes
+from modcrypt.keys.encoding import KEY_LENGTHS
 from modcrypt.kms.pacing import pacer_of
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
-from modcrypt.tracebacks import format_origin, hide_frames
+from modcrypt.runtime.tracebacks import format_origin, hide_frames
 
 THREADS = 16
 """Number of concurrent calls for many keys to a service without batches."""

@@ -11,11 +11,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from modcrypt.errors import KeyMaterialError, PlaintextError
-from modcrypt.fork_safety import cached_property
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.policy import Policy
 from modcrypt.parquet.format.schema import covering_name
 from modcrypt.pkmt1.material import KeyMaterial
+from modcrypt.runtime.fork_safety import cached_property
 
 MAX_SHOWN = 5
 """Number of expected ids that an error lists: a policy may contain hundreds."""

@@ -18,7 +18,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.fork_safety import fork_safe
+from modcrypt.runtime.fork_safety import fork_safe
 
 MAX_CACHED = 100_000
 """Largest number of keys and refusals in a cache; when it is reached, the cache is emptied."""

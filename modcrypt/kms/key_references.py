@@ -18,13 +18,13 @@ from modcrypt.errors import (
     KeyNotFoundError,
 )
 from modcrypt.io.private_files import check_trusted
-from modcrypt.key_encoding import MAX_KEY_TEXT as MAX_KEY_FILE
-from modcrypt.key_encoding import decode_key
-from modcrypt.key_lookalikes import show_name
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
+from modcrypt.keys.encoding import MAX_KEY_TEXT as MAX_KEY_FILE
+from modcrypt.keys.encoding import decode_key
+from modcrypt.keys.lookalikes import show_name
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.wrapped_key_metadata import is_sealed
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_METADATA_FILE = 64 << 10
 """Length limit of a key metadata file in bytes: encrypted metadata is longer than a key."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn, Self
 
 from modcrypt.errors import WriterSignatureError
 from modcrypt.io.places import Root
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.audit import Audit, record_key
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.expected_keys import ExpectedKeys, expect_keys, id_set
@@ -30,7 +30,7 @@ from modcrypt.kms.wrapped_key_metadata import (
 )
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 
 class KeyTools:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from modcrypt.errors import ModcryptError
-from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place
 from modcrypt.keys import Key
 from modcrypt.kms.audit import Audit, AuditEvent, record_key
@@ -23,6 +22,7 @@ from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.parquet.crypto.properties import FileEncryptionProperties
 from modcrypt.parquet.signatures.signers import Signer
 from modcrypt.pkmt1.material import KeyMaterial, decode_material
+from modcrypt.runtime.fork_safety import cached_property
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import re
 
 from modcrypt.aead import BLOCK_OVERHEAD
 from modcrypt.errors import KeyMaterialError
-from modcrypt.key_encoding import KEY_LENGTHS
+from modcrypt.keys.encoding import KEY_LENGTHS
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 
 MAX_LOCAL_WRAPPED = 1024

@@ -25,9 +25,9 @@ from time import monotonic
 from typing import TypeVar
 
 from modcrypt.errors import KmsUnavailableError
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.threads import pause
-from modcrypt.log import LOGGER
+from modcrypt.runtime.fork_safety import fork_safe
+from modcrypt.runtime.log import LOGGER
 
 UNAVAILABLE_PATIENCE = 20.0
 """Seconds for which a call to a service that cannot be reached is retried.

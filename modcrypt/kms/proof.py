@@ -21,9 +21,9 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import KeyLike, as_key
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.fork_safety import fork_safe
+from modcrypt.runtime.tracebacks import hide_frames
 
 Prove: TypeAlias = Literal["first", "all"]
 """Which new wraps are proved: the first under each master key, or every one."""

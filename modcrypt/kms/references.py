@@ -20,7 +20,7 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
 from modcrypt.kms.client import KmsClient
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 ENTRY_POINTS = "modcrypt.kms"
 """Entry point group by which other packages add schemes: functions like `open_keyring`."""

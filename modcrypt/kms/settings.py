@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, TypeVar, cast
 
 from modcrypt.errors import KeyAccessDeniedError
-from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.keys import Key
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
@@ -60,7 +59,8 @@ from modcrypt.parquet.crypto.properties import (
     KeySettings,
 )
 from modcrypt.report.short_repr import ShortRepr
-from modcrypt.tracebacks import hide_init_frames
+from modcrypt.runtime.fork_safety import cached_property, fork_safe
+from modcrypt.runtime.tracebacks import hide_init_frames
 
 T = TypeVar("T")
 

@@ -32,15 +32,15 @@ from modcrypt.errors import (
     ModcryptError,
     TagError,
 )
-from modcrypt.key_encoding import KEY_LENGTHS
 from modcrypt.keys import Key, KeyLike, as_key, key_bytes
+from modcrypt.keys.encoding import KEY_LENGTHS
 from modcrypt.kms import client as kms
 from modcrypt.kms.audit import Audit, record_use
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_cache import KeyCache
 from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.pkmt1.material import KEK_ID_SIZE, KeyMaterial
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_DAMAGED = 3
 """Number of keys of one file that may fail to unwrap before modcrypt stops trying."""

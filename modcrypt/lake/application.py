@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads, usable_cores
@@ -29,6 +28,7 @@ from modcrypt.lake.plan import SCHEMA, LakePlan, PlannedChange
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count
+from modcrypt.runtime.fork_safety import cached_property
 
 BATCH = 10_000
 """Number of files whose keys are rotated together, with one request for each KEK."""

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.declared_changes import hand_over
@@ -33,6 +32,7 @@ from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_opening import Footer
 from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow
+from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
 MAX_KEPT = 10_000
 """Maximum number of policies in memory: names of folders and columns may be hostile."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.errors import KeyRetrievalError
-from modcrypt.fork_safety import cached_property
 from modcrypt.kms.client import KmsClient, MasterKey
 from modcrypt.lake.declarations.declaration import Rotation
 from modcrypt.lake.file_states import KeyUse
+from modcrypt.runtime.fork_safety import cached_property
 
 
 def _utc_now() -> datetime.datetime:

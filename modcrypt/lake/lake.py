@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Self, TypeAlias
 
 from modcrypt.errors import FormatError
-from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.jobs.failures import describe
@@ -43,6 +42,7 @@ from modcrypt.lake.tables.table_status import find_table_status
 from modcrypt.lake.verification.dataset_check import Since, choose_unchanged, verify_files
 from modcrypt.lake.verification.file_check import CheckedFile
 from modcrypt.lake.verification.results import LakeVerification
+from modcrypt.runtime.fork_safety import cached_property
 
 CheckElsewhere: TypeAlias = Callable[[str, Sequence[LakeFile]], Iterable[CheckedFile]]
 """Function of a dataset's name and files that yields the verification of each."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import PlaintextError
-from modcrypt.fork_safety import cached_property
 from modcrypt.jobs.failures import exit_code
 from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
@@ -22,6 +21,7 @@ from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count, format_size
+from modcrypt.runtime.fork_safety import cached_property
 
 Action: TypeAlias = Literal["encrypt", "rekey", "rotate", "refuse", "none"]
 

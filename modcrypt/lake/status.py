@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modcrypt.errors import PlaintextError
-from modcrypt.fork_safety import cached_property
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.leaks.scan import ValueLeak
@@ -26,6 +25,7 @@ from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.lake.state_cache import StateCache
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count
+from modcrypt.runtime.fork_safety import cached_property
 
 if TYPE_CHECKING:  # of an extra
     from modcrypt.iceberg.verify.key_trees import KeyTree

@@ -8,6 +8,6 @@
 `__init__.pyi` lists the public names; each is imported on first use.
 """
 
-from modcrypt.lazy_names import attach
+from modcrypt.runtime.lazy_names import attach
 
 __getattr__, __dir__ = attach(__name__)

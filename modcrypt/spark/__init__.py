@@ -3,6 +3,6 @@
 Spark finds the data source itself by its name: `spark.read.format("modcrypt")`.
 """
 
-from modcrypt.lazy_names import attach
+from modcrypt.runtime.lazy_names import attach
 
 __getattr__, __dir__ = attach(__name__)

@@ -23,9 +23,9 @@ import modcrypt
 from modcrypt import errors
 from modcrypt.cli.options.parquet_options import key_references
 from modcrypt.cli.output import failures
-from modcrypt.code_form import code_form
 from modcrypt.kms.key_references import read_key
 from modcrypt.parquet.format.idl import ThriftStruct
+from modcrypt.runtime.code_form import code_form
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
 from tests.support.cli.program import (

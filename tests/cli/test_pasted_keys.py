@@ -13,7 +13,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.cli.app import program
-from modcrypt.key_lookalikes import HIDDEN, show_name
+from modcrypt.keys.lookalikes import HIDDEN, show_name
 from tests.support.cases import each_case
 from tests.support.cli.program import run
 

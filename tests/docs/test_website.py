@@ -20,7 +20,7 @@ pytest.importorskip("mkdocs", reason="the group docs is not installed; run make 
 import nbformat
 
 import modcrypt.parquet
-from modcrypt.lazy_names import public_names
+from modcrypt.runtime.lazy_names import public_names
 from tests.support.browser import POOR_CONTRAST, Browser, chromium
 from tests.support.cases import each_case
 from tests.support.paths import ROOT

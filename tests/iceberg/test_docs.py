@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from modcrypt.cli.app import program
 from modcrypt.iceberg.commands.iceberg_group import iceberg
-from modcrypt.lazy_names import public_names
+from modcrypt.runtime.lazy_names import public_names
 from tests.support.paths import ROOT
 
 TEXT = (ROOT / "docs/how-to/iceberg.md").read_text()

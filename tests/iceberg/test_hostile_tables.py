@@ -45,7 +45,7 @@ from modcrypt.iceberg.read import schema_projection as projection
 from modcrypt.iceberg.rotate.rotation_report import Rotated
 from modcrypt.iceberg.write.moved_deletes import move_deletes
 from modcrypt.io.sources import MemorySource
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 from tests.support.cases import each_case
 from tests.support.frame_watch import find_secrets
 from tests.support.iceberg.builder import (

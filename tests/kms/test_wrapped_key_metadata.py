@@ -16,8 +16,8 @@ from modcrypt.errors import (
     KeyNotFoundError,
     KeyRetrievalError,
 )
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.wrapped_key_metadata import (
     MAX_SEALED,
     is_sealed,

@@ -24,8 +24,8 @@ from modcrypt import (
     encrypt_parquet,
     verify_parquet,
 )
-from modcrypt.invocations import INVOCATION_LIMIT
 from modcrypt.keys import invocation_counter
+from modcrypt.keys.invocations import INVOCATION_LIMIT
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, set_fields
 from tests.support import forging
 from tests.support.cases import each_case

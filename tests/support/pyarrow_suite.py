@@ -25,7 +25,7 @@ import pyarrow.parquet
 import pytest
 
 import modcrypt.parquet
-from modcrypt.lazy_names import public_names
+from modcrypt.runtime.lazy_names import public_names
 
 os.environ["MODCRYPT_SUITE_KEY"] = bytes(range(16)).hex()
 SETTINGS = modcrypt.Settings(

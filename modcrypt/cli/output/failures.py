@@ -18,7 +18,7 @@ from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.suggestions import suggest_columns
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import Failure, describe
-from modcrypt.key_lookalikes import looks_like_key, looks_like_private_key
+from modcrypt.keys.lookalikes import looks_like_key, looks_like_private_key
 
 EXIT_CODES = """\
   0    done

@@ -6,8 +6,8 @@ from modcrypt.ags1.writer import seal
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.parquet_files import make_folder
 from modcrypt.io.destinations import open_sink_at
-from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.tracebacks import hide_frames
+from modcrypt.keys.metadata import StandardKeyMetadata
+from modcrypt.runtime.tracebacks import hide_frames
 
 
 @hide_frames  # a manifest in plaintext holds data keys

@@ -19,10 +19,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
-from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.avro_schemas import AvroType, CheckedSchema, check_schema
 from modcrypt.keys import Secret
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.fork_safety import cached_property
+from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_AVRO = 2 << 30
 """Maximum size in bytes of an Avro file that is read into memory, and of its decompressed rows."""

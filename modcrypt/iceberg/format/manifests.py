@@ -19,7 +19,7 @@ from modcrypt.iceberg.format.manifest_headers import find_misplacements, find_re
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.keys import Secret
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 R = TypeVar("R")
 

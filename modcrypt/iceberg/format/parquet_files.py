@@ -15,7 +15,7 @@ from modcrypt.iceberg.format.locations import Locations
 from modcrypt.io.buffers import open_output
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.convert.encryptor import Encryption, plan_encryption
 from modcrypt.parquet.convert.plain_feed import PlainFeed
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.avro_files import AvroRows, block_decoder
 from modcrypt.iceberg.format.repetition import Follower, Run, Slice
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from modcrypt.fork_safety import cached_property
+from modcrypt.runtime.fork_safety import cached_property
 
 R = TypeVar("R")
 

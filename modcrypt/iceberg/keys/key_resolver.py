@@ -38,12 +38,12 @@ from modcrypt.iceberg.keys.wrapping_keys import (
     new_key_id,
     wrapped_part,
 )
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.audit import Audit
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_cache import KeyCache
 from modcrypt.kms.proof import WrapProof
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 CACHE_SECONDS = 3600.0
 """Time for which an unwrapped KEK is used, as in Iceberg's Java, so that revoking access works."""

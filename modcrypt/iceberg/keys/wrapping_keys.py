@@ -41,10 +41,9 @@ from modcrypt.errors import (
     KeyRetrievalError,
     TagError,
 )
-from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key, KeyLike, as_key
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.audit import Audit, record_use
 from modcrypt.kms.client import (
     KmsClient,
@@ -58,7 +57,8 @@ from modcrypt.kms.client import (
 )
 from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.pkmt1.strict_json import decode_base64
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.fork_safety import cached_property
+from modcrypt.runtime.tracebacks import hide_frames
 
 KEY_TIMESTAMP = "KEY_TIMESTAMP"
 """Property of a KEK: its creation time in ms since 1970, as text; bound to what it encrypts."""

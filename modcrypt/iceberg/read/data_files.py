@@ -31,7 +31,7 @@ from modcrypt.iceberg.read.unchecked_pages import UncheckedPages
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import SharedResources
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.arrow.decoding import (
     decoding_error,
     is_fault_of_bytes,

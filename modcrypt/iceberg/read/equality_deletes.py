@@ -26,7 +26,6 @@ from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import IcebergType, NestedField, PrimitiveType, StructType
 
 from modcrypt.errors import FormatError, LimitError
-from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import FileEntry
 from modcrypt.iceberg.format.pyiceberg_schemas import schemas_of
@@ -36,6 +35,7 @@ from modcrypt.iceberg.read.partitions import comparable
 from modcrypt.iceberg.read.position_deletes import EqualityDeletes
 from modcrypt.iceberg.read.schema_projection import Projection, field_id, with_field_ids
 from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.runtime.fork_safety import fork_safe
 
 MAX_KEYS = 1 << 30
 """Maximum size in bytes of the keys that a scan holds, of all equality deletes together."""

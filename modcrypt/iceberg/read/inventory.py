@@ -40,8 +40,8 @@ from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot
 from modcrypt.iceberg.keys.key_resolver import sealing_key
 from modcrypt.iceberg.read.table_walk import KEYS_AHEAD, Walk
 from modcrypt.io.threads import in_threads
-from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.tracebacks import hide_frames
+from modcrypt.keys.metadata import StandardKeyMetadata
+from modcrypt.runtime.tracebacks import hide_frames
 
 Failure: TypeAlias = ModcryptError | OSError
 

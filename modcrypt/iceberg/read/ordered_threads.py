@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.threads import end_pool
+from modcrypt.runtime.fork_safety import fork_safe
 
 MAX_AHEAD = 64 << 20
 """Size in bytes of the results that a lane may hold ready; it may exceed this by one result."""

@@ -22,8 +22,8 @@ from pyiceberg.transforms import HourTransform
 from pyiceberg.typedef import Record
 
 from modcrypt.errors import FormatError
-from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.library_errors import as_format_errors
+from modcrypt.runtime.fork_safety import cached_property
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 _ROW = "row"

@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
-from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.avro_files import open_avro
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import EQUALITY_DELETES, POSITION_DELETES, FileEntry
 from modcrypt.iceberg.read.data_files import RowBatch, open_parquet_file
 from modcrypt.iceberg.read.schema_projection import field_id
 from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.runtime.fork_safety import fork_safe
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.scan_planning import SpecFilter

@@ -22,13 +22,13 @@ from modcrypt.iceberg.read.object_lifetimes import track_lifetime
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import MemorySource, Source
 from modcrypt.io.threads import SharedResources
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import key_bytes
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.crypto.crypto_fields import read_algorithm
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_V1
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, TAIL_SIZE, read_tail
 from modcrypt.parquet.format.idl import decode
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 SMALL = 1 << 20
 """Maximum size in bytes of a file that is read at once instead of in parts."""

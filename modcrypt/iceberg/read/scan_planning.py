@@ -35,7 +35,6 @@ from pyiceberg.types import (
 )
 
 from modcrypt.errors import FormatError
-from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.avro_rows import read_decimal
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA, DELETES, FileEntry, ManifestFile
@@ -44,6 +43,7 @@ from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.keys.key_resolver import is_sealed_metadata
 from modcrypt.iceberg.read.position_deletes import DeleteIndex, EqualityDeletes
 from modcrypt.iceberg.read.table_walk import KEYS_AHEAD, Walk
+from modcrypt.runtime.fork_safety import cached_property
 
 
 @dataclass(frozen=True, slots=True)

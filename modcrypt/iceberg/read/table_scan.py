@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.pyiceberg_schemas import name_mapping, schema_of
 from modcrypt.iceberg.read.data_files import open_data_file
@@ -27,6 +26,7 @@ from modcrypt.iceberg.read.row_lineage import RowLineage, with_lineage
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.schema_projection import Filled, Projection, arrow_schema, with_field_ids
 from modcrypt.io.threads import usable_cores
+from modcrypt.runtime.fork_safety import fork_safe
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

@@ -36,8 +36,8 @@ from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.tracebacks import hide_frames
+from modcrypt.keys.metadata import StandardKeyMetadata
+from modcrypt.runtime.tracebacks import hide_frames
 
 _LOST = " (Iceberg 1.11 encrypts deletion vectors and loses their keys: read an older snapshot)"
 

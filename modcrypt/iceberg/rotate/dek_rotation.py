@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from modcrypt.errors import PlaintextError
-from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.manifests import (
     DATA,
     POSITION_DELETES,
@@ -62,6 +61,7 @@ from modcrypt.iceberg.write.moved_deletes import MovedFile, write_moved
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
+from modcrypt.runtime.fork_safety import cached_property
 
 
 class _Files(Contents):

@@ -22,7 +22,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import usable_cores
 from modcrypt.jobs.engine import Job, run_job
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.rewrite.rekey import rekey_parquet
 
 _COPIED = 4 << 20

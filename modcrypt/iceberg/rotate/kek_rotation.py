@@ -25,7 +25,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from modcrypt.errors import FormatError, PlaintextError
-from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
@@ -74,11 +73,12 @@ from modcrypt.iceberg.write.manifest_writing import metadata_folder
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.places import Place
 from modcrypt.io.threads import in_threads
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.client import KmsClient, can_unwrap_many, capabilities_of
 from modcrypt.kms.proof import WrapProof
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.fork_safety import cached_property
+from modcrypt.runtime.tracebacks import hide_frames
 
 KEYS_TOGETHER = 200
 """Number of keys that a rotation moves together, as many as Vault wraps at once."""

@@ -23,7 +23,7 @@ from modcrypt.iceberg.keys.key_resolver import (
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem
 from modcrypt.iceberg.write.manifest_writing import rewrite_manifest
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import FormatError, PlaintextError
-from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import master_key_of
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
@@ -18,6 +17,7 @@ from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.proof import WrapProof
 from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
+from modcrypt.runtime.fork_safety import fork_safe
 
 LISTED = 5
 """Maximum number of ids of lost keys in the advice."""

@@ -18,8 +18,8 @@ from modcrypt.iceberg.keys.key_resolver import sealing_key, wrapped_by_master
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.threads import in_threads
-from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.tracebacks import hide_frames
+from modcrypt.keys.metadata import StandardKeyMetadata
+from modcrypt.runtime.tracebacks import hide_frames
 
 THREADS = 16
 """Number of files or keys processed concurrently: single wrapping waits for the key service."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
 
-from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.read.row_filter import match_case, parse_filter
 from modcrypt.report.fact_sheet import FactSheet
+from modcrypt.runtime.fork_safety import cached_property
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,6 @@ from typing import Any, Self
 from pyiceberg.schema import make_compatible_name
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
-from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.manifests import (
     DATA,
     DELETED,
@@ -46,6 +45,7 @@ from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import MAIN
 from modcrypt.io.places import Place
 from modcrypt.keys import Secret
+from modcrypt.runtime.fork_safety import cached_property
 
 _THREADS = 4
 """Number of files copied concurrently: with an object store, threads mostly wait."""

@@ -25,7 +25,7 @@ from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.tables.table import IcebergTable, resolver_of
 from modcrypt.iceberg.write.schema_fitting import as_value_errors
 from modcrypt.io.places import Place
-from modcrypt.key_encoding import KEY_LENGTHS
+from modcrypt.keys.encoding import KEY_LENGTHS
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.keys.key_resolver import KeyStore

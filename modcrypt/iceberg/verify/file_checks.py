@@ -22,7 +22,7 @@ from modcrypt.iceberg.format.parquet_files import decryption_properties
 from modcrypt.iceberg.read.inventory import Keys, Mark, ReachedFile, mark_of
 from modcrypt.iceberg.read.position_deletes import place_of_vector, read_vector
 from modcrypt.iceberg.verify.table_findings import TableFinding, TableReport
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.format.findings import ALWAYS_OPEN
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED
 from modcrypt.parquet.verify.file_verification import verify_source

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.verify.table_findings import TableKek
+from modcrypt.runtime.fork_safety import cached_property
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

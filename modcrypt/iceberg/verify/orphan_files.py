@@ -20,7 +20,6 @@ import pyarrow.fs as pafs
 
 from modcrypt.ags1.layout import MAGIC
 from modcrypt.errors import ModcryptError, list_names
-from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.deletion import METADATA, is_marker, is_protected
 from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
@@ -42,6 +41,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads
 from modcrypt.parquet.datasets.discovery import as_arrow
+from modcrypt.runtime.fork_safety import cached_property
 
 DAY = 24 * 60 * 60
 

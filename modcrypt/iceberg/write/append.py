@@ -35,8 +35,8 @@ from modcrypt.iceberg.write.snapshot_writing import (
     branch_head,
     new_snapshot_id,
 )
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.arrow.arrow_streams import ArrowStream, open_stream
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema, fit_rows, rows_for_file
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import usable_cores
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion

@@ -58,9 +58,9 @@ from modcrypt.iceberg.format.manifests import (
 from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
-from modcrypt.tracebacks import hide_frames
+from modcrypt.keys.metadata import StandardKeyMetadata
+from modcrypt.runtime.tracebacks import hide_frames
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.keys.wrapping_keys import OpenKey

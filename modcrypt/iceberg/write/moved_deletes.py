@@ -22,7 +22,7 @@ from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import FileEntry
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.sources import MemorySource
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 
 Bounds = tuple[str, str]
 

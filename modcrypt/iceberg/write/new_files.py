@@ -16,7 +16,7 @@ from modcrypt.iceberg.format.parquet_files import write_parquet
 from modcrypt.iceberg.format.table_versions import file_names
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 
 
 class NewFiles(AbstractContextManager["NewFiles"]):

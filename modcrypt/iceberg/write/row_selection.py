@@ -21,7 +21,6 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
@@ -30,6 +29,7 @@ from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner, as_data_fi
 from modcrypt.iceberg.read.schema_projection import Projection
 from modcrypt.iceberg.read.table_scan import TableScan
 from modcrypt.iceberg.write.manifest_writing import first_row_ids
+from modcrypt.runtime.fork_safety import cached_property
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.format.table_metadata import Snapshot

@@ -20,8 +20,8 @@ from modcrypt.errors import (
     TagError,
 )
 from modcrypt.io.private_files import check_owner, check_private
-from modcrypt.key_encoding import KEY_LENGTHS
 from modcrypt.keys import Key, KeyLike, as_key
+from modcrypt.keys.encoding import KEY_LENGTHS
 from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
 from modcrypt.kms.keyring import keyring_file
 from modcrypt.kms.keyring.keyring_document import (
@@ -55,7 +55,7 @@ from modcrypt.kms.local_wrap import (
 )
 from modcrypt.kms.uris import KmsUri, parse_kms_uri
 from modcrypt.report.suggestions import suggest
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 SCRYPT_N = 2**17
 """Scrypt cost of a new passphrase: 128 MiB and about a third of a second, as OWASP recommends."""

@@ -38,12 +38,12 @@ from modcrypt.errors import (
     KeyNotFoundError,
     KeyRetrievalError,
 )
-from modcrypt.fork_safety import cached_property
-from modcrypt.key_encoding import KEY_LENGTHS
 from modcrypt.keys import Key, key_bytes
+from modcrypt.keys.encoding import KEY_LENGTHS
 from modcrypt.kms.client import MasterKey
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.fork_safety import cached_property
+from modcrypt.runtime.tracebacks import hide_frames
 
 FORMAT = "modcrypt-keyring"
 FORMAT_VERSION = 2

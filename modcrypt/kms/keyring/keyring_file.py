@@ -22,7 +22,7 @@ from modcrypt.io.private_files import has_owners
 from modcrypt.io.publication import fsync_folder, publish
 from modcrypt.io.sources import FileSource
 from modcrypt.io.store_errors import add_path_to_errors
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from modcrypt.errors import KeyAccessDeniedError
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
 from modcrypt.kms.key_references import read_descriptor
 from modcrypt.kms.keyring.keyring_document import Scrypt, Seal
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.fork_safety import fork_safe
+from modcrypt.runtime.tracebacks import hide_frames
 
 Ask: TypeAlias = Callable[[], str | bytes]
 """A function that returns a passphrase, called when the passphrase is needed."""

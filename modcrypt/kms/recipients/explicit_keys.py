@@ -32,7 +32,7 @@ from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.pkmt1.material import MAX_SHARED_METADATA
 from modcrypt.pkmt1.recipient_metadata import MAX_RECIPIENTS
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 FORMAT = "modcrypt-explicit-keys"
 VERSION = 1

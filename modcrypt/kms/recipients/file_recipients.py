@@ -19,7 +19,7 @@ from modcrypt.pkmt1.recipient_metadata import (
     RecipientWrap,
     add_to_pkmt1,
 )
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 KEK_LENGTH = 32
 """Length of a file's KEK in bytes."""

@@ -6,7 +6,6 @@ import os
 from typing import Any, Self
 
 from modcrypt.errors import KeyMaterialError
-from modcrypt.fork_safety import cached_property
 from modcrypt.io.sources import Source
 from modcrypt.keys import Secret, Unpicklable
 from modcrypt.kms.keyring.keyring_passphrase import Passphrase
@@ -18,7 +17,8 @@ from modcrypt.kms.recipients.private_key_file import (
     save_private_key,
 )
 from modcrypt.kms.recipients.recipient import Recipient
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.fork_safety import cached_property
+from modcrypt.runtime.tracebacks import hide_frames
 
 IDENTITY_FILE = PrivateKeyFormat("modcrypt-identity", "recipient", "identity")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from modcrypt.kms.keyring.keyring_passphrase import check_passphrase_reference
 from modcrypt.kms.recipients.identity import Identity
 from modcrypt.kms.recipients.private_key_file import load_with_reference
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_IDENTITIES = 64
 """Largest number of identities that a reader tries."""

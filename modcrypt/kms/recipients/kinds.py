@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 if TYPE_CHECKING:  # loaded when it is used
     from cryptography.hazmat.primitives.hpke import Suite

@@ -29,8 +29,8 @@ from modcrypt.errors import (
     TagError,
 )
 from modcrypt.io.private_files import check_owner, check_private
-from modcrypt.key_lookalikes import show_name
 from modcrypt.keys import Secret
+from modcrypt.keys.lookalikes import show_name
 from modcrypt.kms.keyring.keyring_document import Scrypt, Seal
 from modcrypt.kms.keyring.keyring_file import create
 from modcrypt.kms.keyring.keyring_passphrase import (
@@ -42,7 +42,7 @@ from modcrypt.kms.keyring.keyring_passphrase import (
     make_reference_asker,
 )
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 P = TypeVar("P")
 

@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.io.private_files import read_unalterable
-from modcrypt.key_lookalikes import show_name
+from modcrypt.keys.lookalikes import show_name
 from modcrypt.pkmt1.recipient_metadata import ID_SIZE, MAX_RECIPIENTS
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_LINE = 4096
 """Length limit of a line in a file of public keys, in bytes: a hybrid recipient has 1,690."""

@@ -25,7 +25,7 @@ from modcrypt.kms.recipients.public_lines import (
     read_lines,
 )
 from modcrypt.pkmt1.recipient_metadata import ID_SIZE, MAX_RECIPIENTS
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 PREFIX = "modcrypt-recipient"
 

@@ -26,7 +26,7 @@ from modcrypt.kms.recipients.recipient import Recipient, read_recipients
 from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 VERSION = 1
 ROLE = "wrapped key"

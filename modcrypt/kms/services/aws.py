@@ -44,7 +44,7 @@ from modcrypt.kms.services.aws_requests import (
     require_member,
 )
 from modcrypt.kms.uris import parse_kms_uri
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_BLOB = 6144
 """Length limit of a CiphertextBlob, in bytes (KMS API Reference, Decrypt)."""

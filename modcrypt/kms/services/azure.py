@@ -41,7 +41,7 @@ from modcrypt.kms.client import Capabilities, UnpicklableClient
 from modcrypt.kms.pacing import parse_retry_after
 from modcrypt.kms.uris import missing_extra, parse_kms_uri
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 try:
     from azure.core import exceptions as azure_errors

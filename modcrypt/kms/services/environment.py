@@ -14,8 +14,7 @@ import urllib.parse
 
 from modcrypt.aead import GcmCipher
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError, TagError
-from modcrypt.key_text import key_from_base64, key_from_hex
-from modcrypt.keys import Key
+from modcrypt.keys import Key, key_from_base64, key_from_hex
 from modcrypt.kms.client import Capabilities, UnpicklableClient
 from modcrypt.kms.local_wrap import (
     check_wrappable,
@@ -25,7 +24,7 @@ from modcrypt.kms.local_wrap import (
     parse_wrapped,
 )
 from modcrypt.kms.uris import parse_kms_uri
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 
 class EnvironmentKms(UnpicklableClient):

@@ -45,7 +45,7 @@ from modcrypt.kms.services.pkcs11_token import (
     token_errors,
 )
 from modcrypt.kms.services.pkcs11_uri import Pkcs11Uri, parse_pkcs11_uri
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 NONCE_SIZE = 12
 

@@ -17,11 +17,11 @@ from modcrypt.errors import (
     ModcryptError,
     printable,
 )
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.private_files import only_root_can_write, read_secret
 from modcrypt.keys import Secret
 from modcrypt.kms.uris import missing_extra
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.fork_safety import fork_safe
+from modcrypt.runtime.tracebacks import hide_frames
 
 try:
     import pkcs11

@@ -17,7 +17,7 @@ import pyarrow.parquet.encryption as pe
 from modcrypt.errors import KeyMaterialError
 from modcrypt.kms import client as kms
 from modcrypt.kms.client import Capabilities, KmsClient, UnpicklableClient
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 
 def as_pyarrow_client(

@@ -56,7 +56,7 @@ from modcrypt.kms.services.vault_requests import (
     parse_version,
 )
 from modcrypt.kms.uris import parse_kms_uri
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_BATCH = 200
 """Largest number of keys in one request."""

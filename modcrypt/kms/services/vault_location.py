@@ -13,7 +13,7 @@ from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError
 from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
 from modcrypt.kms.uris import KmsUri, is_loopback
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_TOKEN = 16 << 10
 """Length limit of a token, in characters."""

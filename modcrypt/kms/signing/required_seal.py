@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from modcrypt.errors import IntegrityError
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place, Root, Stamp
 from modcrypt.io.stores import locate
 from modcrypt.kms.signing.ledger import Ledger, Seen
@@ -24,6 +23,7 @@ from modcrypt.kms.signing.signing_keys import VerifyingKey
 from modcrypt.kms.signing.trusted_writers import make_trust
 from modcrypt.kms.signing.witnesses import check_witnesses
 from modcrypt.parquet.signatures.signers import SealedFooter
+from modcrypt.runtime.fork_safety import fork_safe
 
 
 def load_seal(folder: Place, required: RequiredSeal) -> Seal:

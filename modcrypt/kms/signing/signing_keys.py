@@ -29,7 +29,7 @@ from modcrypt.kms.recipients.public_lines import (
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.signing.schemes import ED25519, find_scheme
 from modcrypt.parquet.signatures.signers import MAX_VERIFYING_KEYS
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 PREFIX = "modcrypt-verifier"
 SIGNING_FILE = PrivateKeyFormat("modcrypt-signing-key", "verifier", "signing key")

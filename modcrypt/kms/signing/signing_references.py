@@ -12,7 +12,7 @@ from modcrypt.kms.key_references import absolute_reference
 from modcrypt.kms.keyring.keyring_passphrase import check_passphrase_reference
 from modcrypt.kms.recipients.private_key_file import load_with_reference
 from modcrypt.kms.signing.signing_keys import PREFIX, SigningKey, VerifyingKey
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 SERVICES = ("hcvault:", "aws-kms:", "pkcs11:")
 """Beginnings of the URIs of key services that sign."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from modcrypt.errors import list_names
-from modcrypt.fork_safety import cached_property
+from modcrypt.runtime.fork_safety import cached_property
 
 Path: TypeAlias = tuple[str, ...]
 

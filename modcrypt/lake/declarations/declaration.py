@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from modcrypt.fork_safety import cached_property
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.lake.declarations.columns import Rules
 from modcrypt.lake.declarations.partitions import names_in
 from modcrypt.parquet.crypto.path_prefix import PATH
 from modcrypt.report.suggestions import suggest
+from modcrypt.runtime.fork_safety import cached_property
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modcrypt.errors import KmsUnavailableError, list_names
-from modcrypt.fork_safety import cached_property
 from modcrypt.jobs.failures import describe_result
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
 from modcrypt.parquet.verify.verification_results import Verification
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count, format_size
+from modcrypt.runtime.fork_safety import cached_property
 
 MAX_NOTES = 1000
 """Maximum number of kinds of notes, and of columns in each, that are counted apart."""

@@ -29,7 +29,6 @@ from modcrypt.errors import (
     KeyNotFoundError,
     UnsupportedFormatError,
 )
-from modcrypt.fork_safety import cached_property
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import SharedResources, ThreadPool
 from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages
@@ -50,6 +49,7 @@ from modcrypt.parquet.crypto.index_checks import column_index_faults, missing_in
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part
 from modcrypt.parquet.format.schema import Leaf, childless_fields, leaf_elements, leaves_of
+from modcrypt.runtime.fork_safety import cached_property
 
 _BATCH_ROWS = 1 << 17
 """Default number of rows in a batch, as in PyArrow."""

@@ -26,7 +26,6 @@ from operator import itemgetter
 from typing import cast
 
 from modcrypt.errors import FormatError, ModcryptError
-from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.buffers import Window, open_window
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import Lender
@@ -44,6 +43,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_byte
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
 from modcrypt.parquet.format.page_header import PageHeader, is_empty, page_compression, splice
 from modcrypt.parquet.format.page_header_scan import scan
+from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
 # The head of a binary field whose id is fifteen above the struct's last one: 20 to 23 in a page
 # header. The format reserves id 32767 for fields that readers skip, but that needs the long form

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
@@ -29,6 +28,7 @@ from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.report.fact_sheet import FactSheet
+from modcrypt.runtime.fork_safety import fork_safe
 
 TABLE_BYTES = 64 << 20
 """Encrypted bytes of a lot when a table is read; two lots are read at once."""

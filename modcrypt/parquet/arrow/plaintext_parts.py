@@ -11,9 +11,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from modcrypt.errors import FormatError
-from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.sources import Source
-from modcrypt.log import log_ignored
 from modcrypt.parquet.arrow.page_parts import (
     LAST_ID,
     PageReader,
@@ -32,6 +30,8 @@ from modcrypt.parquet.format.compact import last_field_id
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, known_bytes
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
+from modcrypt.runtime.fork_safety import cached_property, fork_safe
+from modcrypt.runtime.log import log_ignored
 
 
 def make_part_readers(source: Source, plan: ReadPlan, spans: Iterable[Span]) -> list[PartReader]:

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, restore_field
 from modcrypt.parquet.format.schema import leaf_elements, make_optional
+from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
 _SCHEMA_FIELDS = "schema", "key_value_metadata", "column_orders", "created_by"
 """The fields of a footer that affect its schema."""

@@ -15,7 +15,6 @@ from os import urandom
 from typing import Any, Final
 
 from modcrypt.aad import MAX_ORDINAL
-from modcrypt.collector import paused_collector
 from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
@@ -75,6 +74,7 @@ from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.parquet.signatures.leaf_hashing import LeafHasher
 from modcrypt.parquet.signatures.leaf_list import LeafPlace, commit_to_keys, encode_list
+from modcrypt.runtime.collector import paused_collector
 
 
 @paused_collector()

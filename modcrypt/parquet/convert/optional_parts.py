@@ -9,7 +9,6 @@ from __future__ import annotations
 from itertools import accumulate
 
 from modcrypt.errors import FormatError, list_names
-from modcrypt.log import LOGGER, log_ignored
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts, Supplied
 from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
@@ -23,6 +22,7 @@ from modcrypt.parquet.format.chunk_notes import hide_bounds, hide_index
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
+from modcrypt.runtime.log import LOGGER, log_ignored
 
 
 class OptionalParts:

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from modcrypt.collector import paused_collector
 from modcrypt.errors import KeyNotFoundError, list_names
-from modcrypt.fork_safety import cached_property
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.chunk_opening import ChunkOpening
@@ -49,6 +47,8 @@ from modcrypt.parquet.format.schema import (
     leaves_of,
 )
 from modcrypt.parquet.signatures.signed_source import SignedSource
+from modcrypt.runtime.collector import paused_collector
+from modcrypt.runtime.fork_safety import cached_property
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from modcrypt.parquet.crypto.properties import BoundRetriever, FileDecryptionPro
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.schema import Leaf, covering_name
 from modcrypt.parquet.format.structs import EncryptionWithColumnKey
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 
 class KeyAnswer(NamedTuple):

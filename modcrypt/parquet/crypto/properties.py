@@ -27,7 +27,7 @@ from modcrypt.parquet.signatures.signers import (
 )
 from modcrypt.pkmt1.recipient_metadata import may_hold_recipients
 from modcrypt.report.short_repr import ShortRepr
-from modcrypt.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames
 
 GCM_V1 = "AES_GCM_V1"
 GCM_CTR_V1 = "AES_GCM_CTR_V1"

@@ -6,9 +6,9 @@ import threading
 from collections import defaultdict
 from dataclasses import replace
 
-from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import KeyLike, Secret
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.runtime.fork_safety import fork_safe
 
 
 def ask_once(properties: FileDecryptionProperties) -> FileDecryptionProperties:

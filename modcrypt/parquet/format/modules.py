@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.io.sources import Source
-from modcrypt.log import log_ignored
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.chunk_notes import drop_hidden, find_hidden_index
 from modcrypt.parquet.format.findings import Report
@@ -24,6 +23,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
+from modcrypt.runtime.log import log_ignored
 
 MAX_COLUMNS = MAX_ORDINAL + 1
 MAX_ROW_GROUPS = MAX_ORDINAL + 1

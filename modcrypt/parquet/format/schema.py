@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any, Final, NamedTuple
 
-from modcrypt.collector import paused_collector
 from modcrypt.errors import MAX_NAME, MAX_NAMES, FormatError, LimitError, printable
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.structs import SchemaElement
+from modcrypt.runtime.collector import paused_collector
 
 MAX_SCHEMA_DEPTH = 200
 """Deepest nesting of groups read from a file; the paths grow with it."""

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.parquet.arrow.decoding import row_count_error
@@ -29,6 +28,7 @@ from modcrypt.parquet.pyarrow_api.arguments import (
     take_arguments_of,
 )
 from modcrypt.parquet.pyarrow_api.view_filesystem import make_view_filesystem
+from modcrypt.runtime.fork_safety import cached_property
 
 
 class ParquetDataset:

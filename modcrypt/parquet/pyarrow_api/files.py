@@ -11,7 +11,6 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from modcrypt.fork_safety import cached_property
 from modcrypt.io.sources import SourceLike
 from modcrypt.parquet.arrow import parquet_file
 from modcrypt.parquet.arrow.file_scan import replace_metadata
@@ -25,6 +24,7 @@ from modcrypt.parquet.pyarrow_api.arguments import (
     map_source,
     take_arguments_of,
 )
+from modcrypt.runtime.fork_safety import cached_property
 
 
 class ParquetFile:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from modcrypt.collector import paused_collector
 from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination, open_sink_at
 from modcrypt.io.places import Place, place_of
@@ -29,7 +28,8 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.parquet.rewrite.file_rewrite import Choice, Rewriting, Rewritten, restore_properties
-from modcrypt.tracebacks import convert_argument
+from modcrypt.runtime.collector import paused_collector
+from modcrypt.runtime.tracebacks import convert_argument
 
 
 def rekey_parquet(

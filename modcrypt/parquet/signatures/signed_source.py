@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from functools import partial
 
 from modcrypt.errors import WriterSignatureError
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.buffers import fill_bytes
 from modcrypt.io.sources import Source
 from modcrypt.parquet.format.modules import Span
 from modcrypt.parquet.signatures.leaf_list import LeafPlace, find_hash, hash_leaf
+from modcrypt.runtime.fork_safety import fork_safe
 
 KEPT_BYTES = 64 << 20
 """Most bytes of parts that stay in memory after they were hashed, besides one part of any size."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from modcrypt.collector import paused_collector
 from modcrypt.errors import ModcryptError
 from modcrypt.io.buffers import WORTH_A_THREAD
 from modcrypt.io.sources import Source, SourceLike, open_source
@@ -43,6 +42,7 @@ from modcrypt.parquet.format.framing import Tail, read_tail
 from modcrypt.parquet.verify.chunk_checks import ChunkChecker
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.verification_results import Verification
+from modcrypt.runtime.collector import paused_collector
 
 BATCH = 2 << 20
 """Size in bytes of the batches of chunks that threads process."""

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from modcrypt.collector import paused_collector
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
@@ -35,6 +34,7 @@ from modcrypt.parquet.verify.writer_quirks import describe_quirks, identify_writ
 from modcrypt.pkmt1.key_info import KeyInfo, key_info
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields
+from modcrypt.runtime.collector import paused_collector
 
 _AGS1_MAGIC = b"AGS1"
 

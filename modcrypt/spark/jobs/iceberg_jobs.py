@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pyarrow as pa
 
 from modcrypt.errors import ERRORS_BY_WORD, IntegrityError
-from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
@@ -44,6 +43,7 @@ from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import MakeFilesystem
 from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
+from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.spark.jobs.driver import JobOptions, check_settings
 from modcrypt.spark.jobs.file_work import IN_STORE, ON_DISK
 from modcrypt.spark.jobs.task_files import run_tasks

@@ -38,7 +38,7 @@ from modcrypt.iceberg.keys.key_policies import (
 )
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore, seal_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, MasterKeys, OpenKey
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 from tests.support.cases import each_case
 from tests.support.iceberg.java_judge import JavaError, Judge, plain_rows
 from tests.support.iceberg.partitioned_table import ROWS, two_appends

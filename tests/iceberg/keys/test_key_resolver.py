@@ -40,8 +40,8 @@ from modcrypt.iceberg.keys.key_resolver import (
     sealing_key,
 )
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, IcebergKey, MasterKeys
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
+from modcrypt.keys.metadata import StandardKeyMetadata
 from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.iceberg.shared_table import both

@@ -22,8 +22,8 @@ from modcrypt.iceberg.keys.wrapping_keys import (
     OpenKey,
     format_wrapped_key,
 )
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.client import is_current
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.aws import open_aws

@@ -38,8 +38,8 @@ from modcrypt.iceberg.keys.wrapping_keys import (
     wrapped_bytes,
     wrapped_part,
 )
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.services.environment import EnvironmentKms
 from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms

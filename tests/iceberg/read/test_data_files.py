@@ -12,7 +12,7 @@ import modcrypt as mc
 from modcrypt.iceberg.read.data_files import ParquetDataFile, _open_plaintext
 from modcrypt.iceberg.read.pyarrow_decryption import open_natively
 from modcrypt.io.sources import MemorySource
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.arrow.decoding import DECODER
 from tests.support.forging import plain_file
 from tests.support.keys import FOOTER_KEY

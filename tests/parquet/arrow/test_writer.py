@@ -18,8 +18,8 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from modcrypt.invocations import INVOCATION_LIMIT
 from modcrypt.keys import invocation_counter
+from modcrypt.keys.invocations import INVOCATION_LIMIT
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.arrow import writer
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table

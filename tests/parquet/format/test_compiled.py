@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modcrypt.code_form import code_form
 from modcrypt.errors import FormatError
 from modcrypt.parquet.format import compact, idl, page_header, page_header_scan, structs
+from modcrypt.runtime.code_form import code_form
 from tests.support.randomness import examples
 from tests.support.thrift_judge import STRUCTS, footer_of, of_rich_types
 

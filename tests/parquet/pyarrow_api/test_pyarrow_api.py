@@ -22,7 +22,7 @@ import pytest
 
 import modcrypt as mc
 import modcrypt.parquet as pq
-from modcrypt.lazy_names import public_names
+from modcrypt.runtime.lazy_names import public_names
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.kms.memory_kms import MemoryKms
 

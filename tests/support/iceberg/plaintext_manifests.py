@@ -19,7 +19,7 @@ from modcrypt.iceberg.write.manifest_writing import (
 )
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import add_snapshot, new_snapshot_id
-from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys.metadata import StandardKeyMetadata
 
 Rows: TypeAlias = list[dict[str, Any]]
 Alter: TypeAlias = Callable[[Rows], Rows]

@@ -15,9 +15,9 @@ from operator import index
 from typing import SupportsIndex
 
 from modcrypt.errors import FormatError
-from modcrypt.key_encoding import KEY_LENGTHS
 from modcrypt.keys import Key, KeyLike, as_key, key_bytes
-from modcrypt.tracebacks import hide_frames
+from modcrypt.keys.encoding import KEY_LENGTHS
+from modcrypt.runtime.tracebacks import hide_frames
 
 VERSION = 1
 PREFIX_LENGTH = 16

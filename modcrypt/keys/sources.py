@@ -6,9 +6,9 @@ import os
 
 from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError
 from modcrypt.io.private_files import check_owner, check_private
-from modcrypt.key_encoding import MAX_KEY_TEXT, decode_key
-from modcrypt.key_lookalikes import show_name
-from modcrypt.tracebacks import hide_frames
+from modcrypt.keys.encoding import MAX_KEY_TEXT, decode_key
+from modcrypt.keys.lookalikes import show_name
+from modcrypt.runtime.tracebacks import hide_frames
 
 
 @hide_frames

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from modcrypt.errors import KeyExhaustedError
-from modcrypt.fork_safety import fork_safe
+from modcrypt.runtime.fork_safety import fork_safe
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -1,0 +1,1 @@
+"""The Python process: lazy imports, locks and forks, garbage collection, logs, tracebacks."""
