@@ -354,6 +354,7 @@ def test_no_room_logs_or_warns() -> None:
     may = {"modcrypt.kms.audit"}  # whose events hold names alone
     may |= {"modcrypt.kms.services.gcp"}  # mutes the service's library
     may |= {"modcrypt.cli.app", "modcrypt.cli.output.terminal"}  # print the warnings
+    may |= {"modcrypt.runtime.former_names"}  # warns programmers of names that will go
     may |= {"modcrypt.runtime.log"}  # silent, and used where only names are logged
     assert {room for room in trees() if "modcrypt.runtime.log" in imports(room)} == {
         "modcrypt.cli.app",

@@ -80,9 +80,9 @@ seals remove --sign {writer.key} . plain.parquet
 seals cosign --sign {writer.key} .
 seals record --sign {writer.key} new -- encrypt --key-file footer.key plain.parquet new/out
 seals writers --sign {writer.key} . {writer.pub}
-seals witness --sign {writer.key} --verify-key {writer.pub} --store new .
-seals log --verify-key {writer.pub} .
-seals verify --verify-key {writer.pub} .
+seals witness --sign {writer.key} --signed-by {writer.pub} --store new .
+seals log --signed-by {writer.pub} .
+seals verify --signed-by {writer.pub} .
 seals export {writer.key} new.pub
 recipients generate --kind x25519 new.key
 recipients list {sealed.parquet}

@@ -443,7 +443,7 @@ def test_nothing_is_printed_logged_or_warned_of_and_no_file_holds_a_secret(
         decrypt_parquet(
             out / "sealed",
             tmp_path / "back",
-            decryption(algorithms=[algorithm]),
+            decryption(accept_algorithms=[algorithm]),
             threads=threads,
         )
     assert seen, "nothing was there to look at"
@@ -1112,7 +1112,7 @@ def test_no_file_holds_a_secret_at_any_step_of_writing_by_the_key_tools(
             if what in ("new", "replaced"):
                 encrypt_parquet(plain, target, tools.encryption(policy))
             else:
-                results = rotate_keys(folder, tools, what=cast(Any, what), threads=1)
+                results = rotate_keys(folder, tools, what=cast(Any, what), jobs=1)
                 assert [result.result for result in results] == ["rotated"]
         look()
     made |= data_keys(target)

@@ -346,7 +346,7 @@ BOTH: dict[str, Any] = {"footer_key": DEK, "column_keys": {"a": MASTER}}
     lambda: mc.FileEncryptionProperties(**BOTH, plaintext_columns=["a"]),
     lambda: mc.FileEncryptionProperties(**FOOTER, encryption_algorithm="other"),
     lambda: mc.FileDecryptionProperties(footer_key=ODD),
-    lambda: mc.FileDecryptionProperties(**BOTH, algorithms=["other"]),
+    lambda: mc.FileDecryptionProperties(**BOTH, accept_algorithms=["other"]),
     lambda: ags1.open(b"AGS1", ODD, length=4),
     lambda: ags1.open(b"AGS1", DEK, length=4),
     lambda: ags1.open(ags1.seal(b"x", DEK), key=MASTER, length=mc.UNVERIFIED),

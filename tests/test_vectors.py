@@ -330,14 +330,18 @@ def test_the_verifier_finds_what_modcrypt_wrote(
         modcrypt.encrypt_parquet(plain, out, modcrypt.FileEncryptionProperties(**options))
         data = out.getvalue()
         found = verify(
-            data, options["footer_key"], column_keys, options.get("aad_prefix"), algorithms=BOTH
+            data,
+            options["footer_key"],
+            column_keys,
+            options.get("aad_prefix"),
+            accept_algorithms=BOTH,
         )
         bloom = plain is plaintext_files[0]
         assert Counter(m.type for m in found) == expected_modules(plain, options, bloom)
         inspected = modcrypt.inspect_parquet(
             data,
             modcrypt.FileDecryptionProperties(
-                footer_key=options["footer_key"], column_keys=column_keys, algorithms=BOTH,
+                footer_key=options["footer_key"], column_keys=column_keys, accept_algorithms=BOTH,
                 aad_prefix=options.get("aad_prefix"),
             ),
             pages=True,
@@ -402,7 +406,7 @@ def test_the_verifier_opens_what_pyarrow_writes(
     }  # fmt: skip
     data = write_file(small_table(60), **options, encryption_properties=properties)
     plain = write_file(small_table(60), **options)
-    found = verify(data, FOOTER_KEY, {}, b"table/part.0", algorithms=BOTH)
+    found = verify(data, FOOTER_KEY, {}, b"table/part.0", accept_algorithms=BOTH)
     assert Counter(m.type for m in found) == expected_modules(
         plain, {"plaintext_footer": plaintext_footer}
     )
@@ -450,7 +454,9 @@ def test_the_verifier_finds_every_module_of_other_writers(writer: str) -> None:
         # The manifest's scanner passed over row groups without rows; their dictionaries are there.
         if entry["file"] == "enc/direct_empty_nested.parquet":
             continue
-        found = verify((folder / entry["file"]).read_bytes(), *keys_in(entry), algorithms=BOTH)
+        found = verify(
+            (folder / entry["file"]).read_bytes(), *keys_in(entry), accept_algorithms=BOTH
+        )
         counts = {ModuleType.FOOTER: 1} | {
             TYPE_OF[name]: number for name, number in entry["modules"].items() if name in TYPE_OF
         }
@@ -467,7 +473,7 @@ def test_the_verifier_refuses_every_file_that_was_tampered_with_detectably() -> 
         with pytest.raises(VerifyError):
             verify(
                 (folder / entry["file"]).read_bytes(), *keys_in(entry),
-                algorithms=(entry["enc"]["algorithm"],),
+                accept_algorithms=(entry["enc"]["algorithm"],),
             )  # fmt: skip
         refused += 1
     assert refused > 50

@@ -59,13 +59,13 @@ WRITERS = [
 ]
 READERS = [
     FileDecryptionProperties(
-        footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY}, algorithms=ALGORITHMS
+        footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY}, accept_algorithms=ALGORITHMS
     ),
     FileDecryptionProperties(
         footer_key=FOOTER_KEY, on_missing_key="drop", check_footer_integrity=False
     ),
 ]
-OWN_READER = FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=ALGORITHMS)
+OWN_READER = FileDecryptionProperties(footer_key=FOOTER_KEY, accept_algorithms=ALGORITHMS)
 
 
 @dataclass(frozen=True)

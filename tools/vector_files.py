@@ -364,7 +364,7 @@ def modules(name: str) -> tuple[Module, ...]:
         verify_pme.verify(
             encrypt_base(name), KEYS[base.footer],
             {path: KEYS[key] for path, key in base.columns.items()},
-            aad_prefix_of(base.reading), algorithms=(algorithm_of(base.reading),),
+            aad_prefix_of(base.reading), accept_algorithms=(algorithm_of(base.reading),),
         )
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ def verdict(made: Json, data: bytes) -> VerifyError | list[Module]:
             KEYS[keys["footer"]] if keys["footer"] else None,
             {path: KEYS[key] for path, key in keys["columns"].items()},
             aad_prefix_of(properties),
-            algorithms=tuple(properties.get("algorithms", [GCM_V1])),
+            accept_algorithms=tuple(properties.get("algorithms", [GCM_V1])),
             partial=lenient,
         )
     except VerifyError as error:

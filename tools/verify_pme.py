@@ -410,7 +410,7 @@ def leaf_paths(schema: list[dict[int, Any]]) -> list[str]:
 
 def verify(
     data: bytes, footer_key: bytes | None, column_keys: Mapping[str, bytes],
-    aad_prefix: bytes | None = None, *, algorithms: tuple[str, ...] = ("AES_GCM_V1",),
+    aad_prefix: bytes | None = None, *, accept_algorithms: tuple[str, ...] = ("AES_GCM_V1",),
     partial: bool = False,
 ) -> list[Module]:  # fmt: skip
     """Open every encrypted module: footer, column metadata, then all others in file order.
@@ -418,7 +418,7 @@ def verify(
     `partial` skips modules without a key. Raises VerifyError at the first module that fails.
     """
     try:
-        return _verify(data, footer_key, column_keys, aad_prefix, algorithms, partial)
+        return _verify(data, footer_key, column_keys, aad_prefix, accept_algorithms, partial)
     except (LookupError, TypeError, ValueError, AttributeError, struct.error) as error:
         raise VerifyError("format", f"no Parquet structure: {error!r}") from error
 
@@ -467,7 +467,7 @@ def main() -> int:
             bytes.fromhex(keys["footer_key"]) if "footer_key" in keys else None,
             {path: bytes.fromhex(key) for path, key in keys.get("column_keys", {}).items()},
             None if prefix is None else bytes.fromhex(prefix),
-            algorithms=tuple(ALGORITHMS.values())[: 1 + options.ctr],
+            accept_algorithms=tuple(ALGORITHMS.values())[: 1 + options.ctr],
             partial=options.partial,
         )
     except VerifyError as error:

@@ -283,7 +283,7 @@ def main() -> int:
         keys = read_keys(
             data, open_identity(options.identity.read_bytes(), word), options.aad_prefix
         )
-        modules = verify_pme.verify(data, *keys, options.aad_prefix, algorithms=algorithms)
+        modules = verify_pme.verify(data, *keys, options.aad_prefix, accept_algorithms=algorithms)
     except VerifyError as error:
         print(error, file=sys.stderr)
         return 1

@@ -43,14 +43,14 @@ def fail(message: str) -> VerifyError:
 
 def verify(
     data: bytes, line: str, footer_key: bytes, column_keys: Mapping[str, bytes],
-    aad_prefix: bytes | None = None, *, algorithms: tuple[str, ...] = ("AES_GCM_V1",),
+    aad_prefix: bytes | None = None, *, accept_algorithms: tuple[str, ...] = ("AES_GCM_V1",),
 ) -> int:  # fmt: skip
     """Return the number of parts that the writer of a line signed: all parts of the file.
 
     Raises VerifyError for any other file.
     """
     file = verify_pme._Verification(data, footer_key, aad_prefix)
-    footer, start = file.footer(algorithms, partial=False)
+    footer, start = file.footer(accept_algorithms, partial=False)
     struct_bytes = footer_bytes(file, footer_key)
     entries = check_signature(file, struct_bytes, footer, line)
     hashes = dict(read_entries(entries))
@@ -180,7 +180,7 @@ def main() -> int:
     try:
         count = verify(
             given.file.read_bytes(), given.line, bytes.fromhex(keys["footer_key"]), columns, prefix,
-            algorithms=algorithms,
+            accept_algorithms=algorithms,
         )  # fmt: skip
     except VerifyError as error:
         print(error)

@@ -339,7 +339,7 @@ class Batch:
             meter = Meter(bar)
             yield from run_job(
                 Job(replace(conversion, progress=meter.progress).run), self._files,
-                threads=jobs, meter=meter,
+                jobs=jobs, meter=meter,
                 is_last=lambda done: done.failed and self._options["fail_fast"],
             )  # fmt: skip
 

@@ -90,7 +90,7 @@ def inspect(
     files, root = find_named_files(paths, glob)
     write_page = prepare_page(html, force, files)
     properties = properties_of_options(reading, root)
-    look = partial(inspect_parquet, properties=properties, pages=pages)
+    look = partial(inspect_parquet, decryption=properties, pages=pages)
     if len(files) == 1:
         single = look(files[0].name)
         write_page(single)
@@ -101,7 +101,7 @@ def inspect(
         job: Job[File, Inspection | Failure] = Job(
             lambda file: look(file.name), lambda _file, error: explain(error, ())
         )
-        inspected = run_job(job, files, threads=jobs or usable_cores())
+        inspected = run_job(job, files, jobs=jobs or usable_cores())
         for number, (file, inspection) in enumerate(zip(files, inspected, strict=True)):
             bar(len(files))
             if isinstance(inspection, Failure):

@@ -40,6 +40,7 @@ from modcrypt.cli.shared import (
     exclude_each_other,
     format_counts,
     format_table,
+    jobs_option,
     json_option,
     lines_option,
     make_accept_option,
@@ -50,7 +51,6 @@ from modcrypt.cli.shared import (
     read_key,
     root_option,
     skipping_record_option,
-    threads_option,
 )
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code
@@ -351,7 +351,7 @@ def _disabled_versions(master: MasterKey) -> list[str]:
 @sign_options
 @dry_run_option
 @make_accept_option("the policy's, else both, but AES_GCM_V1 only for dek, which opens pages.")
-@threads_option("Number of files processed concurrently. Default: 4.")
+@jobs_option("4")
 @audit_option
 @spark_option
 @lines_option
@@ -365,8 +365,8 @@ def rotate(
     prove: Literal["first", "all"],
     record: str | None,
     dry_run: bool,
-    accept: tuple[str, ...],
-    threads: int | None,
+    accept_algorithms: tuple[str, ...],
+    jobs: int | None,
     spark_master: str | None,
     as_json: bool,
     **options: Any,
@@ -383,7 +383,9 @@ def rotate(
     if spark_master is not None:
         refuse_local_options()
     signing = signing_references(options)
-    settings = required_service(options).evolve(algorithms=accept or None, **signing)
+    settings = required_service(options).evolve(
+        accept_algorithms=accept_algorithms or None, **signing
+    )
     renamed = parse_pairs(new_master_keys, "--new-master-key", "OLD=NEW")
     if not paths:
         if key_id is None:
@@ -430,7 +432,7 @@ def rotate(
                 tools,
                 decryption=settings.requirements(),
                 record=record,
-                threads=threads,
+                jobs=jobs,
                 progress=show,
                 signing_key=settings.writer_key,
                 **how,
@@ -441,8 +443,8 @@ def rotate(
 
 
 _FILE_PARAMETERS = {
-    "what", "new_master_keys", "double_wrapping", "record", "dry_run", "accept", "threads", "sign",
-    "prove",
+    "what", "new_master_keys", "double_wrapping", "record", "dry_run", "accept_algorithms", "jobs",
+    "sign", "prove",
 }  # fmt: skip
 
 

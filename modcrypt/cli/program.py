@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import click
 import cloup
 
+from modcrypt.cli.former_options import use_present_names
 from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, paint, wrap_words
@@ -37,7 +38,7 @@ class Program(cloup.Group):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> NoReturn:
         """Run a command; always raise SystemExit with a documented exit code."""
-        arguments = list(sys.argv[1:] if args is None else args)
+        arguments = use_present_names(self, sys.argv[1:] if args is None else args)
         more["standalone_mode"] = False  # click itself would exit with 1 without a failure
         try:
             result = super().main(arguments, *rest, **more)

@@ -28,13 +28,13 @@ from modcrypt.cli.shared import (
     format_counts,
     format_failures,
     format_table,
+    jobs_option,
     json_option,
     lines_option,
     make_reference,
     paths_argument,
     print_json,
     print_line,
-    threads_option,
 )
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code
@@ -76,7 +76,7 @@ Examples: from the list; also from the data, with fresh keys for those that rema
 DONE = ("changed", "rotated", "current")
 """Results of files that did not fail."""
 
-_threads = threads_option("Number of files processed concurrently. Default: 4.")
+_jobs = jobs_option("4")
 
 
 @cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
@@ -169,10 +169,10 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
 @recipient_options
 @sign_options
 @decryption_options
-@_threads
+@_jobs
 @lines_option
 def add(
-    *, paths: tuple[str, ...], threads: int | None, as_json: bool, **options: Any
+    *, paths: tuple[str, ...], jobs: int | None, as_json: bool, **options: Any
 ) -> int:  # fmt: skip
     """Let further recipients open files.
 
@@ -184,7 +184,7 @@ def add(
         raise click.UsageError("no recipient is named; use --to or --recipients-file")
     decryption = decryption_settings(options)
     run = partial(
-        modcrypt.add_recipients, list(paths), to, decryption, threads=threads,
+        modcrypt.add_recipients, list(paths), to, decryption, jobs=jobs,
         signing_key=read_signing_key(options),
     )  # fmt: skip
     return _exit_code(
@@ -205,10 +205,10 @@ def add(
 @recipient_options
 @sign_options
 @decryption_options
-@_threads
+@_jobs
 @lines_option
 def remove(
-    *, paths: tuple[str, ...], removed: tuple[str, ...], threads: int | None, as_json: bool,
+    *, paths: tuple[str, ...], removed: tuple[str, ...], jobs: int | None, as_json: bool,
     **options: Any,
 ) -> int:  # fmt: skip
     """Remove recipients from files.
@@ -222,7 +222,7 @@ def remove(
     decryption = decryption_settings(options)
     run = partial(
         modcrypt.remove_recipients, list(paths), ids, decryption,
-        new_recipients=remaining, threads=threads, signing_key=read_signing_key(options),
+        new_recipients=remaining, jobs=jobs, signing_key=read_signing_key(options),
     )  # fmt: skip
     counts = _report_changes("Removing recipients", as_json, lambda show: run(progress=show))
     if counts["changed"]:

@@ -212,7 +212,8 @@ optional_paths_argument = click.argument(
 def make_accept_option(default: str) -> Callable[[F], F]:
     """Return the option for accepted algorithms; its help text states the default."""
     return click.option(
-        "--accept",
+        "--accept-algorithm",
+        "accept_algorithms",
         metavar="ALGORITHM",
         type=click.Choice(ALGORITHMS),
         multiple=True,

@@ -31,6 +31,7 @@ from modcrypt.cli.shared import (
     check_paths_exist,
     format_counts,
     format_table,
+    jobs_option,
     lines_option,
     make_accept_option,
     needs_one_of,
@@ -39,7 +40,6 @@ from modcrypt.cli.shared import (
     print_line,
     root_option,
     skipping_record_option,
-    threads_option,
 )
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code, exit_code
@@ -103,7 +103,7 @@ a later proof for it
 )
 @skipping_record_option
 @make_accept_option("the policy's, else both, as no page is opened.")
-@threads_option("Number of files processed concurrently. Default: 4.")
+@jobs_option("4")
 @audit_option
 @spark_option
 @lines_option
@@ -118,8 +118,8 @@ def shred(
     dry_run: bool,
     prove: bool,
     record: str | None,
-    accept: tuple[str, ...],
-    threads: int | None,
+    accept_algorithms: tuple[str, ...],
+    jobs: int | None,
     spark_master: str | None,
     as_json: bool,
     **options: Any,
@@ -136,10 +136,10 @@ def shred(
     if spark_master is not None:
         refuse_local_options()
     check_paths_exist(paths)
-    settings = service_settings(options, algorithms=accept or None)
+    settings = service_settings(options, accept_algorithms=accept_algorithms or None)
     if settings is None:
-        refuse({"audit", "accept", "destroy"}, "this needs --kms or --policy")
-    elif settings.policy or accept:
+        refuse({"audit", "accept_algorithms", "destroy"}, "this needs --kms or --policy")
+    elif settings.policy or accept_algorithms:
         settings = settings.evolve(master_key_ids=master_keys)
     selection: dict[str, Any] = {
         "columns": columns, "master_keys": master_keys, "everything": everything,
@@ -147,7 +147,7 @@ def shred(
     session = nullcontext() if spark_master is None else start_spark(spark_master, "shred")
     codes = []
     with session as spark:
-        files = _Files(list(paths), settings, selection, threads, spark)
+        files = _Files(list(paths), settings, selection, jobs, spark)
         if yes or dry_run or not prove:
             codes.append(_run_shredding(files, record, destroy, dry_run or not yes, as_json))
         if prove:
@@ -162,7 +162,7 @@ class _Files:
     paths: list[str]
     settings: Settings | None
     selection: dict[str, Any]
-    threads: int | None
+    jobs: int | None
     spark: SparkSession | None
 
     @property
@@ -201,7 +201,7 @@ class _Files:
     def _local(self) -> dict[str, Any]:
         requirements = None if self.settings is None else self.settings.requirements()
         return {
-            **self.selection, "tools": self.tools, "threads": self.threads,
+            **self.selection, "tools": self.tools, "jobs": self.jobs,
             "decryption": requirements,
         }  # fmt: skip
 

@@ -57,10 +57,10 @@ def pause(seconds: float) -> None:
     raise StoppedError
 
 
-def check_threads(threads: int | None) -> None:
+def check_threads(threads: int | None, name: str = "threads") -> None:
     """Raise ValueError if a number of threads is below 1; None stands for the default."""
     if threads is not None and threads < 1:
-        raise ValueError("threads must be at least 1")
+        raise ValueError(f"{name} must be at least 1")
 
 
 def in_threads(

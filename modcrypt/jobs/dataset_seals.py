@@ -52,6 +52,7 @@ from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 from modcrypt.parquet.format.framing import close_tail, read_tail
 from modcrypt.parquet.signatures.signers import hash_footer
 from modcrypt.report.json_fields import JsonFields
+from modcrypt.runtime.former_names import accept_former_names
 
 _BLOCK = 1 << 20
 
@@ -118,8 +119,9 @@ class SealUpdate(JsonFields):
     removed: tuple[str, ...] = ()
 
 
+@accept_former_names(where="source", threads="jobs")
 def seal_dataset(
-    where: Any,
+    source: Any,
     key: SigningKey | Sequence[SigningKey],
     *,
     signed_by: Iterable[VerifyingKey] = (),
@@ -127,7 +129,7 @@ def seal_dataset(
     at_least: int = 0,
     valid_for: int | None = None,
     filesystem: Any = None,
-    threads: int | None = None,
+    jobs: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> SealVerification:
     """Sign what files a dataset has, in a new seal beside them that replaces the old one.
@@ -136,7 +138,7 @@ def seal_dataset(
     there is an old seal, the files must be those that it states: `update_seal` states changes.
 
     Args:
-        where: Path or URL of a folder.
+        source: Path or URL of a folder.
         key: Key that signs, or several of them.
         signed_by: Keys of other writers who may have signed the old seal.
         accept: Files that may differ from the old seal, by their paths inside the dataset; a folder
@@ -145,8 +147,8 @@ def seal_dataset(
         at_least: Number that the old seal must have at least; the key's memory has a number, too.
         valid_for: Seconds after which readers refuse the seal; None for as long as the old one, 0
             for ever.
-        filesystem: The pyarrow or fsspec filesystem of `where`.
-        threads: Number of files read concurrently, 4 by default.
+        filesystem: The pyarrow or fsspec filesystem of `source`.
+        jobs: Number of files read concurrently, 4 by default.
         progress: Function called with the number of files hashed, and of all files.
 
     Raises:
@@ -156,26 +158,27 @@ def seal_dataset(
         ValueError: A symbolic link leads to a folder whose files the dataset has anyway.
         OSError, FileNotFoundError: The file system reports an error.
     """
-    ledger, allowed = _ledger_at(where, filesystem), [*accept]
+    ledger, allowed = _ledger_at(source, filesystem), [*accept]
     writer = make_seal_writer(key, signed_by, at_least, accept_lost=SEAL_NAME in allowed)
     former = writer.begin(ledger)
     old = None if former.statement is None else _load_all(ledger, writer, former)
-    found = _hash_files(where, filesystem, threads, progress)
+    found = _hash_files(source, filesystem, jobs, progress)
     if found.links:
         raise ValueError(
             f"{found.links[0]} leads to a folder of the dataset, so that readers may read its rows "
             "twice; remove the link"
         )
     if old is not None:
-        accepted = {_path_of(name, where, ledger.folder) for name in allowed}
+        accepted = {_path_of(name, source, ledger.folder) for name in allowed}
         _check_accepted(ledger, _compare(old, found), accepted)
     files = {path: file for path, file in found.files.items() if path not in found.hidden}
     draft = Draft(former.dataset or new_dataset_id(), {"since": []}, encode_files(files), valid_for)
     return _make_result(Seal(writer.write(ledger, former, draft), files), ())
 
 
+@accept_former_names(where="source", threads="jobs")
 def update_seal(
-    where: Any,
+    source: Any,
     key: SigningKey | Sequence[SigningKey],
     *,
     added: Iterable[str] = (),
@@ -185,7 +188,7 @@ def update_seal(
     valid_for: int | None = None,
     propose: bool = False,
     filesystem: Any = None,
-    threads: int | None = None,
+    jobs: int | None = None,
 ) -> SealUpdate:
     """Sign that files of a dataset were added, replaced or removed since its seal.
 
@@ -193,7 +196,7 @@ def update_seal(
     did.
 
     Args:
-        where, key, signed_by, at_least, valid_for, filesystem, threads: As for `seal_dataset`.
+        source, key, signed_by, at_least, valid_for, filesystem, jobs: As for `seal_dataset`.
         added: Files that were added or replaced, by their paths inside the dataset or as they are;
             a folder stands for all files below it.
         removed: Files that were removed, by their paths inside the dataset.
@@ -206,15 +209,15 @@ def update_seal(
             of a path that was removed.
         CommitConflictError, OSError: As `seal_dataset`.
     """
-    ledger = _ledger_at(where, filesystem)
+    ledger = _ledger_at(source, filesystem)
     writer = make_seal_writer(key, signed_by, at_least)
     former = begin_change(ledger, writer, signs=not propose)
-    gone = [_path_of(name, where, ledger.folder) for name in removed]
+    gone = [_path_of(name, source, ledger.folder) for name in removed]
     if gone:
         _check_sealed(gone, _load_all(ledger, writer, former))
-    places = [place for name in added for place in _list_added(name, where, ledger.folder)]
+    places = [place for name in added for place in _list_added(name, source, ledger.folder)]
     changes: dict[str, SealedFile | None] = dict.fromkeys(gone)
-    for place, file in zip(places, run_job(Job(hash_file), places, threads=threads), strict=True):
+    for place, file in zip(places, run_job(Job(hash_file), places, jobs=jobs), strict=True):
         changes[_path_inside(place, ledger.folder)] = file
     if still := [path for path in gone if ledger.folder.below(path).stamp() is not None]:
         raise ValueError(f"{list_names(still)} must be removed before the seal says so")
@@ -270,8 +273,9 @@ def propose_changes(
     return describe_update(read_proposal(ledger, writer).statement, changes)
 
 
+@accept_former_names(where="source", threads="jobs")
 def verify_seal(
-    where: Any,
+    source: Any,
     signed_by: Iterable[VerifyingKey],
     *,
     at_least: int = 1,
@@ -281,7 +285,7 @@ def verify_seal(
     witness_store: Root | None = None,
     after: str | None = None,
     filesystem: Any = None,
-    threads: int | None = None,
+    jobs: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> SealVerification:
     """Compare the files of a dataset with its seal.
@@ -290,7 +294,7 @@ def verify_seal(
     others can write to its folder while you read it.
 
     Args:
-        where, filesystem, threads, progress: As for `seal_dataset`.
+        source, filesystem, jobs, progress: As for `seal_dataset`.
         signed_by: Keys whose signatures are accepted.
         at_least: Number that the seal must have at least: the last one that you have seen.
         needed: Number of these keys that must have signed.
@@ -311,8 +315,8 @@ def verify_seal(
         witnessed_by=tuple(witnessed_by), witness_store=witness_store,
         after=after,
     )  # fmt: skip
-    seal = load_seal(_folder_at(where, filesystem), required)
-    found = _hash_files(where, filesystem, threads, progress)
+    seal = load_seal(_folder_at(source, filesystem), required)
+    found = _hash_files(source, filesystem, jobs, progress)
     return _make_result(seal, _compare(seal, found))
 
 
@@ -422,14 +426,14 @@ def _ledger_at(where: Any, filesystem: Any) -> Ledger:
 
 
 def _hash_files(
-    where: Any, filesystem: Any, threads: int | None, progress: Callable[[int, int], object] | None
+    where: Any, filesystem: Any, jobs: int | None, progress: Callable[[int, int], object] | None
 ) -> _FoundFiles:
     """Hash all files of a dataset."""
     folder, links = _folder_at(where, filesystem), list[Place]()
     places = list_files(where, filesystem, every_link=True, folder_links=links)
     paths = [_path_inside(place, folder) for place in places]
     hashed: dict[str, SealedFile] = {}
-    for path, file in zip(paths, run_job(Job(hash_file), places, threads=threads), strict=True):
+    for path, file in zip(paths, run_job(Job(hash_file), places, jobs=jobs), strict=True):
         hashed[path] = file
         if progress is not None:
             progress(len(hashed), len(places))

@@ -67,6 +67,7 @@ from modcrypt.parquet.verify.file_verification import (
     verify_source,
 )
 from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
+from modcrypt.runtime.former_names import accept_former_names
 
 Decryption: TypeAlias = AnyDecryption | Callable[[str], AnyDecryption]
 """Properties for all files, or a function that returns the properties for a path."""
@@ -75,9 +76,10 @@ MAX_FILES = 8
 """Default maximum number of files verified concurrently."""
 
 
+@accept_former_names(where="source", properties="decryption")
 def verify_dataset(
-    where: Any,
-    properties: Decryption | None = None,
+    source: Any,
+    decryption: Decryption | None = None,
     *,
     filesystem: Any = None,
     aad_prefix_template: str | None = None,
@@ -94,10 +96,10 @@ def verify_dataset(
     """Verify each Parquet file of a folder, as `verify_parquet` does, and that the set is complete.
 
     Args:
-        where: Path or URL of a folder or file, or a list of them, or of places. Names that begin
+        source: Path or URL of a folder or file, or a list of them, or of places. Names that begin
             with a dot or an underscore are skipped, and so are files of a write in progress: a note
             hides them from readers of the folder.
-        properties: Keys and requirements of the caller, or a function that returns them for a
+        decryption: Keys and requirements of the caller, or a function that returns them for a
             path; None for no keys.
         filesystem: PyArrow or fsspec file system that contains the paths.
         aad_prefix_template: Template of the AAD prefixes: each file must have a prefix of its own,
@@ -105,7 +107,7 @@ def verify_dataset(
         expected_parts: Number of files: the set must have the parts 0 to `expected_parts` - 1 of
             the template.
         expected_rows: Number of rows of all files together, known from a trusted place.
-        shared_aad_prefix: Whether several files may have the same AAD prefix if `properties`
+        shared_aad_prefix: Whether several files may have the same AAD prefix if `decryption`
             require one. It is then a warning, as it is if no prefix is required.
         jobs: Number of files verified concurrently; None chooses.
         threads: Number of threads for a single file; None chooses.
@@ -125,20 +127,20 @@ def verify_dataset(
             other.
         TypeError: An argument has the wrong type.
         FormatError: A note about a write is damaged.
-        OSError: A file or folder that `where` names does not exist, or the file system failed. An
+        OSError: A file or folder that `source` names does not exist, or the file system failed. An
             existing file that cannot be read is a finding instead.
     """
-    if properties is not None and not callable(properties):
-        properties = as_decryption(properties)
-        check_no_prefix(aad_prefix_template, properties)
+    if decryption is not None and not callable(decryption):
+        decryption = as_decryption(decryption)
+        check_no_prefix(aad_prefix_template, decryption)
     check_expected_parts(aad_prefix_template, expected_parts)
-    check_threads(jobs)
+    check_threads(jobs, "jobs")
     check_threads(threads)
     check_expected(expected_rows)
-    seal = None if properties is None or callable(properties) else required_seal(properties)
+    seal = None if decryption is None or callable(decryption) else required_seal(decryption)
     links = list[Place]()
-    listed = list_sealed_files(where, filesystem, seal, links)
-    folders = _find_folders(where, filesystem, listed)
+    listed = list_sealed_files(source, filesystem, seal, links)
+    folders = _find_folders(source, filesystem, listed)
     places, hidden = split_hidden(listed)
     if not places:
         lost = [finding for folder in folders for finding in find_missing_files(seal, folder, ())]
@@ -147,11 +149,11 @@ def verify_dataset(
         if hidden:
             names = list_names([place.path for place in hidden], MAX_LISTED)
             raise ValueError(f"notes in {NOTES} hide all files from readers: {names}")
-        raise ValueError(f"there are no files in {where!r}")
+        raise ValueError(f"there are no files in {source!r}")
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
     is_alone = len(places) == 1
     run = FilesVerification(
-        places=places, properties=properties, template=template, expected=expected_parts,
+        places=places, properties=decryption, template=template, expected=expected_parts,
         expected_rows=expected_rows if is_alone else None, regions=regions,
         threads=threads if is_alone else 1,
     )  # fmt: skip
@@ -223,7 +225,7 @@ class FilesVerification:
                 each(next(paths), checked.verification)
 
         numbers = range(len(self.places))
-        return list(run_job(Job(self.process), numbers, threads=jobs, meter=meter, progress=report))
+        return list(run_job(Job(self.process), numbers, jobs=jobs, meter=meter, progress=report))
 
     def set_aside(self, verified: Collection[str]) -> list[tuple[Place, FileAad]]:
         """Remove the files that an earlier run verified, and return what identifies them."""

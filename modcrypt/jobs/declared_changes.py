@@ -49,6 +49,7 @@ from modcrypt.kms.signing.sealed_statements import Draft
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.runtime.fork_safety import cached_property
+from modcrypt.runtime.former_names import accept_former_names
 
 ATTEMPTS = 20
 """Number of times that changes are signed again after the statement of another writer."""
@@ -61,9 +62,10 @@ class DeclaredChanges:
         self.update: SealUpdate | None = None
 
 
+@accept_former_names(where="source")
 @contextlib.contextmanager
 def sealing(
-    where: Any,
+    source: Any,
     key: SigningKey | Sequence[SigningKey],
     *,
     signed_by: Iterable[VerifyingKey] = (),
@@ -82,7 +84,7 @@ def sealing(
     its first one.
 
     Args:
-        where: Path or URL of the dataset's folder.
+        source: Path or URL of the dataset's folder.
         key, signed_by, at_least, valid_for, filesystem: As for `seal_dataset`.
         accept_new: Whether the block may read files that the old seal does not state.
         replace_all: Whether the new seal states only files that the block writes.
@@ -98,7 +100,7 @@ def sealing(
         >>> with mc.sealing("lake", writer):
         ...     mc.write_dataset(people, "lake", properties)
     """
-    ledger = _ledger_at(where, filesystem)
+    ledger = _ledger_at(source, filesystem)
     writer, done = make_seal_writer(key, signed_by, at_least), DeclaredChanges()
     before = SealedInputs(ledger, _begin(ledger, writer), accept_new)
     with record_writes(ledger.folder, _describe, before.check) as record:

@@ -82,14 +82,14 @@ class AbandonedError(BaseException):
 
 
 def run_job(
-    job: Job[T, R], files: Sequence[T], *, threads: int | None = None, meter: Meter | None = None,
+    job: Job[T, R], files: Sequence[T], *, jobs: int | None = None, meter: Meter | None = None,
     progress: Callable[[R, int], object] | None = None,
     is_last: Callable[[R], bool] = lambda result: False,
 ) -> Generator[R]:  # fmt: skip
     """Yield the result of each file, in the order of the files, which threads process.
 
     Args:
-        threads: Number of files processed concurrently; None for `THREADS`.
+        jobs: Number of files processed concurrently; None for `THREADS`.
         meter: Meter of the job's progress. If the generator is closed early, or the meter's event
             is set, files in progress are abandoned and have no result.
         progress: Function called in the calling thread with each result and the number of files; an
@@ -112,7 +112,7 @@ def run_job(
         return result
 
     results = in_threads(
-        run, files, threads or THREADS, "modcrypt-job", meter.stop.set, meter.show
+        run, files, jobs or THREADS, "modcrypt-job", meter.stop.set, meter.show
     )  # fmt: skip
     with closing(results):
         for result in results:

@@ -77,6 +77,7 @@ from modcrypt.pkmt1.material import (
     decode_metadata,
 )
 from modcrypt.runtime.fork_safety import fork_safe
+from modcrypt.runtime.former_names import accept_former_names
 from modcrypt.runtime.tracebacks import hide_frames
 
 What: TypeAlias = Literal["mek", "kek", "dek"]
@@ -108,8 +109,9 @@ class RotatedFile(FileResult):
         return bool(self.message) or self.result not in ("rotated", "current", "plaintext")
 
 
+@accept_former_names(where="source", threads="jobs")
 def rotate_keys(
-    where: Any,
+    source: Any,
     tools: KeyTools,
     *,
     what: What = "mek",
@@ -119,7 +121,7 @@ def rotate_keys(
     decryption: AnyDecryption | None = None,
     record: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
-    threads: int | None = None,
+    jobs: int | None = None,
     progress: Callable[[RotatedFile, int], object] | None = None,
     signing_key: SigningKey | None = None,
     prove: Prove | WrapProof = "first",
@@ -131,7 +133,7 @@ def rotate_keys(
     others.
 
     Args:
-        where: Path or URL of a file or a folder, or a list of files. Files behind symbolic links
+        source: Path or URL of a file or a folder, or a list of files. Files behind symbolic links
             in a folder fail and are not changed; pass the targets of the links instead.
         tools: Key tools that unwrap the old material and wrap the new.
         what: `"mek"` rewraps what master keys have wrapped; `"kek"` wraps data keys under fresh
@@ -142,7 +144,7 @@ def rotate_keys(
         double_wrapping: Whether data keys are wrapped under KEKs afterwards, as in `Policy`: True
             changes single wrapping to double, False the reverse. None keeps the wrapping of each
             key. The encrypted key metadata of AGS1 streams keeps its form.
-        filesystem: The pyarrow or fsspec filesystem of `where`.
+        filesystem: The pyarrow or fsspec filesystem of `source`.
         decryption: Decryption properties for files that do not store their AAD prefix; by default
             `tools.decryption()`.
         record: Path of a file that receives a line of JSON for each finished file. An interrupted
@@ -150,7 +152,7 @@ def rotate_keys(
             After a complete run, only files whose keys are still the newest are.
         dry_run: Whether to only report what would be done, and write nothing. Requests a key only
             if an encrypted footer hides the keys of columns.
-        threads: Number of files processed concurrently, 4 by default; use more if requests to a
+        jobs: Number of files processed concurrently, 4 by default; use more if requests to a
             store are slow.
         progress: Function called in the calling thread with each file's result and the number of
             files.
@@ -165,7 +167,7 @@ def rotate_keys(
         The result of each file, in the order of their paths.
 
     Raises:
-        FileNotFoundError: `where` does not exist.
+        FileNotFoundError: `source` does not exist.
         ValueError, TypeError: An argument has a wrong value or type.
         OSError: The record can't be read or written.
     """
@@ -174,7 +176,7 @@ def rotate_keys(
     proof = WrapProof.of(prove)
     if decryption is not None:
         decryption = as_decryption(decryption)
-    places = list_files_except(record, where, filesystem)
+    places = list_files_except(record, source, filesystem)
     tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
     rotation = _Rotation(
         tools, what, renamed, decryption, dry_run, signing_key, double_wrapping, proof
@@ -184,7 +186,7 @@ def rotate_keys(
         run = rotation_fields(what, rotation.new_master_keys, double_wrapping)
         ledger = Record(record, run, rotation.is_done, write=not dry_run)
     return run_recorded(
-        places, rotation.run, RotatedFile, record=ledger, threads=threads, progress=progress
+        places, rotation.run, RotatedFile, record=ledger, jobs=jobs, progress=progress
     )
 
 
@@ -225,7 +227,7 @@ class _Rotation:
         if decryption is None:
             # mek and kek open no page, so any page algorithm is acceptable.
             decryption = tools.decryption(
-                algorithms=ALGORITHMS[:1] if what == "dek" else ALGORITHMS
+                accept_algorithms=ALGORITHMS[:1] if what == "dek" else ALGORITHMS
             )
         # OLD=NEW expects both ids: files that an earlier run has rotated are under NEW.
         renamed = {*new_master_keys, *new_master_keys.values()}
@@ -525,7 +527,7 @@ class _Rotation:
         if self._deks:
             properties = replace(
                 self._decryption, key_retriever=find, on_missing_key="null", signed_by=(),
-                require_encrypted=False, algorithms=ALGORITHMS,
+                require_encrypted=False, accept_algorithms=ALGORITHMS,
             )  # fmt: skip
             OpenFile(source, properties).select()
 

@@ -37,6 +37,7 @@ from modcrypt.pkmt1.external import FOOTER_KEY, find_material, read_store
 from modcrypt.pkmt1.key_info import key_info
 from modcrypt.pkmt1.material import KeyMaterial, KeyReference, decode_material, try_decode_metadata
 from modcrypt.report.json_fields import JsonFields
+from modcrypt.runtime.former_names import accept_former_names
 
 _VERSIONS = (
     re.compile(
@@ -82,8 +83,9 @@ DESTROYED = "its master key is destroyed"
 """Message for a key that can't be unwrapped because its master key was destroyed."""
 
 
+@accept_former_names(where="source")
 def scan_keys(
-    where: Any,
+    source: Any,
     tools: KeyTools | None = None,
     *,
     filesystem: Any = None,
@@ -92,17 +94,17 @@ def scan_keys(
     """Yield the keys of a file, or of all files in folders.
 
     Args:
-        where: Path or URL of a file or a folder, or a list of them.
+        source: Path or URL of a file or a folder, or a list of them.
         tools: Key tools that decrypt encrypted footers, to list the keys of columns too.
-        filesystem: The pyarrow or fsspec filesystem of `where`.
+        filesystem: The pyarrow or fsspec filesystem of `source`.
         decryption: Decryption properties for files that do not store their AAD prefix; by default
             `tools.decryption()`.
 
     Raises:
-        FileNotFoundError: `where` does not exist.
+        FileNotFoundError: `source` does not exist.
     """
     properties = resolve_decryption(tools, decryption)
-    scanned = run_job(Job(partial(_scan_file, properties)), list_files(where, filesystem))
+    scanned = run_job(Job(partial(_scan_file, properties)), list_files(source, filesystem))
     keys = (key for keys in scanned for key in keys)
     return _mark_destroyed_keys(keys, None if tools is None else tools.client)
 
@@ -115,7 +117,9 @@ def resolve_decryption(
         check_tools(tools)
     if decryption is not None:
         return as_decryption(decryption)
-    return None if tools is None else tools.decryption(algorithms=ALGORITHMS)  # no page is opened
+    return (
+        None if tools is None else tools.decryption(accept_algorithms=ALGORITHMS)
+    )  # no page is opened
 
 
 def _mark_destroyed_keys(

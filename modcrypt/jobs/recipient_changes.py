@@ -42,6 +42,7 @@ from modcrypt.pkmt1.recipient_metadata import (
     decode_recipients,
     replace_recipients,
 )
+from modcrypt.runtime.former_names import accept_former_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +67,15 @@ class ChangedRecipients(FileResult):
         return self.result not in ("changed", "rotated", "current")
 
 
+@accept_former_names(where="source", threads="jobs")
 def add_recipients(
-    where: Any,
+    source: Any,
     recipients: Iterable[Recipient],
     decryption: AnyDecryption,
     *,
     signing_key: SigningKey | None = None,
     filesystem: Any = None,
-    threads: int | None = None,
+    jobs: int | None = None,
     progress: Callable[[ChangedRecipients, int], object] | None = None,
 ) -> list[ChangedRecipients]:
     """Let further recipients open a file, or all files of folders; no page changes.
@@ -81,33 +83,34 @@ def add_recipients(
     A file that fails is not changed, and the run continues with the others.
 
     Args:
-        where: Path or URL of a file or a folder, or a list of them.
+        source: Path or URL of a file or a folder, or a list of them.
         recipients: Recipients to add; those that a file has already are skipped.
         decryption: Properties, or Settings, with an identity that opens the files. A file without
             recipients whose keys a key service wraps also opens with that service.
         signing_key: Key that signed the files, which signs those again whose signature would else
             be lost; with `signed_by` in the properties, these are refused without it.
-        filesystem: The pyarrow or fsspec filesystem of `where`.
-        threads: Number of files processed concurrently, 4 by default.
+        filesystem: The pyarrow or fsspec filesystem of `source`.
+        jobs: Number of files processed concurrently, 4 by default.
         progress: Function called in the calling thread with each result and the number of files.
 
     Raises:
-        FileNotFoundError: `where` does not exist.
+        FileNotFoundError: `source` does not exist.
         ValueError, TypeError: An argument has a wrong value or type.
     """
     change = partial(_add, check_recipients(recipients))
-    return _run(change, where, decryption, signing_key, filesystem, threads, progress)
+    return _run(change, source, decryption, signing_key, filesystem, jobs, progress)
 
 
+@accept_former_names(where="source", threads="jobs")
 def remove_recipients(
-    where: Any,
+    source: Any,
     ids: Iterable[bytes],
     decryption: AnyDecryption,
     *,
     new_recipients: Iterable[Recipient] = (),
     signing_key: SigningKey | None = None,
     filesystem: Any = None,
-    threads: int | None = None,
+    jobs: int | None = None,
     progress: Callable[[ChangedRecipients, int], object] | None = None,
 ) -> list[ChangedRecipients]:
     """Remove recipients from a file, or from all files of folders.
@@ -116,7 +119,7 @@ def remove_recipients(
     keys, which also open the changed file. Pass `new_recipients` to replace the data keys.
 
     Args:
-        where, decryption, signing_key, filesystem, threads, progress: As for `add_recipients`.
+        source, decryption, signing_key, filesystem, jobs, progress: As for `add_recipients`.
         ids: Ids of the recipients to remove, as in `Recipient.id`.
         new_recipients: All recipients that remain. With these, every page is encrypted again under
             fresh keys. A file does not contain the public keys of its recipients, only their ids.
@@ -129,13 +132,13 @@ def remove_recipients(
         raise ValueError("no recipients to remove; pass their ids")
     remaining = check_recipients(to) if to else None
     change = partial(_remove, removed, remaining)
-    return _run(change, where, decryption, signing_key, filesystem, threads, progress)
+    return _run(change, source, decryption, signing_key, filesystem, jobs, progress)
 
 
 def _run(
     change: Callable[[_OpenedFile], ChangedRecipients], where: Any, decryption: AnyDecryption,
     signing_key: SigningKey | None,
-    filesystem: Any, threads: int | None,
+    filesystem: Any, jobs: int | None,
     progress: Callable[[ChangedRecipients, int], object] | None,
 ) -> list[ChangedRecipients]:  # fmt: skip
     # Never encrypt or sign a forgery again: check the footer even if the caller waived that.
@@ -150,7 +153,7 @@ def _run(
             return change(_OpenedFile(place, source, properties, signing_key))
 
     job = Job(process, _describe_failure)
-    return list(run_job(job, list_files(where, filesystem), threads=threads, progress=progress))
+    return list(run_job(job, list_files(where, filesystem), jobs=jobs, progress=progress))
 
 
 def _describe_failure(place: Place, error: Exception) -> ChangedRecipients:
@@ -173,7 +176,7 @@ class _OpenedFile:
         self.place, self.source, self.properties = place, source, properties
         self.signing_key = signing_key
         # No page is opened, so any page algorithm is acceptable.
-        self.file = OpenFile(source, replace(properties, algorithms=ALGORITHMS))
+        self.file = OpenFile(source, replace(properties, accept_algorithms=ALGORITHMS))
         self.key_metadata: bytes = self.file.footer.key_metadata or b""
         self.material = decode_recipients(self.key_metadata)
 
@@ -215,7 +218,7 @@ class _OpenedFile:
 
     def write_footer(self, change: Change, recipients: int) -> ChangedRecipients:
         """Replace the file by a copy with a new footer."""
-        properties = replace(self.properties, algorithms=ALGORITHMS)
+        properties = replace(self.properties, accept_algorithms=ALGORITHMS)
         tail = new_tail(self.source, properties, change, self.signing_key)
         if tail is None:
             return self.describe("current", recipients)

@@ -17,6 +17,7 @@ from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.pkmt1.key_info import key_info
 from modcrypt.pkmt1.recipient_metadata import decode_recipients
+from modcrypt.runtime.former_names import accept_former_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +54,18 @@ class ListedRecipients(FileResult):
         return self.result != "listed"
 
 
-def list_recipients(where: Any, *, filesystem: Any = None) -> Iterator[ListedRecipients]:
+@accept_former_names(where="source")
+def list_recipients(source: Any, *, filesystem: Any = None) -> Iterator[ListedRecipients]:
     """Yield the recipients of a file, or of all files of folders.
 
     Args:
-        where: Path or URL of a file or a folder, or a list of them.
-        filesystem: The pyarrow or fsspec filesystem of `where`.
+        source: Path or URL of a file or a folder, or a list of them.
+        filesystem: The pyarrow or fsspec filesystem of `source`.
 
     Raises:
-        FileNotFoundError: `where` does not exist.
+        FileNotFoundError: `source` does not exist.
     """
-    return run_job(Job(_list_file, _describe_failure), list_files(where, filesystem))
+    return run_job(Job(_list_file, _describe_failure), list_files(source, filesystem))
 
 
 def _list_file(place: Place) -> ListedRecipients:

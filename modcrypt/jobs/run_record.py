@@ -198,7 +198,7 @@ def run_recorded(
     *,
     record: Record | None,
     restore: Callable[[dict[str, Any]], dict[str, Any]] = lambda entry: {},
-    threads: int | None,
+    jobs: int | None,
     progress: Callable[[F, int], object] | None,
 ) -> list[F]:
     """Return the result of each file; skip files that the record lists as finished.
@@ -222,7 +222,7 @@ def run_recorded(
         return kind(path=place.path, result=code, message=message), None
 
     with record or nullcontext():
-        files = list(run_job(Job(process), places, threads=threads, progress=progress))
+        files = list(run_job(Job(process), places, jobs=jobs, progress=progress))
         if record is not None and not any(file.failed for file in files):
             record.end()
     return files

@@ -21,6 +21,7 @@ from modcrypt.kms.signing.sealed_statements import find_statement_signers
 from modcrypt.kms.signing.signing_keys import VerifyingKey
 from modcrypt.kms.signing.trusted_writers import Trust, WriterChange, make_trust
 from modcrypt.report.json_fields import JsonFields
+from modcrypt.runtime.former_names import accept_former_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,23 +61,24 @@ class SealLog(JsonFields):
     complete: bool
 
 
+@accept_former_names(where="source")
 def seal_log(
-    where: Any, signed_by: Iterable[VerifyingKey], *, needed: int = 1, filesystem: Any = None
+    source: Any, signed_by: Iterable[VerifyingKey], *, needed: int = 1, filesystem: Any = None
 ) -> SealLog:
     """Return what the seals of a dataset state, from the oldest one that is there.
 
     Args:
-        where: Path or URL of the dataset's folder.
+        source: Path or URL of the dataset's folder.
         signed_by: Keys whose signatures of the newest seal are accepted, as for `verify_seal`.
         needed: Number of these keys that must have signed.
-        filesystem: The pyarrow or fsspec filesystem of `where`.
+        filesystem: The pyarrow or fsspec filesystem of `source`.
 
     Raises:
         IntegrityError: There is no seal, or too few of these keys signed the newest one.
         FormatError: It is signed, but malformed.
         OSError: The file system reports an error.
     """
-    ledger = dataset_ledger(Place(*locate(where, filesystem)))
+    ledger = dataset_ledger(Place(*locate(source, filesystem)))
     known = tuple(signed_by)
     found = ledger.read(make_trust(known, needed))
     if found is None:

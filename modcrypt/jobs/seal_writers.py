@@ -15,10 +15,12 @@ from modcrypt.kms.signing.seal_writing import make_seal_writer, new_dataset_id, 
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.trusted_writers import make_trust
 from modcrypt.kms.signing.witnesses import countersign
+from modcrypt.runtime.former_names import accept_former_names
 
 
+@accept_former_names(where="source")
 def change_seal_writers(
-    where: Any,
+    source: Any,
     key: SigningKey | Sequence[SigningKey],
     writers: Iterable[VerifyingKey],
     *,
@@ -33,7 +35,7 @@ def change_seal_writers(
     from now on sign the seal that has it. Readers who trust the old keys follow the change.
 
     Args:
-        where: Path or URL of the dataset's folder.
+        source: Path or URL of the dataset's folder.
         key: Keys that sign: of old and of new writers.
         writers: Keys that may sign from now on.
         needed: Number of them that must sign.
@@ -44,7 +46,7 @@ def change_seal_writers(
         IntegrityError, CommitConflictError, OSError: As `update_seal`.
     """
     new, signed_by = make_trust(writers, needed), tuple(signed_by)
-    ledger = dataset_ledger(Place(*locate(where, filesystem)))
+    ledger = dataset_ledger(Place(*locate(source, filesystem)))
     writer = make_seal_writer(key, [*signed_by, *new.keys.values()], at_least)
     former = begin_change(ledger, writer, signs=False)
     dataset = former.dataset or new_dataset_id()
@@ -52,8 +54,9 @@ def change_seal_writers(
     return sign_changes(ledger, writer, former, {}, None, change, dataset=dataset)
 
 
+@accept_former_names(where="source")
 def witness_seal(
-    where: Any,
+    source: Any,
     key: SigningKey,
     signed_by: Iterable[VerifyingKey],
     store: Root,
@@ -67,14 +70,14 @@ def witness_seal(
     The witness remembers what it has countersigned, and refuses a seal that does not follow it.
 
     Args:
-        where: Path or URL of the dataset's folder.
+        source: Path or URL of the dataset's folder.
         key: Key of the witness.
         signed_by: Keys of writers whose seals are accepted.
         store: Folder that keeps the witness's statement. Who can write to the dataset must not be
             able to change it: otherwise both can be rolled back together.
         needed: Number of writers that must have signed.
         at_least: Number that the seal must have at least.
-        filesystem: The pyarrow or fsspec filesystem of `where`.
+        filesystem: The pyarrow or fsspec filesystem of `source`.
 
     Raises:
         IntegrityError: There is no seal, too few writers signed it, it has expired, or it does not
@@ -82,7 +85,7 @@ def witness_seal(
         FormatError: It is signed, but malformed.
         OSError: The file system reports an error.
     """
-    ledger = dataset_ledger(Place(*locate(where, filesystem)))
+    ledger = dataset_ledger(Place(*locate(source, filesystem)))
     trust = make_trust(signed_by, needed)
     statement = ledger.read_head(trust)
     if statement is None:
@@ -94,8 +97,9 @@ def witness_seal(
     return statement.sequence
 
 
+@accept_former_names(where="source")
 def cosign_seal(
-    where: Any,
+    source: Any,
     key: SigningKey | Sequence[SigningKey],
     *,
     proposal: str | None,
@@ -106,7 +110,7 @@ def cosign_seal(
     """Sign the seal that another writer has proposed; return it, and whether it is the newest now.
 
     Args:
-        where: Path or URL of the dataset's folder.
+        source: Path or URL of the dataset's folder.
         key: Key that signs, or several of them.
         proposal: Name of the proposal that you have looked at, as `SealUpdate.name` has it; None
             only to return what is proposed.
@@ -119,7 +123,7 @@ def cosign_seal(
         CommitConflictError: The proposal does not follow the newest seal.
         FormatError, OSError: As `update_seal`.
     """
-    ledger = dataset_ledger(Place(*locate(where, filesystem)))
+    ledger = dataset_ledger(Place(*locate(source, filesystem)))
     writer = make_seal_writer(key, signed_by, at_least)
     found = read_proposal(ledger, writer)
     proposed = describe_update(found.statement, parse_content(found.content))

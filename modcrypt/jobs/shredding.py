@@ -61,6 +61,7 @@ from modcrypt.pkmt1.material import (
     decode_material,
     try_decode_metadata,
 )
+from modcrypt.runtime.former_names import accept_former_names
 
 REMAINS = (
     "Removed keys may survive in earlier versions of the files: freed blocks and journals of a "
@@ -104,8 +105,9 @@ class ShreddedFile(FileResult):
         return self.result not in ("shredded", "current")
 
 
+@accept_former_names(where="source", threads="jobs")
 def shred_keys(
-    where: Any,
+    source: Any,
     tools: KeyTools | None = None,
     *,
     columns: Iterable[str] = (),
@@ -116,7 +118,7 @@ def shred_keys(
     decryption: AnyDecryption | None = None,
     dry_run: bool = False,
     record: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
+    jobs: int | None = None,
     progress: Callable[[ShreddedFile, int], object] | None = None,
 ) -> list[ShreddedFile]:
     """Remove the wrapped keys of columns, of master keys or of whole files; this is final.
@@ -125,7 +127,7 @@ def shred_keys(
     afterwards what can still be read.
 
     Args:
-        where: Path or URL of a file or a folder, or a list of files. Files behind symbolic links
+        source: Path or URL of a file or a folder, or a list of files. Files behind symbolic links
             in a folder fail and are not changed; pass the targets of the links instead.
         tools: Key tools that decrypt footers: needed to shred only columns, and to find the keys of
             columns in encrypted footers that stay readable.
@@ -138,13 +140,13 @@ def shred_keys(
         destroy_master_keys: Whether the key service destroys the master keys after all files, if no
             file has failed; a service that can't destroy keys disables them. Everything else that
             they have wrapped is lost, too.
-        filesystem: The pyarrow or fsspec filesystem of `where`.
+        filesystem: The pyarrow or fsspec filesystem of `source`.
         decryption: Decryption properties for files that do not store their AAD prefix, or whose
             footer key is known; by default `tools.decryption()`.
         dry_run: Whether to only report what would be done, and write nothing.
         record: Path of a file that receives a line of JSON for each finished file. Files that a run
             with the same selection has finished, and that have not changed since, are `"current"`.
-        threads: Number of files processed concurrently, 4 by default.
+        jobs: Number of files processed concurrently, 4 by default.
         progress: Function called in the calling thread with each file's result and the number of
             files.
 
@@ -152,7 +154,7 @@ def shred_keys(
         The result of each file, in the order of their paths, then of each master key.
 
     Raises:
-        FileNotFoundError: `where` does not exist.
+        FileNotFoundError: `source` does not exist.
         ValueError, TypeError: An argument has a wrong value or type.
         OSError: The record can't be read or written.
     """
@@ -160,14 +162,14 @@ def shred_keys(
     decryption = resolve_decryption(tools, decryption)
     if destroy_master_keys and (tools is None or not wanted.master_keys):
         raise ValueError("destroy_master_keys needs master_keys, and tools of their key service")
-    places = list_files_except(record, where, filesystem)
+    places = list_files_except(record, source, filesystem)
     shredding = _Shredding(tools, wanted, decryption, dry_run)
     ledger = None
     if record is not None:
         ledger = Record(record, {"what": "shred", **wanted.fields()}, write=not dry_run)
     results = run_recorded(
         places, shredding.run, ShreddedFile, record=ledger, restore=_restore_columns,
-        threads=threads, progress=progress,
+        jobs=jobs, progress=progress,
     )  # fmt: skip
     if destroy_master_keys and tools is not None:
         failed = sum(file.failed for file in results)

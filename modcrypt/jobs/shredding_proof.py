@@ -29,6 +29,7 @@ from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.discovery import is_dataset, list_files, list_sizes
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields
+from modcrypt.runtime.former_names import accept_former_names
 
 LIMITS = (
     REMAINS,
@@ -172,8 +173,9 @@ class Proof(FactSheet):
         return {**self.summary(), "files": [file.fields() for file in self.files]}
 
 
+@accept_former_names(where="source", threads="jobs")
 def prove_shredded(
-    where: Any,
+    source: Any,
     tools: KeyTools | None = None,
     *,
     columns: Iterable[str] = (),
@@ -181,7 +183,7 @@ def prove_shredded(
     everything: bool = False,
     filesystem: Any = None,
     decryption: AnyDecryption | None = None,
-    threads: int | None = None,
+    jobs: int | None = None,
     progress: Callable[[ProvenFile, int], object] | None = None,
 ) -> Proof:
     """Return a proof of what can still be read of the data that was to be shredded.
@@ -190,31 +192,31 @@ def prove_shredded(
     nothing.
 
     Args:
-        where: Path or URL of a file or a folder, or a list of files. In folders hidden files are
+        source: Path or URL of a file or a folder, or a list of files. In folders hidden files are
             examined, too; beside a single file, its copies and key material.
         tools: Key tools of the key service that is asked to unwrap the remaining keys; without
             them, the state of remaining keys stays unknown.
         columns: Dotted names of columns, as in `shred_keys`.
         master_keys: Ids of master keys, as in `shred_keys`.
         everything: Whether all keys are selected, as in `shred_keys`.
-        filesystem: The pyarrow or fsspec filesystem of `where`.
+        filesystem: The pyarrow or fsspec filesystem of `source`.
         decryption: Decryption properties for files that do not store their AAD prefix; by default
             `tools.decryption()`.
-        threads: Number of files processed concurrently, 4 by default.
+        jobs: Number of files processed concurrently, 4 by default.
         progress: Function called in the calling thread with each file's result and the number of
             files.
 
     Raises:
-        FileNotFoundError: `where` does not exist.
+        FileNotFoundError: `source` does not exist.
         ValueError, TypeError: An argument has a wrong value or type.
         OSError: A folder can't be listed.
     """
     wanted = criteria_of(columns, master_keys, everything)
     examination = Examination(Trial(tools, wanted, resolve_decryption(tools, decryption)))
-    named = list_files(where, filesystem)
-    surroundings = list_surroundings(where, filesystem)
+    named = list_files(source, filesystem)
+    surroundings = list_surroundings(source, filesystem)
     job = Job(examination.examine_file, examination.fail)
-    files = list(run_job(job, named, threads=threads, progress=progress))
+    files = list(run_job(job, named, jobs=jobs, progress=progress))
     return examination.conclude(named, files, surroundings)
 
 

@@ -204,7 +204,7 @@ class KeyTools:
         demands: dict[str, Any] = {}
         if policy is not None:
             self._check_aad(policy)
-            demands["algorithms"] = (policy.encryption_algorithm,)
+            demands["accept_algorithms"] = (policy.encryption_algorithm,)
             demands["aad_prefix"] = policy.path_prefix(root)
             demands["signed_by"] = writers = read_verifying_keys(policy.signed_by)
             if policy.seal_at_least is not None:

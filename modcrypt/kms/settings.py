@@ -60,11 +60,13 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.report.short_repr import ShortRepr
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
+from modcrypt.runtime.former_names import accept_former_fields
 from modcrypt.runtime.tracebacks import hide_init_frames
 
 T = TypeVar("T")
 
 
+@accept_former_fields(algorithms="accept_algorithms")
 @hide_init_frames
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Settings(KeySettings, ShortRepr):
@@ -96,8 +98,8 @@ class Settings(KeySettings, ShortRepr):
         root: Folder of the dataset that `{path}` is relative to. None for the folder that is read
             or converted.
         shared_aad_prefix: Whether several files may have the same AAD prefix.
-        algorithms: Accepted algorithms, as in `FileDecryptionProperties`; None for the policy's,
-            else for AES_GCM_V1.
+        accept_algorithms: Accepted algorithms, as in `FileDecryptionProperties`; None for the
+            policy's, else for AES_GCM_V1.
         on_missing_key: Treatment of columns without a key, as in `FileDecryptionProperties`.
         require_encrypted: Columns that must be encrypted, as in `FileDecryptionProperties`.
         check_footer_integrity: Whether to verify signatures, as in `FileDecryptionProperties`.
@@ -130,7 +132,7 @@ class Settings(KeySettings, ShortRepr):
     aad_prefix: str | bytes | None = None
     root: str | None = None
     shared_aad_prefix: bool = False
-    algorithms: tuple[str, ...] | None = None
+    accept_algorithms: tuple[str, ...] | None = None
     on_missing_key: Literal["error", "drop", "null"] = "error"
     require_encrypted: bool | tuple[str, ...] = True
     check_footer_integrity: bool = True
@@ -280,8 +282,8 @@ class Settings(KeySettings, ShortRepr):
             "require_encrypted": self.require_encrypted,
             "check_footer_integrity": self.check_footer_integrity,
         }
-        if self.algorithms is not None:
-            arguments["algorithms"] = self.algorithms
+        if self.accept_algorithms is not None:
+            arguments["accept_algorithms"] = self.accept_algorithms
         if self.aad_prefix is not None:
             arguments["aad_prefix"] = self.prefix
         if self.signed_by:
@@ -324,7 +326,7 @@ class Settings(KeySettings, ShortRepr):
 
         Otherwise, what opens no page uses the properties of `tools()`, which accept any algorithm.
         """
-        demands = self.policy, self.aad_prefix, self.algorithms, self.signed_by or None
+        demands = self.policy, self.aad_prefix, self.accept_algorithms, self.signed_by or None
         if all(demand is None for demand in demands):
             return None
         return self.decryption()

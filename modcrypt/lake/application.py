@@ -238,7 +238,7 @@ class _Run:
         places = [policies.place_of(file.state.path) for file in planned]
         for done in rotate_keys(
             places, policies.tools, new_master_keys=policies.dataset.previous.master_keys,
-            decryption=policies.opening(places[0]), threads=self.jobs or THREADS,
+            decryption=policies.opening(places[0]), jobs=self.jobs or THREADS,
             progress=lambda file, total: self._note_progress(), signing_key=policies.signing_key,
         ):  # fmt: skip
             yield _take_rotation(policies.path_of(Place(places[0].filesystem, done.path)), done)

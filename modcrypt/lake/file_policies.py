@@ -337,7 +337,7 @@ class DatasetPolicies:
         prefix = Policy(footer_key="none", aad_prefix=filled).path_prefix(self.root.place)
         return self.tools.decryption(
             aad_prefix=prefix,
-            algorithms=self.algorithms,
+            accept_algorithms=self.algorithms,
             master_key_ids={
                 *self.key_ids(path),
                 *self.dataset.previous.master_keys,

@@ -240,7 +240,7 @@ def test_pages_without_tags_must_be_asked_for_and_are_told(folder: Path) -> None
     ctr = ("--algorithm", "AES_GCM_CTR_V1", "--force")
     run_ok(folder, "encrypt", *KEY, *ctr, "plain.parquet", "sealed.parquet")
     assert invoke(folder, "verify", *KEY, "sealed.parquet").exit_code == 1
-    accept = ("verify", *KEY, "--accept", "AES_GCM_CTR_V1", "sealed.parquet")
+    accept = ("verify", *KEY, "--accept-algorithm", "AES_GCM_CTR_V1", "sealed.parquet")
     assert "\n  pages" in run_ok(folder, *accept)
     assert invoke(folder, *accept, "--strict").exit_code == 1
 
@@ -365,7 +365,7 @@ def test_a_page_never_takes_the_place_of_a_file_that_is_looked_at(lake: Path, co
         (("verify", "empty"), "usage", "empty: no files found"),
         (("inspect", "--audit", "x", "sealed.parquet"), "usage", "--audit: this needs --kms"),
         (("verify", *RING, *KEY, "sealed.parquet"), "usage", "--key-file: keys come"),
-        (("verify", "--accept", "AES", "sealed.parquet"), "usage", "AES_GCM_CTR_V1"),
+        (("verify", "--accept-algorithm", "AES", "sealed.parquet"), "usage", "AES_GCM_CTR_V1"),
         (("verify", "--expected-rows", "-1", "sealed.parquet"), "usage", "x>=0"),
         (("verify", "--expected-parts", "1", "."), "usage", "needs --aad-prefix-template"),
         (("verify", "--aad-prefix-template", "x", "."), "usage", "{i}"),

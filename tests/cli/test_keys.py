@@ -672,7 +672,9 @@ def test_every_option_beside_a_key_service_reaches_the_file(clear: Path) -> None
     assert {key["column"] for key in keys} == {None, "name", "address.zip", "address.city"}
     back = (*DECRYPT, str(path), "out.parquet")
     check_refusal(invoke(clear, *back), "unsupported", 5)
-    run_ok(clear, *back, "--accept", "AES_GCM_CTR_V1", "--aad-prefix", "lake/sealed.parquet")
+    run_ok(
+        clear, *back, "--accept-algorithm", "AES_GCM_CTR_V1", "--aad-prefix", "lake/sealed.parquet"
+    )
     assert (clear / "out.parquet").read_bytes() == (clear / "plain.parquet").read_bytes()
 
 

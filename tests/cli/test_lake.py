@@ -118,7 +118,7 @@ def test_a_dataset_that_is_not_declared_is_a_usage_error(folder: Path) -> None:
 def test_options_of_files_are_refused_for_a_lake(folder: Path) -> None:
     for options in (
         ("--strict",), ("--kms", "file:lake.keyring"), ("--glob", "*.x"),
-        ("--verify-key", "writer.pub"),
+        ("--signed-by", "writer.pub"),
     ):  # fmt: skip
         message = check_failure(run(folder, "verify", *options), 2, "usage")
         start = f"{options[0]}: a lake is verified as its declaration says; remove it"

@@ -100,7 +100,7 @@ def test_the_program_decrypts_what_pyarrow_writes(folder: Path) -> None:
         ("encrypt_columns_and_footer_aad", ("--aad-prefix", "tester")),
         ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix-file", "prefix")),
         ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix-hex", "746573746572")),
-        ("encrypt_columns_and_footer_ctr", ("--accept", "AES_GCM_CTR_V1")),
+        ("encrypt_columns_and_footer_ctr", ("--accept-algorithm", "AES_GCM_CTR_V1")),
     ],
 )
 def test_published_files_decrypt(folder: Path, file: str, options: tuple[str, ...]) -> None:
@@ -137,7 +137,7 @@ def test_every_encrypt_option_reaches_the_file(folder: Path) -> None:
     assert flags.equals(small_table().select(["flag"]))
     back = ("decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
     check_failure(run(folder, *back), 5, "unsupported")
-    assert run(folder, *back, "--accept", "AES_GCM_CTR_V1").returncode == 0
+    assert run(folder, *back, "--accept-algorithm", "AES_GCM_CTR_V1").returncode == 0
     assert (folder / "out.parquet").read_bytes() == (folder / "plain.parquet").read_bytes()
 
 
@@ -662,7 +662,7 @@ def test_no_key_shows_in_any_output(sealed_folder: Path) -> None:
         (("encrypt", *KEY, "plain.parquet", "-"), "pipes"),
         (("inspect", *KEY, "-"), "pipes"),
         (("encrypt", *KEY, "--algorithm", "AES", "plain.parquet", "out"), "AES_GCM_CTR_V1"),
-        (("decrypt", *KEY, "--accept", "AES", "plain.parquet", "out"), "AES_GCM_CTR_V1"),
+        (("decrypt", *KEY, "--accept-algorithm", "AES", "plain.parquet", "out"), "AES_GCM_CTR_V1"),
         (("decrypt", *KEY, "--on-missing-key", "x", "plain.parquet", "out"), "drop"),
         (("encrypt", *KEY, "--threads", "0", "plain.parquet", "out"), "x>=1"),
         (("encrypt", *KEY, "--v2-levels", "x", "plain.parquet", "out"), "plaintext"),

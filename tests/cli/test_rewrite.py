@@ -96,7 +96,7 @@ def test_every_new_option_reaches_the_file(folder: Path) -> None:
     flags = pq.read_table(folder / "out.parquet", columns=["flag"])  # by legacy readers too
     assert flags.equals(small_table().select(["flag"]))
     back = ("--key-file", "new.key", "--column-key", "address=file:name.key")
-    accept = ("--accept", "AES_GCM_CTR_V1", "--aad-prefix", "new/prefix")
+    accept = ("--accept-algorithm", "AES_GCM_CTR_V1", "--aad-prefix", "new/prefix")
     run_ok(folder, "decrypt", *back, *accept, "out.parquet", "again.parquet")
     assert (folder / "again.parquet").read_bytes() == (folder / "plain.parquet").read_bytes()
 

@@ -144,7 +144,7 @@ ONE: Case = {
 
 
 def we_read(path: Path, kms: MemoryKms, case: Mapping[str, Any]) -> pa.Table:
-    return mc.read_table(path, mc.KeyTools(kms).decryption(algorithms=[case["algorithm"]]))
+    return mc.read_table(path, mc.KeyTools(kms).decryption(accept_algorithms=[case["algorithm"]]))
 
 
 def we_write(path: Path, kms: MemoryKms, case: Mapping[str, Any], count: int = 50) -> None:
@@ -241,7 +241,7 @@ def test_parquet_java_reads_what_we_rotate(
         kms.versions |= {new: [MASTERS[old][::-1]] for old, new in masters.items()}
 
     tools = mc.KeyTools(kms)
-    decryption = tools.decryption(algorithms=[case["algorithm"]])
+    decryption = tools.decryption(accept_algorithms=[case["algorithm"]])
     (file,) = mc.rotate_keys(
         path, tools, what=case["what"], new_master_keys=masters, decryption=decryption
     )
@@ -275,7 +275,7 @@ def test_we_read_and_rotate_what_parquet_java_has_rotated(
             theirs.rotate(tmp_path, double_wrapping=case["after"] == "double")
         else:
             tools = mc.KeyTools(kms)
-            decryption = tools.decryption(algorithms=[case["algorithm"]])
+            decryption = tools.decryption(accept_algorithms=[case["algorithm"]])
             rotated = mc.rotate_keys(tmp_path, tools, what="kek", decryption=decryption)
             assert [file.result for file in rotated] == ["rotated"] * 3
         kms.destroy_old()

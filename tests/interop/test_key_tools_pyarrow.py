@@ -81,7 +81,7 @@ def data_key_lengths(path: Path, kms: MemoryKms, algorithm: str) -> set[int]:
         found.add(len(key))
         return key
 
-    properties = mc.FileDecryptionProperties(key_retriever=retrieve, algorithms=[algorithm])
+    properties = mc.FileDecryptionProperties(key_retriever=retrieve, accept_algorithms=[algorithm])
     mc.decrypt_parquet(path, io.BytesIO(), properties)
     return found
 
@@ -111,7 +111,7 @@ def test_we_read_what_pyarrow_wrote(kms: MemoryKms, tmp_path: Path, case: Case) 
     assert beside.exists() == (case["material"] == "external")
 
     kms.calls.clear()
-    found = mc.read_table(path, mc.KeyTools(kms).decryption(algorithms=[case["algorithm"]]))
+    found = mc.read_table(path, mc.KeyTools(kms).decryption(accept_algorithms=[case["algorithm"]]))
 
     assert found.equals(table)
     calls = MASTERS_USED if case["wrapping"] == "double" else KEYS
@@ -182,7 +182,7 @@ def test_a_file_with_external_material_is_replaced_by_either_and_read_by_both(
     for rows, writer in ((10, first), (50, second)):
         write_with(writer, path, kms, case, small_table(rows))
     assert pyarrow_reads(path, kms).equals(small_table())
-    decryption = mc.KeyTools(kms).decryption(algorithms=[case["algorithm"]])
+    decryption = mc.KeyTools(kms).decryption(accept_algorithms=[case["algorithm"]])
     assert mc.read_table(path, decryption).equals(small_table())
     beside = json.loads((tmp_path / "_KEY_MATERIAL_FOR_data.parquet.json").read_text())
     assert len(beside) == KEYS[case["layout"]]  # none of what was replaced
@@ -278,7 +278,7 @@ def test_our_clients_serve_pyarrow_and_pyarrows_serve_us(kms: MemoryKms, tmp_pat
     pq.write_table(small_table(), path, encryption_properties=properties)
     assert kms.count("wrap") == 3
     theirs = mc.from_pyarrow_client(ArrowKms(kms))
-    decryption = mc.KeyTools(theirs).decryption(algorithms=[case["algorithm"]])
+    decryption = mc.KeyTools(theirs).decryption(accept_algorithms=[case["algorithm"]])
     assert mc.read_table(path, decryption).equals(small_table())
     assert kms.count("unwrap") == 3
 
@@ -312,7 +312,7 @@ def test_pyarrow_reads_what_we_rotate(kms: MemoryKms, tmp_path: Path, case: Case
         for old, new in masters.items():
             kms.versions[new] = [MASTERS[old][::-1]]
     tools = mc.KeyTools(kms)
-    decryption = tools.decryption(algorithms=[case["algorithm"]])
+    decryption = tools.decryption(accept_algorithms=[case["algorithm"]])
 
     (file,) = mc.rotate_keys(
         path, tools, what=case["what"], new_master_keys=masters, decryption=decryption
@@ -322,7 +322,7 @@ def test_pyarrow_reads_what_we_rotate(kms: MemoryKms, tmp_path: Path, case: Case
     kms.destroy_old()
     after = kms.without(*masters)
     assert pyarrow_reads(path, after).equals(table)
-    decryption = mc.KeyTools(after).decryption(algorithms=[case["algorithm"]])
+    decryption = mc.KeyTools(after).decryption(accept_algorithms=[case["algorithm"]])
     assert mc.read_table(path, decryption).equals(table)
     assert data_key_lengths(path, after, case["algorithm"]) == {bits}
     if case["what"] != "dek":
@@ -350,12 +350,12 @@ def test_we_read_and_rotate_what_pyarrow_has_rotated(
             )
         else:
             tools = mc.KeyTools(kms)
-            decryption = tools.decryption(algorithms=algorithms)
+            decryption = tools.decryption(accept_algorithms=algorithms)
             (file,) = mc.rotate_keys(path, tools, what="kek", decryption=decryption)
             assert file.result == "rotated"
         kms.destroy_old()
         assert pyarrow_reads(path, kms).equals(table)
-        decryption = mc.KeyTools(kms).decryption(algorithms=algorithms)
+        decryption = mc.KeyTools(kms).decryption(accept_algorithms=algorithms)
         assert mc.read_table(path, decryption).equals(table)
 
     beside = json.loads((tmp_path / "_KEY_MATERIAL_FOR_data.parquet.json").read_text())
@@ -377,14 +377,14 @@ def test_pyarrow_rotates_a_file_that_we_replaced(
         pe.KmsConnectionConfig(), path, LOCAL, double_wrapping=case["after"] == "double"
     )
     kms.destroy_old()
-    decryption = mc.KeyTools(kms).decryption(algorithms=[case["algorithm"]])
+    decryption = mc.KeyTools(kms).decryption(accept_algorithms=[case["algorithm"]])
     assert mc.read_table(path, decryption).equals(table)
     assert pyarrow_reads(path, kms).equals(table)
 
     write_with("modcrypt", path, kms, case, table)
     assert pyarrow_reads(path, kms).equals(table)
     tools = mc.KeyTools(kms)
-    decryption = tools.decryption(algorithms=[case["algorithm"]])
+    decryption = tools.decryption(accept_algorithms=[case["algorithm"]])
     (file,) = mc.rotate_keys(path, tools, decryption=decryption)
     assert file.result == "rotated"
     assert pyarrow_reads(path, kms).equals(table)

@@ -335,7 +335,7 @@ def test_we_decrypt_what_parquet_java_encrypts_to_its_plaintext_twin(
 
     plain = open_with(
         tmp_path / "plain.parquet", sealed, footer_key=footer_key,
-        column_keys=layout.get("column_keys", {}), algorithms=[case["algorithm"]],
+        column_keys=layout.get("column_keys", {}), accept_algorithms=[case["algorithm"]],
         aad_prefix=PREFIX if case["prefix"] == "unstored" else None,
     )  # fmt: skip
 
@@ -429,7 +429,7 @@ def test_parquet_java_reads_its_own_file_after_we_encrypted_it(
 
     back = io.BytesIO()
     mc.decrypt_parquet(sealed, back, mc.FileDecryptionProperties(
-        footer_key=FOOTER_KEY, column_keys=keys, algorithms=[case["algorithm"]]
+        footer_key=FOOTER_KEY, column_keys=keys, accept_algorithms=[case["algorithm"]]
     ))  # fmt: skip
     assert back.getvalue() == plain.read_bytes()
 

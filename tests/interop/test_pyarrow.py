@@ -141,7 +141,7 @@ def check_that_modcrypt_reads(case: Case) -> None:
     )  # fmt: skip
     assert sealed[-4:] == (b"PARE" if case["footer"] == "encrypted" else b"PAR1")
 
-    plain = decrypt(sealed, algorithms=[case["algorithm"]], **reader_of(case))
+    plain = decrypt(sealed, accept_algorithms=[case["algorithm"]], **reader_of(case))
 
     assert open_file(plain).read().equals(table)
     ours, theirs = modules_of(plain), modules_of(twin)
@@ -312,7 +312,7 @@ def test_we_decrypt_pyarrows_column_keys_with_a_key_retriever(case: Case) -> Non
         found.append(retrieve(metadata))
         return found[-1]
 
-    plain = decrypt(sealed, key_retriever=noting, algorithms=[case["algorithm"]])
+    plain = decrypt(sealed, key_retriever=noting, accept_algorithms=[case["algorithm"]])
 
     assert open_file(plain).read().equals(table)
     assert modules_of(plain)["parts"] == modules_of(write(table, **options))["parts"]

@@ -81,8 +81,14 @@ def check_rekeyed(sealed: bytes, reader: dict[str, Any], some: slice = slice(Non
         made = rekey(sealed, decryption, footer_key=NEW_KEY, **new)
         algorithm = new.get("encryption_algorithm", GCM)
         keys = {"footer_key": NEW_KEY, "column_keys": new.get("column_keys", {})}
-        assert decrypt(made, **keys, algorithms=[algorithm]) == expected
-        verify(made, NEW_KEY, keys["column_keys"], new.get("aad_prefix"), algorithms=(algorithm,))
+        assert decrypt(made, **keys, accept_algorithms=[algorithm]) == expected
+        verify(
+            made,
+            NEW_KEY,
+            keys["column_keys"],
+            new.get("aad_prefix"),
+            accept_algorithms=(algorithm,),
+        )
     return expected
 
 
@@ -119,7 +125,7 @@ def test_every_published_file_decrypts_to_the_same_bytes_when_it_is_rekeyed(
         "footer_key": FOOTER_KEY,
         "column_keys": column_keys,
         "aad_prefix": prefix,
-        "algorithms": [GCM, CTR],
+        "accept_algorithms": [GCM, CTR],
     }
     check_rekeyed(read_published(name), reader)
 
@@ -246,7 +252,7 @@ def test_parquet_java_reads_what_we_rekey(java: ParquetJava, tmp_path: Path, cas
     )  # fmt: skip
     decryption = mc.FileDecryptionProperties(
         **OLD,
-        algorithms=[case["old_algorithm"]],
+        accept_algorithms=[case["old_algorithm"]],
     )
     made.write_bytes(rekey(
         sealed, decryption, footer_key=NEW_KEY, plaintext_footer=case["footer"],
@@ -459,13 +465,13 @@ def test_pyarrows_key_tools_on_both_sides(tmp_path: Path, case: Case) -> None:
         internal_key_material=case["material"] == "external",
     )  # fmt: skip
     tools = mc.KeyTools(service)
-    old = tools.decryption(algorithms=[case["algorithm"]])
+    old = tools.decryption(accept_algorithms=[case["algorithm"]])
     for destination in (copy, path):
         mc.rekey_parquet(path, destination, old, tools.encryption(policy))
         assert pyarrow_reads(destination, service.without("kf")).equals(small_table(60))
         remaining = mc.KeyTools(service.without("kf"))
         assert decrypt_with(destination, remaining, {"algorithm": GCM}) == before
-        old = mc.KeyTools(service).decryption(algorithms=[case["algorithm"]])
+        old = mc.KeyTools(service).decryption(accept_algorithms=[case["algorithm"]])
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def there_and_back(plain: bytes, mode: Case, first_column: str) -> bytes:
         sealed,
         footer_key=FOOTER_KEY,
         column_keys=keys,
-        algorithms=[mode["algorithm"]],
+        accept_algorithms=[mode["algorithm"]],
         aad_prefix=None if mode["prefix"] == "none" else PREFIX,
     )
 
@@ -404,7 +404,7 @@ PROPERTIES = st.fixed_dictionaries(
 def reader_of(properties: dict[str, Any]) -> dict[str, Any]:
     names = ("footer_key", "aad_prefix", "column_keys")
     return {name: properties[name] for name in names if properties.get(name)} | {
-        "algorithms": [properties["encryption_algorithm"]]
+        "accept_algorithms": [properties["encryption_algorithm"]]
     }
 
 

@@ -50,7 +50,9 @@ def test_every_file_decrypts_to_its_twin(folder: str, entry: dict[str, Any]) -> 
     assert len(footer_of(plain)[4]) == entry["row_groups"]
     if enc["algorithm"] == "AES_GCM_CTR_V1":  # must be asked for by name
         with pytest.raises(mc.UnsupportedFormatError, match="AES_GCM_CTR_V1"):
-            decrypt(sealed, **(keys_of(enc) | reader_of(enc) | {"algorithms": ["AES_GCM_V1"]}))
+            decrypt(
+                sealed, **(keys_of(enc) | reader_of(enc) | {"accept_algorithms": ["AES_GCM_V1"]})
+            )
     if enc["aad_prefix"] and not enc["aad_prefix_stored"]:
         with pytest.raises(mc.AadPrefixError):
             decrypt(sealed, **(keys_of(enc) | reader_of(enc) | {"aad_prefix": None}))
@@ -136,9 +138,9 @@ def check_undetectable(
         with pytest.raises(mc.PlaintextError):
             decrypt(sealed, **reader)
         return
-    assert reader["algorithms"] == ["AES_GCM_CTR_V1"]
+    assert reader["accept_algorithms"] == ["AES_GCM_CTR_V1"]
     with pytest.raises(mc.UnsupportedFormatError, match="does not authenticate page bodies"):
-        decrypt(sealed, **(reader | {"algorithms": ["AES_GCM_V1"]}))
+        decrypt(sealed, **(reader | {"accept_algorithms": ["AES_GCM_V1"]}))
     altered = decrypt(sealed, **reader)
     twin = table(shared_vectors() / folder / entry["twin"])
     ideal = entry["ideal_reader"]
@@ -191,7 +193,7 @@ def test_every_published_file_decrypts(
 ) -> None:
     plain = decrypt(
         read_published(name), footer_key=FOOTER_KEY, column_keys=column_keys,
-        algorithms=[algorithm], aad_prefix=prefix,
+        accept_algorithms=[algorithm], aad_prefix=prefix,
     )  # fmt: skip
     check_published_values(plain)
 

@@ -31,7 +31,7 @@ from tests.support.watched_source import Watched
 KEYS = mc.FileDecryptionProperties(
     footer_key=FOOTER_KEY,
     column_keys={"name": COLUMN_KEY, "address": COLUMN_KEY},
-    algorithms=["AES_GCM_V1", "AES_GCM_CTR_V1"],
+    accept_algorithms=["AES_GCM_V1", "AES_GCM_CTR_V1"],
 )
 
 

@@ -80,7 +80,9 @@ def check_only_keys_changed(old: Look, new: Look, prefix: bytes = b"") -> None:
     if new.module != old.module:
         assert new.nonce != old.nonce
     algorithm = GCM if 1 in (new.crypto.get(1) or new.footer[8]) else CTR
-    assert verify(new.file, new.footer_key, new.keys, prefix or None, algorithms=(algorithm,))
+    assert verify(
+        new.file, new.footer_key, new.keys, prefix or None, accept_algorithms=(algorithm,)
+    )
 
 
 # --- what rotation changes, and what it leaves ---------------------------------------------------
@@ -234,7 +236,7 @@ def test_files_of_the_key_tools_move_to_other_master_keys(
         shutil.copy(material_file(source), material_file(path))
     masters = {name: bytes.fromhex(key) for name, key in entry["kms"]["master_keys"].items()}
     kms, moved = moved_service(masters)
-    reading: dict[str, Any] = {"algorithms": [entry["enc"]["algorithm"]]}
+    reading: dict[str, Any] = {"accept_algorithms": [entry["enc"]["algorithm"]]}
     tools, old = mc.KeyTools(kms), Look(path, kms).open()
 
     done = mc.rotate_keys(
@@ -618,7 +620,7 @@ def test_progress_that_raises_stops_the_run_and_leaves_every_file_readable(
 
     record = tmp_path / "record.jsonl"
     with pytest.raises(error):
-        mc.rotate_keys(tmp_path / "lake", mc.KeyTools(kms), threads=2, progress=stop, record=record)
+        mc.rotate_keys(tmp_path / "lake", mc.KeyTools(kms), jobs=2, progress=stop, record=record)
     assert len(calls) == 2
     assert not [t for t in threading.enumerate() if t.name.startswith("modcrypt-rotation")]
     assert all(read(path, kms).equals(TABLE) for path in paths)
@@ -646,7 +648,7 @@ def test_what_was_not_begun_when_a_run_is_stopped_is_left(tmp_path: Path) -> Non
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        mc.rotate_keys(tmp_path, mc.KeyTools(kms), threads=2, progress=stop)
+        mc.rotate_keys(tmp_path, mc.KeyTools(kms), jobs=2, progress=stop)
     last = str(material_file(paths[-1]))
     assert bytes_of(tmp_path)[last] == before[last]
 
@@ -851,7 +853,7 @@ def test_runs_that_share_a_record_append_to_it(tmp_path: Path, kms: RotatingKms)
     kms.rotate()
 
     def run(lake: Path) -> None:
-        mc.rotate_keys(lake, mc.KeyTools(kms), record=record, threads=2)
+        mc.rotate_keys(lake, mc.KeyTools(kms), record=record, jobs=2)
 
     threads = [threading.Thread(target=run, args=(lake,)) for lake in lakes]
     for thread in threads:
@@ -1154,11 +1156,11 @@ def test_any_bytes_are_a_result(
         ({"what": None}, ValueError),
         ({"tools": None}, TypeError),
         ({"new_master_keys": "kf"}, (TypeError, ValueError)),
-        ({"where": 5}, TypeError),
-        ({"where": [b"x"]}, TypeError),
-        ({"where": "absent"}, FileNotFoundError),
+        ({"source": 5}, TypeError),
+        ({"source": [b"x"]}, TypeError),
+        ({"source": "absent"}, FileNotFoundError),
         ({"record": "absent/record"}, FileNotFoundError),
-        ({"threads": -1}, ValueError),
+        ({"jobs": -1}, ValueError),
         ({"double_wrapping": "yes"}, TypeError),
     ],
 )
@@ -1171,7 +1173,7 @@ def test_a_mistake_is_told_before_anything_is_done(
     kms.rotate()
     before = bytes_of(tmp_path)
     kms.calls.clear()
-    arguments = {"where": "lake", "tools": mc.KeyTools(kms), **options}
+    arguments = {"source": "lake", "tools": mc.KeyTools(kms), **options}
     with pytest.raises(error):
-        mc.rotate_keys(arguments.pop("where"), arguments.pop("tools"), **arguments)
+        mc.rotate_keys(arguments.pop("source"), arguments.pop("tools"), **arguments)
     assert (kms.calls, bytes_of(tmp_path)) == ([], before)

@@ -73,7 +73,7 @@ def killing(name, last):
 
 def rotate(folder):
     tools = mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2))
-    done = mc.rotate_keys(os.path.join(folder, "lake"), tools, what=what, threads=1,
+    done = mc.rotate_keys(os.path.join(folder, "lake"), tools, what=what, jobs=1,
                           record=os.path.join(folder, "record"))
     return {file.result for file in done} == {"rotated"}
 
@@ -135,7 +135,7 @@ def stop(file, total):
     if file.path.endswith("part-0004.parquet"):
         os.kill(os.getpid(), signal.SIGKILL)
 
-mc.rotate_keys(sys.argv[1], mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2)), threads=2, progress=stop,
+mc.rotate_keys(sys.argv[1], mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2)), jobs=2, progress=stop,
                record=sys.argv[2])
 """
 
@@ -348,7 +348,7 @@ def test_threads_that_rotate_the_same_folder(
 
     def rotate(what: Any) -> None:
         barrier.wait()
-        said.append(mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what, threads=2))
+        said.append(mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what, jobs=2))
 
     threads = [threading.Thread(target=rotate, args=(what,)) for what in ("mek", "kek", "mek")]
     for thread in threads:
@@ -380,7 +380,7 @@ from tests.support.kms.rotating_kms import RotatingKms
 tools = mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2))
 print("ready", flush=True)
 sys.stdin.readline()
-done = mc.rotate_keys(sys.argv[1], tools, what=sys.argv[2], threads=2)
+done = mc.rotate_keys(sys.argv[1], tools, what=sys.argv[2], jobs=2)
 print(json.dumps([[file.path, file.result, file.message] for file in done]))
 """
 

@@ -217,7 +217,7 @@ def test_files_of_the_key_tools_are_told(
     masters = {name: bytes.fromhex(key) for name, key in entry["kms"]["master_keys"].items()}
     look = Look(path, MemoryKms(masters)).open()
     tools = mc.KeyTools(MemoryKms(masters))
-    decryption = tools.decryption(algorithms=[entry["enc"]["algorithm"]])
+    decryption = tools.decryption(accept_algorithms=[entry["enc"]["algorithm"]])
     expected: set[tuple[str, str | None, str | None]] = {("footer", None, "kf")}
     expected |= {
         ("column", name, look.material(metadata)["masterKeyID"])

@@ -327,7 +327,7 @@ def options_in(folder: Path) -> tuple[str, ...]:
         (folder / name).chmod(0o600)
     (folder / "writer.pub").write_text(f"{BY[0]}\n")
     keys = ("--key-file", "footer.key", "--column-key", "name=file:name.key")
-    return (*keys, "--verify-key", "writer.pub", "--seal-at-least", "1")
+    return (*keys, "--signed-by", "writer.pub", "--seal-at-least", "1")
 
 
 def test_the_command_line_requires_it(lake: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_columns_key_is_gone_and_the_rest_is_as_it_was(
 ) -> None:
     path = tmp_path / "a.parquet"
     write_case(path, kms, case)
-    accepting: dict[str, Any] = {"algorithms": [case["algorithm"]]}
+    accepting: dict[str, Any] = {"accept_algorithms": [case["algorithm"]]}
     old = Look(path, kms).open()
     wrapped = wrapped_keys(old)
     assert wrapped["name"] in text_of(path, old.footer_key)
@@ -158,7 +158,7 @@ def test_a_columns_key_is_gone_and_the_rest_is_as_it_was(
     assert split(data)[0] == split(old.file)[0]
     assert (data == old.file) == (not case["internal"])
     # Nothing but the key is missing: with it, every module of the file opens.
-    assert verify(data, old.footer_key, old.keys, algorithms=(case["algorithm"],))
+    assert verify(data, old.footer_key, old.keys, accept_algorithms=(case["algorithm"],))
     names = {name: own.get(2) for own, name in chunks(footer_of(data, old.footer_key))}
     assert names.keys() == old.metadata.keys()
     if case["internal"]:

@@ -65,7 +65,7 @@ def killing(name, last):
 
 def shred(folder):
     done = shred_keys(os.path.join(folder, "lake"), mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1)),
-                      threads=1, record=os.path.join(folder, "record"), **criteria)
+                      jobs=1, record=os.path.join(folder, "record"), **criteria)
     return {file.result for file in done} == {"shredded"}
 
 shutil.copytree(lake, os.path.join(steps, "first", "lake"))
@@ -161,7 +161,7 @@ def stop(file, total):
     if file.path.endswith("part-0004.parquet"):
         os.kill(os.getpid(), signal.SIGKILL)
 
-shred_keys(sys.argv[1], mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1)), columns=["name"], threads=2,
+shred_keys(sys.argv[1], mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1)), columns=["name"], jobs=2,
            progress=stop, record=sys.argv[2])
 """
 
@@ -311,7 +311,7 @@ from tests.support.kms.rotating_kms import RotatingKms
 tools = mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1))
 print("ready", flush=True)
 sys.stdin.readline()
-done = shred_keys(sys.argv[1], tools, columns=[sys.argv[2]], threads=2)
+done = shred_keys(sys.argv[1], tools, columns=[sys.argv[2]], jobs=2)
 print(json.dumps([[file.path, file.result] for file in done]))
 """
 

@@ -109,7 +109,7 @@ def test_every_kind_of_file_comes_back(case: Case, tmp_path: Path) -> None:
         with pytest.raises(UnsupportedFormatError):
             mc.read_table(path, KeyTools(kms).decryption())
     if prefix is not None:
-        free = KeyTools(kms).decryption(algorithms=[algorithm])
+        free = KeyTools(kms).decryption(accept_algorithms=[algorithm])
         if stored:
             assert mc.read_table(path, free).equals(TABLE)
         else:
@@ -490,10 +490,10 @@ def test_properties_of_the_callers_win_over_the_policys(tmp_path: Path) -> None:
     tools = KeyTools(MemoryKms())
     policy = replace(POLICY, aad_prefix="lake", encryption_algorithm="AES_GCM_CTR_V1")
     mc.write_table(TABLE, tmp_path / "a", tools.encryption(policy))
-    both = tools.decryption(policy, algorithms=["AES_GCM_V1", "AES_GCM_CTR_V1"])
+    both = tools.decryption(policy, accept_algorithms=["AES_GCM_V1", "AES_GCM_CTR_V1"])
     assert mc.read_table(tmp_path / "a", both).equals(TABLE)
     with pytest.raises(UnsupportedFormatError):
-        mc.read_table(tmp_path / "a", tools.decryption(policy, algorithms=["AES_GCM_V1"]))
+        mc.read_table(tmp_path / "a", tools.decryption(policy, accept_algorithms=["AES_GCM_V1"]))
     with pytest.raises(AadPrefixError):
         mc.read_table(tmp_path / "a", tools.decryption(policy, aad_prefix=b"pond"))
 

@@ -168,7 +168,7 @@ def test_results_of_files_say_what_was_proved(tmp_path: Path) -> None:
     for name in "abc":
         mc.write_table(TABLE, tmp_path / name, tools.encryption(policy))
     for prove, expected in (("first", [1, 0, 0]), ("all", [1, 1, 1])):
-        done = mc.rotate_keys(tmp_path, tools, prove=prove, threads=1)  # type: ignore[arg-type]
+        done = mc.rotate_keys(tmp_path, tools, prove=prove, jobs=1)  # type: ignore[arg-type]
         assert sorted((file.proved for file in done), reverse=True) == expected
 
 

@@ -113,7 +113,7 @@ def shop(tmp_path: Path) -> SqlCatalog:
     catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=str(tmp_path))
     for namespace in ("shop", "shop.returns", "shopping"):
         catalog.create_namespace(namespace)
-    options: dict[str, Any] = {"where": None, "catalog": catalog}
+    options: dict[str, Any] = {"destination": None, "catalog": catalog}
     make_table(tmp_path, **options, identifier="shop.sales")
     for identifier in ("shop.returns.sales", "shopping.other"):
         add_table(tmp_path, catalog, identifier)

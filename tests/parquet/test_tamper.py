@@ -420,7 +420,7 @@ def _uniform(**options: Any) -> bytes:
     return encrypt_bytes(source, FileEncryptionProperties(footer_key=FOOTER_KEY))
 
 
-ACCEPTS_BOTH = FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=BOTH)
+ACCEPTS_BOTH = FileDecryptionProperties(footer_key=FOOTER_KEY, accept_algorithms=BOTH)
 
 
 @pytest.mark.parametrize("forge", [False, True], ids=["relabelled", "relabelled-and-forged"])
@@ -431,7 +431,7 @@ def test_a_file_relabelled_as_ctr_is_refused_by_default(
     data = _uniform(**options)
     if forge:
         data = _forge_pages(data, READER, 0)
-    with pytest.raises(UnsupportedFormatError, match=r'algorithms=\["AES_GCM_CTR_V1"\]'):
+    with pytest.raises(UnsupportedFormatError, match=r'accept_algorithms=\["AES_GCM_CTR_V1"\]'):
         decrypt_bytes(_relabel(data), READER)
 
 

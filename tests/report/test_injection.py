@@ -131,7 +131,7 @@ OPTIONS = (
     "--key-file footer.key", "--key-file junk", "--column-key a=file:footer.key", "--column-key a",
     "--kms file:ring", "--kms env:HOME", "--kms x:y", "--kms file:junk", "--policy policy.toml",
     "--policy deep.toml", "--policy junk", "--aad-prefix x", "--aad-prefix-hex zz", "--json",
-    "--on-missing-key null", "--accept AES_GCM_CTR_V1", "--allow-plaintext", "--column a",
+    "--on-missing-key null", "--accept-algorithm AES_GCM_CTR_V1", "--allow-plaintext", "--column a",
     "--limit -1", "--format csv", "--safe", "--where a>1", "--where ((((((", "--threads 0",
     "--force", "--yes", "--html out.html", "--null b", "--drop a", "--new-key-file footer.key",
     "--key 0123456789012345", "--key-fd 99", "--key lake", "--version 1",

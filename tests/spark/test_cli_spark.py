@@ -387,7 +387,7 @@ def test_verify_reports_a_missing_file_that_the_seal_names(run: Run, tmp_path: P
         (tmp_path / name).write_bytes(key)
         (tmp_path / name).chmod(0o600)
     keys = ("--key-file", "footer.key", "--column-key", "name=file:name.key")
-    how = (*keys, "--verify-key", "writer.pub", "--seal-at-least", "1")
+    how = (*keys, "--signed-by", "writer.pub", "--seal-at-least", "1")
     run("verify", *how, "signed")
     (out / "b.parquet").unlink()
     missing = "files of the dataset's seal are missing: "
@@ -418,7 +418,7 @@ def test_executors_sign_files_and_sign_them_again(run: Run, lake: Path, tmp_path
     (tmp_path / "word").chmod(0o600)
     mc.SigningKey.generate().save(tmp_path / "other.key", (tmp_path / "word").read_text())
     kms, sign = ("--kms", "file:ring"), ("--sign", "writer.key")
-    require = (*kms, "--verify-key", "writer.pub", "out")
+    require = (*kms, "--signed-by", "writer.pub", "out")
     rekey = ("rekey", *kms, "--new-kms", "file:ring", "--new-master-key", "kg", *sign, "out")
     run("encrypt", *kms, "--master-key", "kf", *sign, "lake", "out")
     run("verify", *require)

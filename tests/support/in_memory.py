@@ -25,5 +25,5 @@ def decrypt(encrypted: bytes, **properties: Any) -> bytes:
 
 def decrypt_with(path: Path, tools: mc.KeyTools, case: Any) -> bytes:
     out = io.BytesIO()
-    mc.decrypt_parquet(path, out, tools.decryption(algorithms=[case["algorithm"]]))
+    mc.decrypt_parquet(path, out, tools.decryption(accept_algorithms=[case["algorithm"]]))
     return out.getvalue()

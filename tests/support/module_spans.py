@@ -56,6 +56,6 @@ def _verified_modules(data: bytes, reader: FileDecryptionProperties) -> list[ver
             if f"{column.path}.".startswith(f"{name}.")
         },
         reader.aad_prefix,
-        algorithms=tuple(reader.algorithms),
+        accept_algorithms=tuple(reader.accept_algorithms),
     )
     return [module for module in modules if module.type != ModuleType.COLUMN_METADATA]

@@ -67,7 +67,7 @@ def keys_of(enc: dict[str, Any]) -> dict[str, Any]:
 def reader_of(enc: dict[str, Any]) -> dict[str, Any]:
     prefix = enc["aad_prefix"]
     supplied = {"aad_prefix": prefix.encode()} if prefix and not enc["aad_prefix_stored"] else {}
-    return {"algorithms": [enc["algorithm"]], **supplied}
+    return {"accept_algorithms": [enc["algorithm"]], **supplied}
 
 
 def table(source: Path | bytes) -> pa.Table:

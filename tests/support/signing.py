@@ -67,7 +67,7 @@ def signed_decryption(*keys: VerifyingKey, **options: Any) -> FileDecryptionProp
     """Return properties that require a signature of one of the keys, by default the writer's."""
     defaults = {
         "column_keys": {"name": COLUMN_KEY},
-        "algorithms": ("AES_GCM_V1", "AES_GCM_CTR_V1"),
+        "accept_algorithms": ("AES_GCM_V1", "AES_GCM_CTR_V1"),
         "signed_by": keys or (writer_key().verifier,),
     }
     return FileDecryptionProperties(footer_key=FOOTER_KEY, **{**defaults, **options})

@@ -86,7 +86,7 @@ def _judge_parquet(options: Json, keys: _Keys, data: bytes) -> Iterator[Fault]:
     prefix = bytes.fromhex(options.get("aad_prefix") or "")
     modules = verify_pme.verify(
         data, keys.footer, keys.columns, prefix or None,
-        algorithms=(options.get("algorithm", "AES_GCM_V1"),),
+        accept_algorithms=(options.get("algorithm", "AES_GCM_V1"),),
     )  # fmt: skip
     yield from _repeated_nonces(modules)
     yield from _exposed_values(_clear_bytes(data, modules), options)

@@ -29,10 +29,10 @@ from modcrypt.cli.options.recipient_options import (
     recipient_options,
 )
 from modcrypt.cli.options.signing_options import (
-    read_verify_keys,
+    read_signers,
     sign_options,
+    signed_by_option,
     signing_references,
-    verify_key_option,
 )
 from modcrypt.cli.shared import (
     combine_options,
@@ -110,7 +110,7 @@ missing_key_option = click.option(
     help="Column without a key: error; drop it; or null, fill it with nulls.",
 )
 decryption_options = combine_options(
-    cloup.option_group("Keys", _explicit_key_options, identity_options, verify_key_option),
+    cloup.option_group("Keys", _explicit_key_options, identity_options, signed_by_option),
     cloup.option_group("AAD prefix", prefix_options, root_option),
     cloup.option_group("Key service", reading_service_options, audit_option),
 )
@@ -401,11 +401,11 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     more = {
         "on_missing_key": options.get("on_missing_key", "error"),
         "check_footer_integrity": not options.get("no_check_footer"),
-        "algorithms": options.get("accept") or None,
+        "accept_algorithms": options.get("accept_algorithms") or None,
         "shared_aad_prefix": options.get("shared_aad_prefix", False),
         # Without one, the policy's prefix applies, if any.
         "aad_prefix": read_aad_prefix(options, may_be_empty=True),
-        "signed_by": read_verify_keys(options),  # else those of the policy, if any
+        "signed_by": read_signers(options),  # else those of the policy, if any
         "seal_at_least": options.get("seal_at_least"),
     }
     keys = key_references(options)
@@ -414,7 +414,7 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     settings = service_settings(options, **more)
     policy = None if settings is None else settings.policy
     if more["seal_at_least"] and not (more["signed_by"] or (policy and policy.signed_by)):
-        raise click.UsageError("--seal-at-least needs --verify-key, or a policy with signed_by")
+        raise click.UsageError("--seal-at-least needs --signed-by, or a policy with signed_by")
     if settings is not None:
         refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
         return settings

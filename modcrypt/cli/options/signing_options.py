@@ -26,10 +26,10 @@ sign_options = combine_options(
     ),
     needs_one_of("sign_passphrase", "sign"),
 )
-verify_key_option = combine_options(
+signed_by_option = combine_options(
     click.option(
-        "--verify-key",
-        "verify_keys",
+        "--signed-by",
+        "signed_by",
         metavar="VERIFIER",
         multiple=True,
         help="Require a writer's signature (.pub). Repeatable.",
@@ -88,14 +88,14 @@ def read_signing_key(options: dict[str, Any]) -> SigningKey | None:
     return load_signing_key(references["signing_key"], references.get("signing_passphrase"))
 
 
-def read_verify_keys(options: dict[str, Any]) -> tuple[VerifyingKey, ...]:
-    """Return the keys that `verify_key_option` names.
+def read_signers(options: dict[str, Any]) -> tuple[VerifyingKey, ...]:
+    """Return the keys that `signed_by_option` names.
 
     Raises:
         KeyMaterialError: A key is malformed.
         OSError: A file cannot be read.
     """
-    texts = options.get("verify_keys") or ()
+    texts = options.get("signed_by") or ()
     if not texts:
         return ()
     from modcrypt.kms.signing.signing_references import read_verifying_keys

@@ -17,12 +17,12 @@ from modcrypt.cli.shared import (
     end_with_help,
     exclude_each_other,
     format_table,
+    jobs_option,
     json_option,
     make_reference,
     print_json,
     print_line,
     refuse_existing,
-    threads_option,
 )
 from modcrypt.errors import printable
 
@@ -31,7 +31,7 @@ _GROUP_EXAMPLE = """\b
 Example: a writer signs the files of a folder, and a reader compares them
   modcrypt seals generate writer.key
   modcrypt seals create --sign writer.key lake
-  modcrypt seals verify --verify-key writer.pub lake"""
+  modcrypt seals verify --signed-by writer.pub lake"""
 
 _GENERATE_EXAMPLE = """\b
 Example: against quantum computers, too, under a passphrase that modcrypt asks for
@@ -60,8 +60,8 @@ Example: encrypt a new file into the dataset, and seal it
 
 _COSIGN_EXAMPLE = """\b
 Example: look at a proposal, then sign it
-  modcrypt seals cosign --verify-key a.pub --sign b.key lake
-  modcrypt seals cosign --verify-key a.pub --sign b.key --proposal 8:3f2a... lake"""
+  modcrypt seals cosign --signed-by a.pub --sign b.key lake
+  modcrypt seals cosign --signed-by a.pub --sign b.key --proposal 8:3f2a... lake"""
 
 _WRITERS_EXAMPLE = """\b
 Example: replace a key; afterwards two of three writers must sign
@@ -70,21 +70,21 @@ Example: replace a key; afterwards two of three writers must sign
 
 _WITNESS_EXAMPLE = """\b
 Example: an auditor countersigns every day; readers require it
-  modcrypt seals witness --verify-key writer.pub --sign auditor.key --store audit lake
-  modcrypt seals verify --verify-key writer.pub --witness-key auditor.pub \\
+  modcrypt seals witness --signed-by writer.pub --sign auditor.key --store audit lake
+  modcrypt seals verify --signed-by writer.pub --witnessed-by auditor.pub \\
     --witness-store audit lake"""
 
 _LOG_EXAMPLE = """\b
 Example:
-  modcrypt seals log --verify-key writer.pub lake"""
+  modcrypt seals log --signed-by writer.pub lake"""
 
 _VERIFY_EXAMPLE = """\b
 Example: a seal that is not older than number 7
-  modcrypt seals verify --verify-key writer.pub --at-least 7 lake"""
+  modcrypt seals verify --signed-by writer.pub --at-least 7 lake"""
 
-_verify_key_option = click.option(
-    "--verify-key",
-    "verify_keys",
+_signed_by_option = click.option(
+    "--signed-by",
+    "signed_by",
     metavar="VERIFIER",
     multiple=True,
     help="Accept signatures of this writer: its .pub file or line. Repeatable.",
@@ -96,7 +96,7 @@ _needed_option = click.option(
     default=1,
     help="Number of the writers who must have signed. Default: 1.",
 )
-_threads = threads_option("Number of files read concurrently. Default: 4.")
+_jobs = jobs_option("4")
 _passphrase_options = combine_options(
     click.option("--passphrase", "ask", is_flag=True, help="Ask for the passphrase of the key."),
     passphrase_options,
@@ -197,7 +197,7 @@ _sign_options = combine_options(
         help="Signing key: a file, or the URI of a key in a key service. Repeatable.",
     ),
     _passphrase_options,
-    _verify_key_option,
+    _signed_by_option,
     click.option(
         "--at-least",
         metavar="N",
@@ -229,21 +229,21 @@ _files = click.argument("files", nargs=-1, required=True)
     help="Sign this file, or the files below this folder, although it differs. Repeatable.",
 )
 @_valid_option
-@_threads
+@_jobs
 @json_option
 def create(
-    *, folder: str, accept: tuple[str, ...], threads: int | None, as_json: bool, **options: Any
+    *, folder: str, accept: tuple[str, ...], jobs: int | None, as_json: bool, **options: Any
 ) -> None:
     """Sign what files FOLDER has, in FOLDER/_modcrypt_seal.json.
 
     Every visible file is read and hashed; no other key is needed. If there is an older seal, it
-    must be signed with the same key, or one that --verify-key names, and the files must be those
+    must be signed with the same key, or one that --signed-by names, and the files must be those
     that it states: `add`, `remove` and `record` sign changes. --accept _modcrypt_seal.json goes on
     after a seal that was lost or rolled back.
     """
     with batch_bar("Hashing", 0, None) as bar:
         sealed = modcrypt.seal_dataset(
-            folder, _load_keys(options), accept=accept, threads=threads,
+            folder, _load_keys(options), accept=accept, jobs=jobs,
             progress=lambda done, total: bar(0, done), **_writing(options),
         )  # fmt: skip
     _print_result(sealed, as_json)
@@ -255,10 +255,10 @@ def create(
 @_sign_options
 @_valid_option
 @_propose_option
-@_threads
+@_jobs
 @json_option
 def add(
-    *, folder: str, files: tuple[str, ...], threads: int | None, propose: bool, as_json: bool,
+    *, folder: str, files: tuple[str, ...], jobs: int | None, propose: bool, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
     """Sign that FILES were added to FOLDER or replaced, in the next seal.
@@ -271,7 +271,7 @@ def add(
             folder,
             _load_keys(options),
             added=files,
-            threads=threads,
+            jobs=jobs,
             propose=propose,
             **_writing(options),
         ),
@@ -306,7 +306,7 @@ def remove(
 def cosign(*, folder: str, proposal: str | None, as_json: bool, **options: Any) -> None:
     """Sign the seal of FOLDER that another writer has proposed.
 
-    It prints what the proposal states, and its name; with --proposal it signs it. --verify-key
+    It prints what the proposal states, and its name; with --proposal it signs it. --signed-by
     names the other writers.
     """
     how = _writing(options)
@@ -383,11 +383,11 @@ def writers(
 def witness(*, folder: str, needed: int, store: str, **options: Any) -> None:
     """Countersign the newest seal of FOLDER, so that readers can require it.
 
-    --verify-key names the writers, and --sign the key of the witness, which remembers what it has
+    --signed-by names the writers, and --sign the key of the witness, which remembers what it has
     signed and refuses a seal that does not follow it.
     """
     number = modcrypt.witness_seal(
-        folder, _load_keys(options)[0], _require_writers(options["verify_keys"]), store,
+        folder, _load_keys(options)[0], _require_writers(options["signed_by"]), store,
         needed=needed, at_least=options["at_least"],
     )  # fmt: skip
     print_line(f"seal {number}: countersigned")
@@ -395,14 +395,14 @@ def witness(*, folder: str, needed: int, store: str, **options: Any) -> None:
 
 @seals.command(epilog=_LOG_EXAMPLE)
 @_folder
-@_verify_key_option
+@_signed_by_option
 @_needed_option
 @json_option
-def log(*, folder: str, verify_keys: tuple[str, ...], needed: int, as_json: bool) -> None:
+def log(*, folder: str, signed_by: tuple[str, ...], needed: int, as_json: bool) -> None:
     """Print who added, replaced and removed files of FOLDER, as its seals state it."""
     from modcrypt.kms.signing.sealed_statements import format_time
 
-    history = modcrypt.seal_log(folder, _require_writers(verify_keys), needed=needed)
+    history = modcrypt.seal_log(folder, _require_writers(signed_by), needed=needed)
     if as_json:
         print_json("seals.log", history.fields())
         return
@@ -420,7 +420,7 @@ def log(*, folder: str, verify_keys: tuple[str, ...], needed: int, as_json: bool
 
 @seals.command(epilog=_VERIFY_EXAMPLE)
 @_folder
-@_verify_key_option
+@_signed_by_option
 @click.option(
     "--at-least",
     metavar="N",
@@ -431,8 +431,8 @@ def log(*, folder: str, verify_keys: tuple[str, ...], needed: int, as_json: bool
 @_needed_option
 @click.option("--dataset", metavar="ID", help="Require the dataset with this id.")
 @click.option(
-    "--witness-key",
-    "witness_keys",
+    "--witnessed-by",
+    "witnessed_by",
     metavar="VERIFIER",
     multiple=True,
     help="Require that this witness has countersigned: its .pub file or line. Repeatable.",
@@ -441,10 +441,10 @@ def log(*, folder: str, verify_keys: tuple[str, ...], needed: int, as_json: bool
 @click.option(
     "--after", metavar="NAME", help="Require the seal of this name, or one that follows it."
 )
-@_threads
+@_jobs
 @json_option
 def verify(
-    *, folder: str, verify_keys: tuple[str, ...], witness_keys: tuple[str, ...], as_json: bool,
+    *, folder: str, signed_by: tuple[str, ...], witnessed_by: tuple[str, ...], as_json: bool,
     **options: Any,
 ) -> int:  # fmt: skip
     """Compare the files of FOLDER with its seal.
@@ -454,7 +454,7 @@ def verify(
     """
     with batch_bar("Hashing", 0, None) as bar:
         result = modcrypt.verify_seal(
-            folder, _require_writers(verify_keys), witnessed_by=_read_keys(witness_keys),
+            folder, _require_writers(signed_by), witnessed_by=_read_keys(witnessed_by),
             progress=lambda done, total: bar(0, done), **options,
         )  # fmt: skip
     _print_result(result, as_json)
@@ -470,7 +470,7 @@ def _writing(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of functions that make the next seal."""
     days = options.get("valid_days")
     return {
-        "signed_by": _read_keys(options["verify_keys"]), "at_least": options["at_least"],
+        "signed_by": _read_keys(options["signed_by"]), "at_least": options["at_least"],
         "valid_for": None if days is None else days * 86_400,
     }  # fmt: skip
 
@@ -483,7 +483,7 @@ def _read_keys(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:
 
 def _require_writers(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:
     if not texts:
-        raise click.UsageError("no writer is named; use --verify-key")
+        raise click.UsageError("no writer is named; use --signed-by")
     return _read_keys(texts)
 
 

@@ -96,7 +96,7 @@ def verification_code(
         return 4
     options = click.get_current_context().params
     # Others can make a key seem missing, so that a demand on the file is not checked.
-    demands = options["policy_file"] is not None or options["verify_keys"]
+    demands = options["policy_file"] is not None or options["signed_by"]
     return 3 if unchecked or (missing and demands) else int(incomplete)
 
 

@@ -20,7 +20,7 @@ from modcrypt.cli.options.kms_options import (
     passphrase_options,
     service_settings,
 )
-from modcrypt.cli.options.signing_options import read_signing_key, read_verify_keys
+from modcrypt.cli.options.signing_options import read_signers, read_signing_key
 from modcrypt.cli.shared import allow_plaintext_option, combine_options, needs_one_of
 from modcrypt.errors import KeyAccessDeniedError, printable
 
@@ -121,8 +121,8 @@ _where_options = combine_options(
         help="Require the table to be under this master key, or one of several. Repeatable.",
     ),
     click.option(
-        "--verify-key",
-        "verify_keys",
+        "--signed-by",
+        "signed_by",
         metavar="VERIFIER",
         multiple=True,
         help="Require a seal of this writer (.pub). Repeatable.",
@@ -131,9 +131,9 @@ _where_options = combine_options(
         "--seal-at-least",
         metavar="N",
         type=click.IntRange(min=1),
-        help="With --verify-key: require seal number N or a newer one, to reject an older state.",
+        help="With --signed-by: require seal number N or a newer one, to reject an older state.",
     ),
-    needs_one_of("seal_at_least", "verify_keys"),
+    needs_one_of("seal_at_least", "signed_by"),
     allow_plaintext_option,
 )
 table_options = combine_options(tables_service, _where_options)
@@ -196,7 +196,7 @@ def opening_arguments(options: dict[str, Any]) -> dict[str, Any]:
         "table_uuid": options["table_uuid"],
         "at_least": options["at_least"],
         "master_key_ids": options["master_keys"] or None,
-        "signed_by": read_verify_keys(options),
+        "signed_by": read_signers(options),
         "seal_at_least": options["seal_at_least"] or 1,
     }
 

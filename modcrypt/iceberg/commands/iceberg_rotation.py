@@ -160,7 +160,7 @@ def _rotate_catalog(
     if catalog is None or what != "mek":
         raise click.UsageError("Missing argument 'TABLE'; only mek with --catalog needs none")
     key = read_signing_key(options)
-    if options["verify_keys"] and key is None and not dry_run:
+    if options["signed_by"] and key is None and not dry_run:
         note_missing_seal()
     found = []
     for done in rotate_catalog(

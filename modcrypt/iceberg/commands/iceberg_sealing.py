@@ -7,7 +7,7 @@ from typing import Any
 import click
 import cloup
 
-from modcrypt.cli.options.signing_options import read_signing_key, read_verify_keys, sign_options
+from modcrypt.cli.options.signing_options import read_signers, read_signing_key, sign_options
 from modcrypt.cli.shared import json_option, print_json, print_line
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
@@ -21,7 +21,7 @@ _EXAMPLE = """\b
 Examples: seal a table; seal a change with it; readers require the seal
   modcrypt iceberg seal --sign writer.key lake/orders
   modcrypt iceberg append --kms file:lake.keyring --sign writer.key lake/orders tuesday.parquet
-  modcrypt iceberg scan --kms file:lake.keyring --verify-key writer.pub lake/orders"""
+  modcrypt iceberg scan --kms file:lake.keyring --signed-by writer.pub lake/orders"""
 
 
 @cloup.command(epilog=_EXAMPLE)
@@ -45,9 +45,9 @@ def seal(
 ) -> None:
     """Sign the table's current metadata.json, in _modcrypt_seal.json beside it.
 
-    Commands that are given --verify-key then refuse other metadata: an older state, other schemas,
+    Commands that are given --signed-by then refuse other metadata: an older state, other schemas,
     partition specs and keys. An older seal must be signed with the same key, or one that
-    --verify-key names, and be that of this version: commands that change the table seal it with
+    --signed-by names, and be that of this version: commands that change the table seal it with
     --sign, and --accept seals what others have changed. The new seal has the next number.
     """
     from modcrypt.iceberg import seal_table
@@ -56,9 +56,9 @@ def seal(
     if key is None:
         raise click.UsageError("no signing key is named; use --sign")
     # The version to be sealed has no seal yet: only its old one is checked, by seal_table.
-    table = open_selected_table(where, {**options, "verify_keys": (), "seal_at_least": None})
+    table = open_selected_table(where, {**options, "signed_by": (), "seal_at_least": None})
     sealed = seal_table(
-        table, key, signed_by=read_verify_keys(options),
+        table, key, signed_by=read_signers(options),
         seal_at_least=options["seal_at_least"] or 0, accept=accept,
         valid_for=None if valid_days is None else valid_days * 86400,
     )  # fmt: skip

@@ -112,7 +112,7 @@ def _new_table_arguments(where: str, options: dict[str, Any]) -> dict[str, Any]:
             raise click.UsageError("in a catalog, TABLE is NAMESPACE.TABLE")
         catalog.create_namespace_if_not_exists(namespace)
     return {
-        "where": where if catalog is None else values["folder"],
+        "destination": where if catalog is None else values["folder"],
         "kms": kms,
         "master_key_id": master_key,
         "properties": parse_pairs(values["properties"], "--property", "NAME=VALUE"),
@@ -229,7 +229,7 @@ def append(
     """Append the rows of Parquet files to the table.
 
     FILE is a file, or a folder of files. All rows become one new snapshot. With --sign, the new
-    version is sealed, as by `modcrypt iceberg seal`; pass --verify-key, too, so that only a sealed
+    version is sealed, as by `modcrypt iceberg seal`; pass --signed-by, too, so that only a sealed
     version is continued.
     """
     import pyarrow as pa

@@ -79,7 +79,7 @@ def run_in_threads(
 ) -> Iterable[RekeyedFile]:
     """Rewrite files of a table in threads of this process."""
     rewriting = make_job(rewrite, table.walk.locations, job, table.resolver)
-    return run_job(rewriting, items, threads=usable_cores())
+    return run_job(rewriting, items, jobs=usable_cores())
 
 
 def rewrite_files(

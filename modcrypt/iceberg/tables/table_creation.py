@@ -26,6 +26,7 @@ from modcrypt.iceberg.tables.table import IcebergTable, resolver_of
 from modcrypt.iceberg.write.schema_fitting import as_value_errors
 from modcrypt.io.places import Place
 from modcrypt.keys.encoding import KEY_LENGTHS
+from modcrypt.runtime.former_names import accept_former_names
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.keys.key_resolver import KeyStore
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from modcrypt.kms.key_tools import KeyTools
 
 
+@accept_former_names(where="destination")
 def create_table(
-    where: Any,
+    destination: Any,
     schema: Schema | pa.Schema,
     kms: KmsClient | KeyTools | str,
     *,
@@ -56,8 +58,8 @@ def create_table(
     first append makes the first KEK.
 
     Args:
-        where: The table's folder, as a path, a URL, or a path in `filesystem`. With a catalog,
-            None selects the folder in the catalog's warehouse.
+        destination: The table's folder, as a path, a URL, or a path in `filesystem`. With a
+            catalog, None selects the folder in the catalog's warehouse.
         schema: Schema of pyiceberg or PyArrow; fields of a PyArrow schema get fresh ids from 1 on.
         kms: Client of the key service, or its URI as for `open_kms`.
         master_key_id: Id of the master key (MEK) that protects the table's keys.
@@ -83,7 +85,7 @@ def create_table(
     """
     spec = UNPARTITIONED_PARTITION_SPEC if partition_spec is None else partition_spec
     all_properties = encryption_properties(properties or {}, master_key_id, key_length, policy)
-    place = new_place(where, catalog, identifier, location, filesystem)
+    place = new_place(destination, catalog, identifier, location, filesystem)
     with as_value_errors():
         metadata = new_metadata(_with_ids(schema), spec, place.location, all_properties)
     place.check_free()

@@ -35,6 +35,7 @@ from modcrypt.iceberg.tables.table_copying import Contents, Copy
 from modcrypt.iceberg.tables.table_creation import encryption_properties, new_place
 from modcrypt.iceberg.write.commit import is_answered
 from modcrypt.iceberg.write.new_files import NewFiles
+from modcrypt.runtime.former_names import accept_former_names
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as PyTable
@@ -52,9 +53,10 @@ _DROPPED = (
 """Prefixes of source properties that are dropped: locations, file access and keys."""
 
 
+@accept_former_names(where="destination")
 def encrypt_table(
     source: PyTable | Any,
-    where: Any,
+    destination: Any,
     kms: KmsClient | KeyTools | str,
     *,
     master_key_id: str,
@@ -96,7 +98,7 @@ def encrypt_table(
     if old.metadata.is_encrypted:
         raise ValueError(f"{old.place.path}: the table is already encrypted")
     old.metadata.check_members()
-    place = new_place(where, catalog, identifier, location, filesystem)
+    place = new_place(destination, catalog, identifier, location, filesystem)
     place.check_free()
     inherited = {k: v for k, v in old.metadata.properties.items() if not k.startswith(_DROPPED)}
     all_properties = encryption_properties(

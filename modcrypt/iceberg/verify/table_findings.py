@@ -143,7 +143,7 @@ class StrayFile:
 
 def choose_jobs(jobs: int | None) -> int:
     """Return how many files to read concurrently: `jobs`, or a default; raise below 1."""
-    check_threads(jobs)
+    check_threads(jobs, "jobs")
     return min(usable_cores(), MAX_JOBS) if jobs is None else jobs
 
 

@@ -103,7 +103,7 @@ class NewKeys:
         """Return properties that are stricter than readers': success means the work is done."""
         strict: dict[str, Any] = {
             "require_encrypted": True,
-            "algorithms": ALGORITHMS,
+            "accept_algorithms": ALGORITHMS,
             "aad_prefix": self._resolve_prefix(place),
         }
         if self._wanted.signing_key is not None:

@@ -29,6 +29,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.discovery import as_arrow, is_dataset, list_sizes
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.report.json_fields import JsonFields
+from modcrypt.runtime.former_names import accept_former_names
 
 MAX_FILES = 1_000_000
 """Largest number of files in a folder that is searched."""
@@ -93,8 +94,9 @@ class LeakReport(JsonFields):
         return not self.leaks
 
 
+@accept_former_names(where="source")
 def find_leaks(
-    where: Any,
+    source: Any,
     settings: Settings | Policy | None = None,
     *,
     filesystem: Any = None,
@@ -107,7 +109,7 @@ def find_leaks(
     unknown formats are not reported, nor is text in documents and logs.
 
     Args:
-        where: Path or URL of a folder, or of a file.
+        source: Path or URL of a folder, or of a file.
         settings: Settings with a policy, or a policy, that names the secret columns; those that it
             does not list as plaintext are secret, too, also in names of partitions. None for those
             that any encrypted file of the folder encrypts; all, if its footer is encrypted.
@@ -131,10 +133,10 @@ def find_leaks(
         >>> [(leak.kind, leak.columns) for leak in modcrypt.find_leaks(folder, policy).leaks]
         [('plaintext-data', ('ssn',))]
     """
-    report = search_folder(Place(*locate(where, filesystem)), settings, progress)
+    report = search_folder(Place(*locate(source, filesystem)), settings, progress)
     if report is None:
         raise ValueError(
-            f"no file in {where} is encrypted, so nothing tells which columns are secret; "
+            f"no file in {source} is encrypted, so nothing tells which columns are secret; "
             "pass a policy"
         )
     return report

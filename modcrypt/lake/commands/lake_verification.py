@@ -52,11 +52,11 @@ _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10080}
 
 
 _NOT_OF_LAKES = {
-    "key_file", "key_env", "key_fd", "column_key_refs", "verify_keys", "seal_at_least",
+    "key_file", "key_env", "key_fd", "column_key_refs", "signed_by", "seal_at_least",
     "aad_prefix",
     "aad_prefix_hex", "aad_prefix_file", "root", "kms", "policy_file", "master_keys",
-    "shared_aad_prefix", "accept", "aad_prefix_template", "expected_parts", "expected_rows",
-    "strict", "glob", "record", "threads", "html",
+    "shared_aad_prefix", "accept_algorithms", "aad_prefix_template", "expected_parts",
+    "expected_rows", "strict", "glob", "record", "threads", "html",
 }  # fmt: skip
 
 _LAKE_EXAMPLE = """\b

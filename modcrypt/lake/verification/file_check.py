@@ -59,7 +59,7 @@ class FileCheck:
         check = partial(self._verify, threads=1 if len(files) > 1 else None)
         job: Job[LakeFile, CheckedFile] = Job(check)
         self._meter = Meter(self._show)
-        done = list(run_job(job, files, threads=self._jobs, meter=self._meter))
+        done = list(run_job(job, files, jobs=self._jobs, meter=self._meter))
         self._done += sum(file.size for file in files)
         return done
 

@@ -21,13 +21,15 @@ from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import copy, encode
 from modcrypt.runtime.collector import paused_collector
+from modcrypt.runtime.former_names import accept_former_names
 
 
+@accept_former_names(properties="decryption")
 @paused_collector()
 def decrypt_parquet(
     source: SourceLike,
     destination: Destination,
-    properties: AnyDecryption,
+    decryption: AnyDecryption,
     *,
     filesystem: Any = None,
     overwrite: bool = True,
@@ -48,7 +50,7 @@ def decrypt_parquet(
         destination: Path or fsspec URL, at which the file appears complete or not at all; or a
             writable binary file object, which receives only authenticated bytes, but after an error
             not all.
-        properties: Keys, and the caller's requirements.
+        decryption: Keys, and the caller's requirements.
         filesystem: Filesystem of pyarrow or fsspec in which source and destination are paths.
         overwrite: Replace an existing destination; if False, raise FileExistsError.
         threads: Number of threads: 1 does everything in the calling thread, 2 writes in a second
@@ -61,13 +63,13 @@ def decrypt_parquet(
 
     Returns:
         The columns without a key, which were omitted or filled with nulls, depending on
-            `properties.on_missing_key`.
+            `decryption.on_missing_key`.
 
     Raises:
         PlaintextError: The file is not encrypted, or its footer signature was removed.
         IntegrityError: A module does not authenticate; the subclass and the message give details.
         KeyRetrievalError: A key is missing or was refused.
-        UnsupportedFormatError: The file's algorithm is not among `properties.algorithms`, or
+        UnsupportedFormatError: The file's algorithm is not among `decryption.accept_algorithms`, or
             modcrypt does not support a known layout.
         FormatError, LimitError: The file breaks the format, or a limit.
         ValueError: `threads` is below 1, or the destination is a file object on the source.
@@ -75,7 +77,7 @@ def decrypt_parquet(
         FileExistsError, OSError: The file system reports an error.
     """
     with open_source(source, filesystem=filesystem) as opened:
-        file = OpenFile(opened, properties, whole=True)
+        file = OpenFile(opened, decryption, whole=True)
         plan = file.select()
         with open_output(
             destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem

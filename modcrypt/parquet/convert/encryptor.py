@@ -75,13 +75,15 @@ from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.parquet.signatures.leaf_hashing import LeafHasher
 from modcrypt.parquet.signatures.leaf_list import LeafPlace, commit_to_keys, encode_list
 from modcrypt.runtime.collector import paused_collector
+from modcrypt.runtime.former_names import accept_former_names
 
 
+@accept_former_names(properties="encryption")
 @paused_collector()
 def encrypt_parquet(
     source: SourceLike,
     destination: Destination,
-    properties: AnyEncryption,
+    encryption: AnyEncryption,
     *,
     filesystem: Any = None,
     overwrite: bool = True,
@@ -98,7 +100,7 @@ def encrypt_parquet(
         source: Path, fsspec URL, bytes or seekable binary file object.
         destination: Path or fsspec URL, at which the file appears complete or not at all; or a
             writable binary file object.
-        properties: Keys, footer mode, algorithm and AAD prefix; or the result of
+        encryption: Keys, footer mode, algorithm and AAD prefix; or the result of
             `KeyTools.encryption`, which makes fresh keys for the file.
         filesystem: Filesystem of pyarrow or fsspec in which source and destination are paths.
         overwrite: Replace an existing destination; if False, raise FileExistsError.
@@ -125,11 +127,11 @@ def encrypt_parquet(
         KeyRetrievalError: The key service does not wrap a key.
         FileExistsError, OSError: The file system reports an error.
     """
-    properties = as_encryption(properties)
+    encryption = as_encryption(encryption)
     check_threads(threads)
     with open_source(source, filesystem=filesystem) as opened:
         place = place_of(destination, filesystem)
-        plan = plan_encryption(opened, properties, place=place, overwrite=overwrite)
+        plan = plan_encryption(opened, encryption, place=place, overwrite=overwrite)
         with (
             plan.properties.companion() as record_seals,
             open_output(
@@ -137,9 +139,9 @@ def encrypt_parquet(
             ) as out,
         ):
             out.progress = progress
-            encryption = Encryption(out, plan.properties, keep_unknown_fields=keep_unknown_fields)
-            encryption.add(PlainFeed(opened), plan)
-            encryption.close(plan.metadata)
+            file = Encryption(out, plan.properties, keep_unknown_fields=keep_unknown_fields)
+            file.add(PlainFeed(opened), plan)
+            file.close(plan.metadata)
             if record_seals is not None:
                 record_seals()
 

@@ -97,14 +97,14 @@ def check_algorithm(name: str, properties: FileDecryptionProperties) -> None:
     AES_GCM_V1 to AES_GCM_CTR_V1 could have GCM pages decrypted without checking their tags.
 
     Raises:
-        UnsupportedFormatError: `properties.algorithms` does not contain the name.
+        UnsupportedFormatError: `properties.accept_algorithms` does not contain the name.
     """
-    if name not in properties.algorithms:
+    if name not in properties.accept_algorithms:
         raise UnsupportedFormatError(
             f"the file declares the algorithm {name}, but only "
-            f"{', '.join(properties.algorithms)} is accepted. AES_GCM_CTR_V1 does not "
+            f"{', '.join(properties.accept_algorithms)} is accepted. AES_GCM_CTR_V1 does not "
             "authenticate page bodies, and the name itself can be forged in a file with an "
-            f'encrypted footer. If the algorithm is intended, pass algorithms=["{name}"]'
+            f'encrypted footer. If the algorithm is intended, pass accept_algorithms=["{name}"]'
         )
 
 

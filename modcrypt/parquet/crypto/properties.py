@@ -27,6 +27,7 @@ from modcrypt.parquet.signatures.signers import (
 )
 from modcrypt.pkmt1.recipient_metadata import may_hold_recipients
 from modcrypt.report.short_repr import ShortRepr
+from modcrypt.runtime.former_names import accept_former_fields
 from modcrypt.runtime.tracebacks import hide_frames
 
 GCM_V1 = "AES_GCM_V1"
@@ -163,6 +164,7 @@ Encryption: TypeAlias = FileEncryptionProperties | FileEncryption
 """The properties of one file, or a source of properties for many files."""
 
 
+@accept_former_fields(algorithms="accept_algorithms")
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FileDecryptionProperties(ShortRepr):
     """The keys for decrypting a file, and the caller's requirements.
@@ -182,9 +184,9 @@ class FileDecryptionProperties(ShortRepr):
         aad_prefix_verifier: Function that replaces `aad_prefix`: it is called with the prefix that
             the file stores, after the footer is authenticated if it is. Any result but True
             refuses the file.
-        algorithms: Names of the accepted algorithms. The name in a file with an encrypted footer is
-            not authenticated, and a forged `AES_GCM_CTR_V1` turns authentication off, so only
-            `AES_GCM_V1` is accepted by default.
+        accept_algorithms: Names of the accepted algorithms. The name in a file with an encrypted
+            footer is not authenticated, and a forged `AES_GCM_CTR_V1` turns authentication off, so
+            only `AES_GCM_V1` is accepted by default.
         on_missing_key: Treatment of columns whose key is missing: `"error"`, `"drop"` to leave
             them out, or `"null"` to fill them with nulls (a map without one of its parts is null
             as a whole). Anyone who can alter the footer can make a column's key seem missing.
@@ -211,7 +213,7 @@ class FileDecryptionProperties(ShortRepr):
     key_retriever: KeyRetriever | None = field(default=None, repr=False)
     aad_prefix: bytes | Callable[[str], bytes] | None = None
     aad_prefix_verifier: Callable[[bytes], bool] | None = None
-    algorithms: Sequence[str] = (GCM_V1,)
+    accept_algorithms: Sequence[str] = (GCM_V1,)
     on_missing_key: Literal["error", "drop", "null"] = "error"
     require_encrypted: bool | Sequence[str] = True
     check_footer_integrity: bool = True
@@ -228,9 +230,10 @@ class FileDecryptionProperties(ShortRepr):
             raise TypeError("key_retriever must be a function of key metadata")
         if not callable(self.aad_prefix):
             _check_bytes(self.aad_prefix, "aad_prefix")
-        _set_frozen(self, "algorithms", _check_name_list(self.algorithms, "algorithms"))
-        if not self.algorithms or not set(self.algorithms) <= set(ALGORITHMS):
-            raise ValueError(f"algorithms must be one or more of {', '.join(ALGORITHMS)}")
+        names = _check_name_list(self.accept_algorithms, "accept_algorithms")
+        _set_frozen(self, "accept_algorithms", names)
+        if not names or not set(names) <= set(ALGORITHMS):
+            raise ValueError(f"accept_algorithms must be one or more of {', '.join(ALGORITHMS)}")
         if self.on_missing_key not in ("error", "drop", "null"):
             raise ValueError('on_missing_key must be "error", "drop" or "null"')
         if not isinstance(self.require_encrypted, bool):

@@ -43,11 +43,12 @@ from modcrypt.parquet.verify.chunk_checks import ChunkChecker
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.verification_results import Verification
 from modcrypt.runtime.collector import paused_collector
+from modcrypt.runtime.former_names import accept_former_names
 
 BATCH = 2 << 20
 """Size in bytes of the batches of chunks that threads process."""
 
-_NOTHING_REQUIRED = FileDecryptionProperties(algorithms=ALGORITHMS, require_encrypted=False)
+_NOTHING_REQUIRED = FileDecryptionProperties(accept_algorithms=ALGORITHMS, require_encrypted=False)
 
 _COVERED_BY_SIGNATURE = ("pages", "levels")
 """Parts without tags of their own, which the signature of the file's writer authenticates."""
@@ -57,9 +58,10 @@ LARGE_MODULE = 32 << 10
 Python than in AES, and Python runs on one thread at a time."""
 
 
+@accept_former_names(properties="decryption")
 def verify_parquet(
     source: SourceLike,
-    properties: AnyDecryption | None = None,
+    decryption: AnyDecryption | None = None,
     *,
     filesystem: Any = None,
     threads: int | None = None,
@@ -75,7 +77,7 @@ def verify_parquet(
 
     Args:
         source: Path, fsspec URL, bytes or seekable binary file object.
-        properties: Keys and requirements of the caller; None for neither. Without a key, modules
+        decryption: Keys and requirements of the caller; None for neither. Without a key, modules
             are checked as far as possible. `on_missing_key` and `check_footer_integrity` have no
             effect here.
         filesystem: PyArrow or fsspec file system in which `source` is a path.
@@ -97,11 +99,11 @@ def verify_parquet(
     """
     check_threads(threads)
     check_expected(expected_rows)
-    if properties is not None:
-        properties = as_decryption(properties)
+    if decryption is not None:
+        decryption = as_decryption(decryption)
     with open_source(source, filesystem=filesystem) as opened:
         checked = verify_source(
-            opened, properties, threads=threads, progress=progress, regions=regions,
+            opened, decryption, threads=threads, progress=progress, regions=regions,
             expected_rows=expected_rows,
         )  # fmt: skip
     return checked.verification

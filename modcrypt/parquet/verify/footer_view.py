@@ -105,7 +105,7 @@ def _relax_properties(properties: FileDecryptionProperties | None) -> FileDecryp
     """Return properties that require nothing but the AAD prefix."""
     # No page is opened, so a forged name of an algorithm is harmless.
     given = properties or FileDecryptionProperties()
-    return replace(given, algorithms=ALGORITHMS, require_encrypted=False)
+    return replace(given, accept_algorithms=ALGORITHMS, require_encrypted=False)
 
 
 def _add_missing_key(view: FooterView) -> None:

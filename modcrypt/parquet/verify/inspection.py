@@ -35,6 +35,7 @@ from modcrypt.pkmt1.key_info import KeyInfo, key_info
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields
 from modcrypt.runtime.collector import paused_collector
+from modcrypt.runtime.former_names import accept_former_names
 
 _AGS1_MAGIC = b"AGS1"
 
@@ -178,10 +179,11 @@ class Inspection(FactSheet, JsonFields):
         return [*counts, ("Columns", summary if self.encrypted else f"{len(self.columns):,}")]
 
 
+@accept_former_names(properties="decryption")
 @paused_collector()
 def inspect_parquet(
     source: SourceLike,
-    properties: AnyDecryption | None = None,
+    decryption: AnyDecryption | None = None,
     *,
     filesystem: Any = None,
     pages: bool = False,
@@ -190,11 +192,11 @@ def inspect_parquet(
 
     Wrong keys are not an error: the result shows the file as it is without them, and states that.
     Only the footer, column metadata and page headers are opened, so every algorithm is accepted. Of
-    the requirements in `properties`, only those about the AAD prefix apply.
+    the requirements in `decryption`, only those about the AAD prefix apply.
 
     Args:
         source: Path, fsspec URL, bytes or seekable binary file object; encrypted or not.
-        properties: All or some of the file's keys; None for no keys.
+        decryption: All or some of the file's keys; None for no keys.
         filesystem: PyArrow or fsspec file system in which `source` is a path.
         pages: Whether to distinguish pages and page headers in `regions`, which reads the whole
             file.
@@ -209,14 +211,14 @@ def inspect_parquet(
         TypeError: An argument has the wrong type.
         OSError: The file system failed.
     """
-    if properties is not None:
-        properties = as_decryption(properties)
+    if decryption is not None:
+        decryption = as_decryption(decryption)
     with open_source(source, filesystem=filesystem) as opened:
         if opened.size >= 4 and opened.read_at(0, 4) == _AGS1_MAGIC:
             raise FormatError(
                 f"{opened.name} is an AGS1 stream, not a Parquet file; use inspect_ags1"
             )
-        view = view_footer(opened, properties)
+        view = view_footer(opened, decryption)
         walk = RegionWalk(view, view_chunks(view, opened), pages)
         walk.run()
         return _build_inspection(walk)

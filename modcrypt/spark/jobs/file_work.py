@@ -72,7 +72,7 @@ class TableJob(ABC):
             return {"bytes_in": file.size, **row, "seconds": time.perf_counter() - started}
 
         threads = ON_DISK if files[0].place.filesystem is None else IN_STORE
-        return list(run_job(Job(measure), files, threads=threads))
+        return list(run_job(Job(measure), files, jobs=threads))
 
     def make_row(self, file: File, details: Row, **values: Any) -> Row:
         """Return the row of an examined file.

@@ -214,7 +214,7 @@ class TableRekeyJob:
 
         in_store = any(place.filesystem is not None for place in locations.folders.values())
         rows = Job(lambda item: asdict(job.process(item)), _make_failed_row)
-        return list(run_job(rows, items, threads=IN_STORE if in_store else ON_DISK))
+        return list(run_job(rows, items, jobs=IN_STORE if in_store else ON_DISK))
 
     def _make_locations(self) -> Locations:
         filesystem = None if self.filesystem is None else self.filesystem()

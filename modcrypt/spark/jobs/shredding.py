@@ -23,6 +23,7 @@ from modcrypt.jobs.shredding_proof import Examination, Proof, ProvenFile, list_s
 from modcrypt.jobs.shredding_trial import KeyProof, Traces, Trial
 from modcrypt.kms.settings import Settings
 from modcrypt.pkmt1.material import KeyReference
+from modcrypt.runtime.former_names import accept_former_names
 from modcrypt.spark.jobs.driver import (
     JobOptions,
     folders_of,
@@ -45,9 +46,10 @@ _SHREDDED = pa.schema(
 )  # fmt: skip
 
 
+@accept_former_names(where="source")
 def shred_keys(
     spark: SparkSession,
-    where: Any,
+    source: Any,
     settings: Settings | None = None,
     *,
     columns: Iterable[str] = (),
@@ -63,7 +65,7 @@ def shred_keys(
 
     Args:
         spark: Spark session, as in `encrypt_table`.
-        where: Path or URL of a folder or file, or a list of them.
+        source: Path or URL of a folder or file, or a list of them.
         settings: Settings with a key service that decrypts footers, where that is needed; None for
             no key service.
         columns: Dotted names of columns, as in `modcrypt.jobs.shredding.shred_keys`.
@@ -81,9 +83,9 @@ def shred_keys(
         ValueError, TypeError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
     wanted = criteria_of(columns, master_keys, everything)
-    folders = tuple(folder.name for folder in folders_of(where, options.get("filesystem")))
+    folders = tuple(folder.name for folder in folders_of(source, options.get("filesystem")))
     report = run_table_job(
-        spark, plan_job, KeyJob, where, settings, change=shredding.shred_keys, schema=_SHREDDED,
+        spark, plan_job, KeyJob, source, settings, change=shredding.shred_keys, schema=_SHREDDED,
         how={**asdict(wanted), "dry_run": dry_run}, folders=folders, **options,
     )  # fmt: skip
     if settings is not None and not dry_run:
@@ -123,9 +125,10 @@ class ProofJob(TableJob):
         return _make_proof_row(file.name, ProvenFile(path=file.name, message=message))
 
 
+@accept_former_names(where="source")
 def prove_shredded(
     spark: SparkSession,
-    where: Any,
+    source: Any,
     settings: Settings | None = None,
     *,
     columns: Iterable[str] = (),
@@ -138,7 +141,7 @@ def prove_shredded(
 
     Args:
         spark: Spark session, as in `encrypt_table`.
-        where: Path or URL of a folder or file, or a list of them.
+        source: Path or URL of a folder or file, or a list of them.
         settings: Settings of the key service that is asked to unwrap the remaining keys; without
             them, remaining key material proves nothing.
         columns: Dotted names of columns, as in `shred_keys`.
@@ -152,7 +155,7 @@ def prove_shredded(
     """
     wanted = criteria_of(columns, master_keys, everything)
     make = options.get("filesystem")
-    folders = folders_of(where, make)
+    folders = folders_of(source, make)
     files = list_tables(folders)
     settings = settings_under(settings, folders)
     examination = _open_examination(settings, wanted)

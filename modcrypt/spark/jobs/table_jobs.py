@@ -23,6 +23,7 @@ from modcrypt.jobs.listing import Folder
 from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
+from modcrypt.runtime.former_names import accept_former_names
 from modcrypt.spark.jobs.conversion import plan_conversion
 from modcrypt.spark.jobs.driver import ConversionOptions, JobOptions, plan_job, run_table_job
 from modcrypt.spark.jobs.examination import InspectionJob
@@ -232,9 +233,10 @@ def share_table(
     )  # fmt: skip
 
 
+@accept_former_names(where="source")
 def verify_table(
     spark: SparkSession,
-    where: Any,
+    source: Any,
     decryption: Settings | None = None,
     **options: Unpack[JobOptions],
 ) -> DataFrame:
@@ -245,7 +247,7 @@ def verify_table(
 
     Args:
         spark: Spark session, as in `encrypt_table`.
-        where: Path or URL of a folder or file, or a list of them.
+        source: Path or URL of a folder or file, or a list of them.
         decryption: Settings that open the files; None checks only what is visible without keys.
         options: Further options, as in `JobOptions`.
 
@@ -260,12 +262,13 @@ def verify_table(
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`; also if several files would
             have the AAD prefix that the settings require.
     """
-    return run_table_job(spark, plan_verification, where, decryption, **options)
+    return run_table_job(spark, plan_verification, source, decryption, **options)
 
 
+@accept_former_names(where="source")
 def inspect_table(
     spark: SparkSession,
-    where: Any,
+    source: Any,
     decryption: Settings | None = None,
     **options: Unpack[JobOptions],
 ) -> DataFrame:
@@ -273,7 +276,7 @@ def inspect_table(
 
     Args:
         spark: Spark session, as in `encrypt_table`.
-        where: Path or URL of a folder or file, or a list of them.
+        source: Path or URL of a folder or file, or a list of them.
         decryption: Settings that open the files, for a fuller report; wrong keys are not an error.
             None for no keys.
         options: Further options, as in `JobOptions`.
@@ -292,12 +295,13 @@ def inspect_table(
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    return run_table_job(spark, plan_job, InspectionJob, where, decryption, **options)
+    return run_table_job(spark, plan_job, InspectionJob, source, decryption, **options)
 
 
+@accept_former_names(where="source")
 def rotate_keys(
     spark: SparkSession,
-    where: Any,
+    source: Any,
     settings: Settings,
     *,
     what: What = "mek",
@@ -314,7 +318,7 @@ def rotate_keys(
 
     Args:
         spark: Spark session, as in `encrypt_table`.
-        where: Path or URL of a folder or file, or a list of them.
+        source: Path or URL of a folder or file, or a list of them.
         settings: Settings with a key service. With a `signing_key`, executors read that key by its
             reference, and sign files again whose signature would else be dropped.
         what: Level to rotate, as in `modcrypt.rotate_keys`.
@@ -333,14 +337,15 @@ def rotate_keys(
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
     return run_table_job(
-        spark, plan_rotation, where, settings, what=what, new_master_keys=new_master_keys,
+        spark, plan_rotation, source, settings, what=what, new_master_keys=new_master_keys,
         double_wrapping=double_wrapping, dry_run=dry_run, prove=prove, **options,
     )  # fmt: skip
 
 
+@accept_former_names(where="source")
 def scan_keys(
     spark: SparkSession,
-    where: Any,
+    source: Any,
     settings: Settings | None = None,
     **options: Unpack[JobOptions],
 ) -> DataFrame:
@@ -348,7 +353,7 @@ def scan_keys(
 
     Args:
         spark: Spark session, as in `encrypt_table`.
-        where: Path or URL of a folder or file, or a list of them.
+        source: Path or URL of a folder or file, or a list of them.
         settings: Settings with a key service that decrypts encrypted footers, to list the keys of
             columns too; None to list only what is visible without a key.
         options: Further options, as in `JobOptions`.
@@ -361,7 +366,7 @@ def scan_keys(
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
     return run_table_job(
-        spark, plan_job, ScanJob, where, settings, check=lambda settings, _: settings.tools(),
+        spark, plan_job, ScanJob, source, settings, check=lambda settings, _: settings.tools(),
         **options,
     )  # fmt: skip
 

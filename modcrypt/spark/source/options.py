@@ -304,7 +304,7 @@ class _Options:
             aad_prefix=self.text("aadPrefix"),
             root=None if root is None else _make_absolute(root),
             shared_aad_prefix=self.flag("sharedAadPrefix"),
-            algorithms=self._algorithms(),
+            accept_algorithms=self._algorithms(),
             on_missing_key=self._on_missing_key(),
             require_encrypted=self._require_encrypted(),
             master_key_ids=self.names("masterKeyIds") or (),

@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-VERIFY = ("seals", "verify", "--verify-key", "writer.pub")
+VERIFY = ("seals", "verify", "--signed-by", "writer.pub")
 
 
 def test_a_reader_compares_a_sealed_folder(folder: Path) -> None:
@@ -59,14 +59,14 @@ def test_keys_have_passphrases_and_lines(folder: Path) -> None:
     check_refusal(invoke(folder, *sign), "denied", 3)
     run_ok(folder, *sign, *word)
     line = str(modcrypt.VerifyingKey.load(folder / "archive.pub"))
-    run_ok(folder, "seals", "verify", "--verify-key", line, "lake")
+    run_ok(folder, "seals", "verify", "--signed-by", line, "lake")
     check_refusal(invoke(folder, *VERIFY, "lake"), "integrity", 1)
 
 
 def test_nothing_is_replaced_and_a_writer_is_named(folder: Path) -> None:
     assert "exists" in check_refusal(invoke(folder, "seals", "generate", "writer.key"))
     check_refusal(invoke(folder, "seals", "generate", "writer"))
-    assert "--verify-key" in check_refusal(invoke(folder, "seals", "verify", "lake"))
+    assert "--signed-by" in check_refusal(invoke(folder, "seals", "verify", "lake"))
     check_refusal(invoke(folder, *VERIFY, "lake"), "integrity", 1)
 
 
@@ -87,11 +87,11 @@ def test_a_key_of_vault_signs_files_and_folders(
     uri = bao.uri(key)
     run_ok(folder, "seals", "export", uri, "vault.pub")
     run_ok(folder, "seals", "create", "--sign", uri, "lake")
-    run_ok(folder, "seals", "verify", "--verify-key", "vault.pub", "lake")
+    run_ok(folder, "seals", "verify", "--signed-by", "vault.pub", "lake")
     private(folder / "footer.key", b"0123456789abcdef")
     keys = ("--key-file", "footer.key")
     run_ok(folder, "encrypt", *keys, "--sign", uri, "lake/a.parquet", "signed.parquet")
-    run_ok(folder, "verify", *keys, "--verify-key", "vault.pub", "signed.parquet")
+    run_ok(folder, "verify", *keys, "--signed-by", "vault.pub", "signed.parquet")
     private(folder / "word", b"correct horse battery staple")
     for command in (
         ("seals", "create", "--passphrase-file", "word", "--sign", uri, "lake"),
@@ -113,10 +113,10 @@ def test_a_writer_compares_before_sealing_again(folder: Path) -> None:
     (folder / "lake" / "b.parquet").unlink()
     assert "1 removed" in run_ok(folder, "seals", "remove", *sign, "lake", "b.parquet")
     run_ok(folder, *VERIFY, "--at-least", "4", "lake")
-    log = json.loads(run_ok(folder, "seals", "log", "--verify-key", "writer.pub", "--json", "lake"))
+    log = json.loads(run_ok(folder, "seals", "log", "--signed-by", "writer.pub", "--json", "lake"))
     assert [entry["added"] for entry in log["entries"]] == [["a.parquet"], ["b.parquet"],
                                                             ["c.parquet"], []]  # fmt: skip
-    assert "  - b.parquet" in run_ok(folder, "seals", "log", "--verify-key", "writer.pub", "lake")
+    assert "  - b.parquet" in run_ok(folder, "seals", "log", "--signed-by", "writer.pub", "lake")
 
 
 def test_a_command_is_recorded(folder: Path) -> None:
@@ -142,9 +142,9 @@ def test_writers_change_and_a_witness_countersigns(folder: Path) -> None:
     assert "seal 2" in run_ok(folder, *change)
     refusal = check_refusal(invoke(folder, "seals", "create", "--sign", "writer.key", "lake"))
     assert "may not sign any more since seal number 2" in refusal
-    witnessed = (*VERIFY, "--witness-key", "auditor.pub", "--witness-store", "audit", "lake")
+    witnessed = (*VERIFY, "--witnessed-by", "auditor.pub", "--witness-store", "audit", "lake")
     check_refusal(invoke(folder, *witnessed), "integrity", 1)
-    sign = ("--verify-key", "writer.pub", "--sign", "auditor.key", "--store", "audit")
+    sign = ("--signed-by", "writer.pub", "--sign", "auditor.key", "--store", "audit")
     assert "seal 2: countersigned" in run_ok(folder, "seals", "witness", *sign, "lake")
     run_ok(folder, *witnessed)
     answer = json.loads(run_ok(folder, *VERIFY, "--json", "lake"))

@@ -1,4 +1,4 @@
-"""`--sign` and `--verify-key` of the commands for Parquet files."""
+"""`--sign` and `--signed-by` of the commands for Parquet files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.cli.program import invoke
 from tests.support.signing import PEOPLE
 
 KEY = ("--key-file", "footer.key")
-VERIFY = ("--verify-key", "writer.pub")
+VERIFY = ("--signed-by", "writer.pub")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_other_files_are_refused(folder: Path, command: str) -> None:
     unsigned = invoke(folder, command, *KEY, *VERIFY, "unsigned.parquet", *out)
     assert unsigned.exit_code == 1
     assert "no writer has signed it" in unsigned.stdout + unsigned.stderr
-    other = invoke(folder, command, *KEY, "--verify-key", "other.pub", "signed.parquet", *out)
+    other = invoke(folder, command, *KEY, "--signed-by", "other.pub", "signed.parquet", *out)
     assert other.exit_code == 1
     assert "signed by another key" in other.stdout + other.stderr
     assert not (folder / "out.parquet").exists()
@@ -63,7 +63,7 @@ def test_rekey_signs_again_or_says_that_the_signature_is_dropped(folder: Path) -
     run_ok(
         folder, "rekey", *KEY, *VERIFY, *new, "--sign", "other.key", "signed.parquet", "new.parquet"
     )
-    run_ok(folder, "verify", *KEY, "--verify-key", "other.pub", "new.parquet")
+    run_ok(folder, "verify", *KEY, "--signed-by", "other.pub", "new.parquet")
 
 
 def test_an_unsigned_destination_is_not_up_to_date(folder: Path) -> None:
@@ -100,4 +100,4 @@ def test_a_required_seal_needs_the_key_of_its_writer(
         files = ["signed.parquet", "out.parquet"][: 1 + (command[0] == "decrypt")]
         result = invoke(folder, *command, *keys, "--seal-at-least", "1", *files)
         assert result.exit_code == 2
-        assert "--seal-at-least needs --verify-key, or a policy with signed_by" in result.stderr
+        assert "--seal-at-least needs --signed-by, or a policy with signed_by" in result.stderr

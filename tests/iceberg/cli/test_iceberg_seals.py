@@ -1,4 +1,4 @@
-"""`modcrypt iceberg` with seals: `seal`, `--sign` of changes, and `--verify-key` of readers."""
+"""`modcrypt iceberg` with seals: `seal`, `--sign` of changes, and `--signed-by` of readers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.signing import save_writer, writer_key
 __all__ = ["run"]  # a fixture
 
 SAMPLE = ("--kms", "sample:")
-SIGN, BY = ("--sign", "writer.key"), (*SAMPLE, "--verify-key", "writer.pub")
+SIGN, BY = ("--sign", "writer.key"), (*SAMPLE, "--signed-by", "writer.pub")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_sealed_table_is_scanned_and_verified(run: Run, orders: Path) -> None:
     why = error_line(run("verify", *BY, "--seal-at-least", "4", "orders", code=1))
     assert "the table was rolled back" in why
     assert "--sign" in error_line(run("seal", "orders", code=2))
-    assert "--verify-key" in error_line(
+    assert "--signed-by" in error_line(
         run("scan", *SAMPLE, "--seal-at-least", "1", "orders", code=2)
     )
 

@@ -75,7 +75,7 @@ def test_files_open_with_an_identity_and_with_explicit_keys(case: Case) -> None:
             "store_aad_prefix": stored,
         },
     )  # fmt: skip
-    reading = {"aad_prefix": prefix, "algorithms": (case["algorithm"],)}
+    reading = {"aad_prefix": prefix, "accept_algorithms": (case["algorithm"],)}
     assert read_with(data, me, **reading) == TABLE
     assert read_with(data, OTHER, **reading) == TABLE
     key = explicit_key(data, me, **reading)

@@ -56,7 +56,9 @@ NAN = float("nan")
 
 COLUMN_KEYS = {"name": COLUMN_KEY, "address": OTHER_KEY, "score": COLUMN_KEY}
 KEYS = mc.FileDecryptionProperties(
-    footer_key=FOOTER_KEY, column_keys=COLUMN_KEYS, algorithms=["AES_GCM_V1", "AES_GCM_CTR_V1"]
+    footer_key=FOOTER_KEY,
+    column_keys=COLUMN_KEYS,
+    accept_algorithms=["AES_GCM_V1", "AES_GCM_CTR_V1"],
 )
 
 

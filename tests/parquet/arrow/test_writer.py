@@ -299,7 +299,7 @@ def test_every_kind_of_encryption_gives_pyarrows_file_back(
         footer_key=FOOTER_KEY,
         column_keys=keys,
         aad_prefix=b"part-7",
-        algorithms=[encryption_algorithm],
+        accept_algorithms=[encryption_algorithm],
     )
     options: dict[str, Any] = {
         "data_page_version": "2.0",

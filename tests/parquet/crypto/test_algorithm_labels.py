@@ -19,7 +19,7 @@ from tests.support.pairwise import case_name, pairwise
 
 GCM, CTR = "AES_GCM_V1", "AES_GCM_CTR_V1"
 STRUCTS = {GCM: "AesGcmV1", CTR: "AesGcmCtrV1"}
-READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=(GCM, CTR))
+READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, accept_algorithms=(GCM, CTR))
 OTHER = mc.FileEncryptionProperties(footer_key=OTHER_KEY)
 TABLES = {
     "large": pa.table({"a": [n // 100 for n in range(900)], "l": [[n, 7] for n in range(900)]}),

@@ -34,7 +34,7 @@ from tools.module_vectors import KEYS
 TABLE = small_table(20)
 COLUMNS = {"id": COLUMN_KEY, "name": OTHER_KEY}
 READER = mc.FileDecryptionProperties(
-    footer_key=FOOTER_KEY, column_keys=COLUMNS, algorithms=(GCM_V1, GCM_CTR_V1)
+    footer_key=FOOTER_KEY, column_keys=COLUMNS, accept_algorithms=(GCM_V1, GCM_CTR_V1)
 )
 OPTIONS: dict[str, dict[str, Any]] = {
     "uniform": {},
@@ -61,7 +61,7 @@ def run(function: Callable[..., Any], file: Any, *arguments: Any, **options: Any
 
 
 WITHOUT_COLUMN_KEYS = mc.FileDecryptionProperties(
-    footer_key=FOOTER_KEY, algorithms=(GCM_V1, GCM_CTR_V1)
+    footer_key=FOOTER_KEY, accept_algorithms=(GCM_V1, GCM_CTR_V1)
 )
 
 
@@ -92,7 +92,7 @@ def test_an_encrypted_file_survives_and_comes_back(
     assert survives(file)
     keys = options.get("column_keys", {})
     reader = mc.FileDecryptionProperties(
-        footer_key=FOOTER_KEY, column_keys=keys, algorithms=(GCM_V1, GCM_CTR_V1)
+        footer_key=FOOTER_KEY, column_keys=keys, accept_algorithms=(GCM_V1, GCM_CTR_V1)
     )
     if writer != "polars":  # which leaves bytes between chunks
         assert run(mc.decrypt_parquet, file, reader) == plain

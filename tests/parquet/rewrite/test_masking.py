@@ -824,7 +824,7 @@ def test_keys_metadata_modes_and_prefix_stay_where_nothing_else_is_said(name: st
     reader: dict[str, Any] = KEYS | {
         "column_keys": properties.get("column_keys", {}),
         "aad_prefix": prefix,
-        "algorithms": (properties.get("encryption_algorithm", GCM),),
+        "accept_algorithms": (properties.get("encryption_algorithm", GCM),),
     }
 
     made = mask_file(sealed, mc.FileDecryptionProperties(**reader), null=["score"], hashed=["name"])
@@ -835,7 +835,8 @@ def test_keys_metadata_modes_and_prefix_stay_where_nothing_else_is_said(name: st
     ]
     leaves = [leaf for leaf, _ in describe_encryption(sealed, prefix)["columns"]]
     verify(
-        made, FOOTER_KEY, leaf_keys(properties, leaves), prefix, algorithms=reader["algorithms"]
+        made, FOOTER_KEY, leaf_keys(properties, leaves), prefix,
+        accept_algorithms=reader["accept_algorithms"],
     )  # fmt: skip
     assert describe_encryption(made, prefix) == describe_encryption(sealed, prefix)
     unchanged = [leaf for leaf in leaves if leaf not in ("score", "name", "id")]
@@ -889,7 +890,7 @@ def levels_of(
     algorithms = (properties.get("encryption_algorithm", GCM),)
     modules = verify(
         data, FOOTER_KEY, leaf_keys(properties, leaves), properties.get("aad_prefix"),
-        algorithms=algorithms,
+        accept_algorithms=algorithms,
     )  # fmt: skip
     found: dict[str, set[bool]] = {leaf: set() for leaf in wanted}
     headers = {(m.row_group, m.column, m.page): m for m in modules if m.type == 4}

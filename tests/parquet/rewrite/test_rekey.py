@@ -95,7 +95,7 @@ class Mode:
             footer_key=self.footer_key,
             column_keys=self.column_keys,
             aad_prefix=self.prefix,
-            algorithms=[get["algorithm"]],
+            accept_algorithms=[get["algorithm"]],
         )
 
     def verify_modules(self, data: bytes, leaves: list[str]) -> list[Module]:
@@ -106,8 +106,8 @@ class Mode:
             for name, key in self.column_keys.items()
             if leaf == name or leaf.startswith(f"{name}.")
         }
-        (algorithm,) = self.decryption.algorithms
-        return verify(data, self.footer_key, keys, self.prefix, algorithms=(algorithm,))
+        (algorithm,) = self.decryption.accept_algorithms
+        return verify(data, self.footer_key, keys, self.prefix, accept_algorithms=(algorithm,))
 
 
 PAGES: dict[str, Any] = {"max_rows_per_page": 5, "write_batch_size": 5, "row_group_size": 20}
@@ -517,17 +517,19 @@ def test_a_label_of_another_algorithm_is_refused(old_file: Path) -> None:
 
     with pytest.raises(mc.UnsupportedFormatError, match="AES_GCM_CTR_V1"):
         mc.rekey_parquet(forging.edit_crypto(rich(False), relabel), old_file, RICH, NEW)
-    with pytest.raises(mc.UnsupportedFormatError, match="algorithms="):
+    with pytest.raises(mc.UnsupportedFormatError, match="accept_algorithms="):
         mc.rekey_parquet(rich(False, CTR), old_file, RICH, NEW)
 
 
 def test_a_damaged_page_under_ctr_is_seen_by_its_crc(old_file: Path) -> None:
     plain = write_file(small_table(), write_page_checksum=True)
     data = bytearray(encrypt(plain, footer_key=FOOTER_KEY, encryption_algorithm=CTR))
-    pages = [m for m in verify(bytes(data), FOOTER_KEY, {}, algorithms=(CTR,)) if m.type == 2]
+    pages = [
+        m for m in verify(bytes(data), FOOTER_KEY, {}, accept_algorithms=(CTR,)) if m.type == 2
+    ]
     assert pages[0].offset is not None
     data[pages[0].offset + 20] ^= 1
-    decryption = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=[CTR])
+    decryption = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, accept_algorithms=[CTR])
     with pytest.raises(mc.ChecksumError):
         mc.rekey_parquet(bytes(data), old_file, decryption, NEW)
 
@@ -708,7 +710,7 @@ def pages_of(
     data: bytes, keys: dict[str, bytes], footer_key: bytes, prefix: bytes | None
 ) -> dict[str, list[bytes]]:
     """Return the bytes of each column's page modules, found by code that is not modcrypt's."""
-    modules = verify(data, footer_key, keys, prefix, algorithms=BOTH)
+    modules = verify(data, footer_key, keys, prefix, accept_algorithms=BOTH)
     found: dict[str, list[bytes]] = {leaf: [] for leaf in LEAVES}
     for m in modules:
         if m.type in (2, 3, 4, 5):
@@ -770,7 +772,7 @@ def test_what_is_said_to_be_kept_is_kept_and_nothing_else(name: str, algorithm: 
     plain = plain_of("pages v1")
     sealed = encrypt(plain, **old)
     decryption = mc.FileDecryptionProperties(
-        footer_key=FOOTER_KEY, column_keys=old["column_keys"], algorithms=BOTH
+        footer_key=FOOTER_KEY, column_keys=old["column_keys"], accept_algorithms=BOTH
     )
     out = io.BytesIO()
     result = mc.rekey_parquet(
@@ -780,7 +782,7 @@ def test_what_is_said_to_be_kept_is_kept_and_nothing_else(name: str, algorithm: 
     prefix = new["aad_prefix"]
     assert decrypt(
         made, footer_key=new["footer_key"], column_keys=new["column_keys"],
-        algorithms=BOTH, aad_prefix=prefix,
+        accept_algorithms=BOTH, aad_prefix=prefix,
     ) == plain  # fmt: skip
     before = pages_of(sealed, by_leaf(old), FOOTER_KEY, PREFIX)
     after = pages_of(made, by_leaf(new), new["footer_key"], prefix)
@@ -823,7 +825,7 @@ def collect_modules(
     """Return every module by key and nonce: those in the footer, and its signature, included."""
     file = forging.open_file(data, footer_key, prefix or b"")
     modules: list[tuple[bytes, bytes]] = []
-    for m in verify(data, footer_key, keys, prefix, algorithms=BOTH):
+    for m in verify(data, footer_key, keys, prefix, accept_algorithms=BOTH):
         key = footer_key if m.column is None else keys.get(LEAVES[m.column], footer_key)
         if m.offset is not None and m.type != 1:
             signature = m.type == 0 and file.magic == b"PAR1"

@@ -33,7 +33,7 @@ def reading(case: dict[str, Any], **changes: Any) -> mc.FileDecryptionProperties
     required = {"signed_by": [mc.VerifyingKey.parse(line)], **changes}
     return mc.FileDecryptionProperties(
         footer_key=FOOTER_KEY, column_keys=KEYS, aad_prefix=prefix,
-        algorithms=[case["algorithm"]], **required,
+        accept_algorithms=[case["algorithm"]], **required,
     )  # fmt: skip
 
 
@@ -57,10 +57,10 @@ def test_the_independent_verifier_agrees(case: dict[str, Any]) -> None:
     data, line, prefix = read_case(case)
     arguments = (data, line, FOOTER_KEY, KEYS, prefix)
     if case["expect"] == "ok":
-        assert verify_signature.verify(*arguments, algorithms=(case["algorithm"],)) > 0
+        assert verify_signature.verify(*arguments, accept_algorithms=(case["algorithm"],)) > 0
         return
     with pytest.raises(VerifyError) as caught:
-        verify_signature.verify(*arguments, algorithms=(case["algorithm"],))
+        verify_signature.verify(*arguments, accept_algorithms=(case["algorithm"],))
     assert caught.value.word == case["expect"]
 
 
@@ -79,10 +79,16 @@ def test_the_independent_verifier_reads_new_files(mode: dict[str, Any], scheme: 
     algorithm = (mode["encryption_algorithm"],)
     key = writer_key(scheme)
     for data in (signed_file(key=key, **mode), encrypt_plain(key, mode)):
-        verify_signature.verify(data, str(key.verifier), FOOTER_KEY, KEYS, algorithms=algorithm)
+        verify_signature.verify(
+            data, str(key.verifier), FOOTER_KEY, KEYS, accept_algorithms=algorithm
+        )
         with pytest.raises(VerifyError):
             verify_signature.verify(
-                data, str(writer_key(number=1).verifier), FOOTER_KEY, KEYS, algorithms=algorithm
+                data,
+                str(writer_key(number=1).verifier),
+                FOOTER_KEY,
+                KEYS,
+                accept_algorithms=algorithm,
             )
 
 

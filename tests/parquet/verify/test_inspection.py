@@ -124,7 +124,7 @@ def kinds(found: Inspection, path: str) -> Counter[tuple[str, str]]:
 
 def properties_in(entry: dict[str, Any]) -> list[FileDecryptionProperties | None]:
     """No keys, the footer key alone, all keys."""
-    reader = keys_of(entry["enc"]) | reader_of(entry["enc"]) | {"algorithms": ["AES_GCM_V1"]}
+    reader = keys_of(entry["enc"]) | reader_of(entry["enc"]) | {"accept_algorithms": ["AES_GCM_V1"]}
     alone = {name: value for name, value in reader.items() if name != "column_keys"}
     return [None, FileDecryptionProperties(**alone), FileDecryptionProperties(**reader)]
 
@@ -285,7 +285,7 @@ def test_every_byte_has_its_name_in_every_mode(
     some = FileDecryptionProperties(column_keys={"id": COLUMN_KEY})
     footer = FileDecryptionProperties(footer_key=FOOTER_KEY)
     accepting = FileDecryptionProperties(
-        footer_key=FOOTER_KEY, column_keys=keys, algorithms=[algorithm]
+        footer_key=FOOTER_KEY, column_keys=keys, accept_algorithms=[algorithm]
     )
     modules = list_modules(data, accepting)
     for properties, pages, found in inspect_each_way(data, None, some, footer, every):

@@ -99,7 +99,7 @@ def reader_of(entry: dict[str, Any]) -> dict[str, Any]:
     enc = entry.get("enc_used_by_reader", entry["enc"])
     prefix = enc["aad_prefix"]
     reader: dict[str, Any] = {
-        "algorithms": [enc["algorithm"]],
+        "accept_algorithms": [enc["algorithm"]],
         "footer_key": bytes.fromhex(enc["footer_key"]),
         "column_keys": {
             path: bytes.fromhex(column["key"])
@@ -158,7 +158,7 @@ def test_nothing_is_made_up_where_keys_are_missing(
     path, reader = shared_vectors() / folder / entry["file"], reader_of(entry)
     given = None
     if keys is not None:
-        kept = {"algorithms", *keys} | ({"aad_prefix"} if keys else set())
+        kept = {"accept_algorithms", *keys} | ({"aad_prefix"} if keys else set())
         given = FileDecryptionProperties(**{k: v for k, v in reader.items() if k in kept})
     checked = verify_parquet(path, given)
     assert checked.ok, joined_messages(checked)
@@ -249,7 +249,7 @@ def test_the_published_files_are_as_they_must_be(
     if name == "uniform_encryption":
         keys = {}
     reader = FileDecryptionProperties(
-        footer_key=FOOTER_KEY, column_keys=keys, algorithms=[algorithm], aad_prefix=prefix
+        footer_key=FOOTER_KEY, column_keys=keys, accept_algorithms=[algorithm], aad_prefix=prefix
     )
     checked = verify_parquet(path, reader, expected_rows=50)
     assert checked.findings == ()
@@ -689,7 +689,7 @@ def test_clear_levels_are_told_and_held_against_counts_and_checksums(algorithm: 
     writer = FileEncryptionProperties(
         footer_key=FOOTER_KEY, data_page_v2_levels="plaintext", encryption_algorithm=algorithm
     )
-    reader = FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=[algorithm])
+    reader = FileDecryptionProperties(footer_key=FOOTER_KEY, accept_algorithms=[algorithm])
     table = pa.table({"n": [1, None, 3, 4, None, 6, 7, 8]})
     for checksum in (False, True):
         plain = plain_file(table, data_page_version="2.0", write_page_checksum=checksum)
@@ -742,7 +742,7 @@ def test_a_gcm_file_that_is_labelled_ctr_is_found_out() -> None:
     data = _relabel(
         encrypt_bytes(plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY))
     )
-    lax = FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=BOTH)
+    lax = FileDecryptionProperties(footer_key=FOOTER_KEY, accept_algorithms=BOTH)
     checked = verify_parquet(data, lax)
     assert set(words(checked)) == {"integrity"}
     assert "its label was changed to AES_GCM_CTR_V1" in joined_messages(checked)
@@ -1482,7 +1482,7 @@ def test_a_part_of_a_huge_number_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_rows_are_counted_over_all_files(folder: Path) -> None:
-    assert verify_dataset(folder, expected_rows=12, properties=_named_prefix).ok
+    assert verify_dataset(folder, expected_rows=12, decryption=_named_prefix).ok
     found, text = check_set(folder, expected_rows=13)
     assert found == ["truncation"]
     assert "12 rows, but 13 are expected" in text

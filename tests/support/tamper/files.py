@@ -164,7 +164,7 @@ class Base:
 
 def _keys(reading: Reading) -> FileDecryptionProperties:
     return FileDecryptionProperties(
-        footer_key=FOOTER_KEY, column_keys=dict(reading.column_keys), algorithms=BOTH
+        footer_key=FOOTER_KEY, column_keys=dict(reading.column_keys), accept_algorithms=BOTH
     )
 
 

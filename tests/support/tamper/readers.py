@@ -78,7 +78,7 @@ def _lacks_native(reading: Reading) -> str | None:
 def properties(reading: Reading) -> mc.FileDecryptionProperties:
     """Return the decryption properties for modcrypt."""
     options: dict[str, Any] = {
-        "algorithms": BOTH if reading.ctr else ["AES_GCM_V1"],
+        "accept_algorithms": BOTH if reading.ctr else ["AES_GCM_V1"],
         "aad_prefix": reading.aad_prefix,
         "on_missing_key": "drop" if reading.drop else "error",
         "require_encrypted": reading.own_key or True,

@@ -34,7 +34,7 @@ WRITE = [
 def decryption(request: Json, **options: Any) -> mc.FileDecryptionProperties:
     return mc.FileDecryptionProperties(
         footer_key=unhex(request["footer_key"]), aad_prefix=unhex(request["aad_prefix"]),
-        column_keys=unhex_values(request["column_keys"]), algorithms=request["algorithms"],
+        column_keys=unhex_values(request["column_keys"]), accept_algorithms=request["algorithms"],
         **options,
     )  # fmt: skip
 

@@ -1,0 +1,132 @@
+"""Names of arguments, attributes and options before they had one spelling on every surface."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import modcrypt as mc
+from modcrypt.iceberg import create_table
+from modcrypt.runtime.former_names import accept_former_names
+from tests.support.cases import each_case
+from tests.support.cli.answers import check_refusal
+from tests.support.cli.program import KEY, invoke, private
+from tests.support.iceberg.catalog_tables import SCHEMA
+from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.keys import FOOTER_KEY
+from tests.support.tables import write_plain
+
+CTR = "AES_GCM_CTR_V1"
+
+
+def call(function: Any, *arguments: Any, **options: Any) -> Any:
+    """Call a function with names that type checkers no longer accept."""
+    return function(*arguments, **options)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    private(tmp_path / "footer.key", FOOTER_KEY.hex().encode())
+    write_plain(tmp_path / "plain.parquet")
+    return tmp_path
+
+
+ROUND_TRIP: dict[str, Callable[[Path], Any]] = {
+    "encrypt": lambda folder: call(
+        mc.encrypt_parquet, folder / "plain.parquet", folder / "sealed.parquet",
+        properties=mc.FileEncryptionProperties(footer_key=FOOTER_KEY),
+    ),
+    "decrypt": lambda folder: call(
+        mc.decrypt_parquet, folder / "made.parquet", folder / "again.parquet",
+        properties=mc.FileDecryptionProperties(footer_key=FOOTER_KEY),
+    ),
+    "verify": lambda folder: call(
+        mc.verify_parquet, folder / "made.parquet",
+        properties=mc.FileDecryptionProperties(footer_key=FOOTER_KEY),
+    ),
+    "verify-dataset": lambda folder: call(mc.verify_dataset, where=folder / "made.parquet"),
+    "scan": lambda folder: [*call(mc.scan_keys, where=folder / "made.parquet")],
+    "recipients": lambda folder: [*call(mc.list_recipients, where=folder / "made.parquet")],
+    "table": lambda folder: call(
+        create_table, where=folder / "table", schema=SCHEMA, kms=SampleKms(), master_key_id="keyA"
+    ),
+    "seal": lambda folder: call(
+        mc.seal_dataset, where=folder, key=mc.SigningKey.generate(), threads=1
+    ),
+    "properties": lambda folder: call(mc.FileDecryptionProperties, algorithms=[CTR]),
+    "settings": lambda folder: call(mc.Settings, algorithms=[CTR]),
+}  # fmt: skip
+
+
+@each_case("name", ROUND_TRIP)
+def test_former_arguments_work_and_warn(folder: Path, name: str) -> None:
+    mc.encrypt_parquet(
+        folder / "plain.parquet", folder / "made.parquet",
+        mc.FileEncryptionProperties(footer_key=FOOTER_KEY),
+    )  # fmt: skip
+    with pytest.warns(DeprecationWarning, match=r"is now called \w+; .* until modcrypt 1\.1"):
+        ROUND_TRIP[name](folder)
+
+
+def test_former_attributes_work_and_warn() -> None:
+    reading: Any = mc.FileDecryptionProperties(accept_algorithms=[CTR])
+    with pytest.warns(DeprecationWarning, match="the attribute algorithms is now called"):
+        assert tuple(reading.algorithms) == (CTR,)
+
+
+def test_both_names_are_an_error() -> None:
+    @accept_former_names(where="source")
+    def name_of(source: str) -> str:
+        return source
+
+    with (
+        pytest.warns(DeprecationWarning, match="the argument where"),
+        pytest.raises(TypeError, match="pass source, not where as well"),
+    ):
+        call(name_of, source="lake", where="lake")
+
+
+def test_the_callers_line_is_named() -> None:
+    with pytest.warns(DeprecationWarning, match="is now called") as caught:
+        call(mc.FileDecryptionProperties, algorithms=[CTR])
+    assert caught[0].filename == __file__
+
+
+OPTIONS = {
+    "--accept=AES_GCM_CTR_V1": ("verify", *KEY, "--json", "sealed.parquet"),
+    "--accept AES_GCM_CTR_V1": ("schema", *KEY, "--json", "sealed.parquet"),
+    "--verify-key writer.pub": ("seals", "verify", "--json", "lake"),
+    "--threads 2": ("seals", "verify", "--json", "--signed-by", "writer.pub", "lake"),
+}
+
+
+@each_case("option", OPTIONS)
+def test_former_options_work_and_warn(folder: Path, option: str) -> None:
+    encrypt = ("encrypt", *KEY, "--algorithm", CTR, "plain.parquet", "sealed.parquet")
+    assert invoke(folder, *encrypt).exit_code == 0
+    (folder / "lake").mkdir()
+    (folder / "sealed.parquet").rename(folder / "lake" / "sealed.parquet")
+    (folder / "sealed.parquet").hardlink_to(folder / "lake" / "sealed.parquet")
+    assert invoke(folder, "seals", "generate", "writer.key").exit_code == 0
+    assert invoke(folder, "seals", "create", "--sign", "writer.key", "lake").exit_code == 0
+    *command, place = OPTIONS[option]
+    done = invoke(folder, *command, *option.split(" "), place)
+    assert done.exit_code == 0, done.stderr
+    former = re.split("[ =]", option)[0]
+    assert f"warning: {former} is now called --" in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])
+
+
+def test_options_that_keep_their_meaning_are_not_renamed(folder: Path) -> None:
+    for arguments in (
+        ("encrypt", *KEY, "--threads", "1", "plain.parquet", "one.parquet"),
+        ("encrypt", *KEY, "--", "plain.parquet", "two.parquet"),
+    ):
+        assert "is now called" not in invoke(folder, *arguments).stderr
+    refused = invoke(folder, "encrypt", *KEY, "--verify-key", "x", "plain.parquet", "three.parquet")
+    assert "--verify-key" in check_refusal(refused)
