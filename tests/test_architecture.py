@@ -76,12 +76,12 @@ IMPORTERS = {
         "modcrypt.iceberg.read",
         "modcrypt.iceberg.tables",
         "modcrypt.iceberg.write",
-        "modcrypt.lake.tables.declared_table",  # catalogs
+        "modcrypt.iceberg.lake.declared_table",  # catalogs
     },
     "sqlalchemy": {
         "modcrypt.iceberg.commands.iceberg_options",
         "modcrypt.iceberg.tables.sql_pointer",
-        "modcrypt.lake.tables.declared_table",
+        "modcrypt.iceberg.lake.declared_table",
     },
     "hive_metastore": {
         "modcrypt.iceberg.tables.hive_locks",

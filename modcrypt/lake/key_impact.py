@@ -13,7 +13,7 @@ from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # of an extra
-    from modcrypt.iceberg.verify.key_trees import KeyTree
+    pass
 
 SCHEMA = "modcrypt.lake.impact/1"
 """The name and version of the lines of JSON."""
@@ -115,8 +115,9 @@ class DatasetImpact:
 
 def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
     """Return what a key protects in a dataset, given its status."""
-    if status.tree is not None:
-        return _find_table_impact(status.dataset.name, status.tree, choice)
+    if status.find_impact is not None:
+        found: DatasetImpact = status.find_impact(choice)
+        return found
     counts: Counter[str] = Counter()
     columns: set[str] = set()
     footer_columns = 0
@@ -134,27 +135,6 @@ def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
         dataset=status.dataset.name, files=counts["files"], rows=counts["rows"],
         bytes=counts["bytes"], columns=sorted(columns), footers=counts["footers"],
         footer_columns=footer_columns, hidden=counts["hidden"],
-    )  # fmt: skip
-
-
-def _find_table_impact(name: str, tree: KeyTree, choice: KeyChoice) -> DatasetImpact:
-    """Return what a key protects in an Iceberg table."""
-    found = tree.protected_by(choice.key, choice.version)
-    locations = {file.location for file in found}
-    rows = sum(
-        file.records for file in tree.files if file.kind == "data" and file.location in locations
-    )
-    unread = [item.error for item in tree.lists] + [item.error for item in tree.manifests]
-    lists = sorted(
-        (item for item in tree.lists if item.location in locations),
-        key=lambda item: item.sequence_number, reverse=True,
-    )  # fmt: skip
-    return DatasetImpact(
-        dataset=name, files=len(found), rows=rows, bytes=sum(file.size for file in found),
-        columns=(), footers=0, footer_columns=0,
-        hidden=len(unread) - unread.count(None),
-        snapshots=[id_ for item in lists for id_ in item.snapshots],
-        lost=sum(file.only for file in found),
     )  # fmt: skip
 
 

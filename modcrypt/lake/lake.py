@@ -35,10 +35,7 @@ from modcrypt.lake.lake_report import LakeReport, make_report
 from modcrypt.lake.plan import LakePlan, make_plan
 from modcrypt.lake.state_cache import StateCache, open_cache
 from modcrypt.lake.status import DatasetStatus, find_status
-from modcrypt.lake.tables.declared_table import DeclaredTable, list_names
-from modcrypt.lake.tables.table_application import change_table, plan_table
-from modcrypt.lake.tables.table_check import verify_declared_table
-from modcrypt.lake.tables.table_status import find_table_status
+from modcrypt.lake.table_kind import LakeTable, load_table_kind
 from modcrypt.lake.verification.dataset_check import Since, choose_unchanged, verify_files
 from modcrypt.lake.verification.file_check import CheckedFile
 from modcrypt.lake.verification.results import LakeVerification
@@ -117,7 +114,13 @@ class Lake:
         declared = (
             self.declaration.all.values() if dataset is None else [self.declaration.find(dataset)]
         )
-        return [name for each in declared for name in list_names(each)]
+        names: list[str] = []
+        for each in declared:
+            if isinstance(each, TableDeclaration) and each.namespace is not None:
+                names += load_table_kind().list_names(each)
+            else:
+                names.append(each.name)
+        return names
 
     def policies(self, dataset: str) -> DatasetPolicies:
         """Return the policies of the files of a dataset.
@@ -141,7 +144,7 @@ class Lake:
             raise ValueError(f"{name} is an Iceberg table; open it with Lake.table")
         return LakeDataset(self.policies(name))
 
-    def table(self, name: str) -> DeclaredTable:
+    def table(self, name: str) -> LakeTable:
         """Return a dataset that is an Iceberg table, to read and write it.
 
         Raises:
@@ -152,12 +155,13 @@ class Lake:
             raise ValueError(f"{name} is no Iceberg table; open it with Lake.dataset")
         return table
 
-    def _find_table(self, name: str) -> DeclaredTable | None:
-        """Return the dataset of a name if it is an Iceberg table."""
+    def _find_table(self, name: str) -> LakeTable | None:
+        """Return the dataset of a name if it is a table; raise ValueError if it is not declared."""
         declared = self.declaration.find(name)
         if not isinstance(declared, TableDeclaration):
             return None
-        return DeclaredTable(declared, self.client, self.audit, self.signing_key)
+        kind = load_table_kind()
+        return kind.open_declared(declared, self.client, self.audit, self.signing_key)
 
     def list_files(self, dataset: str) -> LakeFiles:
         """Return the files of a dataset, which are listed by iterating."""
@@ -192,7 +196,7 @@ class Lake:
         """Return the status of one dataset; errors of its location are part of it."""
         try:
             if (table := self._find_table(name)) is not None:
-                return find_table_status(table, self.ages)
+                return load_table_kind().find_table_status(table, self.ages)
             examination = FooterExamination(self.policies(name), self.ages)
             return find_status(
                 self.list_files(name), examination, cache, jobs=jobs, progress=progress
@@ -252,7 +256,7 @@ class Lake:
         def plan_again() -> LakePlan:
             status = self.dataset_status(name, cache, **how)
             if table is not None:
-                return plan_table(status)
+                return load_table_kind().plan_table(status)
             return make_plan(status, accept_replaced=accept_replaced)
 
         plan = plan_again()
@@ -264,7 +268,7 @@ class Lake:
             self.__dict__.pop("ages", None)  # lists the new versions again
             plan = plan_again()
         if table is not None:
-            done: Sequence[AppliedFile] = change_table(plan, table, self.ages)
+            done: Sequence[AppliedFile] = load_table_kind().change_table(plan, table, self.ages)
         else:
             policies, how = self.policies(name), {"accept_new": accept_replaced}
             with policies.hand_over(**how) if plan.changes else contextlib.nullcontext():
@@ -310,7 +314,7 @@ class Lake:
         location = self.declaration.find(name).location
         try:
             if (table := self._find_table(name)) is not None:
-                return verify_declared_table(table, **how)
+                return load_table_kind().verify_declared_table(table, **how)
             started = cache.begin_verification(name, resume=resume)
             is_unchanged = choose_unchanged(since, started if resume else None)
             result = verify_files(

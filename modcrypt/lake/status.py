@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from modcrypt.errors import PlaintextError
 from modcrypt.io.threads import in_threads
@@ -26,9 +26,6 @@ from modcrypt.lake.state_cache import StateCache
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import cached_property
-
-if TYPE_CHECKING:  # of an extra
-    from modcrypt.iceberg.verify.key_trees import KeyTree
 
 SCHEMA = "modcrypt.lake.status/1"
 """The name and version of the lines of JSON."""
@@ -60,7 +57,7 @@ class DatasetStatus(FactSheet):
         leaks: Values of encrypted columns beside the files, as `find_leaks` finds them.
         error: Why its files cannot be listed; empty if they can.
         code: Exit code for the error.
-        tree: Key tree of an Iceberg table; None for other datasets.
+        find_impact: Function from a `KeyChoice` to the `DatasetImpact` of a table; None for files.
     """
 
     dataset: AnyDataset
@@ -71,7 +68,7 @@ class DatasetStatus(FactSheet):
     leaks: Sequence[ValueLeak] = ()
     error: str = ""
     code: int = 0
-    tree: KeyTree | None = None
+    find_impact: Callable[..., Any] | None = None
 
     @cached_property
     def totals(self) -> StateTotals:

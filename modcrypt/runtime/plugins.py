@@ -2,6 +2,7 @@
 
     modcrypt.commands   a function that adds commands to the program, which is its argument
     modcrypt.engines    a module with the jobs that run elsewhere than in threads, such as on Spark
+    modcrypt.tables     a module for a format of tables that a lake declares
 
 The core never imports a plug-in, and one that is not there is left out. Key services have a group
 of entry points that every distribution may use, see `modcrypt.kms.references`.
@@ -12,7 +13,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from typing import Any
 
-COMMANDS, ENGINES = "modcrypt.commands", "modcrypt.engines"
+COMMANDS, ENGINES, TABLES = "modcrypt.commands", "modcrypt.engines", "modcrypt.tables"
 """Groups of entry points."""
 
 

@@ -36,7 +36,7 @@ def make_table(folder: Path, **options: Any) -> iceberg.IcebergTable:
     keyring = mc.Keyring.create(folder / "lake.keyring", plaintext=True)
     for name in ("sales", "old", "other"):
         keyring.create_key(name)
-    where = options.pop("where", folder / "sales")
+    where = options.pop("destination", folder / "sales")
     options.setdefault("master_key_id", "sales")
     table = iceberg.create_table(where, ROWS.schema, f"file:{folder}/lake.keyring", **options)
     return table.append(ROWS).append(ROWS)
@@ -93,7 +93,7 @@ def test_a_declaration_restricts_what_is_read(tmp_path: Path) -> None:
 def test_a_table_of_a_catalog_is_a_dataset(tmp_path: Path) -> None:
     catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=str(tmp_path))
     catalog.create_namespace("shop")
-    make_table(tmp_path, where=tmp_path / "shop", catalog=catalog, identifier="shop.sales")
+    make_table(tmp_path, destination=tmp_path / "shop", catalog=catalog, identifier="shop.sales")
     text = DECLARATION.replace(
         'location = "sales"', 'catalog = "sqlite:///catalog.db"\ntable = "shop.sales"'
     )

@@ -17,9 +17,9 @@ from modcrypt.errors import (
     ModcryptError,
     PlaintextError,
 )
+from modcrypt.iceberg.lake.declared_table import DeclaredTable
+from modcrypt.iceberg.lake.table_status import METADATA
 from modcrypt.lake.spool import Spool
-from modcrypt.lake.tables.declared_table import DeclaredTable
-from modcrypt.lake.tables.table_status import METADATA
 from modcrypt.lake.verification.results import POLICY, LakeVerification, VerifiedFile
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
 from modcrypt.parquet.verify.verification_results import Verification

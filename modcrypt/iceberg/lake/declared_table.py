@@ -12,7 +12,7 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.signing_references import read_verifying_keys
-from modcrypt.lake.declarations.declaration import WHOLE_CATALOG, AnyDataset, TableDeclaration
+from modcrypt.lake.declarations.declaration import WHOLE_CATALOG, TableDeclaration
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,13 +121,16 @@ class DeclaredTable:
         )
 
 
-def list_names(declared: AnyDataset) -> list[str]:
-    """Return the name of a dataset in a list, or those of the tables of a namespace.
+def open_declared(
+    declared: TableDeclaration, client: KmsClient, audit: str | None, signing_key: SigningKey | None
+) -> DeclaredTable:
+    """Return a declared table; nothing is read yet."""
+    return DeclaredTable(declared, client, audit, signing_key)
 
-    A namespace that cannot be listed, or not completely, also has its own name: opening it raises
-    the error.
-    """
-    if isinstance(declared, TableDeclaration) and declared.namespace is not None:
+
+def list_names(declared: TableDeclaration) -> list[str]:
+    """Return the name of a table in a list, or those of the tables of a namespace."""
+    if declared.namespace is not None:
         with suppress(OSError, ValueError, ImportError):
             names, unlisted = _list_tables(declared)
             return [declared.name, *names] if unlisted else names

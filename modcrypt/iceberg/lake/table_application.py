@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from modcrypt.iceberg.lake.declared_table import DeclaredTable
+from modcrypt.iceberg.lake.table_status import METADATA, TableChange, plan_changes
 from modcrypt.jobs.failures import describe, exit_code
 from modcrypt.lake.application import AppliedFile
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.plan import LakePlan, PlannedChange
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
-from modcrypt.lake.tables.declared_table import DeclaredTable
-from modcrypt.lake.tables.table_status import METADATA, TableChange, plan_changes
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.table import IcebergTable

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from modcrypt.errors import IntegrityError, ModcryptError, PlaintextError
+from modcrypt.iceberg.lake.declared_table import DeclaredTable
 from modcrypt.lake.file_states import FileState, KeyUse, State
 from modcrypt.lake.key_ages import KeyAges
+from modcrypt.lake.key_impact import DatasetImpact, KeyChoice
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
-from modcrypt.lake.tables.declared_table import DeclaredTable
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.table import IcebergTable
@@ -61,7 +63,12 @@ def find_table_status(declared: DeclaredTable, ages: KeyAges) -> DatasetStatus:
     files = Spool([FileState(path=METADATA, state=state, message=message, size=size, rows=0)])
     files.extend(_TreeStates(table, tree, ages).list_states())
     due = ages.find_due(tree.master_key_ids, declared.dataset.rotation)
-    return DatasetStatus(dataset=declared.dataset, files=files, due_keys=due, tree=tree)
+    return DatasetStatus(
+        dataset=declared.dataset,
+        files=files,
+        due_keys=due,
+        find_impact=partial(_find_impact, declared.dataset.name, tree),
+    )
 
 
 def _make_closed_status(
@@ -200,3 +207,24 @@ def _count_columns(document: Mapping[str, Any]) -> int:
     schemas = document.get("schemas") or []
     fields = next((s.get("fields") for s in schemas if s.get("schema-id") == current), None)
     return len(fields or ())
+
+
+def _find_impact(name: str, tree: KeyTree, choice: KeyChoice) -> DatasetImpact:
+    """Return what a key protects in an Iceberg table."""
+    found = tree.protected_by(choice.key, choice.version)
+    locations = {file.location for file in found}
+    rows = sum(
+        file.records for file in tree.files if file.kind == "data" and file.location in locations
+    )
+    unread = [item.error for item in tree.lists] + [item.error for item in tree.manifests]
+    lists = sorted(
+        (item for item in tree.lists if item.location in locations),
+        key=lambda item: item.sequence_number, reverse=True,
+    )  # fmt: skip
+    return DatasetImpact(
+        dataset=name, files=len(found), rows=rows, bytes=sum(file.size for file in found),
+        columns=(), footers=0, footer_columns=0,
+        hidden=len(unread) - unread.count(None),
+        snapshots=[id_ for item in lists for id_ in item.snapshots],
+        lost=sum(file.only for file in found),
+    )  # fmt: skip

@@ -1,0 +1,82 @@
+"""The kind of datasets that are tables: what the plug-in for a table format offers a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from modcrypt.runtime.plugins import TABLES, load
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from modcrypt.kms.client import KmsClient
+    from modcrypt.kms.signing.signing_keys import SigningKey
+    from modcrypt.lake.application import AppliedFile
+    from modcrypt.lake.declarations.declaration import TableDeclaration
+    from modcrypt.lake.key_ages import KeyAges
+    from modcrypt.lake.plan import LakePlan
+    from modcrypt.lake.status import DatasetStatus
+    from modcrypt.lake.verification.results import LakeVerification
+
+
+class LakeTable(Protocol):
+    """A declared table. Reading refuses a table that is not under a declared master key."""
+
+    def open(self, *, sealed: bool = True) -> Any:
+        """Return the table's current version, as the plug-in's own API opens it."""
+
+    def read(self, **options: Any) -> pa.Table:
+        """Return the rows; takes the arguments of the table's own scan."""
+
+    def scan(self, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Read rows batch by batch."""
+
+    def write(self, data: Any) -> None:
+        """Append Arrow data."""
+
+
+class TableKind(Protocol):
+    """The plug-in for a table format: a module with these functions."""
+
+    def open_declared(
+        self, declared: TableDeclaration, client: KmsClient, audit: str | None,
+        signing_key: SigningKey | None,
+    ) -> LakeTable:  # fmt: skip
+        """Return a declared table; nothing is read yet."""
+
+    def list_names(self, declared: TableDeclaration) -> list[str]:
+        """Return the name of a table in a list, or those of the tables of a namespace.
+
+        A namespace that cannot be listed, or not completely, also has its own name: opening it
+        raises the error.
+        """
+
+    def find_table_status(self, declared: Any, ages: KeyAges) -> DatasetStatus:
+        """Compare a table with its declaration; data files are not read.
+
+        Raises:
+            OSError, ValueError: The table does not exist or cannot be listed.
+        """
+
+    def plan_table(self, status: DatasetStatus) -> LakePlan:
+        """Return what has to change in a table with a status."""
+
+    def change_table(self, plan: LakePlan, declared: Any, ages: KeyAges) -> Sequence[AppliedFile]:
+        """Carry out a plan; return the result of each of the table's files."""
+
+    def verify_declared_table(
+        self, declared: Any, *, jobs: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> LakeVerification:  # fmt: skip
+        """Verify all files, keys and snapshots of a table against its declaration.
+
+        Raises:
+            OSError, ValueError: The table does not exist or cannot be listed.
+        """
+
+
+def load_table_kind() -> TableKind:
+    """Return the plug-in for Iceberg tables; raise ModuleNotFoundError if it is not there."""
+    kind: TableKind = load(TABLES, "iceberg")
+    return kind
