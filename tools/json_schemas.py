@@ -1,0 +1,353 @@
+"""Generate the schemas of the JSON that the command line prints, from the classes of the results.
+
+`python -m tools.json_schemas` writes `modcrypt/cli/output/json_schemas.json`; a test compares it.
+Members come from the attributes of a dataclass, as `modcrypt.report.json_fields` shows them, and
+from `more`, for what a command adds or shows in another form.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import inspect
+import json
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from modcrypt.ags1.files import Ags1Summary
+from modcrypt.cli.output import json_output
+from modcrypt.doctor.machine_checks import Check
+from modcrypt.iceberg.keys.key_policies import KeyPolicy
+from modcrypt.iceberg.read.table_seals import TableSeal
+from modcrypt.iceberg.rotate.catalog_rotation import RotatedTable
+from modcrypt.iceberg.rotate.expiry import Expired
+from modcrypt.iceberg.rotate.key_pruning import Pruned
+from modcrypt.iceberg.rotate.key_repair import Repaired
+from modcrypt.iceberg.rotate.orphan_removal import RemovedOrphans
+from modcrypt.iceberg.rotate.purge import Purged
+from modcrypt.iceberg.rotate.rotation_report import TableRotation
+from modcrypt.iceberg.verify.key_trees import KeyTree, ProtectedFile
+from modcrypt.iceberg.verify.table_results import TableVerification
+from modcrypt.jobs.dataset_seals import SealUpdate, SealVerification
+from modcrypt.jobs.engine import FileResult
+from modcrypt.jobs.key_rotation import RotatedFile
+from modcrypt.jobs.key_scan import ScannedKey
+from modcrypt.jobs.leaks.scan import ValueLeak
+from modcrypt.jobs.recipient_changes import ChangedRecipients
+from modcrypt.jobs.recipient_listing import ListedRecipients
+from modcrypt.jobs.seal_log import SealLog
+from modcrypt.jobs.shredding import ShreddedFile
+from modcrypt.jobs.shredding_proof import Proof, ProvenFile
+from modcrypt.kms.client import MasterKey
+from modcrypt.module_ids import ModuleId
+from modcrypt.parquet.verify.inspection import Inspection
+from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
+
+PATH = Path(json_output.__file__).with_name(json_output.SCHEMAS)
+
+_MODULE = {
+    "type": str, "block?": int | None, "row_group?": int | None, "column?": int | None,
+    "page?": int | None, "path?": str | None,
+}  # fmt: skip
+_SNAPSHOT = {"snapshot-id": int, "timestamp-ms": int, "operation": str | None}
+_KEPT = {"snapshot-id": int, "why": str}
+_DELETED = {
+    "table": None, "kept": None, "dry_run": bool, "snapshots": [_SNAPSHOT],
+    **dict.fromkeys(
+        ("refs", "keys", "data_files", "delete_files", "statistics", "manifests",
+         "manifest_lists", "metadata_files", "unreadable"), list[str],
+    ),
+    "rules": Mapping[str, Any], "left": list[str],
+}  # fmt: skip
+_COLUMNS = dict.fromkeys(
+    ("dropped?", "nulls?", "resealed?", "kept?", "plaintext?", "hashed?", "masked?",
+     "under_footer_key?", "lost_signatures?"), list[str],
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What a command prints as one object.
+
+    Attributes:
+        description: Which command prints it, and what it says.
+        of: Class of the result.
+        more: Types of further members, or of members in another form. A name that ends with `?` is
+            optional. A mapping is the type of an object, None that of a member that is left out.
+        optional: Members of the class that are missing from some objects.
+    """
+
+    description: str
+    of: type | None = None
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+
+
+def _count(*names: str) -> dict[str, Any]:
+    return dict.fromkeys(names, int)
+
+
+ROWS = {
+    "ags1.cat": Row(
+        "`ags1 cat --json`, on stderr: the plaintext that was written.",
+        more={"file": str, "plaintext_bytes": int, "seconds": float},
+    ),
+    "ags1.file": Row(
+        "`ags1 encrypt` and `decrypt`: one file.",
+        more={"source": str, "destination": str, "source_bytes": int | None,
+              "destination_bytes": int | None, "seconds": float,
+              **_count("encrypted_bytes?", "plaintext_bytes?")},
+    ),
+    "ags1.inspect": Row(
+        "`ags1 inspect`: the header and sizes of a stream; nothing is authenticated.", Ags1Summary,
+        {"file": str, **_count("header_bytes", "plaintext_bytes", "overhead_bytes"),
+         "encrypted_bytes": int, "authenticated": bool, "plaintext_length": None,
+         "encrypted_length": None},
+    ),
+    "convert.file": Row(
+        "`encrypt`, `decrypt`, `rekey`, `mask` and `share`: one file, also one that failed.",
+        more={"source": str, "destination": str, "result": str, "message": str,
+              "module": Mapping[str, Any] | None, "source_bytes": int | None,
+              "destination_bytes": int | None, "seconds": float, "proved": int, **_COLUMNS},
+    ),
+    "convert.totals": Row(
+        "The same commands for several files: the last line. The member named after the command "
+        "counts finished files.",
+        more={**_count("files", "encrypted?", "current", "planned", "failed", "not_begun"),
+              "source_bytes": int, "dry_run": bool, "seconds": float,
+              **_count("decrypted?", "rekeyed?", "masked?", "shared?")},
+    ),
+    "doctor": Row(
+        "`doctor`: all checks, and how many have each state.",
+        more={"checks": list[Check], **_count("ok", "hint", "warn", "fail")},
+    ),
+    "failure": Row(
+        "Every command: why it failed. `error` is an error code.",
+        more={"error": str, "message": str, "module": ModuleId | None, "name?": str},
+    ),
+    "iceberg.expire": Row("`iceberg expire`: what was deleted, or would be.", Expired,
+                          {**_DELETED, "kept": [_KEPT]}),
+    "iceberg.policy": Row("`iceberg policy`: the policy of keys.", KeyPolicy,
+                          {"changed": bool, "metadata": str}),
+    "iceberg.protected": Row("`iceberg tree --protected-by`: a file whose key a key protects.",
+                             ProtectedFile),
+    "iceberg.prune": Row("`iceberg prune`: the keys that were removed, or would be.", Pruned),
+    "iceberg.purge": Row("`iceberg purge`: what was deleted with the table, or would be.", Purged,
+                         {"deleted": None, **_DELETED}),
+    "iceberg.rotated-table": Row(
+        "`iceberg rotate mek --catalog`: a table of the catalog; `result` is rotated, current, "
+        "plaintext or an error code.", RotatedTable),
+    "iceberg.remove-orphans": Row("`iceberg remove-orphans`: the files that no snapshot reaches.",
+                                  RemovedOrphans, {"size": int}),
+    "iceberg.repair": Row("`iceberg repair`: the keys that were restored or lost.", Repaired,
+                          {"plaintext_manifests": Mapping[str, Any] | None, "table": None}),
+    "iceberg.rotation": Row("`iceberg rotate`: what was rotated, or would be.", TableRotation),
+    "iceberg.rows": Row("`iceberg scan -o`: the rows that were written.",
+                        more={"table": str, "destination": str, "format": str, "rows": int}),
+    "iceberg.seal": Row("`iceberg seal`: the seal of a table.", TableSeal),
+    "iceberg.tree": Row("`iceberg tree`: the hierarchy of keys.", KeyTree),
+    "iceberg.verify": Row("`iceberg verify`: the result for a table.", TableVerification,
+                          {"seconds": float}),
+    "iceberg.write": Row(
+        "`iceberg create`, `append` and `encrypt`: the new version of the table.",
+        more={"metadata": str, "table_uuid": str, "master_key_id": str,
+              "last_sequence_number": int, "snapshot_id": int | None,
+              **_count("added_records", "added_data_files", "total_records")},
+    ),
+    "inspect": Row(
+        "`inspect`: how a file is encrypted, and what it reveals. `regions` only with `--modules`.",
+        Inspection, optional=("regions",)),
+    "keys.list": Row("`keys list`: the master keys of a key service.",
+                     more={"keys": list[MasterKey]}),
+    "keys.master": Row(
+        "`keys create`, `rotate`, `disable`, `enable` and `destroy`: one master key.", MasterKey),
+    "keys.scan": Row(
+        "`keys scan`: the key of a file's footer or column. `word` is the error code of a failure.",
+        ScannedKey),
+    "leaks.leak": Row("`leaks`: values of secret columns beside the files; never the values.",
+                      ValueLeak),
+    "leaks.totals": Row("`leaks`: the counts of a PATH, after its leaks.",
+                        more={"path": str, **_count("leaks", "files", "encrypted")}),
+    "recipients.change": Row("`recipients add` and `remove`: one file, also one that failed.",
+                             ChangedRecipients),
+    "recipients.file": Row("`recipients list`: the recipients of one file, also one that failed.",
+                           ListedRecipients),
+    "recipients.pair": Row("`recipients generate`: the files of a key pair.",
+                           more={"identity": str, "recipient": str, "id": str}),
+    "rotate.file": Row(
+        "`keys rotate`: one file. `result` is `rotated`, `current`, `plaintext` or an error code.",
+        RotatedFile, optional=("lost_signature", "proved")),
+    "rotate.totals": Row(
+        "`keys rotate`: the last line.",
+        more={**_count("files", "rotated", "current", "plaintext", "failed", "keys"),
+              "dry_run": bool, "seconds": float},
+    ),
+    "rows": Row("`cat -o`: the rows that were written.",
+                more={"path": str, "destination": str, "format": str, "rows": int}),
+    "schema": Row(
+        "`schema`: the fields and columns of a file.",
+        more={"path": str, "files": int | None, "encrypted": bool, "footer": str,
+              "authenticated": bool,
+              "fields": [{"name": str, "type": str, "nullable": bool, "partition": bool}],
+              "columns": [{"column": str, "type": str, "key": str | None,
+                           "master_key": str | None}]},
+    ),
+    "seals.pair": Row("`seals generate`: the files of a key pair.",
+                      more={"signing_key": str, "verifier": str, "id": str}),
+    "seals.verifier": Row("`seals export`: the file of a verifying key.",
+                          more={"verifier": str, "id": str}),
+    "seals.log": Row("`seals log`: what each seal of a dataset states, the newest one last.",
+                     SealLog),
+    "seals.update": Row("`seals add`, `remove` and `writers`: the new seal, and what it states.",
+                        SealUpdate),
+    "seals.result": Row("`seals create` and `verify`: the seal, and how the files differ from it.",
+                        SealVerification, {"ok": bool}),
+    "shred.file": Row("`shred`: one file. `result` is `shredded`, `current` or an error code.",
+                      ShreddedFile),
+    "shred.proof-file": Row("`shred --prove`: one file.", ProvenFile),
+    "shred.proof": Row(
+        "`shred --prove`: the last line, what is readable and what is not.", Proof,
+        {"proof": str, "ok": bool,
+         **_count("files", "leftovers", "no_longer_readable", "refused", "still_readable",
+                  "unknown", "unseen")},
+    ),
+    "shred.totals": Row(
+        "`shred`: the last line of the removal.",
+        more={**_count("files", "shredded", "current", "failed", "keys", "whole"),
+              "unmet": list[str], "dry_run": bool, "remains": str, "seconds": float},
+    ),
+    "spark.files": Row(
+        "`spark jar` and `spark package`: the file that was written.",
+        more={"destination": str, "destination_bytes?": int, "url?": str, "coordinates?": str},
+    ),
+    "trust": Row("`trust`: a declaration that is trusted, or with `--print` could be.",
+                 more={"file": str, "sha256": str, "commands?": list[str]}),
+    "verify.file": Row(
+        "`verify`: one file. Members about its contents are missing if it could not be opened.",
+        Verification, {"seconds?": float, "regions": None}, optional=("signed_by",)),
+    "verify.totals": Row("`verify` for several files: the last line, with findings about the set.",
+                         DatasetVerification, {"files": int, "seconds": float}),
+}  # fmt: skip
+"""What commands print, by the name of the schema without its prefix and version."""
+
+
+# --- schemas -------------------------------------------------------------------------------------
+
+
+def make_schemas() -> dict[str, Any]:
+    """Return the document with a schema for each row."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "modcrypt.cli",
+        "title": "JSON on stdout of the command line",
+        "$defs": {f"modcrypt.{name}/1": _describe_row(name, row) for name, row in ROWS.items()},
+    }
+
+
+def _describe_row(name: str, row: Row) -> dict[str, Any]:
+    members = {**({} if row.of is None else _members_of(row.of)), **row.more}
+    described = _describe_object(members)
+    described["required"] = [each for each in described["required"] if each not in row.optional]
+    described["required"].insert(0, "schema")
+    described["properties"] = {"schema": {"const": f"modcrypt.{name}/1"}} | described["properties"]
+    return {"description": row.description, **described}
+
+
+def _members_of(kind: type) -> dict[str, Any]:
+    """Return the types of what `fields` shows of a dataclass."""
+    hints = _resolve_hints(kind)
+    first: tuple[str, ...] = getattr(kind, "_first", ())
+    hints |= {name: _resolve_hints(getattr(kind, name).fget)["return"] for name in first}
+    names = (*first, *(field.name for field in dataclasses.fields(kind)))
+    left_out: tuple[str, ...] = getattr(kind, "_without", ())
+    members = {name: hints[name] for name in names if name not in left_out}
+    if issubclass(kind, FileResult):
+        members = {"file": members.pop("path"), **members}
+    return members
+
+
+def _resolve_hints(kind: Any) -> dict[str, Any]:
+    """Return type hints; names that only type checkers import stand for any type."""
+    unknown: dict[str, Any] = {}
+    while True:
+        try:
+            return typing.get_type_hints(kind, localns=unknown)
+        except NameError as error:
+            unknown[str(error.name)] = Any
+
+
+def _describe_object(members: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {name: kind for name, kind in members.items() if kind is not None}
+    return {
+        "type": "object",
+        "required": [name for name in shown if not name.endswith("?")],
+        "properties": {name.rstrip("?"): describe_type(kind) for name, kind in shown.items()},
+    }
+
+
+_NAMES = {str: "string", bytes: "string", int: "integer", float: "number", bool: "boolean",
+          types.NoneType: "null"}  # fmt: skip
+
+
+def describe_type(kind: Any) -> dict[str, Any]:
+    """Return the schema of the JSON that shows a value of a type."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind in (Any, object):
+        return {}
+    if isinstance(kind, Mapping):
+        return _describe_object(kind)
+    if isinstance(kind, list):
+        return {"type": "array", "items": describe_type(kind[0])}
+    if origin is Literal:
+        return {"type": "string", "enum": list(arguments)}
+    if origin in (typing.Union, types.UnionType):
+        return _describe_union([describe_type(each) for each in arguments])
+    if origin in (list, tuple, collections.abc.Sequence, frozenset):
+        return {"type": "array", "items": describe_type(arguments[0])}
+    if origin in (dict, collections.abc.Mapping):
+        return {"type": "object"}
+    if inspect.isclass(kind) and issubclass(kind, enum.Enum):
+        return {"type": "string"}
+    if kind is ModuleId:
+        return _describe_object(_MODULE)
+    if dataclasses.is_dataclass(kind):
+        return _describe_object(_members_of(typing.cast(type, kind)))
+    return {"type": _NAMES[kind]}
+
+
+def _describe_union(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one schema for several: their types, and what one of them says more."""
+    described: dict[str, Any] = {}
+    for part in parts:
+        described |= part
+    described["type"] = sorted({part["type"] for part in parts})
+    return described
+
+
+def main() -> None:
+    """Write the file."""
+    PATH.write_text(format_schemas())
+
+
+def format_schemas() -> str:
+    """Return the text of the file, with a line for each member."""
+    document = make_schemas()
+    defined = ",\n".join(map(_format_definition, *zip(*document.pop("$defs").items(), strict=True)))
+    head = json.dumps(document, indent=2).removesuffix("\n}")
+    return f'{head},\n  "$defs": {{\n{defined}\n  }}\n}}\n'
+
+
+def _format_definition(name: str, schema: dict[str, Any]) -> str:
+    members = schema.pop("properties").items()
+    lines = [f"        {json.dumps(member)}: {json.dumps(kind)}" for member, kind in members]
+    parts = [f"      {json.dumps(key)}: {json.dumps(value)}" for key, value in schema.items()]
+    parts.append('      "properties": {\n' + ",\n".join(lines) + "\n      }")
+    return f"    {json.dumps(name)}: {{\n" + ",\n".join(parts) + "\n    }"
+
+
+if __name__ == "__main__":
+    main()
