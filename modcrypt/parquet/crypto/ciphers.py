@@ -15,10 +15,7 @@ from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, ModuleCipher
 from modcrypt.errors import TagError, TagMismatchError, TruncationError
 from modcrypt.keys import Key, as_key
 from modcrypt.module_ids import ModuleId, ModuleType
-from modcrypt.parquet.crypto.properties import (
-    GCM_CTR_V1,
-    FileEncryptionProperties,
-)
+from modcrypt.parquet.crypto.properties import GCM_CTR_V1, FileEncryptionProperties
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import too_many_pages_error
 from modcrypt.parquet.format.schema import Leaf, ambiguous_names, covering_name, leaves_of

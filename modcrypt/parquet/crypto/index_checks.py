@@ -320,10 +320,7 @@ def _bound_faults(
         yield "a page's minimum is above its maximum"
     ascending = all(a <= c and b <= d for (a, b), (c, d) in pairwise(known))
     descending = all(a >= c and b >= d for (a, b), (c, d) in pairwise(known))
-    if (index.boundary_order, ascending) == (1, False) or (
-        index.boundary_order,
-        descending,
-    ) == (2, False):
+    if not {1: ascending, 2: descending}.get(index.boundary_order, True):  # BoundaryOrder
         yield "its bounds are not in the order that it declares"
     statistics = None if md is None else md.statistics
     if known and statistics is not None and not all(index.null_pages):

@@ -5,8 +5,8 @@ Each key metadata is looked up once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from modcrypt.errors import (
     FormatError,
@@ -18,7 +18,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
 )
-from modcrypt.keys import Key, KeyLike, as_key
+from modcrypt.keys import Key, KeyLike, KeyRetriever, as_key
 from modcrypt.parquet.crypto.properties import BoundRetriever, FileDecryptionProperties
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.schema import Leaf, covering_name
@@ -30,7 +30,6 @@ class KeyAnswer(NamedTuple):
     """A key, or the reason why there is none.
 
     Attributes:
-        key: Key; None if there is none.
         why: Reason in words.
         word: Error code of the reason; None if a fault was reported instead.
         message: Message of the key retriever's error.
@@ -85,11 +84,8 @@ _REASONS = {
 class ColumnKeys:
     """The keys of columns that have keys of their own; each key metadata is looked up once.
 
-    Args:
-        properties: Keys of the caller, bound to the file.
-        leaves: Leaves of the file.
-        report: Report about keys that are malformed, or belong to another column.
-        place: Range of the footer's bytes, for findings.
+    `report` is about keys that are malformed, or belong to another column; `place` is the range of
+    the footer's bytes, for findings.
     """
 
     def __init__(
@@ -101,7 +97,8 @@ class ColumnKeys:
     ) -> None:
         self._properties, self._leaves, self._report = properties, leaves, report
         self._place = place
-        self._answers: dict[Question, KeyAnswer] = {}
+        # By what the answer depends on: key given, key metadata, and perhaps the column.
+        self._answers: dict[tuple[Key | None, bytes | None, str | None], KeyAnswer] = {}
         # By column: the last path and key metadata that fit it, and the answer.
         self._known: dict[int, tuple[tuple[list[bytes], bytes | None], KeyAnswer]] = {}
         self._unavailable: KeyAnswer | None = None
@@ -132,7 +129,10 @@ class ColumnKeys:
 
     def _look_up(self, column: int, path: str, metadata: bytes | None) -> KeyAnswer:
         given = self.get_given(column)
-        question = _question_of(self._properties, given, metadata, path)
+        # A retriever that is bound to the file checks which master key may protect a column, so
+        # another column with the same key metadata is another lookup.
+        bound = isinstance(self._properties.key_retriever, BoundRetriever)
+        question = given, metadata, path if bound else None
         if question not in self._answers:
             if given is None and self._unavailable is not None:
                 return self._unavailable  # another request would wait for the key service as long
@@ -162,22 +162,6 @@ class ColumnKeys:
         return key
 
 
-Question: TypeAlias = "tuple[Key | None, bytes | None, str | None]"
-"""The inputs that a key retriever's answer depends on."""
-
-
-def _question_of(
-    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, column: str
-) -> Question:
-    """Return the inputs of a key lookup, so that each lookup runs only once.
-
-    A retriever that is bound to the file checks which master key may protect a column, so another
-    column with the same key metadata is another lookup.
-    """
-    bound = isinstance(properties.key_retriever, BoundRetriever)
-    return given, metadata, column if bound else None
-
-
 def _find_key(
     properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
     column: str | None,
@@ -191,7 +175,7 @@ def _find_key(
         return _check_answer(retriever(metadata, column), what)
     assert callable(retriever)
     # No local variable holds the key, so that no traceback frame shows it.
-    return _check_answer(_call_retriever(lambda: retriever(metadata), what, column), what)
+    return _check_answer(_call_retriever(retriever, metadata, what, column), what)
 
 
 @hide_frames
@@ -204,16 +188,15 @@ def _check_answer(answer: KeyLike | None, what: str) -> Key | None:
         ) from None
 
 
-T = TypeVar("T")
-
-
-def _call_retriever(call: Callable[[], T], what: str, column: str | None) -> T:
+def _call_retriever(
+    retriever: KeyRetriever, metadata: bytes, what: str, column: str | None
+) -> KeyLike | None:
     """Call the key retriever; if it fails, raise an error that names the requested key.
 
     The retriever's own message may contain key material, so the error repeats only its type.
     """
     try:
-        return call()
+        return retriever(metadata)
     except ModcryptError:
         raise
     except LookupError as error:

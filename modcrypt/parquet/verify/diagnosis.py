@@ -94,11 +94,8 @@ class Detective:
             yield make_aad(r, other, page), self.keys.get(other, chunk.key), Cause(hint)
         yield from self._try_other_keys(chunk, make_aad(r, c, page))
         yield from _try_other_types(chunk, module, file_aad)
-        yield (
-            b"",
-            chunk.key,
-            Cause("It opens without any AAD, as DuckDB encrypts: nothing binds it to its place"),
-        )
+        hint = "It opens without any AAD, as DuckDB encrypts: nothing binds it to its place"
+        yield b"", chunk.key, Cause(hint)
 
     def _try_other_keys(self, chunk: ChunkCipher, aad: bytes) -> Iterator[tuple[bytes, Key, Cause]]:
         """Yield the keys of the footer and of other columns, each once."""
@@ -136,5 +133,4 @@ def _list_neighbours(place: int, count: int) -> Iterator[int]:
         for other in (place - distance, place + distance):
             if 0 <= other < count:
                 yield other
-    for other in range(min(NEIGHBOURS, count, max(0, place - NEIGHBOURS))):
-        yield other
+    yield from range(min(NEIGHBOURS, count, max(0, place - NEIGHBOURS)))

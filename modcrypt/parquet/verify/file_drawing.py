@@ -70,7 +70,6 @@ def draw(
         columns: Dotted names in the file's order; empty if the footer hides them.
         row_groups: Number of row groups; 0 if the footer hides it.
         regions: Regions of the file; gaps between them are added.
-        findings: Findings with the severity "fault" or "warning".
         notes: Headings and sentences for the foot of the page.
     """
     given = list(regions)
@@ -195,6 +194,7 @@ class _Drawing:
             states[region.state] += region.size
         worst = min(_RANKS[state] for state in states)
         keys = {self._key_numbers[region.key] for region in group}
+        pages = [region.page for region in group if region.page is not None]
         part = [
             *_clamp_offsets(min(r.start for r in group), max(r.end for r in group)),
             min(sum(region.size for region in group), MAX_NUMBER),
@@ -204,7 +204,8 @@ class _Drawing:
             len(group),
             _find_common_ordinal(region.row_group for region in group),
             _find_common_ordinal(region.column for region in group),
-            *_find_page_range(group),
+            min(pages, default=None),
+            max(pages, default=None),
         ]
         return part if len(states) == 1 else [*part, [states[state] for state in STATES]]
 
@@ -214,14 +215,8 @@ def _clamp_offsets(*offsets: int) -> list[int]:
 
 
 def _find_common_ordinal(ordinals: Iterable[int | None]) -> int | None:
-    """Return the ordinal that all have in common, or None."""
     distinct = set(ordinals)
     return distinct.pop() if len(distinct) == 1 else None
-
-
-def _find_page_range(group: list[Region]) -> tuple[int | None, int | None]:
-    pages = [region.page for region in group if region.page is not None]
-    return (min(pages), max(pages)) if pages else (None, None)
 
 
 # --- merging -------------------------------------------------------------------------------------
@@ -252,13 +247,11 @@ def _merge_neighbours(
         return region.state, region.key, place(region), kind, fault
 
     def group_by(slices: int, key: Callable[[Region], Hashable]) -> list[list[Region]]:
-        keyed = [
-            ((min(middle * slices // (2 * total), slices - 1), key(region)), region)
-            for middle, region in zip(middles, regions, strict=True)
-        ]
-        return [
-            [region for _, region in group] for _, group in groupby(keyed, lambda pair: pair[0])
-        ]
+        def find_group(pair: tuple[int, Region]) -> Hashable:
+            return min(pair[0] * slices // (2 * total), slices - 1), key(pair[1])
+
+        groups = groupby(zip(middles, regions, strict=True), find_group)
+        return [[region for _, region in group] for _, group in groups]
 
     for slices in (limit // 2, 1):
         groups = group_by(max(1, slices), make_similarity_key)

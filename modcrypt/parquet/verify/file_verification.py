@@ -33,11 +33,7 @@ from modcrypt.parquet.crypto.properties import (
     bind_to_file,
 )
 from modcrypt.parquet.format.byte_map import Region, fill_gaps
-from modcrypt.parquet.format.findings import (
-    MAX_FINDINGS,
-    Finding,
-    Report,
-)
+from modcrypt.parquet.format.findings import MAX_FINDINGS, Finding, Report
 from modcrypt.parquet.format.framing import Tail, read_tail
 from modcrypt.parquet.verify.chunk_checks import ChunkChecker
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
@@ -157,7 +153,9 @@ def verify_with_plan(
     if expected_rows is not None:
         _check_expected_rows(footer, expected_rows, report)
     if footer.encrypted and footer.is_verified and not given.signed_by:
-        _note_public_keys(given, report)
+        retriever = given.key_retriever
+        if isinstance(retriever, BoundRetriever) and retriever.anyone_can_wrap:
+            report.add_note("writer", None, PUBLIC_KEYS)
     key_works = False
     if footer.metadata is not None:
         plan.find_chunks()
@@ -176,9 +174,8 @@ def identify_source(source: Source, properties: FileDecryptionProperties | None)
 
 
 def _file_aad(footer: Footer, given: FileDecryptionProperties, source: Source) -> FileAad:
-    prefix = footer.stored_prefix or (
-        given.aad_prefix if isinstance(given.aad_prefix, bytes) else None
-    )
+    given_prefix = given.aad_prefix if isinstance(given.aad_prefix, bytes) else None
+    prefix = footer.stored_prefix or given_prefix
     rows = footer.metadata.num_rows if footer.is_verified and footer.metadata is not None else None
     return FileAad(prefix or None, footer.file_unique or None, source.size, rows)
 
@@ -192,13 +189,6 @@ def _open_footer(source: Source, properties: FileDecryptionProperties, report: R
         report.add_note("file", None, "it could not be read as a Parquet file")
         return Footer(Tail(b"", 0, b""), encrypted=False)
     return open_footer(tail, properties, source.name, report)
-
-
-def _note_public_keys(given: FileDecryptionProperties, report: Report) -> None:
-    """Note if keys that open the file do not tell that a trusted writer made it."""
-    retriever = given.key_retriever
-    if isinstance(retriever, BoundRetriever) and retriever.anyone_can_wrap:
-        report.add_note("writer", None, PUBLIC_KEYS)
 
 
 PUBLIC_KEYS = (
@@ -244,9 +234,7 @@ def _split_batches(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
     """Yield lists of chunks in file order, each of about `BATCH` bytes."""
     batch: list[Chunk] = []
     size = 0
-    for chunk in sorted(
-        chunks, key=lambda candidate: candidate.spans[0].start if candidate.spans else 0
-    ):
+    for chunk in sorted(chunks, key=lambda chunk: chunk.spans[0].start if chunk.spans else 0):
         batch.append(chunk)
         size += chunk.size
         if size >= BATCH:

@@ -40,12 +40,7 @@ class Framed(NamedTuple):
 
 
 class Frames:
-    """A reader of length fields.
-
-    Args:
-        window: Window on the source.
-        algorithm: Algorithm that the file names; None if it names none.
-    """
+    """A reader of length fields; `algorithm` is that of the file, None if it names none."""
 
     def __init__(self, window: Window, algorithm: str | None) -> None:
         self.window, self._block = window, max(_BLOCK, window.least_read)

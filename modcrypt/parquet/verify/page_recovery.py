@@ -36,12 +36,8 @@ MAX_SEARCHES = 8
 class ResumingWalk:
     """A walk over the pages of one encrypted chunk that goes on after unreadable ones.
 
-    Args:
-        report: Report about the chunk.
-        cipher: Cipher of the chunk.
-        frames: Reader of length fields, and of the file.
-        starts: Positions of data pages in the offset index; empty if there is none.
-        bodies: Whether the bodies of unreadable pages are checked.
+    `starts` has the positions of data pages in the offset index, empty if there is none. `bodies`
+    checks the bodies of unreadable pages.
     """
 
     def __init__(
@@ -56,22 +52,22 @@ class ResumingWalk:
         report, md, start, end = self._report, self._report.chunk.metadata, span.start, span.end
         window = self._frames.window
         compression = page_compression(md.codec, report.chunk.created_by)
-        page, sealed = Page(self._cipher, bool(md.dictionary_page_offset), 0), None
+        page, encrypted = Page(self._cipher, bool(md.dictionary_page_offset), 0), None
         while True:
             pages = walk_pages(window, start, end, page, compression=compression)
             try:
-                for sealed in pages:
-                    yield sealed
+                for encrypted in pages:
+                    yield encrypted
                 return
             except ModcryptError as error:
                 report.facts.complete = False
-                if sealed is not None:
+                if encrypted is not None:
                     report.key_works = True
-                    start, page = sealed.position + sealed.total, sealed.page.next()
+                    start, page = encrypted.position + encrypted.total, encrypted.page.next()
                 place = self._resume(start, end, page, error)
             if place is None:
                 return
-            (start, page), sealed = place, None
+            (start, page), encrypted = place, None
 
     def _resume(
         self, position: int, end: int, page: Page, error: ModcryptError
@@ -101,7 +97,6 @@ class ResumingWalk:
         return place
 
     def _check_body(self, page: Page, framed: Framed) -> None:
-        """Check the body of a page whose header cannot be read."""
         report, module, cipher = self._report, page.id(), page.cipher
         start, end, no_tag = framed.body, framed.next, cipher.file.algorithm == GCM_CTR_V1
         if not self._bodies or no_tag or page.ordinal > MAX_ORDINAL:
@@ -145,7 +140,6 @@ class ResumingWalk:
         return None if framed is None else (framed.next, following)
 
     def _opens_at(self, position: int, end: int, page: Page) -> bool:
-        """Return whether the header of this page is at `position`."""
         if page.ordinal > MAX_ORDINAL:
             return False
         try:

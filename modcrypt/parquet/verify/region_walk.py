@@ -153,8 +153,7 @@ class RegionWalk:
         index = self._open_index(span, report)
         if index is None or not any(index.null_pages):
             return
-        of_rows = (s for s in chunk.spans if s.part is Part.OFFSET_INDEX)
-        offsets = next(of_rows, None)
+        offsets = next((s for s in chunk.spans if s.part is Part.OFFSET_INDEX), None)
         locations = None if offsets is None else self._open_index(offsets, report)
         if locations is None or len(locations.page_locations) != len(index.null_pages):
             return
@@ -179,11 +178,9 @@ class RegionWalk:
     def _decode(self, span: Span) -> ThriftStruct | None:
         """Decode an unencrypted index or bloom filter header; return None if it is none."""
         size = span.end - span.start
-        return (
-            _try_to_decode(STRUCTS[span.part], self.plan.source.read_at(span.start, size))
-            if size <= MAX_INDEX
-            else None
-        )
+        if size > MAX_INDEX:
+            return None
+        return _try_to_decode(STRUCTS[span.part], self.plan.source.read_at(span.start, size))
 
     def _count_unknown_fields(self, value: ThriftStruct | None) -> None:
         """Count fields that the IDL does not know in a struct readable without keys."""

@@ -165,12 +165,7 @@ class DatasetVerification(VerificationResult):
         ]
 
     def raise_for_faults(self) -> None:
-        """Raise the first fault: those of the set come before those of its files.
-
-        Raises:
-            ModcryptError: There is a fault.
-            OSError: A file could not be read.
-        """
+        """Raise the first fault: those of the set come before those of its files."""
         super().raise_for_faults()
         for file in self.files:
             file.raise_for_faults()
