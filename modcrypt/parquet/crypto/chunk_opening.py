@@ -69,7 +69,7 @@ class Chunk:
 
     @property
     def encrypted(self) -> bool:
-        """Whether the chunk is encrypted."""
+        """True if the chunk is encrypted."""
         return self.kind != PLAINTEXT
 
     @property
@@ -79,7 +79,7 @@ class Chunk:
 
     @property
     def has_own_key(self) -> bool:
-        """Whether the chunk is encrypted with a key of its column."""
+        """True if the chunk is encrypted with a key of its column (PME 5.2)."""
         return self.kind == COLUMN_KEY
 
     def id(self, kind: ModuleType, page: int | None = None) -> ModuleId:
@@ -156,7 +156,7 @@ class ChunkOpening:
         """Open chunks, each only once, and return their structs and their ciphers.
 
         `keys` are those of each column by row group; None for other columns than encrypted ones.
-        The errors are those of `open`.
+        Raise the errors of `open`.
         """
         structs: dict[Place, ThriftStruct] = {}
         ciphers: dict[Place, ChunkCipher] = {}

@@ -1,6 +1,6 @@
 """Reading of one encrypted page: locating, checking and decrypting its two modules.
 
-    [length | nonce | encrypted header | tag] [length | nonce | encrypted body | tag]
+    [length | nonce | encrypted header | tag] [length | nonce | encrypted body | tag]   (PME 5.1)
 
 The encrypted header states the length of the second module. Decryption and inspection both use
 this module, so inspection never accepts a page that decryption refuses.

@@ -239,9 +239,8 @@ class OpenFile:
             )
         if what == "drop":
             if missing and len(missing) == len(wanted):
-                raise KeyNotFoundError(
-                    "no key for any of the columns", ".".join(self.leaves[missing[0]])
-                )
+                first = ".".join(self.leaves[missing[0]])
+                raise KeyNotFoundError("no key for any of the columns", first)
             return []
         gone = set(missing)
         present = {self.leaves[c][0] for c in wanted if c not in gone}

@@ -126,12 +126,12 @@ class Footer:
 
     @property
     def has_cipher(self) -> bool:
-        """Whether the AAD of the file's modules is known."""
+        """True if the AAD of the file's modules is known."""
         return self._cipher is not None
 
     @property
     def plaintext_footer(self) -> bool:
-        """Whether the footer is plaintext."""
+        """True if the footer is plaintext."""
         return self.mode == "plaintext"
 
     @property
@@ -433,11 +433,11 @@ class _Opening:
 
     def _add_signature_regions(self, state: State) -> None:
         border, end = max(self.tail.start, self.tail.end - SIGNATURE_SIZE), self.tail.end
-        key, checked = self.footer.key_name, state in ("authentic", "fault")
-        of_footer: State = state if checked else "plaintext"
-        self.report.add_region(
-            self.tail.start, border, "footer", of_footer, key=key if checked else None
-        )
+        key = self.footer.key_name
+        if state in ("authentic", "fault"):
+            self.report.add_region(self.tail.start, border, "footer", state, key=key)
+        else:
+            self.report.add_region(self.tail.start, border, "footer", "plaintext")
         self.report.add_region(border, end, "footer signature", state, key=key)
 
     def _open_unsigned(self) -> None:
@@ -510,9 +510,8 @@ class _Opening:
             aads = [(make_file_aad(footer.algorithm, properties), "")]
         except AadPrefixError as error:
             if needs_prefix(footer.algorithm, properties.aad_prefix) and not report.strict:
-                footer.locked = (
-                    "it needs an AAD prefix that the file does not store; pass aad_prefix"
-                )
+                why = "it needs an AAD prefix that the file does not store; pass aad_prefix"
+                footer.locked = why
                 return [], error
             report.add_error(error, *place)
             aads = [(declared_aad(footer.algorithm, properties), "")]

@@ -67,9 +67,8 @@ def look_for_key(
         why = str(error).removeprefix(f"{what}: ")
         if isinstance(error, KmsUnavailableError):
             report.add_warning(error.word, str(error))
-        return KeyAnswer(
-            None, f"{_REASONS.get(error.word, missing)}: {why}", error.word, str(error)
-        )
+        reason = _REASONS.get(error.word, missing)
+        return KeyAnswer(None, f"{reason}: {why}", error.word, str(error))
     return KeyAnswer(key) if key is not None else KeyAnswer(None, missing, KeyNotFoundError.word)
 
 
@@ -150,7 +149,7 @@ class ColumnKeys:
 
     @property
     def is_unavailable(self) -> bool:
-        """Whether the key service was unavailable."""
+        """True if the key service was unavailable."""
         return self._unavailable is not None
 
     def get_given(self, column: int) -> Key | None:
@@ -167,7 +166,7 @@ def _find_key(
     column: str | None,
 ) -> Key | None:  # fmt: skip
     """Return the key that the caller gave, or the retriever's key for the key metadata."""
-    # Arrow C++ writes empty key metadata if it has none, so there is nothing to look up.
+    # Key metadata may be empty (PME 4.3), as Arrow C++ writes it: there is nothing to look up.
     if given is not None or properties.key_retriever is None or not metadata:
         return given
     retriever = properties.key_retriever

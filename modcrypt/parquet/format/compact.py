@@ -263,7 +263,7 @@ def read_int(data: bytes, at: i64, bits: i64) -> tuple[i64, i64]:
 
 
 INTERPRETED: Final = isinstance(read_int, FunctionType)
-"""Whether this module runs in the interpreter."""
+"""True if this module runs in the interpreter."""
 
 _STEP: Final = 1 if INTERPRETED else 16
 """Number of structs in a list of which one position is stored; the others are found from there."""

@@ -105,7 +105,7 @@ class Folded(NamedTuple):
 
 
 def fold(notes: Iterable[tuple[str | None, Unauthenticated]]) -> list[Folded]:
-    """Return what was not authenticated, with columns and files grouped by reason.
+    """Group the parts that were not authenticated, their columns and files, by reason.
 
     Each note has the file's name, or None.
     """

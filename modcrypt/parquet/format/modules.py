@@ -112,7 +112,7 @@ def chunk_spans(
     chunks: Mapping[tuple[int, int], ColumnChunk], body_end: int, source: Source, *,
     encrypted: bool = True,
 ) -> list[Span]:  # fmt: skip
-    """Return the spans of some chunks, given by row group and column; else like `file_spans`.
+    """Return the spans of some chunks, given by row group and column, sorted by position.
 
     In an encrypted file, indexes and bloom filters at impossible places are errors as well: the
     footer, which is authenticated, states them, so other bytes were altered.
@@ -270,8 +270,8 @@ def check_file_path(chunk: ColumnChunk, row_group: int, column: int) -> None:
 def ordinal_faults(metadata: ThriftStruct) -> Iterator[FormatError]:
     """Yield an error for each RowGroup.ordinal that differs from the row group's position.
 
-    Some readers use the ordinal and others the position, so all readers interpret a file in the
-    same way only if both agree.
+    Readers may use the ordinal or the position for AADs (PME 5.2), so all readers interpret a file
+    in the same way only if both agree.
     """
     for r, row_group in enumerate(metadata.row_groups):
         if row_group.ordinal not in (None, r):

@@ -34,7 +34,7 @@ _COMMITMENT_LABEL = b"modcrypt-signature commitment\x00\x01"
 
 
 class LeafPlace(NamedTuple):
-    """What an entry of the list is about."""
+    """The subject of an entry of the list."""
 
     row_group: int
     column: int

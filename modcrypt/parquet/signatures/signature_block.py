@@ -36,7 +36,7 @@ _EXTENSION_HEAD = b"\x08\xfe\xff\x03"  # a binary field whose id, 32767, is writ
 
 @dataclass(frozen=True, slots=True)
 class SignedContext:
-    """What a signature states besides the footer and the list.
+    """The statements of a signature besides the footer and the list.
 
     `file_aad` is AAD prefix and file-unique, `algorithm` the name of the encryption algorithm.
     """

@@ -146,7 +146,7 @@ class HashedReading(Source):
             self._hash(view[self._at - offset : self._end - offset])
 
     def find_fault(self, span: Span) -> str | None:
-        """Return what is wrong with the part, after the rest of it has been hashed."""
+        """Hash the rest of the part; return its fault, or None."""
         self._read_until(self._end)
         return _compare_hash(self._entries, span, self._digest.digest())
 

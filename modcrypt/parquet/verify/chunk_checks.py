@@ -30,12 +30,12 @@ from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
 from modcrypt.parquet.verify.page_checks import check_pages
-from modcrypt.parquet.verify.page_frames import Frames
 from modcrypt.parquet.verify.page_quirks import (
     counts_values_as_rows,
     describe_header_quirks,
     forgets_dictionary_header,
 )
+from modcrypt.parquet.verify.page_recovery import Frames
 
 
 class ChunkChecker:

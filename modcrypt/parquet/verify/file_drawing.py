@@ -93,7 +93,7 @@ def draw(
 def _make_script_data(
     drawing: _Drawing, ordered: list[Region], row_groups: int, findings: Sequence[Finding]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return what the script draws, and sentences about what was merged."""
+    """Return the data that the script draws, and sentences about merged parts."""
     rows, steps, merged = _make_grid(drawing, ordered, row_groups)
     groups = _merge_neighbours(ordered, MAX_FILE_PARTS, lambda region: region.row_group)
     if len(groups) < len(ordered):

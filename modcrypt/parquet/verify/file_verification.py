@@ -131,7 +131,7 @@ class CheckedFile:
 def verify_source(
     source: Source, properties: FileDecryptionProperties | None, **options: Any
 ) -> CheckedFile:
-    """Verify an open source as `verify_parquet` does."""
+    """Verify an open source."""
     return verify_with_plan(source, properties, **options)[0]
 
 
@@ -145,7 +145,7 @@ def verify_with_plan(
     expected_rows: int | None = None,
     regions: bool = False,
 ) -> tuple[CheckedFile, ChunkPlan]:
-    """Verify an open source as `verify_parquet` does; also return its chunks and their keys."""
+    """Verify an open source; also return its chunks and their keys."""
     report = Report(MAX_FINDINGS, regions=regions)
     given = bind_and_report(properties or _NOTHING_REQUIRED, source, report)
     footer = _open_footer(source, given, report)
@@ -167,7 +167,7 @@ def verify_with_plan(
 
 
 def identify_source(source: Source, properties: FileDecryptionProperties | None) -> FileAad:
-    """Return what identifies a file in a set; this needs no key and verifies nothing."""
+    """Return the identity of a file in a set; this needs no key and verifies nothing."""
     prefix = None if properties is None else properties.aad_prefix
     given = bind_to_file(replace(_NOTHING_REQUIRED, aad_prefix=prefix), source)
     return _file_aad(_open_footer(source, given, Report(MAX_FINDINGS)), given, source)

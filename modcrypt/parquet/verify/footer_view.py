@@ -58,7 +58,7 @@ class FooterView:
 
     @property
     def authenticated(self) -> bool:
-        """Whether the footer's tag or signature was verified."""
+        """True if the footer's tag or signature was verified."""
         return self.state == "authentic"
 
 

@@ -40,9 +40,8 @@ from modcrypt.parquet.format.page_header import (
     PageHeader,
 )
 from modcrypt.parquet.verify.chunk_report import ChunkReport
-from modcrypt.parquet.verify.page_frames import Frames
 from modcrypt.parquet.verify.page_quirks import CLEAR_LEVELS, NO_TAGS
-from modcrypt.parquet.verify.page_recovery import ResumingWalk
+from modcrypt.parquet.verify.page_recovery import Frames, ResumingWalk
 
 _length = Struct("<I").unpack_from
 

@@ -25,8 +25,8 @@ from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_checks import check_pages
-from modcrypt.parquet.verify.page_frames import Frames
 from modcrypt.parquet.verify.page_quirks import PageProbe, describe_header_quirks, probe_pages
+from modcrypt.parquet.verify.page_recovery import Frames
 
 MAX_MODULES = 1 << 20
 """Maximum number of modules distinguished in bytes that a footer hides."""
@@ -71,10 +71,8 @@ class RegionWalk:
         self._frames = Frames(window, self.view.footer.algorithm_name)
         self.regions += self.view.regions
         self.faults += self._list_footer_faults()
-        parts = sorted(
-            ((span, c) for c in plan.listed for span in c.spans if span.part not in c.overlapping),
-            key=itemgetter(0),
-        )
+        parts = [(s, c) for c in plan.listed for s in c.spans if s.part not in c.overlapping]
+        parts.sort(key=itemgetter(0))
         self._probe([(s, c) for s, c in parts if s.part is Part.PAGES and c.cipher is not None])
         for span, chunk in parts:
             report = ChunkReport(chunk, self._correct_cipher(chunk), None, regions=True)
