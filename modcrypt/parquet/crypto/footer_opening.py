@@ -545,8 +545,10 @@ class _Opening:
 
         This comes last: nothing but the metadata's structure has been used before.
         """
-        footer, error = self.footer, None
-        if why := self._find_writer_fault():
+        footer = self.footer
+        error: WriterSignatureError | None = None
+        why = self._find_writer_fault()
+        if why is not None:
             ids = list_names(key.hex_id for key in self.properties.signed_by)
             error = WriterSignatureError(f"{self.name}: {why}; signatures are accepted of {ids}")
         elif footer.footer_key is not None:

@@ -260,6 +260,10 @@ class FileDecryptionProperties(ShortRepr):
 def bind_to_file(properties: FileDecryptionProperties, source: Source) -> FileDecryptionProperties:
     """Return the properties for one file, with its AAD prefix and a retriever of its keys.
 
+    This comes before anything else is done with a file: templates of prefixes, retrievers that
+    depend on the file and the seal of a dataset become those of this file. Code that opens footers
+    and chunks relies on it.
+
     Raises:
         ValueError: The prefix depends on the place or name of a file without one, or on a root
             that is unknown or does not contain the file.

@@ -173,17 +173,14 @@ class _Drawing:
         self.by_kind: defaultdict[str, _Tally] = defaultdict(_Tally)
         self.by_column = {column: _Tally() for column in range(len(columns))}
         for region in regions:
-            self._count(region)
-
-    def _count(self, region: Region) -> None:
-        key = self._key_numbers[region.key]
-        tallies = [self.by_state[region.state], self.by_kind[region.kind]]
-        if key >= 0:
-            tallies.append(self.by_key[key])
-        if region.column in self.by_column:
-            tallies.append(self.by_column[region.column])
-        for tally in tallies:
-            tally.add(region, key)
+            key = self._key_numbers[region.key]
+            tallies = [self.by_state[region.state], self.by_kind[region.kind]]
+            if key >= 0:
+                tallies.append(self.by_key[key])
+            if region.column in self.by_column:
+                tallies.append(self.by_column[region.column])
+            for tally in tallies:
+                tally.add(region, key)
 
     def make_part(self, group: list[Region]) -> list[Any]:
         """Return a part as the list that the script draws, in the order that the script expects."""
