@@ -5,7 +5,7 @@ Each key metadata is looked up once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from modcrypt.errors import (
@@ -18,7 +18,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
 )
-from modcrypt.keys import Key, KeyLike, KeyRetriever, as_key
+from modcrypt.keys import Key, KeyLike, as_key
 from modcrypt.parquet.crypto.properties import BoundRetriever, FileDecryptionProperties
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.schema import Leaf, covering_name
@@ -188,7 +188,7 @@ def _check_answer(answer: KeyLike | None, what: str) -> Key | None:
 
 
 def _call_retriever(
-    retriever: KeyRetriever, metadata: bytes, what: str, column: str | None
+    retriever: Callable[[bytes], KeyLike | None], metadata: bytes, what: str, column: str | None
 ) -> KeyLike | None:
     """Call the key retriever; if it fails, raise an error that names the requested key.
 
