@@ -26,7 +26,7 @@ from modcrypt.parquet.arrow.schema_files import SchemaFile
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.properties import AnyDecryption
-from modcrypt.parquet.format.file_identity import FileIdentity
+from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.runtime.fork_safety import fork_safe
 

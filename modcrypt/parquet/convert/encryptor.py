@@ -72,8 +72,7 @@ from modcrypt.parquet.format.page_header import (
 )
 from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
-from modcrypt.parquet.signatures.leaf_hashing import LeafHasher
-from modcrypt.parquet.signatures.leaf_list import LeafPlace, commit_to_keys, encode_list
+from modcrypt.parquet.signatures.leaf_list import LeafHasher, LeafPlace, commit_to_keys, encode_list
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
 

@@ -13,7 +13,6 @@ from typing import Final
 from modcrypt.aead import CTR_OVERHEAD, CTR_SLACK, CtrCipher
 from modcrypt.errors import FormatError
 from modcrypt.keys import Key
-from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.idl import varint
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE_V2,
@@ -27,7 +26,7 @@ WRONG_GCM_LABEL: Final = (
     "It looks like a page of AES_GCM_CTR_V1: some versions of Arrow C++ wrote AES_GCM_V1 into the "
     "footers of such files, as arrow-go 18.8 does"
 )
-_PERHAPS_WRONG_LABEL: Final = (
+PERHAPS_WRONG_LABEL: Final = (
     "The page's header authenticates, so the key is right: the body was altered, or it is one of "
     "AES_GCM_CTR_V1, as some versions of Arrow C++ and arrow-go 18.8 write it into files that name "
     "AES_GCM_V1"
@@ -38,25 +37,14 @@ MAX_LEVELS: Final = 4 << 10
 
 _SNAPPY, _GZIP, _ZSTD = 1, 2, 6  # CompressionCodec of the IDL
 _MAGICS = {_GZIP: b"\x1f\x8b", _ZSTD: b"\x28\xb5\x2f\xfd"}
+
+RECOGNISED: Final = frozenset({UNCOMPRESSED, _SNAPPY, *_MAGICS})
+"""Codecs whose pages `looks_like_ctr` recognises."""
+
 _SEEN = 16
 """Number of bytes of values that are decrypted and compared."""
 
 _length = Struct("<I").unpack_from
-
-
-def wrong_label_hint(
-    cipher: ChunkCipher, header: PageHeader, body: memoryview, *, first: bool
-) -> str:
-    """Return a sentence if a body that is no module of GCM may be one of CTR, or an empty text.
-
-    `first` tells whether it is the chunk's first page: after pages that opened, the label is right.
-    """
-    facts = cipher.level_facts
-    codec = UNCOMPRESSED if facts is None else facts[1].codec
-    if looks_like_ctr(cipher.key, header, body, codec):
-        return WRONG_GCM_LABEL
-    unknown = codec not in (UNCOMPRESSED, _SNAPPY, *_MAGICS)
-    return _PERHAPS_WRONG_LABEL if first and unknown else ""
 
 
 def looks_like_ctr(key: Key, header: PageHeader, body: memoryview, codec: int) -> bool:

@@ -35,9 +35,8 @@ def seal_bloom_filter(cipher: ChunkCipher | None, span: Span, data: bytes) -> by
     _check_size(span, header.numBytes, len(data) - size)
     if cipher is None:
         return data
-    return cipher.seal(ModuleType.BLOOM_FILTER_HEADER, data[:size]) + cipher.seal(
-        ModuleType.BLOOM_FILTER_BITSET, data[size:]
-    )
+    encrypted = cipher.seal(ModuleType.BLOOM_FILTER_HEADER, data[:size])
+    return encrypted + cipher.seal(ModuleType.BLOOM_FILTER_BITSET, data[size:])
 
 
 def part_modules(span: Span, data: bytes) -> list[tuple[ModuleType, int, int]]:

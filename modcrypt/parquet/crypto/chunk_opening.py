@@ -14,12 +14,7 @@ from modcrypt.errors import FormatError, ModcryptError, UnsupportedFormatError
 from modcrypt.keys import Key
 from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.crypto.column_kinds import (
-    COLUMN_KEY,
-    FOOTER_KEY,
-    PLAINTEXT,
-    chunk_kind,
-)
+from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, FOOTER_KEY, PLAINTEXT, chunk_kind
 from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.crypto.footer_opening import Footer, find_key_fault
 from modcrypt.parquet.crypto.key_lookup import ColumnKeys, KeyAnswer
@@ -40,10 +35,7 @@ class Chunk:
     Attributes:
         row_group: Position of its row group in the file.
         ordinal: Ordinal of the row group in the AADs, which differs in altered files.
-        rows: Number of rows.
         stored: ColumnChunk of the footer.
-        schema: SchemaElements of the file.
-        created_by: Name that the file's writer gave itself.
         kind: How the chunk is encrypted.
         key_name: Name of the key for people.
         key_works: Whether the key is right; None if that is unknown.
@@ -77,7 +69,7 @@ class Chunk:
 
     @property
     def encrypted(self) -> bool:
-        """Whether the chunk is encrypted."""
+        """True if the chunk is encrypted."""
         return self.kind != PLAINTEXT
 
     @property
@@ -87,7 +79,7 @@ class Chunk:
 
     @property
     def has_own_key(self) -> bool:
-        """Whether the chunk is encrypted with a key of its column."""
+        """True if the chunk is encrypted with a key of its column (PME 5.2)."""
         return self.kind == COLUMN_KEY
 
     def id(self, kind: ModuleType, page: int | None = None) -> ModuleId:
@@ -114,12 +106,11 @@ Place: TypeAlias = "tuple[int, int]"
 class ChunkOpening:
     """The opening of a file's column chunks, after that of its footer.
 
-    Args:
-        footer: Open footer with its metadata.
-        properties: Keys of the caller, bound to the file.
-        leaves: Columns of the file.
-        report: Report about the chunks.
-        hint: Possible cause, added to errors for wrong tags of pages.
+    `properties` are bound to the file. `hint` is a possible cause, for errors of wrong page tags.
+
+    Each chunk goes through these steps: find its key, compare the key with the commitment that the
+    writer signed, decrypt the metadata, check that it belongs to the column. Only then may the
+    places of its pages be used.
     """
 
     def __init__(
@@ -165,7 +156,7 @@ class ChunkOpening:
         """Open chunks, each only once, and return their structs and their ciphers.
 
         `keys` are those of each column by row group; None for other columns than encrypted ones.
-        The errors are those of `open`.
+        Raise the errors of `open`.
         """
         structs: dict[Place, ThriftStruct] = {}
         ciphers: dict[Place, ChunkCipher] = {}
@@ -239,7 +230,11 @@ class ChunkOpening:
                 report.add_error(FormatError(what), *inside)
         elif chunk.cipher is not None:
             try:
-                chunk.metadata = _open_metadata(stored, chunk.cipher, report)
+                # A strict reader decodes statistics when they are used, as those in a footer: to
+                # refuse damaged ones, which encryption has taken over unread, would lose the file.
+                data = chunk.cipher.open(_COLUMN_METADATA, stored.encrypted_column_metadata)
+                lazy = STATISTICS if report.strict else 0
+                chunk.metadata = decode("ColumnMetaData", data, lazy=lazy)[0]
             except ModcryptError as error:
                 chunk.key_works = False
                 if refuse is None:
@@ -272,17 +267,3 @@ class ChunkOpening:
         if error is not None:
             self._report.add_error(error, *self._inside)
         self._committed[chunk.column] = key
-
-
-def _open_metadata(stored: ColumnChunk, cipher: ChunkCipher, report: Report) -> ThriftStruct:
-    """Decrypt and decode a chunk's ColumnMetaData.
-
-    Statistics are decoded when they are used, as those in a footer. A strict reader thus returns
-    what encryption has taken over unread: refusing it would lose the file.
-
-    Raises:
-        TagMismatchError, TruncationError: The metadata does not authenticate.
-        FormatError: The plaintext is not a ColumnMetaData.
-    """
-    data = cipher.open(_COLUMN_METADATA, stored.encrypted_column_metadata)
-    return decode("ColumnMetaData", data, lazy=STATISTICS if report.strict else 0)[0]

@@ -15,10 +15,7 @@ from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, ModuleCipher
 from modcrypt.errors import TagError, TagMismatchError, TruncationError
 from modcrypt.keys import Key, as_key
 from modcrypt.module_ids import ModuleId, ModuleType
-from modcrypt.parquet.crypto.properties import (
-    GCM_CTR_V1,
-    FileEncryptionProperties,
-)
+from modcrypt.parquet.crypto.properties import GCM_CTR_V1, FileEncryptionProperties
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import too_many_pages_error
 from modcrypt.parquet.format.schema import Leaf, ambiguous_names, covering_name, leaves_of
@@ -34,7 +31,7 @@ class ColumnKey:
 
 
 def check_length(module: ModuleId, stored: bytes | memoryview) -> None:
-    """Raise TruncationError if a GCM module is too short or its length field does not match."""
+    """Raise TruncationError if a GCM module is too short or its length does not match (PME 5.1)."""
     if not _is_framed(stored):
         raise _length_error(module, len(stored))
 
@@ -64,7 +61,7 @@ class FileCipher:
         self._last: GcmCipher | None = None  # chunks often share a key
 
     def gcm(self, key: Key) -> GcmCipher:
-        """Return the GCM cipher of a key, created on first use."""
+        """Return the GCM cipher of a key, created on first use (PME 4.2.1)."""
         last = self._last
         if last is not None and last.has_key(key):
             return last
@@ -146,7 +143,7 @@ class ChunkCipher:
         return ModuleId(module_type, self.row_group, self.column, page, self.path)
 
     def page_aads(self, is_dictionary: bool, ordinal: int) -> tuple[bytes, bytes]:
-        """Return the AADs of a page's header and body.
+        """Return the AADs of a page's header and body (PME 4.4.2).
 
         The ordinal counts the chunk's data pages; its dictionary has none.
 
@@ -165,7 +162,7 @@ class ChunkCipher:
         return self.header.seal(plaintext, self._aads.of_type(module_type))
 
     def open(self, module_type: ModuleType, data: bytes | memoryview) -> bytes:
-        """Decrypt one of the chunk's metadata modules; the errors are those of `FileCipher.open`.
+        """Decrypt one of the chunk's metadata modules; raise the errors of `FileCipher.open`.
 
         This runs per column chunk, so the module's address is made only for an error.
         """

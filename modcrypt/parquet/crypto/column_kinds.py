@@ -59,18 +59,15 @@ def find_kinds(
             if c < len(chunks):
                 kinds.setdefault(chunk_kind(chunks[c]), r)
     for c, kinds in first.items():
-        if _UNKNOWN in kinds or len(kinds) > 1:
-            report.add_error(_kind_error(".".join(leaves[c]), kinds))
+        if _UNKNOWN in kinds:
+            why = "its crypto metadata names no known kind of key"
+        elif len(kinds) > 1:
+            (kind, _), (other, r), *_ = kinds.items()
+            why = f"{kind} in one row group and {other} in row group {r}: no writer does so"
+        else:
+            continue
+        report.add_error(FormatError(f"column {'.'.join(leaves[c])}: {why}"))
     return {c: set(kinds) for c, kinds in first.items()}
-
-
-def _kind_error(path: str, first: dict[str, int]) -> FormatError:
-    if _UNKNOWN in first:
-        return FormatError(f"column {path}: its crypto metadata names no known kind of key")
-    (kind, _), (other, r), *_ = first.items()
-    return FormatError(
-        f"column {path}: {kind} in one row group and {other} in row group {r}: no writer does so"
-    )
 
 
 def given_key_faults(

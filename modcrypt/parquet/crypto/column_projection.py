@@ -180,7 +180,6 @@ def _renumber_sorting(columns: list[ThriftStruct], keep: list[bool]) -> list[Thr
 
 
 def _adapt_pairs(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftStruct]:
-    """Adapt or remove the pairs in which engines repeat the schema."""
     fields = list(zip(leaf_fields(metadata.schema), fates, strict=True))
     touched = {name for name, fate in fields if fate is not True}
     # Metadata about a column that became text is as wrong as about a column that was removed.

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from modcrypt.errors import (
-    AadPrefixError,
-    LimitError,
-    PlaintextError,
-    UnsupportedFormatError,
-)
+from modcrypt.errors import AadPrefixError, LimitError, PlaintextError, UnsupportedFormatError
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1, FileDecryptionProperties
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, Tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, decode_some
@@ -79,7 +74,7 @@ def plaintext_file_error(name: str) -> PlaintextError:
 
 
 def read_algorithm(union: ThriftStruct) -> tuple[str, ThriftStruct]:
-    """Return the name of the algorithm that a file declares, and its struct.
+    """Return the name of the algorithm that a file declares, and its struct (PME 5.2).
 
     Raises:
         UnsupportedFormatError: It is neither of the format's two algorithms.
@@ -94,7 +89,8 @@ def check_algorithm(name: str, properties: FileDecryptionProperties) -> None:
     """Raise unless the caller accepts the algorithm.
 
     The algorithm of a file with an encrypted footer is not authenticated: an attacker who renames
-    AES_GCM_V1 to AES_GCM_CTR_V1 could have GCM pages decrypted without checking their tags.
+    AES_GCM_V1 to AES_GCM_CTR_V1 could have GCM pages decrypted without checking their tags (PME
+    4.2.2).
 
     Raises:
         UnsupportedFormatError: `properties.accept_algorithms` does not contain the name.
@@ -109,7 +105,7 @@ def check_algorithm(name: str, properties: FileDecryptionProperties) -> None:
 
 
 def make_file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) -> bytes:
-    """Return the file AAD, AAD prefix and file-unique, after checking both against the caller's.
+    """Return the file AAD, AAD prefix and file-unique, after judging both (PME 4.4.1).
 
     Raises:
         AadPrefixError: The prefix is missing, unused or different, or its border may have moved.
@@ -137,8 +133,6 @@ def make_file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) ->
     verifier = properties.aad_prefix_verifier
     if verifier is not None and not stored:
         raise AadPrefixError("the file stores no AAD prefix that aad_prefix_verifier could check")
-    # The border between prefix and file-unique is not authenticated: if it moves by one byte,
-    # "part.10" + 8 bytes passes for "part.1" + 9 bytes.
     if given is not None or verifier is not None:
         check_border(unique, properties)
     prefix: bytes = stored or given or b""
@@ -146,10 +140,10 @@ def make_file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) ->
 
 
 def check_border(unique: bytes, properties: FileDecryptionProperties) -> None:
-    """Raise if the border between AAD prefix and file-unique may have been moved.
+    """Raise AadPrefixError if bytes may have moved between AAD prefix and file-unique.
 
-    Raises:
-        AadPrefixError: `aad_file_unique` does not have the expected length.
+    The AAD is their plain concatenation (PME 4.4): if the border moves by one byte, "part.10" and 8
+    bytes pass for "part.1" and 9 bytes. Only the length of file-unique gives it away.
     """
     if len(unique) != properties.aad_file_unique_size:
         raise AadPrefixError(
@@ -159,7 +153,7 @@ def check_border(unique: bytes, properties: FileDecryptionProperties) -> None:
 
 
 def needs_prefix(struct: ThriftStruct, given: object) -> bool:
-    """Return whether the file's AAD prefix is neither stored nor given.
+    """Return whether the file's AAD prefix is neither stored nor given (PME 5.2).
 
     An empty prefix is a prefix: Polars writes files that readers must supply it for.
     """

@@ -1,6 +1,6 @@
 """Reading of one encrypted page: locating, checking and decrypting its two modules.
 
-    [length | nonce | encrypted header | tag] [length | nonce | encrypted body | tag]
+    [length | nonce | encrypted header | tag] [length | nonce | encrypted body | tag]   (PME 5.1)
 
 The encrypted header states the length of the second module. Decryption and inspection both use
 this module, so inspection never accepts a page that decryption refuses.
@@ -24,7 +24,12 @@ from modcrypt.errors import (
 )
 from modcrypt.io.buffers import Window
 from modcrypt.module_ids import ModuleId, ModuleType
-from modcrypt.parquet.crypto.algorithm_labels import WRONG_GCM_LABEL, wrong_label_hint
+from modcrypt.parquet.crypto.algorithm_labels import (
+    PERHAPS_WRONG_LABEL,
+    RECOGNISED,
+    WRONG_GCM_LABEL,
+    looks_like_ctr,
+)
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.idl import is_known, known_bytes
 from modcrypt.parquet.format.levels import Levels, find_contradiction
@@ -33,6 +38,7 @@ from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
     DICTIONARY_PAGE,
+    UNCOMPRESSED,
     PageHeader,
     contradicts,
     v2_layout,
@@ -74,9 +80,7 @@ class EncryptedPage:
     """A page whose header is decrypted and whose encrypted body lies in the window.
 
     Attributes:
-        page: Address of the page.
         position: Where it starts in the file.
-        header: Scan of the decrypted header.
         body: View of the encrypted body, perhaps preceded by plaintext levels.
         aad: AAD of the body.
         total: Size of both modules in bytes.
@@ -164,26 +168,30 @@ def open_header(
     return opened
 
 
-def _size_error(sealed: EncryptedPage) -> FormatError:
+def _size_error(encrypted: EncryptedPage) -> FormatError:
     """Return the error for an uncompressed page whose body has another size than declared."""
-    page, declared = sealed.page, sealed.header.uncompressed_size
+    page, declared = encrypted.page, encrypted.header.uncompressed_size
     overhead = page.cipher.page.overhead
     hint = ""
     if overhead == GCM_OVERHEAD:
-        hint = label_hint(sealed)
-    elif opens_as_gcm(page.cipher, sealed.body[measure_levels(sealed) :], sealed.aad):
+        hint = label_hint(encrypted)
+    elif opens_as_gcm(page.cipher, encrypted.body[measure_levels(encrypted) :], encrypted.aad):
         return FormatError(str(_label_error(page)))
     return FormatError(
         f"{page.id()}: an uncompressed page of {declared} bytes decrypts to "
-        f"{len(sealed.body) - overhead}{hint and '. ' + hint}"
+        f"{len(encrypted.body) - overhead}{hint and '. ' + hint}"
     )
 
 
-def label_hint(sealed: EncryptedPage) -> str:
+def label_hint(encrypted: EncryptedPage) -> str:
     """Return a sentence if a body that is no GCM module may be one of CTR, or an empty text."""
-    page = sealed.page
+    page, facts = encrypted.page, encrypted.page.cipher.level_facts
+    codec = UNCOMPRESSED if facts is None else facts[1].codec
+    if looks_like_ctr(page.cipher.key, encrypted.header, encrypted.body, codec):
+        return WRONG_GCM_LABEL
+    # After pages that opened, the label is right.
     first = page.is_dictionary or not page.ordinal
-    return wrong_label_hint(page.cipher, sealed.header, sealed.body, first=first)
+    return PERHAPS_WRONG_LABEL if first and codec not in RECOGNISED else ""
 
 
 def _load_header_module(window: Window, position: i64, end: i64, page: Page) -> i64:
@@ -202,14 +210,14 @@ def _load_header_module(window: Window, position: i64, end: i64, page: Page) -> 
     return 4 + length
 
 
-def drop_unknown_header_fields(sealed: EncryptedPage) -> None:
+def drop_unknown_header_fields(encrypted: EncryptedPage) -> None:
     """Remove the fields of a page's header that the IDL does not know."""
-    if not is_known("PageHeader", sealed.header.raw):
-        plain = known_bytes("PageHeader", sealed.header.raw)
-        sealed.header = scan(plain, 0, len(plain))
+    if not is_known("PageHeader", encrypted.header.raw):
+        plain = known_bytes("PageHeader", encrypted.header.raw)
+        encrypted.header = scan(plain, 0, len(plain))
 
 
-def open_body(sealed: EncryptedPage, into: memoryview) -> int:
+def open_body(encrypted: EncryptedPage, into: memoryview) -> int:
     """Decrypt a page's body into `into`; return the size of the plaintext levels before it.
 
     Data pages V2 are encrypted as a whole (Arrow C++, arrow-rs, Polars, arrow-go) or, by
@@ -223,52 +231,52 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> int:
         IntegrityError: The plaintext levels make other rows or nulls than the header declares, or
             the page is a GCM module although the file declares CTR.
     """
-    page, body, aad = sealed.page, sealed.body, sealed.aad
+    page, body, aad = encrypted.page, encrypted.body, encrypted.aad
     cipher = page.cipher.page
     length: i64 = _length(body)[0]
     whole = length == len(body) - 4
     if whole and _try_open(cipher, body, aad, into):
-        check_label(sealed, 0)
+        check_label(encrypted, 0)
         return 0
-    clear = measure_levels(sealed)
-    if not clear and not whole and not _declared_levels(sealed):
-        raise length_error(sealed)
+    clear = measure_levels(encrypted)
+    if not clear and not whole and not _declared_levels(encrypted):
+        raise length_error(encrypted)
     if not clear or not _try_open(cipher, body[clear:], aad, into[clear:]):
-        hints = [hint for hint in (page.cipher.tag_hint, label_hint(sealed)) if hint]
+        hints = [hint for hint in (page.cipher.tag_hint, label_hint(encrypted)) if hint]
         raise TagMismatchError(page.id(), ". ".join(hints))
     into[:clear] = body[:clear]
-    check_label(sealed, clear)
-    check_levels(sealed, clear)
+    check_label(encrypted, clear)
+    check_levels(encrypted, clear)
     return clear
 
 
-def length_error(sealed: EncryptedPage) -> TruncationError:
+def length_error(encrypted: EncryptedPage) -> TruncationError:
     """Return the error for a body whose length field and header disagree."""
-    declared, size = _length(sealed.body)[0], len(sealed.body) - 4
+    declared, size = _length(encrypted.body)[0], len(encrypted.body) - 4
     return TruncationError(
-        f"{sealed.page.id()}: its length field declares {declared} bytes, its header {size}"
+        f"{encrypted.page.id()}: its length field declares {declared} bytes, its header {size}"
     )
 
 
-def check_levels(sealed: EncryptedPage, clear: int) -> None:
+def check_levels(encrypted: EncryptedPage, clear: int) -> None:
     """Raise IntegrityError if a body's plaintext levels contradict the header."""
-    facts = sealed.page.cipher.level_facts
+    facts = encrypted.page.cipher.level_facts
     if not clear or facts is None:
         return
-    if why := find_contradiction(Levels.of(*facts), sealed.header.raw, sealed.body[:clear]):
-        raise IntegrityError(f"{sealed.page.id()}: {why}: they were altered")
+    if why := find_contradiction(Levels.of(*facts), encrypted.header.raw, encrypted.body[:clear]):
+        raise IntegrityError(f"{encrypted.page.id()}: {why}: they were altered")
 
 
-def check_label(sealed: EncryptedPage, clear: int) -> None:
+def check_label(encrypted: EncryptedPage, clear: int) -> None:
     """Raise IntegrityError if a chunk's first page is a GCM module although the file declares CTR.
 
     The label of a file with an encrypted footer is not authenticated. `clear` is the size of the
     plaintext levels.
     """
-    page = sealed.page
+    page = encrypted.page
     if page.ordinal or page.cipher.page.overhead == GCM_OVERHEAD:
         return
-    if opens_as_gcm(page.cipher, sealed.body[clear:], sealed.aad):
+    if opens_as_gcm(page.cipher, encrypted.body[clear:], encrypted.aad):
         raise _label_error(page)
 
 
@@ -290,7 +298,7 @@ def opens_as_gcm(cipher: ChunkCipher, module: memoryview, aad: bytes) -> bool:
     return True
 
 
-def measure_levels(sealed: EncryptedPage) -> int:
+def measure_levels(encrypted: EncryptedPage) -> int:
     """Return how many bytes of plaintext levels a body begins with if it has parquet-java's layout.
 
     Return 0 if the length field after the levels does not fit.
@@ -298,42 +306,43 @@ def measure_levels(sealed: EncryptedPage) -> int:
     Raises:
         FormatError: The header of a data page V2 lacks the levels' lengths.
     """
-    body, clear = sealed.body, _declared_levels(sealed)
+    body, clear = encrypted.body, _declared_levels(encrypted)
     rest = len(body) - clear
-    fits = rest >= sealed.page.cipher.page.overhead and _length(body, clear)[0] == rest - 4
+    fits = rest >= encrypted.page.cipher.page.overhead and _length(body, clear)[0] == rest - 4
     return clear if fits else 0
 
 
-def _declared_levels(sealed: EncryptedPage) -> int:
-    header = sealed.header
+def _declared_levels(encrypted: EncryptedPage) -> int:
+    header = encrypted.header
     return v2_layout(header.raw).levels_size if header.type == DATA_PAGE_V2 else 0
 
 
-def has_clear_levels(sealed: EncryptedPage) -> bool:
+def has_clear_levels(encrypted: EncryptedPage) -> bool:
     """Return whether a body begins with plaintext levels, judging by length fields alone."""
+    body = encrypted.body
     try:
-        return _length(sealed.body)[0] != len(sealed.body) - 4 and measure_levels(sealed) > 0
+        return _length(body)[0] != len(body) - 4 and measure_levels(encrypted) > 0
     except FormatError:
         return False
 
 
-def open_and_check_crc(sealed: EncryptedPage) -> memoryview:
+def open_and_check_crc(encrypted: EncryptedPage) -> memoryview:
     """Return the body of a page with a CRC, checked by `check_crc` and decrypted by `open_body`."""
-    check_crc(sealed)
-    cipher = sealed.page.cipher.page
-    plain_size = len(sealed.body) - cipher.overhead
+    check_crc(encrypted)
+    cipher = encrypted.page.cipher.page
+    plain_size = len(encrypted.body) - cipher.overhead
     opened = memoryview(bytearray(plain_size + cipher.slack))
-    open_body(sealed, opened)
+    open_body(encrypted, opened)
     return opened[:plain_size]
 
 
-def check_crc(sealed: EncryptedPage) -> None:
+def check_crc(encrypted: EncryptedPage) -> None:
     """Raise ChecksumError if the CRC of a page under CTR does not match its stored bytes.
 
     Under CTR, the CRC is the only means to detect damage. It does not authenticate: an attacker
     can alter a page without changing its CRC.
     """
-    page, body, crc = sealed.page, sealed.body, sealed.header.crc
+    page, body, crc = encrypted.page, encrypted.body, encrypted.header.crc
     if page.cipher.page.overhead != GCM_OVERHEAD and zlib.crc32(body) != crc:
         raise ChecksumError(f"{page.id()}: the CRC in its header does not match its stored bytes")
 

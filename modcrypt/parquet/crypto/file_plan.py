@@ -29,16 +29,10 @@ from modcrypt.parquet.crypto.properties import (
     as_decryption,
     bind_to_file,
 )
-from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.findings import Report
-from modcrypt.parquet.format.framing import read_tail
+from modcrypt.parquet.format.framing import FileIdentity, read_tail
 from modcrypt.parquet.format.idl import ThriftStruct
-from modcrypt.parquet.format.modules import (
-    Span,
-    check_shape,
-    chunk_spans,
-    ordinal_faults,
-)
+from modcrypt.parquet.format.modules import Span, check_shape, chunk_spans, ordinal_faults
 from modcrypt.parquet.format.schema import (
     Leaf,
     count_leaves,
@@ -79,15 +73,12 @@ class ReadPlan:
 class OpenFile:
     """An encrypted file with an open footer, which remembers keys and column metadata once found.
 
-    Args:
-        source: The file.
-        properties: Keys and requirements of the caller.
-        expected: Version that the file must be; None for any version.
-        whole: Whether all chunks will be used, as by a rewrite.
+    `expected` is the version that the file must be, None for any. `whole` promises that all chunks
+    will be used, as by a rewrite.
 
     Raises:
         OSError: The file is another version.
-        ModcryptError: As for `decrypt_parquet`, for the footer.
+        ModcryptError: The footer cannot be opened, or breaks a requirement of the caller.
     """
 
     @paused_collector()
@@ -152,7 +143,7 @@ class OpenFile:
         Raises:
             KeyNotFoundError: Keys are missing, and `on_missing_key` does not allow it.
             PlaintextError: The caller gave a key for a column that is not encrypted.
-            ModcryptError: As for `decrypt_parquet`.
+            ModcryptError: The metadata does not authenticate, or breaks the format.
         """
         wanted = list(range(len(self.leaves))) if columns is None else sorted(set(columns))
         ordinals = list(range(len(self.metadata.row_groups)) if row_groups is None else row_groups)
@@ -222,10 +213,7 @@ class OpenFile:
             raise error
 
     def _check_given_keys(self, wanted: list[int], ordinals: Sequence[int]) -> None:
-        """Raise PlaintextError if all leaves that a given key covers are plaintext.
-
-        A group's key may cover plaintext leaves as long as one leaf of the group is encrypted.
-        """
+        """Raise PlaintextError if all leaves that a given key covers are plaintext."""
         if not (keys := self.properties.column_keys):
             return
         names = {covering_name(self.leaves[c], keys) for c in wanted} - {None}
@@ -239,9 +227,8 @@ class OpenFile:
     ) -> list[int]:
         """Return the missing columns that are to be filled with nulls.
 
-        Raises:
-            KeyNotFoundError: `on_missing_key` makes missing keys an error, or all wanted columns
-                would be dropped, or a missing column is part of a group with present ones.
+        Raise KeyNotFoundError if `on_missing_key` makes missing keys an error, if all wanted
+        columns would be dropped, or if a missing column is part of a group with present ones.
         """
         what = self.properties.on_missing_key
         if missing and what == "error":
@@ -252,9 +239,8 @@ class OpenFile:
             )
         if what == "drop":
             if missing and len(missing) == len(wanted):
-                raise KeyNotFoundError(
-                    "no key for any of the columns", ".".join(self.leaves[missing[0]])
-                )
+                first = ".".join(self.leaves[missing[0]])
+                raise KeyNotFoundError("no key for any of the columns", first)
             return []
         gone = set(missing)
         present = {self.leaves[c][0] for c in wanted if c not in gone}

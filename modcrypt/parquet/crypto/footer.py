@@ -15,14 +15,7 @@ from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher
 from modcrypt.parquet.crypto.properties import GCM_V1, FileEncryptionProperties
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT, close_tail
-from modcrypt.parquet.format.idl import (
-    ThriftStruct,
-    copy,
-    encode,
-    extension,
-    new,
-    set_extension,
-)
+from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, extension, new, set_extension
 from modcrypt.parquet.format.structs import ColumnChunk
 from modcrypt.parquet.signatures.signature_block import SignedContext, encode_signed
 from modcrypt.parquet.signatures.signers import Signer

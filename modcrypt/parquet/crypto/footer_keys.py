@@ -40,9 +40,7 @@ key metadata, or None to remove it."""
 class FooterKey:
     """A key that a file needs according to its footer.
 
-    Attributes:
-        column: Dotted name of the column; None for the footer key.
-        metadata: Key metadata that identifies the key; None if the file has none.
+    `column` is a dotted name, None for the footer key. `metadata` is None if the file has none.
     """
 
     column: str | None
@@ -58,7 +56,7 @@ def list_key_metadata(
 
     Raises:
         PlaintextError: The file is not encrypted.
-        ModcryptError: As for `open_footer`, or the bytes violate the format.
+        ModcryptError: The footer cannot be opened, or the bytes violate the format.
     """
     tail = read_tail(source)
     if properties is not None:
@@ -151,7 +149,7 @@ def key_uses(source: Source, properties: FileDecryptionProperties | None = None)
     Without properties nothing is authenticated.
 
     Raises:
-        ModcryptError: As for `open_footer`, or the bytes violate the format.
+        ModcryptError: The footer cannot be opened, or the bytes violate the format.
     """
     tail = read_tail(source)
     union, footer, _ = read_crypto_fields(tail)
@@ -195,12 +193,9 @@ def _list_column_uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
 
 @dataclass(frozen=True, slots=True)
 class NewTail:
-    """The new end of a file.
+    """The new end of a file, from the offset `start` on.
 
-    Attributes:
-        start: Offset in the file at which it begins.
-        data: Its bytes.
-        lost_signature: Whether the file was signed by its writer, and no longer is.
+    `lost_signature` is True if the file was signed by its writer, and no longer is.
     """
 
     start: int
@@ -216,15 +211,16 @@ def new_tail(
 
     `change` is called once for each key metadata. The signature of the writer stays valid if only
     the metadata of the key of an encrypted footer changes. Else `signing_key` signs again what the
-    same key had signed, or the signature is dropped. The properties
-    open the footer, which is encrypted or signed again; they are None for files whose footer key is
-    shredded. Then the content of an encrypted footer does not change, and a plaintext footer keeps
-    its signature, which no longer matches: nobody has the key to check it.
+    same key had signed, or the signature is dropped.
+
+    The properties open the footer, which is encrypted or signed again. They are None for files
+    whose footer key is shredded: the content of an encrypted footer then does not change, and a
+    plaintext footer keeps its signature, which no longer matches; nobody has the key to check it.
 
     Raises:
         KeyNotFoundError: The footer key is missing.
         WriterSignatureError: The key that is to sign did not sign the file.
-        ModcryptError: As for `open_footer`, or as `change` raises.
+        ModcryptError: The footer cannot be opened, or `change` failed.
     """
     tail, change_once = read_tail(source), _cache_answers(change)
     if properties is not None and signing_key is not None:

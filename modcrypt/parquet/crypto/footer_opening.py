@@ -126,12 +126,12 @@ class Footer:
 
     @property
     def has_cipher(self) -> bool:
-        """Whether the AAD of the file's modules is known."""
+        """True if the AAD of the file's modules is known."""
         return self._cipher is not None
 
     @property
     def plaintext_footer(self) -> bool:
-        """Whether the footer is plaintext."""
+        """True if the footer is plaintext."""
         return self.mode == "plaintext"
 
     @property
@@ -276,7 +276,19 @@ def open_footer(
 
 @dataclass(slots=True)
 class _Opening:
-    """The opening of one footer."""
+    """The opening of one footer, in an order that lets no unauthenticated byte decide.
+
+    1. The end of the file is compared with the seal of its dataset before it is interpreted.
+    2. Only the fields that authentication needs are read (PME 5.4, 5.5). Algorithm and AAD prefix
+       are judged by what the caller accepts, because whoever alters the file can alter them.
+    3. The footer key is looked up. Key metadata is not authenticated either: it may lead to no key,
+       or to a wrong one.
+    4. The tag (PME 5.4) or the signature (PME 5.5) is verified over the bytes as read, and only
+       then are they decoded. A collecting report also decodes a plaintext footer that does not
+       authenticate, to locate the modules, after it has noted the fault.
+    5. The caller's verifier gets the AAD prefix, which is authentic by now.
+    6. Last, a required writer must have signed the footer, and committed to this footer key.
+    """
 
     tail: Tail
     properties: FileDecryptionProperties
@@ -300,7 +312,8 @@ class _Opening:
         report.add_note(ALWAYS_OPEN, None, _OPEN_BY_DESIGN, by_design=True)
         aads = self._prepare(fields, footer.start)
         if footer.footer_key is None or not aads:
-            self._require_key("the footer is encrypted and no footer key is given")
+            if report.strict:
+                raise KeyNotFoundError("the footer is encrypted and no footer key is given")
             self._add_region("unchecked" if footer.footer_key else "locked")
             self._give_up(footer.locked or footer.answer.why)
             return
@@ -376,8 +389,8 @@ class _Opening:
     def _leave_unverified(self, aads: list[tuple[bytes, str]]) -> None:
         """Note that the signature is not verified: an error, unless the caller waives it."""
         footer = self.footer
-        if self.properties.check_footer_integrity:
-            self._require_key(
+        if self.properties.check_footer_integrity and self.report.strict:
+            raise KeyNotFoundError(
                 "the plaintext footer is signed, but no footer key is given to verify it; pass the "
                 "footer key, or check_footer_integrity=False to read it unverified"
             )
@@ -420,11 +433,11 @@ class _Opening:
 
     def _add_signature_regions(self, state: State) -> None:
         border, end = max(self.tail.start, self.tail.end - SIGNATURE_SIZE), self.tail.end
-        key, checked = self.footer.key_name, state in ("authentic", "fault")
-        of_footer: State = state if checked else "plaintext"
-        self.report.add_region(
-            self.tail.start, border, "footer", of_footer, key=key if checked else None
-        )
+        key = self.footer.key_name
+        if state in ("authentic", "fault"):
+            self.report.add_region(self.tail.start, border, "footer", state, key=key)
+        else:
+            self.report.add_region(self.tail.start, border, "footer", "plaintext")
         self.report.add_region(border, end, "footer signature", state, key=key)
 
     def _open_unsigned(self) -> None:
@@ -497,9 +510,8 @@ class _Opening:
             aads = [(make_file_aad(footer.algorithm, properties), "")]
         except AadPrefixError as error:
             if needs_prefix(footer.algorithm, properties.aad_prefix) and not report.strict:
-                footer.locked = (
-                    "it needs an AAD prefix that the file does not store; pass aad_prefix"
-                )
+                why = "it needs an AAD prefix that the file does not store; pass aad_prefix"
+                footer.locked = why
                 return [], error
             report.add_error(error, *place)
             aads = [(declared_aad(footer.algorithm, properties), "")]
@@ -533,14 +545,16 @@ class _Opening:
 
         This comes last: nothing but the metadata's structure has been used before.
         """
-        footer, report = self.footer, self.report
+        footer = self.footer
+        error: WriterSignatureError | None = None
         why = self._find_writer_fault()
-        if why is None:
-            self._check_commitment()
-            return
-        ids = list_names(key.hex_id for key in self.properties.signed_by)
-        error = WriterSignatureError(f"{self.name}: {why}; signatures are accepted of {ids}")
-        report.add_error(error, *footer.inside, FOOTER)
+        if why is not None:
+            ids = list_names(key.hex_id for key in self.properties.signed_by)
+            error = WriterSignatureError(f"{self.name}: {why}; signatures are accepted of {ids}")
+        elif footer.footer_key is not None:
+            error = find_key_fault(footer, None, footer.footer_key)
+        if error is not None:
+            self.report.add_error(error, *footer.inside, FOOTER)
 
     def _find_writer_fault(self) -> str | None:
         """Return why no required key vouches for the file, or note the key that does."""
@@ -557,18 +571,6 @@ class _Opening:
         if why is None:
             footer.signed_by, footer.signed = block.key_id.hex(), block.entries
         return why
-
-    def _check_commitment(self) -> None:
-        """Check that the footer key is the one that the writer used."""
-        if self.footer.footer_key is not None:
-            error = find_key_fault(self.footer, None, self.footer.footer_key)
-            if error is not None:
-                self.report.add_error(error, *self.footer.inside, FOOTER)
-
-    def _require_key(self, message: str) -> None:
-        """Raise if the report is strict: the footer key is missing."""
-        if self.report.strict:
-            raise KeyNotFoundError(message)
 
     def _verify_prefix(self) -> None:
         """Pass the stored AAD prefix, which is authenticated by now, to the caller's verifier."""
@@ -598,7 +600,6 @@ class _Opening:
         self._give_up("the footer cannot be decoded")
 
     def _add_region(self, state: State) -> None:
-        """Add the region of the footer to the byte map."""
         if self.report.regions is None:  # The name of a key takes time to decode.
             return
         key = self.footer.key_name if self.footer.encrypted else None

@@ -300,15 +300,10 @@ def _bound_faults(
 ) -> Iterator[str]:
     """Yield the contradictions between bounds, their declared order and the chunk's statistics."""
     read = _bound_reader(element)
-    bounds = [
-        (low, high)
-        for empty, low, high in zip(
-            index.null_pages, index.min_values, index.max_values, strict=True
-        )
-        if not empty
-    ]
     if read is None:
         return
+    entries = zip(index.null_pages, index.min_values, index.max_values, strict=True)
+    bounds = [(low, high) for empty, low, high in entries if not empty]
     try:
         known = [(read(low), read(high)) for low, high in bounds]
     except ValueError:
@@ -320,10 +315,7 @@ def _bound_faults(
         yield "a page's minimum is above its maximum"
     ascending = all(a <= c and b <= d for (a, b), (c, d) in pairwise(known))
     descending = all(a >= c and b >= d for (a, b), (c, d) in pairwise(known))
-    if (index.boundary_order, ascending) == (1, False) or (
-        index.boundary_order,
-        descending,
-    ) == (2, False):
+    if not {1: ascending, 2: descending}.get(index.boundary_order, True):  # BoundaryOrder
         yield "its bounds are not in the order that it declares"
     statistics = None if md is None else md.statistics
     if known and statistics is not None and not all(index.null_pages):
@@ -481,16 +473,15 @@ def missing_in_bloom(
     statistics = md.statistics
     if statistics is None or header.algorithm.BLOCK is None or len(bitset) % BLOCK:
         return False
-    exact = element.type in (_INT32, _INT64)
-    values = [
-        value
-        for value, is_exact in (
-            (statistics.min_value, statistics.is_min_value_exact),
-            (statistics.max_value, statistics.is_max_value_exact),
-        )
-        if value is not None and (exact or (element.type == _BYTE_ARRAY and is_exact))
-    ]
-    return not all(may_hold(header, bitset, [bloom_hash(value)]) for value in values)
+    bounds = (
+        (statistics.min_value, statistics.is_min_value_exact),
+        (statistics.max_value, statistics.is_max_value_exact),
+    )
+    for value, is_exact in bounds:
+        exact = element.type in (_INT32, _INT64) or (element.type == _BYTE_ARRAY and is_exact)
+        if value is not None and exact and not may_hold(header, bitset, [bloom_hash(value)]):
+            return True
+    return False
 
 
 def bloom_faults(header: ThriftStruct, bitset: int | None) -> Iterator[tuple[str, str, Severity]]:

@@ -6,7 +6,7 @@ Each key metadata is looked up once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple
 
 from modcrypt.errors import (
     FormatError,
@@ -30,7 +30,6 @@ class KeyAnswer(NamedTuple):
     """A key, or the reason why there is none.
 
     Attributes:
-        key: Key; None if there is none.
         why: Reason in words.
         word: Error code of the reason; None if a fault was reported instead.
         message: Message of the key retriever's error.
@@ -68,9 +67,8 @@ def look_for_key(
         why = str(error).removeprefix(f"{what}: ")
         if isinstance(error, KmsUnavailableError):
             report.add_warning(error.word, str(error))
-        return KeyAnswer(
-            None, f"{_REASONS.get(error.word, missing)}: {why}", error.word, str(error)
-        )
+        reason = _REASONS.get(error.word, missing)
+        return KeyAnswer(None, f"{reason}: {why}", error.word, str(error))
     return KeyAnswer(key) if key is not None else KeyAnswer(None, missing, KeyNotFoundError.word)
 
 
@@ -85,11 +83,8 @@ _REASONS = {
 class ColumnKeys:
     """The keys of columns that have keys of their own; each key metadata is looked up once.
 
-    Args:
-        properties: Keys of the caller, bound to the file.
-        leaves: Leaves of the file.
-        report: Report about keys that are malformed, or belong to another column.
-        place: Range of the footer's bytes, for findings.
+    `report` is about keys that are malformed, or belong to another column; `place` is the range of
+    the footer's bytes, for findings.
     """
 
     def __init__(
@@ -101,7 +96,8 @@ class ColumnKeys:
     ) -> None:
         self._properties, self._leaves, self._report = properties, leaves, report
         self._place = place
-        self._answers: dict[Question, KeyAnswer] = {}
+        # By what the answer depends on: key given, key metadata, and perhaps the column.
+        self._answers: dict[tuple[Key | None, bytes | None, str | None], KeyAnswer] = {}
         # By column: the last path and key metadata that fit it, and the answer.
         self._known: dict[int, tuple[tuple[list[bytes], bytes | None], KeyAnswer]] = {}
         self._unavailable: KeyAnswer | None = None
@@ -132,7 +128,10 @@ class ColumnKeys:
 
     def _look_up(self, column: int, path: str, metadata: bytes | None) -> KeyAnswer:
         given = self.get_given(column)
-        question = _question_of(self._properties, given, metadata, path)
+        # A retriever that is bound to the file checks which master key may protect a column, so
+        # another column with the same key metadata is another lookup.
+        bound = isinstance(self._properties.key_retriever, BoundRetriever)
+        question = given, metadata, path if bound else None
         if question not in self._answers:
             if given is None and self._unavailable is not None:
                 return self._unavailable  # another request would wait for the key service as long
@@ -150,7 +149,7 @@ class ColumnKeys:
 
     @property
     def is_unavailable(self) -> bool:
-        """Whether the key service was unavailable."""
+        """True if the key service was unavailable."""
         return self._unavailable is not None
 
     def get_given(self, column: int) -> Key | None:
@@ -162,28 +161,12 @@ class ColumnKeys:
         return key
 
 
-Question: TypeAlias = "tuple[Key | None, bytes | None, str | None]"
-"""The inputs that a key retriever's answer depends on."""
-
-
-def _question_of(
-    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, column: str
-) -> Question:
-    """Return the inputs of a key lookup, so that each lookup runs only once.
-
-    A retriever that is bound to the file checks which master key may protect a column, so another
-    column with the same key metadata is another lookup.
-    """
-    bound = isinstance(properties.key_retriever, BoundRetriever)
-    return given, metadata, column if bound else None
-
-
 def _find_key(
     properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
     column: str | None,
 ) -> Key | None:  # fmt: skip
     """Return the key that the caller gave, or the retriever's key for the key metadata."""
-    # Arrow C++ writes empty key metadata if it has none, so there is nothing to look up.
+    # Key metadata may be empty (PME 4.3), as Arrow C++ writes it: there is nothing to look up.
     if given is not None or properties.key_retriever is None or not metadata:
         return given
     retriever = properties.key_retriever
@@ -191,7 +174,7 @@ def _find_key(
         return _check_answer(retriever(metadata, column), what)
     assert callable(retriever)
     # No local variable holds the key, so that no traceback frame shows it.
-    return _check_answer(_call_retriever(lambda: retriever(metadata), what, column), what)
+    return _check_answer(_call_retriever(retriever, metadata, what, column), what)
 
 
 @hide_frames
@@ -204,16 +187,15 @@ def _check_answer(answer: KeyLike | None, what: str) -> Key | None:
         ) from None
 
 
-T = TypeVar("T")
-
-
-def _call_retriever(call: Callable[[], T], what: str, column: str | None) -> T:
+def _call_retriever(
+    retriever: Callable[[bytes], KeyLike | None], metadata: bytes, what: str, column: str | None
+) -> KeyLike | None:
     """Call the key retriever; if it fails, raise an error that names the requested key.
 
     The retriever's own message may contain key material, so the error repeats only its type.
     """
     try:
-        return call()
+        return retriever(metadata)
     except ModcryptError:
         raise
     except LookupError as error:

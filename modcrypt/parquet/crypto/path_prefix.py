@@ -62,14 +62,10 @@ class PathPrefix:
             ValueError: The prefix depends on the file's place, and the place or the root is
                 unknown, or the file is outside the root.
         """
-        if not self._varies:
+        if _PATH not in self.template and _NAME not in self.template:
             return self.template
         place = require_place(place)
         return self(self._path_inside_root(place) if _PATH in self.template else place.name)
-
-    @property
-    def _varies(self) -> bool:
-        return _PATH in self.template or _NAME in self.template
 
     def _path_inside_root(self, place: Place) -> str:
         root = self.root

@@ -12,12 +12,7 @@ from modcrypt.io.buffers import Output, Window
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct, decode, is_known, known_bytes, new
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
-from modcrypt.parquet.format.page_header import (
-    DICTIONARY_PAGE,
-    PageHeader,
-    check_size,
-    contradicts,
-)
+from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, PageHeader, check_size, contradicts
 from modcrypt.parquet.format.page_header_scan import scan
 
 if TYPE_CHECKING:
@@ -89,7 +84,7 @@ def walk_plaintext(
         LimitError: A page would be too large with the overhead; it is not loaded.
         ChecksumError: A page's CRC does not match.
     """
-    place = span.row_group, column
+    where = f"row group {span.row_group}, column {column}"
     position: i64 = span.start
     end: i64 = span.end
     while position < end:
@@ -101,7 +96,7 @@ def walk_plaintext(
                 header = None  # it may continue after the window's end
         border: i64 = 0 if header is None else at + len(header.raw)
         if header is None or border + header.compressed_size > min(window.stop, end - window.base):
-            header = _load_page(window, position, end, place, overhead if bodies else -1)
+            header = _load_page(window, position, end, where, overhead if bodies else -1)
             border = position - window.base + len(header.raw)
         stored: i64 = len(header.raw)
         size = header.compressed_size
@@ -110,21 +105,17 @@ def walk_plaintext(
             known = known_bytes("PageHeader", header.raw)
             header = scan(known, 0, len(known))
         if compression is not None and (size != header.uncompressed_size or header.crc is not None):
-            _check_page(header, body, place, compression)
+            _check_page(header, body, where, compression)
         yield PlainPage(position, header, body, stored, 0)
         position += stored + size
 
 
-def _load_page(
-    window: Window, position: i64, end: i64, place: tuple[int, str | int], overhead: i64
-) -> PageHeader:
+def _load_page(window: Window, position: i64, end: i64, where: str, overhead: i64) -> PageHeader:
     """Load the page at `position`, or with overhead -1 only its header; return the header."""
     try:
         header = _load_header(window, position, end)
     except FormatError as error:
-        raise FormatError(
-            f"row group {place[0]}, column {place[1]}, byte {position}: {error}"
-        ) from None
+        raise FormatError(f"{where}, byte {position}: {error}") from None
     page_end = position + len(header.raw) + header.compressed_size
     if overhead >= 0 and page_end > window.base + window.stop:
         check_size(header.compressed_size + overhead)
@@ -132,18 +123,16 @@ def _load_page(
     return header
 
 
-def _check_page(
-    header: PageHeader, body: memoryview, place: tuple[int, str | int], compression: int
-) -> None:  # fmt: skip
+def _check_page(header: PageHeader, body: memoryview, where: str, compression: int) -> None:
     if contradicts(header, len(body), compression):
         raise FormatError(
-            f"row group {place[0]}, column {place[1]}: an uncompressed page has {len(body)} bytes, "
-            f"but its header declares {header.uncompressed_size}"
+            f"{where}: an uncompressed page has {len(body)} bytes, but its header declares "
+            f"{header.uncompressed_size}"
         )
     if header.crc is not None and zlib.crc32(body) != header.crc:
         raise ChecksumError(
-            f"row group {place[0]}, column {place[1]}: the CRC of a page does not match its bytes; "
-            "the source is damaged, and encrypting it would hide that"
+            f"{where}: the CRC of a page does not match its bytes; the source is damaged, and "
+            "encrypting it would hide that"
         )
 
 

@@ -129,7 +129,7 @@ def _check_footer_key_metadata(metadata: bytes | Callable[[bytes], bytes] | None
 
 
 def list_mode_faults(algorithm: str, levels: str) -> list[str]:
-    """Return what is wrong with the algorithm and the layout of levels that a caller chose."""
+    """Return the faults of the algorithm and the layout of levels that a caller chose."""
     faults = []
     if algorithm not in ALGORITHMS:
         faults.append(f"encryption_algorithm must be one of {', '.join(ALGORITHMS)}")
@@ -263,8 +263,13 @@ class FileDecryptionProperties(ShortRepr):
 def bind_to_file(properties: FileDecryptionProperties, source: Source) -> FileDecryptionProperties:
     """Return the properties for one file, with its AAD prefix and a retriever of its keys.
 
+    This comes before anything else is done with a file: templates of prefixes, retrievers that
+    depend on the file and the seal of a dataset become those of this file. Code that opens footers
+    and chunks relies on it.
+
     Raises:
-        ValueError: As for `PathPrefix.of`, or the prefix depends on the name of a file without one.
+        ValueError: The prefix depends on the place or name of a file without one, or on a root
+            that is unknown or does not contain the file.
         KeyRetrievalError: The key retriever raises it.
     """
     retriever, prefix = properties.key_retriever, properties.aad_prefix
@@ -326,7 +331,7 @@ class BoundRetriever:
 
     @property
     def anyone_can_wrap(self) -> bool:
-        """Whether everyone who has public keys can make a file whose keys are retrieved."""
+        """True if everyone who has public keys can make a file whose keys are retrieved."""
         return bool(getattr(self.keys, "anyone_can_wrap", False))
 
     def __call__(self, key_metadata: bytes, column: str | None = None) -> KeyLike | None:

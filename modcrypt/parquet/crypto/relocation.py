@@ -7,7 +7,7 @@ update the row groups and page locations, which belong to the new file.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from modcrypt.errors import FormatError
@@ -117,21 +117,17 @@ class Relocation:
             FormatError: A chunk's page offsets are not those of its pages.
         """
         absent: set[str] = set()
-        has_stats = self._adds_stats() and any(
-            md.encoding_stats is not None for md in _all_metadata(row_groups)
+        adds_stats = any(m.encoding_stats is not None for ms in self.chunks for m in ms.values())
+        has_stats = adds_stats and any(
+            chunk.meta_data is not None and chunk.meta_data.encoding_stats is not None
+            for row_group in row_groups
+            for chunk in row_group.columns
         )
         for r, row_group in enumerate(row_groups):
             self._update_row_group(row_group, r, absent)
         if has_stats:
             absent.discard("encoding_stats")  # else decryption would remove those of the source
         return absent
-
-    def _adds_stats(self) -> bool:
-        for moves in self.chunks:
-            for move in moves.values():
-                if move.encoding_stats is not None:
-                    return True
-        return False
 
     def _update_row_group(self, row_group: ThriftStruct, r: int, absent: set[str]) -> None:
         moves = self.chunks[r]
@@ -174,20 +170,16 @@ class Relocation:
             md.index_page_offset = self._new_offset(md.index_page_offset, None)
         chunk.file_offset = self._new_offset(chunk.file_offset, 0)  # readers don't rely on it
         if chunk.offset_index_offset is not None or chunk.column_index_offset is not None:
-            self._move_indexes(chunk, r, c)
+            # Indexes that were left out lose their places.
+            place = self._parts.get((Part.COLUMN_INDEX, r, c))
+            chunk.column_index_offset, chunk.column_index_length = place or (None, None)
+            place = self._parts.get((Part.OFFSET_INDEX, r, c))
+            chunk.offset_index_offset, chunk.offset_index_length = place or (None, None)
         if md.bloom_filter_offset is not None:
             place = self._parts.get((Part.BLOOM_FILTER, r, c))
             if md.bloom_filter_length is None and place is not None:
                 absent.add("bloom_filter_length")
             md.bloom_filter_offset, md.bloom_filter_length = place or (None, None)
-
-    def _move_indexes(self, chunk: ColumnChunk, r: int, c: int) -> None:
-        """Set where a chunk's indexes are now; indexes that were left out lose their places."""
-        none = (None, None)
-        place = self._parts.get((Part.COLUMN_INDEX, r, c))
-        chunk.column_index_offset, chunk.column_index_length = place or none
-        place = self._parts.get((Part.OFFSET_INDEX, r, c))
-        chunk.offset_index_offset, chunk.offset_index_length = place or none
 
     def _move_pages(self, md: ColumnMetaData, move: ChunkMove, r: int, c: int) -> None:
         """Set sizes and page offsets, which must be those of the pages, or FormatError is raised.
@@ -229,8 +221,3 @@ class Relocation:
             )
         else:
             md.dictionary_page_offset = None  # some writers use 0 for none
-
-
-def _all_metadata(row_groups: list[ThriftStruct]) -> Iterator[ThriftStruct]:
-    for row_group in row_groups:
-        yield from (chunk.meta_data for chunk in row_group.columns if chunk.meta_data is not None)

@@ -21,8 +21,7 @@ from modcrypt.parquet.crypto.properties import (
     FileEncryptionProperties,
     bind_to_file,
 )
-from modcrypt.parquet.format.file_identity import FileIdentity
-from modcrypt.parquet.format.framing import read_tail
+from modcrypt.parquet.format.framing import FileIdentity, read_tail
 
 
 class PrefixTemplate:

@@ -40,7 +40,7 @@ from modcrypt.parquet.datasets.aad_prefixes import (
 )
 from modcrypt.parquet.datasets.asking_once import ask_once
 from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset
-from modcrypt.parquet.format.file_identity import FileIdentity
+from modcrypt.parquet.format.framing import FileIdentity
 
 Decryption: TypeAlias = AnyDecryption | Callable[[str], AnyDecryption]
 """The properties of all files, or a function that returns the properties for a path."""

@@ -233,7 +233,6 @@ def _check_union(
 
 
 def _check_unknown(field_id: i64, wire: i64, data: bytes, at: i64, depth: i64) -> i64:
-    """Return the position after a field that the plan lacks."""
     end = skip_field(wire, data, at, depth + 1)
     if end > len(data):
         raise IndexError
@@ -264,7 +263,7 @@ def read_int(data: bytes, at: i64, bits: i64) -> tuple[i64, i64]:
 
 
 INTERPRETED: Final = isinstance(read_int, FunctionType)
-"""Whether this module runs in the interpreter."""
+"""True if this module runs in the interpreter."""
 
 _STEP: Final = 1 if INTERPRETED else 16
 """Number of structs in a list of which one position is stored; the others are found from there."""
@@ -339,7 +338,10 @@ def _read_list(field: Field, data: bytes, at: i64, depth: i64, lazy: i64) -> tup
     if element != field.element and not bools:
         raise FormatError(f"field {field.name} lists wire type {element}, not {field.element}")
     if bools:
-        return _read_flags(field, data, at, count)
+        flags = data[at : at + count]
+        if len(flags) < count or not set(flags) <= {0, 1, 2}:
+            raise FormatError(f"field {field.name} holds a byte that is not a boolean")
+        return [flag == 1 for flag in flags], at + count
     plan = field.plan
     if plan is not None and 0 < field.lazy <= lazy:
         return _locate_structs(plan, data, at, count, depth)
@@ -377,13 +379,6 @@ def _read_shared_list(field: Field, data: bytes, at: i64, depth: i64) -> tuple[A
     if written == raw:  # another encoding of the list is not passed on
         field.recent = ((raw, value), *field.recent[: _RECENT - 1])
     return value, end
-
-
-def _read_flags(field: Field, data: bytes, at: i64, count: i64) -> tuple[list[bool], i64]:
-    flags = data[at : at + count]
-    if len(flags) < count or not set(flags) <= {0, 1, 2}:
-        raise FormatError(f"field {field.name} holds a byte that is not a boolean")
-    return [flag == 1 for flag in flags], at + count
 
 
 # --- lazy fields ---------------------------------------------------------------------------------
@@ -428,12 +423,7 @@ def _find_starts(data: bytes, at: i64, count: i64, depth: i64) -> tuple[list[int
 class StructList:
     """A list of structs of which each is decoded when it is first used.
 
-    Args:
-        plan: Plan of the structs.
-        data: Bytes that contain them.
-        starts: Position of every `_STEP`th struct.
-        count: Number of structs.
-        end: Position after the last.
+    `starts` has the position of every `_STEP`th struct, and `end` is that after the last one.
     """
 
     __slots__ = ("_count", "_data", "_decoded", "_end", "_next", "_plan", "_starts")
@@ -468,7 +458,6 @@ class StructList:
             yield self[index]
 
     def _find(self, index: i64) -> i64:
-        """Return the position of a struct."""
         known, at = self._next
         if known == index:
             return at
@@ -808,7 +797,6 @@ def _write_int(out: bytearray, item: int, bits: i64) -> None:
 
 
 def _write_unsigned(out: bytearray, value: i64) -> None:
-    """Append a length or count as a varint."""
     while value > 127:
         out.append(value & 127 | 128)
         value >>= 7
@@ -826,8 +814,11 @@ def _write_list(out: bytearray, field: Field, items: Any) -> None:
     else:
         out.append(0xF0 | field.element)
         _write_unsigned(out, count)
-    if field.plan is not None and field.element == STRUCT:
-        _write_structs(out, field.plan, items)
+    if isinstance(items, StructList):
+        items.write(out)
+    elif field.plan is not None and field.element == STRUCT:
+        for item in items:
+            write_struct(out, field.plan, item)
     elif field.element == TRUE:
         out += bytes([1 if item else 2 for item in items])
     elif field.element == BINARY:
@@ -837,11 +828,3 @@ def _write_list(out: bytearray, field: Field, items: Any) -> None:
     else:
         for item in items:
             _write_scalar(out, field.element, item)
-
-
-def _write_structs(out: bytearray, plan: StructPlan, items: Any) -> None:
-    if isinstance(items, StructList):
-        items.write(out)
-    else:
-        for item in items:
-            write_struct(out, plan, item)

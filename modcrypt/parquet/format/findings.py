@@ -95,10 +95,8 @@ class Unauthenticated(JsonFields):
 class Folded(NamedTuple):
     """Parts that were not authenticated for the same reason.
 
-    Attributes:
-        what: Kind of the parts, and names of their columns.
-        why: Reason in words.
-        files: Number of files affected; 0 for a set of files, or if they have no names.
+    `what` is the kind of the parts, with names of their columns. `files` is the number of files
+    affected, 0 for a set of files, or if they have no names.
     """
 
     what: str
@@ -107,7 +105,7 @@ class Folded(NamedTuple):
 
 
 def fold(notes: Iterable[tuple[str | None, Unauthenticated]]) -> list[Folded]:
-    """Return what was not authenticated, with columns and files grouped by reason.
+    """Group the parts that were not authenticated, their columns and files, by reason.
 
     Each note has the file's name, or None.
     """
@@ -214,11 +212,8 @@ class Report:
         """Return all findings, after appending one that counts those beyond the limit."""
         for severity, count in self._more.items():
             if count:
-                last = next(
-                    (listed for listed in reversed(self.findings) if listed.severity == severity),
-                    None,
-                )
-                word = "integrity" if last is None else last.word
+                words = [listed.word for listed in self.findings if listed.severity == severity]
+                word = words[-1] if words else "integrity"
                 message = f"{format_count(count, 'more ' + severity)} in {where}, not listed"
                 self.findings.append(Finding(word=word, message=message, severity=severity))
         self._more = {"fault": 0, "warning": 0}

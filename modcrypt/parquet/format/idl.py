@@ -95,7 +95,6 @@ _plans: Final[dict[str, StructPlan]] = {}
 
 
 def _find_plan(struct: str) -> StructPlan:
-    """Return the codec's description of a struct by its name."""
     plan = _plans.get(struct)
     if plan is None:
         plan = _plans[struct] = _make_plan(struct)
@@ -103,7 +102,6 @@ def _find_plan(struct: str) -> StructPlan:
 
 
 def _make_plan(struct: str) -> StructPlan:
-    """Describe a struct for the codec, and prepare its class."""
     declared = getattr(_load_idl(), struct)
     spec: dict[int, tuple[Any, ...]] = declared.thrift_spec
     fields = [_describe_field(struct, field_id, spec[field_id]) for field_id in sorted(spec)]
@@ -112,7 +110,10 @@ def _make_plan(struct: str) -> StructPlan:
     cls = OWN_CLASSES.get(struct)
     if cls is None:
         cls = declared
-        _set_defaults(cls, fields)
+        # Fields that are not set read as None, without a slot per instance.
+        for name in (UNKNOWN, *(field.slot for field in fields), *(f.as_read for f in fields)):
+            if name:
+                setattr(cls, name, None)
     plan = StructPlan(cls, fields, required, is_union)
     first = next((f.plan for f in fields if f.id == 1), None) if plan.is_union else None
     if first is not None and not (first.required or first.is_union):
@@ -121,7 +122,7 @@ def _make_plan(struct: str) -> StructPlan:
 
 
 def _describe_field(struct: str, field_id: int, spec: tuple[Any, ...]) -> Field:
-    """Return the codec's description of a field, from thriftpy2's."""
+    """Describe a field for the codec, as thriftpy2 describes it in `spec`."""
     ttype, name, *rest = spec
     sub: Any = rest[0] if len(rest) == 2 else None
     inner, element = None, 0
@@ -134,29 +135,22 @@ def _describe_field(struct: str, field_id: int, spec: tuple[Any, ...]) -> Field:
     return Field(field_id, _WIRE[ttype], name, inner, element, _LAZY.get((struct, name), 0))
 
 
-def _set_defaults(cls: Any, fields: list[Field]) -> None:
-    """Let fields that are not set read as None, without a slot per instance."""
-    setattr(cls, UNKNOWN, None)
-    for field in fields:
-        setattr(cls, field.slot, None)
-        if field.as_read:
-            setattr(cls, field.as_read, None)
-
-
 def _plan_of(value: ThriftStruct) -> StructPlan:
     return _find_plan(type(value).__name__)
 
 
-def _read_idl_text() -> str:
-    """Return the text of parquet.thrift, from the package or its zip."""
-    package = importlib.resources.files("modcrypt")
-    return (package / "thrift" / "parquet.thrift").read_text("utf-8")
-
-
 @cache
 def _load_idl() -> ModuleType:
-    module: ModuleType = thriftpy2.load_fp(io.StringIO(_read_idl_text()), "modcrypt_parquet_thrift")
+    package = importlib.resources.files("modcrypt")  # perhaps in a zip
+    text = (package / "thrift" / "parquet.thrift").read_text("utf-8")
+    module: ModuleType = thriftpy2.load_fp(io.StringIO(text), "modcrypt_parquet_thrift")
     return module
+
+
+def enum_name(enum: str, number: int | None) -> str:
+    """Return the name of a value of an enum of the IDL, or `unknown(number)`."""
+    name: str = getattr(_load_idl(), enum)._VALUES_TO_NAMES.get(number, f"unknown({number})")
+    return name
 
 
 def new(struct: str, **fields: object) -> ThriftStruct:
@@ -245,7 +239,6 @@ def without_unknown(value: ThriftStruct) -> ThriftStruct | None:
 
 
 def _is_bare(unknown: Sequence[tuple[int, int, bytes]]) -> bool:
-    """Return whether a union's unknown member is an empty struct."""
     return all((wire, raw) == (STRUCT, b"\0") for _, wire, raw in unknown)
 
 

@@ -87,18 +87,16 @@ def _count_levels(data: bytes, highest: int, values: int, wanted: int) -> int:
     matches = at = 0
     while values > 0:
         head, at = _read_run_head(data, at)
-        if head & 1:
-            count = min(8 * (head >> 1), values)
-            size = (head >> 1) * width
-            if not count or at + size > len(data):
-                raise FormatError("levels end inside a run")
-            matches += _count_packed(data[at : at + size], width, count, wanted)
-        else:
-            count = min(head >> 1, values)
-            size = (width + 7) // 8
-            if not count or at + size > len(data):
-                raise FormatError("levels end inside a run")
-            matches += count * (int.from_bytes(data[at : at + size], "little") == wanted)
+        is_packed, length = head & 1, head >> 1
+        count = min(8 * length if is_packed else length, values)
+        size = length * width if is_packed else (width + 7) // 8
+        if not count or at + size > len(data):
+            raise FormatError("levels end inside a run")
+        run = data[at : at + size]
+        if is_packed:
+            matches += _count_packed(run, width, count, wanted)
+        elif int.from_bytes(run, "little") == wanted:
+            matches += count
         at += size
         values -= count
     return matches

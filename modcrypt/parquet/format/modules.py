@@ -101,20 +101,18 @@ def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Sp
     Raises:
         FormatError: The pages of a chunk lie outside the body, or overlap others.
     """
-    return chunk_spans(dict(_iter_chunks(metadata)), body_end, source, encrypted=False)
-
-
-def _iter_chunks(metadata: ThriftStruct) -> Iterator[tuple[tuple[int, int], ColumnChunk]]:
+    chunks: dict[tuple[int, int], ColumnChunk] = {}
     for r, row_group in enumerate(metadata.row_groups):
         for c, chunk in enumerate(row_group.columns):
-            yield (r, c), chunk
+            chunks[r, c] = chunk
+    return chunk_spans(chunks, body_end, source, encrypted=False)
 
 
 def chunk_spans(
     chunks: Mapping[tuple[int, int], ColumnChunk], body_end: int, source: Source, *,
     encrypted: bool = True,
 ) -> list[Span]:  # fmt: skip
-    """Return the spans of some chunks, given by row group and column; else like `file_spans`.
+    """Return the spans of some chunks, given by row group and column, sorted by position.
 
     In an encrypted file, indexes and bloom filters at impossible places are errors as well: the
     footer, which is authenticated, states them, so other bytes were altered.
@@ -137,12 +135,9 @@ def locate_parts(
         chunks: ColumnChunks with their `meta_data`, by row group and column.
         body_end: Offset at which the footer starts.
         source: The file, read to measure bloom filters without a stored length.
-        report: Report about the places.
+        report: Report about the places; a strict one raises FormatError.
         place: Range of the bytes that state the places, for findings.
         optional: Severity of findings about indexes and bloom filters.
-
-    Raises:
-        FormatError: The report is strict; as for `file_spans`.
     """
     spans: list[Span] = []
     misplaced: list[FormatError] = []
@@ -226,12 +221,7 @@ def _find_overlaps(spans: Iterable[Span]) -> Iterator[tuple[Span, Span, int]]:
 
 
 def check_shape(metadata: ThriftStruct, leaves: int, *, plain: bool = False) -> None:
-    """Raise the first of `shape_faults`.
-
-    Raises:
-        FormatError: A chunk is missing or superfluous, or a number of rows is negative or wrong.
-        LimitError: There are more row groups or columns than ordinals, or too many rows.
-    """
+    """Raise the first of `shape_faults`, which may be a LimitError."""
     for error in shape_faults(metadata, leaves, plain=plain):
         raise error
 
@@ -257,20 +247,15 @@ def shape_faults(
             f"the footer declares {metadata.num_rows} rows, but its row groups have {rows}"
         )
     for r, row_group in enumerate(row_groups):
-        yield from _row_group_faults(r, row_group, leaves)
-
-
-def _row_group_faults(r: int, row_group: ThriftStruct, leaves: int) -> Iterator[FormatError]:
-    if row_group.num_rows < 0:
-        yield FormatError(f"row group {r} declares {row_group.num_rows} rows")
-    if row_group.num_rows > MAX_ROWS:
-        yield LimitError(
-            f"row group {r} declares {row_group.num_rows} rows; at most {MAX_ROWS} are read"
-        )
-    if len(row_group.columns) != leaves:
-        yield FormatError(
-            f"row group {r} has {len(row_group.columns)} column chunks, but the schema has {leaves}"
-        )
+        rows, chunks = row_group.num_rows, len(row_group.columns)
+        if rows < 0:
+            yield FormatError(f"row group {r} declares {rows} rows")
+        if rows > MAX_ROWS:
+            yield LimitError(f"row group {r} declares {rows} rows; at most {MAX_ROWS} are read")
+        if chunks != leaves:
+            yield FormatError(
+                f"row group {r} has {chunks} column chunks, but the schema has {leaves}"
+            )
 
 
 def check_file_path(chunk: ColumnChunk, row_group: int, column: int) -> None:
@@ -285,8 +270,8 @@ def check_file_path(chunk: ColumnChunk, row_group: int, column: int) -> None:
 def ordinal_faults(metadata: ThriftStruct) -> Iterator[FormatError]:
     """Yield an error for each RowGroup.ordinal that differs from the row group's position.
 
-    Some readers use the ordinal and others the position, so all readers interpret a file in the
-    same way only if both agree.
+    Readers may use the ordinal or the position for AADs (PME 5.2), so all readers interpret a file
+    in the same way only if both agree.
     """
     for r, row_group in enumerate(metadata.row_groups):
         if row_group.ordinal not in (None, r):
@@ -306,26 +291,22 @@ def check_column_metadata(md: ColumnMetaData | None, leaf: Leaf, row_group: int,
             the wrong one; or its number of values, by which readers allocate memory, does not fit
             the row group's rows.
     """
-    if why := _find_metadata_fault(md, leaf, rows):
-        raise FormatError(f"row group {row_group}, column {'.'.join(leaf.path)}: {why}")
-
-
-def _find_metadata_fault(md: ColumnMetaData | None, leaf: Leaf, rows: int) -> str | None:
     if md is None:
-        return "the column metadata is missing"
-    if md.path_in_schema != leaf.names:
-        return "its column metadata names another column"
-    values = md.num_values
-    if values < rows or (values > rows and not leaf.max_repetition):
-        return f"{values} values in {rows} rows"
-    if (
-        values < 0
+        why = "the column metadata is missing"
+    elif md.path_in_schema != leaf.names:
+        why = "its column metadata names another column"
+    elif md.num_values < rows or (md.num_values > rows and not leaf.max_repetition):
+        why = f"{md.num_values} values in {rows} rows"
+    elif (
+        md.num_values < 0
         or md.total_uncompressed_size < 0
         or md.total_compressed_size < 0
         or md.data_page_offset < 0
     ):
-        return "a size, count or offset is negative"
-    return None
+        why = "a size, count or offset is negative"
+    else:
+        return
+    raise FormatError(f"row group {row_group}, column {'.'.join(leaf.path)}: {why}")
 
 
 def _find_part(
@@ -341,7 +322,14 @@ def _find_part(
         return _check_index("column_index", offset, length)
     if part is _OFFSET_INDEX:
         return _check_index("offset_index", chunk.offset_index_offset, chunk.offset_index_length)
-    return _find_bloom_filter(chunk, source, body_end)
+    offset, length = chunk.meta_data.bloom_filter_offset, chunk.meta_data.bloom_filter_length
+    if offset is None:
+        return None
+    if length is None:
+        length = _measure_bloom_filter(chunk, source, body_end)
+    if length <= 0:
+        raise FormatError(f"bloom filter with length {length}")
+    return offset, length
 
 
 def _find_pages(md: ColumnMetaData) -> tuple[int, int] | None:
@@ -362,17 +350,6 @@ def _check_index(name: str, offset: int | None, length: int | None) -> tuple[int
         return None
     if offset is None or length is None or length <= 0:
         raise FormatError(f"{name} at {offset} with length {length}")
-    return offset, length
-
-
-def _find_bloom_filter(chunk: ColumnChunk, source: Source, body_end: int) -> tuple[int, int] | None:
-    offset, length = chunk.meta_data.bloom_filter_offset, chunk.meta_data.bloom_filter_length
-    if offset is None:
-        return None
-    if length is None:
-        length = _measure_bloom_filter(chunk, source, body_end)
-    if length <= 0:
-        raise FormatError(f"bloom filter with length {length}")
     return offset, length
 
 

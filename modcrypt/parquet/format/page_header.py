@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 DATA_PAGE: Final = 0
-INDEX_PAGE: Final = 1
 DICTIONARY_PAGE: Final = 2
 DATA_PAGE_V2: Final = 3
 """PageType values of the IDL."""

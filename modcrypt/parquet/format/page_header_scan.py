@@ -85,7 +85,6 @@ def _scan_unusual(buffer: bytes | bytearray | memoryview, start: i64, stop: i64)
 
 
 def _scan_fields(data: bytes, start: i64, stop: i64) -> PageHeader:
-    """Scan any legal header, field by field."""
     kind: i64 = -1
     plain_size: i64 = -1
     size: i64 = -1

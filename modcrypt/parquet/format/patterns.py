@@ -15,12 +15,9 @@ _MAX_BINARY = 64
 """Longest usual binary in bytes: its length takes one byte, and each length is an alternative."""
 
 
-def _heads(*wires: int, first: int = 1) -> bytes:
-    """Return a class of field heads: a wire type in the low half, the distance of ids in the high.
-
-    `first` is the least distance.
-    """
-    bytes_ = (b"\\x%x%x" % (delta, wire) for delta in range(first, 16) for wire in wires)
+def _heads(*wires: int) -> bytes:
+    """Return a class of field heads: wire type in the low half, distance of ids in the high."""
+    bytes_ = (b"\\x%x%x" % (delta, wire) for delta in range(1, 16) for wire in wires)
     return b"[%s]" % b"".join(bytes_)
 
 

@@ -15,7 +15,7 @@ MAX_SCHEMA_DEPTH = 200
 
 
 def leaf_paths(schema: list[SchemaElement]) -> list[tuple[str, ...]]:
-    """Return the path of every leaf, in column order; the errors are those of `leaf_elements`."""
+    """Return the path of every leaf, in column order; raise FormatError like `leaf_elements`."""
     with paused_collector():  # it would traverse the thousands of leaves of a wide file
         return [leaf.path for leaf in leaf_elements(schema)]
 
@@ -43,16 +43,13 @@ def childless_fields(schema: list[SchemaElement]) -> list[str]:
 
 
 def count_leaves(schema: list[SchemaElement]) -> int:
-    """Return the number of leaves without listing them; the errors are those of `leaf_elements`."""
+    """Count leaves without listing them; raise FormatError like `leaf_elements`."""
     _find_parents(schema)
     return sum(1 for element in schema[1:] if element.type is not None)
 
 
 def _find_parents(schema: list[SchemaElement]) -> list[int]:
-    """Return the index of the group around each element; 0 for the root.
-
-    The errors are those of `leaf_elements`.
-    """
+    """Return the index of the group around each element; 0 for the root."""
     if not schema:
         raise FormatError("the schema is empty")
     parents: list[int] = []

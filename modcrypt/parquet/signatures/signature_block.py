@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct
 
-from modcrypt.parquet.format.idl import ThriftStruct, encode, extension, set_extension, varint
+from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, extension, set_extension, varint
 from modcrypt.parquet.signatures.leaf_list import ENTRY_SIZE
 from modcrypt.parquet.signatures.signers import Signer, Verifier
 
@@ -36,12 +36,9 @@ _EXTENSION_HEAD = b"\x08\xfe\xff\x03"  # a binary field whose id, 32767, is writ
 
 @dataclass(frozen=True, slots=True)
 class SignedContext:
-    """What a signature states besides the footer and the list.
+    """The statements of a signature besides the footer and the list.
 
-    Attributes:
-        file_aad: AAD prefix and file-unique.
-        algorithm: Name of the encryption algorithm.
-        plaintext_footer: Whether the footer is plaintext.
+    `file_aad` is AAD prefix and file-unique, `algorithm` the name of the encryption algorithm.
     """
 
     file_aad: bytes
@@ -55,8 +52,7 @@ class SignatureBlock:
 
     Attributes:
         entries: The list of hashes.
-        signature: The signature.
-        scheme: Number of its scheme.
+        scheme: Number of the signature scheme.
         key_id: Id of the verifying key.
         before: Bytes of the footer before the extension.
         other: The rest of the extension, before the list.
@@ -69,13 +65,6 @@ class SignatureBlock:
     before: memoryview
     other: bytes
 
-    def is_made_by(self, key: Verifier, context: SignedContext) -> bool:
-        """Return whether a key signed this list for this footer and context."""
-        if bytes.fromhex(key.hex_id) != self.key_id or SCHEMES.get(key.scheme) != self.scheme:
-            return False
-        message = _make_message(key, context, self.before, self.other, self.entries)
-        return key.verify(self.signature, message)
-
 
 def find_signature_fault(
     block: SignatureBlock, keys: Iterable[Verifier], context: SignedContext
@@ -85,8 +74,11 @@ def find_signature_fault(
     known = [key for key in keys if key.hex_id == name]
     if not known:
         return f"it is signed by another key, {name}"
-    if any(block.is_made_by(key, context) for key in known):
-        return None
+    for key in known:
+        if SCHEMES.get(key.scheme) == block.scheme:
+            message = _make_message(key, context, block.before, block.other, block.entries)
+            if key.verify(block.signature, message):
+                return None
     return f"the signature of key {name} does not match: the footer, AAD or signature was altered"
 
 
@@ -104,19 +96,16 @@ def _make_message(
 def encode_signed(
     metadata: ThriftStruct, entries: bytes, key: Signer, context: SignedContext
 ) -> bytes:
-    """Return an encoded footer with a signature; `metadata` keeps its extension."""
-    other, bare = extension(metadata), metadata
-    if other is not None:
-        set_extension(bare, None)
+    """Return an encoded footer with a signature."""
+    other, bare = extension(metadata) or b"", copy(metadata)
+    set_extension(bare, None)
     before = encode(bare)[:-1]  # without the end of the struct
-    if other is not None:
-        set_extension(metadata, other)
-    signature = key.sign(_make_message(key.verifier, context, before, other or b"", entries))
+    signature = key.sign(_make_message(key.verifier, context, before, other, entries))
     trailer = _TRAILER.pack(
         len(entries), len(signature), VERSION, SCHEMES[key.verifier.scheme],
         bytes.fromhex(key.verifier.hex_id), IDENTIFIER,
     )  # fmt: skip
-    data = (other or b"") + entries + signature + trailer
+    data = other + entries + signature + trailer
     return before + _EXTENSION_HEAD + varint(len(data)) + data + b"\0"
 
 

@@ -1,8 +1,8 @@
-"""Read only bytes that a verified signature covers.
+"""Sources that compare the parts of a signed file with its signed list, after its verification.
 
-A part of a column chunk is read as a whole, hashed and compared with the signed list. Its bytes
-stay in memory, and readers get the bytes that were hashed: between a hash and a second reading,
-anyone could exchange them.
+`SignedSource` serves readers. It reads a part of a column chunk as a whole, hashes it and compares
+it before it returns any of its bytes. The bytes stay in memory, and readers get those that were
+hashed: between a hash and a second reading, anyone could exchange them.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 from modcrypt.errors import WriterSignatureError
-from modcrypt.io.buffers import fill_bytes
+from modcrypt.io.buffers import BLOCK, Scratch, fill_bytes
 from modcrypt.io.sources import Source
 from modcrypt.parquet.format.modules import Span
-from modcrypt.parquet.signatures.leaf_list import LeafPlace, find_hash, hash_leaf
+from modcrypt.parquet.signatures.leaf_list import LeafPlace, find_hash, start_leaf
 from modcrypt.runtime.fork_safety import fork_safe
 
 KEPT_BYTES = 64 << 20
 """Most bytes of parts that stay in memory after they were hashed, besides one part of any size."""
 
 
-def place_of(span: Span) -> LeafPlace:
-    """Return the place of a part in the signed list."""
+def _place_of(span: Span) -> LeafPlace:
     return LeafPlace(span.row_group, span.column, int(span.part))
 
 
-def compare_hash(entries: memoryview, span: Span, place: LeafPlace, found: bytes) -> str | None:
+def _compare_hash(entries: memoryview, span: Span, found: bytes) -> str | None:
     """Return how the hash of a part differs from the signed list; None if it does not."""
-    known = find_hash(entries, place)
+    known = find_hash(entries, _place_of(span))
     if known is None:
         return f"{span}: the signature of the file does not cover it"
     return None if found == known else f"{span}: its bytes are not those that the writer signed"
@@ -40,9 +40,7 @@ def compare_hash(entries: memoryview, span: Span, place: LeafPlace, found: bytes
 class SignedSource(Source):
     """The parts of a signed file, each of which is checked before any of its bytes is returned.
 
-    Args:
-        source: The file.
-        entries: Its signed list, after verification.
+    `entries` is the signed list, after its verification.
     """
 
     lends = True
@@ -106,18 +104,59 @@ class SignedSource(Source):
             if data is not None:
                 self._kept.move_to_end(span)
                 return data
-        read = partial(self._source.read_into, span.start)
-        data = fill_bytes(span.end - span.start, read)
-        place = place_of(span)
-        if fault := compare_hash(self._entries, span, place, hash_leaf(place, data)):
+        data = fill_bytes(span.end - span.start, partial(self._source.read_into, span.start))
+        digest = start_leaf(_place_of(span))
+        digest.update(data)
+        if fault := _compare_hash(self._entries, span, digest.digest()):
             raise WriterSignatureError(fault)
         with self._lock:
-            self._keep(span, data)
+            if span not in self._kept:
+                self._kept[span] = data
+                self._size += len(data)
+            while self._size > KEPT_BYTES and len(self._kept) > 1:
+                self._size -= len(self._kept.popitem(last=False)[1])
         return data
 
-    def _keep(self, span: Span, data: bytes) -> None:
-        if span not in self._kept:
-            self._kept[span] = data
-            self._size += len(data)
-        while self._size > KEPT_BYTES and len(self._kept) > 1:
-            self._size -= len(self._kept.popitem(last=False)[1])
+
+class HashedReading(Source):
+    """A source that hashes one part at a time while a verification reads it, so that it reads once.
+
+    Unlike `SignedSource`, it returns bytes before it has compared them: nothing may rely on a part
+    before `find_fault` has returned None. `entries` is the signed list, after its verification.
+    """
+
+    def __init__(self, source: Source, entries: memoryview) -> None:
+        self._source, self._entries = source, entries
+        self.name, self.size, self.whole = source.name, source.size, source.whole
+        self.place, self.stamp, self.least_read = source.place, source.stamp, source.least_read
+        self._scratch = Scratch()
+        self._digest: Any = None
+        self._at = self._end = 0  # bytes of the part that are not hashed yet
+
+    def begin(self, span: Span) -> None:
+        """Hash a part from now on."""
+        self._digest = start_leaf(_place_of(span))
+        self._at, self._end = span.start, span.end
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill a buffer; raise as the file does."""
+        self._source.read_into(offset, view)
+        if self._at < self._end and offset + len(view) > self._at:
+            self._read_until(offset)  # what a buffer had from before
+            self._hash(view[self._at - offset : self._end - offset])
+
+    def find_fault(self, span: Span) -> str | None:
+        """Hash the rest of the part; return its fault, or None."""
+        self._read_until(self._end)
+        return _compare_hash(self._entries, span, self._digest.digest())
+
+    def _read_until(self, end: int) -> None:
+        end = min(end, self._end)
+        while self._at < end:
+            block = self._scratch.reserve(min(max(BLOCK, self.least_read), end - self._at))
+            self._source.read_into(self._at, block)
+            self._hash(block)
+
+    def _hash(self, data: memoryview) -> None:
+        self._digest.update(data)
+        self._at += len(data)

@@ -1,4 +1,4 @@
-"""What Parquet files need of keys that sign and keys that verify."""
+"""The interfaces of signing keys, verifying keys and seals that Parquet files rely on."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DatasetSeal(Protocol):
         """Return the requirement for the dataset in a folder, unless it names one."""
 
     def for_file(self, place: Place | None) -> SealedFooter:
-        """Return what the seal states about a file."""
+        """Return the statement of the seal about a file."""
 
     def check_complete(self, folder: Place, paths: Iterable[str]) -> None:
         """Raise IntegrityError if sealed files below a folder are not among these paths."""

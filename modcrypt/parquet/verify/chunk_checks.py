@@ -25,17 +25,17 @@ from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
-from modcrypt.parquet.signatures.hashed_reading import HashedReading
+from modcrypt.parquet.signatures.signed_source import HashedReading
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
 from modcrypt.parquet.verify.page_checks import check_pages
-from modcrypt.parquet.verify.page_frames import Frames
 from modcrypt.parquet.verify.page_quirks import (
     counts_values_as_rows,
     describe_header_quirks,
     forgets_dictionary_header,
 )
+from modcrypt.parquet.verify.page_recovery import Frames
 
 
 class ChunkChecker:
@@ -88,9 +88,8 @@ class _Check:
         facts: PageFacts | None = PageFacts()  # of a chunk without pages
         if self.chunk.overlapping:
             facts = None
-            self.report.add_note(
-                "column", self.chunk.path, "parts of it overlap other parts of the file"
-            )
+            note = "parts of it overlap other parts of the file"
+            self.report.add_note("column", self.chunk.path, note)
         elif Part.PAGES in self.spans:
             checker = self.checker
             starts = [] if offset_index is None else offset_index.page_locations
@@ -165,19 +164,16 @@ class _Check:
     def _report_in_clear(self, span: Span, module: ModuleId) -> None:
         """Report a part that is not encrypted although its column is, and that readers ignore."""
         name = span.part.name.lower().replace("_", " ")
-        is_filter = span.part is Part.BLOOM_FILTER
-        self.report.add_fault(
-            "plaintext",
-            f"{self.chunk.where}: its {name} is not encrypted although the column is, "
-            + (
-                "as arrow-rs writes it; modcrypt does not use it, and re-keying encrypts it if it "
-                "holds all values"
-                if is_filter
-                else "as no known writer leaves it; modcrypt does not use it, and re-keying leaves "
-                "it out"
-            ),
-            span.start, span.end, module, "warning" if is_filter else "fault",
-        )  # fmt: skip
+        severity: Severity = "fault"
+        who, then = "as no known writer leaves it", "leaves it out"
+        if span.part is Part.BLOOM_FILTER:
+            severity = "warning"
+            who, then = "as arrow-rs writes it", "encrypts it if it holds all values"
+        message = (
+            f"{self.chunk.where}: its {name} is not encrypted although the column is, {who}; "
+            f"modcrypt does not use it, and re-keying {then}"
+        )
+        self.report.add_fault("plaintext", message, span.start, span.end, module, severity)
         self.report.add_module_region(span.start, span.end, name, "plaintext")
         self.report.add_note("parts", self.chunk.path, f"its {name} is not encrypted")
 
@@ -212,13 +208,12 @@ class _Check:
             message = f"{self.chunk.where}: {what}"
             worst = self.checker.optional if severity == "fault" else severity
             self.report.add_fault(word, message, span.start, span.end, module, worst)
-        if not faults and bitset is not None:
-            md, element = self.chunk.metadata, self.chunk.element
-            if missing_in_bloom(header, bitset, md, element):
-                message = f"{self.chunk.where}: the bloom filter lacks a value of the statistics"
-                self.report.add_fault(
-                    "format", message, span.start, span.end, module, self.checker.optional
-                )
+        if faults or bitset is None:
+            return
+        if missing_in_bloom(header, bitset, self.chunk.metadata, self.chunk.element):
+            message = f"{self.chunk.where}: the bloom filter lacks a value of the statistics"
+            severity = self.checker.optional
+            self.report.add_fault("format", message, span.start, span.end, module, severity)
 
     # --- comparing metadata, indexes and pages ---------------------------------------------------
 
@@ -252,15 +247,12 @@ class _Check:
         chunk = self.chunk
         span, module = self.spans[Part.COLUMN_INDEX], chunk.id(ModuleType.COLUMN_INDEX)
         hidden = chunk.struct.column_index_offset is None
-        faults = list(
-            column_index_faults(
-                index, offset_index, chunk.metadata, chunk.leaf, chunk.element, facts
-            )
-        )
+        md, leaf = chunk.metadata, chunk.leaf
+        faults = list(column_index_faults(index, offset_index, md, leaf, chunk.element, facts))
         severity: Severity = "warning" if hidden or not faults else self.checker.optional
         what = "; encryption has hidden it from readers" if hidden else ""
         if not faults and facts is not None:
-            faults = list(null_page_quirks(index, facts.values, chunk.leaf))
+            faults = list(null_page_quirks(index, facts.values, leaf))
         elif self.checker.is_polars:
             severity = "warning"
             what += "; Polars up to 2.0 writes such indexes and bounds, by which readers lose rows"

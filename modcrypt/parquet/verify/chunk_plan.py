@@ -5,15 +5,11 @@ A fault does not end the search. Chunks that cannot be located are skipped and r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from modcrypt.errors import (
-    FormatError,
-    ModcryptError,
-    TagMismatchError,
-)
+from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.module_ids import ModuleType
@@ -80,11 +76,11 @@ class ChunkPlan:
             return
         self.paths = [".".join(leaf.path) for leaf in self.leaves]
         self.opening = ChunkOpening(self.footer, self.properties, self.leaves, self.report)
-        self.listed = [
-            chunk
-            for r, row_group in enumerate(metadata.row_groups)
-            for chunk in self._list_chunks(r, row_group)
-        ]
+        for r, row_group in enumerate(metadata.row_groups):
+            columns = min(len(row_group.columns), len(self.leaves))
+            self.listed += [self.opening.chunk(r, c) for c in range(columns)]
+            if len(row_group.columns) != len(self.leaves):
+                self.all_known = False
         for chunk in self.listed:  # the diagnosis of one chunk tries other chunks' keys
             self._find_key(chunk)
         if self.footer.has_cipher:
@@ -119,15 +115,7 @@ class ChunkPlan:
         return Detective(cipher, self.keys, self.footer.footer_key, self.paths, rows)
 
     def _add_footer_fault(self, word: str, message: str) -> None:
-        """Add a fault about a statement in the footer."""
         self.report.add_fault(word, message, *self.footer.inside)
-
-    def _list_chunks(self, r: int, row_group: ThriftStruct) -> Iterator[Chunk]:
-        """Yield the chunks of a row group."""
-        if len(row_group.columns) != len(self.leaves):
-            self.all_known = False
-        for c in range(min(len(row_group.columns), len(self.leaves))):
-            yield self.opening.chunk(r, c)
 
     def _find_key(self, out: Chunk) -> None:
         """Look for a chunk's key, and note the reason if there is none."""
@@ -135,9 +123,7 @@ class ChunkPlan:
         if not out.encrypted:
             if footer.encrypted and footer.signed is None:
                 declared = declares_plaintext(self.properties, out.leaf.path)
-                why = (
-                    "it is in plaintext, as the policy allows" if declared else "it is in plaintext"
-                )
+                why = "it is in plaintext" + (", as the policy allows" if declared else "")
                 self.report.add_note("column", path, why, by_design=declared)
             return
         self.opening.name_key(out)
@@ -175,9 +161,8 @@ class ChunkPlan:
         if md is None or min(md.total_compressed_size, md.data_page_offset, md.num_values) < 0:
             return False
         if md.num_values and not md.total_compressed_size:
-            self._add_footer_fault(
-                "format", f"{out.where}: it has {md.num_values} values, but no pages"
-            )
+            message = f"{out.where}: it has {md.num_values} values, but no pages"
+            self._add_footer_fault("format", message)
         return True
 
     def _add_metadata_fault(self, out: Chunk, error: ModcryptError) -> None:
@@ -224,19 +209,14 @@ class ChunkPlan:
         if not self.footer.encrypted:
             return
         if not isinstance(properties.require_encrypted, bool):
-            self._check_names(properties.require_encrypted)
+            try:
+                leaves_of(paths, properties.require_encrypted)
+            except ValueError as error:
+                message = f"{error}; required columns must exist and be encrypted"
+                self._add_footer_fault("plaintext", message)
         given = given_key_faults(properties, paths, kinds)
         for fault in chain(given, requirement_faults(properties, paths, kinds)):
             self.report.add_error(fault, *self.footer.inside)
-
-    def _check_names(self, names: Collection[str]) -> None:
-        """Add a fault if the file lacks columns that must be encrypted."""
-        try:
-            leaves_of([leaf.path for leaf in self.leaves], names)
-        except ValueError as error:
-            self._add_footer_fault(
-                "plaintext", f"{error}; required columns must exist and be encrypted"
-            )
 
     # --- places ----------------------------------------------------------------------------------
 
@@ -271,9 +251,8 @@ class ChunkPlan:
             more = len(gaps) - MAX_GAPS
             message = f"{more} more runs of bytes belong to no module: {unused} bytes in all"
             self.report.add_warning("format", message)
-        self.report.add_note(
-            "bytes", None, f"{unused} bytes between the modules belong to no module"
-        )
+        note = f"{unused} bytes between the modules belong to no module"
+        self.report.add_note("bytes", None, note)
 
 
 def _find_gaps(spans: list[Span], body_end: int) -> Iterator[tuple[int, int]]:

@@ -46,7 +46,7 @@ class Detective:
     budget: int = field(default=BUDGET)
 
     def explain(self, chunk: ChunkCipher, module: ModuleId, stored: memoryview) -> Cause | None:
-        """Return what a GCM module really is that does not open in its place; None if unknown.
+        """Return the cause why a GCM module does not open in its place; None if unknown.
 
         `stored` runs from the module's length field to the end of its tag, `module` is the address
         of its place, and `chunk` the cipher of the chunk that contains it.
@@ -93,12 +93,9 @@ class Detective:
             )
             yield make_aad(r, other, page), self.keys.get(other, chunk.key), Cause(hint)
         yield from self._try_other_keys(chunk, make_aad(r, c, page))
-        yield from _try_other_types(chunk, module, file_aad)
-        yield (
-            b"",
-            chunk.key,
-            Cause("It opens without any AAD, as DuckDB encrypts: nothing binds it to its place"),
-        )
+        yield from _try_other_types(chunk, module)
+        hint = "It opens without any AAD, as DuckDB encrypts: nothing binds it to its place"
+        yield b"", chunk.key, Cause(hint)
 
     def _try_other_keys(self, chunk: ChunkCipher, aad: bytes) -> Iterator[tuple[bytes, Key, Cause]]:
         """Yield the keys of the footer and of other columns, each once."""
@@ -112,10 +109,8 @@ class Detective:
                 yield aad, key, Cause(f"It opens with the key of {name}: keys were exchanged")
 
 
-def _try_other_types(
-    chunk: ChunkCipher, module: ModuleId, file_aad: bytes
-) -> Iterator[tuple[bytes, Key, Cause]]:
-    place = chunk.row_group, chunk.column
+def _try_other_types(chunk: ChunkCipher, module: ModuleId) -> Iterator[tuple[bytes, Key, Cause]]:
+    file_aad, place = chunk.file.file_aad, (chunk.row_group, chunk.column)
     pages: list[tuple[int, ...]] = [(), (0,)] if module.page is None else [(module.page,), ()]
     for kind in range(12):
         for page in pages:
@@ -136,5 +131,4 @@ def _list_neighbours(place: int, count: int) -> Iterator[int]:
         for other in (place - distance, place + distance):
             if 0 <= other < count:
                 yield other
-    for other in range(min(NEIGHBOURS, count, max(0, place - NEIGHBOURS))):
-        yield other
+    yield from range(min(NEIGHBOURS, count, max(0, place - NEIGHBOURS)))

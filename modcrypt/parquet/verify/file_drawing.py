@@ -70,7 +70,6 @@ def draw(
         columns: Dotted names in the file's order; empty if the footer hides them.
         row_groups: Number of row groups; 0 if the footer hides it.
         regions: Regions of the file; gaps between them are added.
-        findings: Findings with the severity "fault" or "warning".
         notes: Headings and sentences for the foot of the page.
     """
     given = list(regions)
@@ -94,7 +93,7 @@ def draw(
 def _make_script_data(
     drawing: _Drawing, ordered: list[Region], row_groups: int, findings: Sequence[Finding]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return what the script draws, and sentences about what was merged."""
+    """Return the data that the script draws, and sentences about merged parts."""
     rows, steps, merged = _make_grid(drawing, ordered, row_groups)
     groups = _merge_neighbours(ordered, MAX_FILE_PARTS, lambda region: region.row_group)
     if len(groups) < len(ordered):
@@ -174,17 +173,14 @@ class _Drawing:
         self.by_kind: defaultdict[str, _Tally] = defaultdict(_Tally)
         self.by_column = {column: _Tally() for column in range(len(columns))}
         for region in regions:
-            self._count(region)
-
-    def _count(self, region: Region) -> None:
-        key = self._key_numbers[region.key]
-        tallies = [self.by_state[region.state], self.by_kind[region.kind]]
-        if key >= 0:
-            tallies.append(self.by_key[key])
-        if region.column in self.by_column:
-            tallies.append(self.by_column[region.column])
-        for tally in tallies:
-            tally.add(region, key)
+            key = self._key_numbers[region.key]
+            tallies = [self.by_state[region.state], self.by_kind[region.kind]]
+            if key >= 0:
+                tallies.append(self.by_key[key])
+            if region.column in self.by_column:
+                tallies.append(self.by_column[region.column])
+            for tally in tallies:
+                tally.add(region, key)
 
     def make_part(self, group: list[Region]) -> list[Any]:
         """Return a part as the list that the script draws, in the order that the script expects."""
@@ -195,6 +191,7 @@ class _Drawing:
             states[region.state] += region.size
         worst = min(_RANKS[state] for state in states)
         keys = {self._key_numbers[region.key] for region in group}
+        pages = [region.page for region in group if region.page is not None]
         part = [
             *_clamp_offsets(min(r.start for r in group), max(r.end for r in group)),
             min(sum(region.size for region in group), MAX_NUMBER),
@@ -204,7 +201,8 @@ class _Drawing:
             len(group),
             _find_common_ordinal(region.row_group for region in group),
             _find_common_ordinal(region.column for region in group),
-            *_find_page_range(group),
+            min(pages, default=None),
+            max(pages, default=None),
         ]
         return part if len(states) == 1 else [*part, [states[state] for state in STATES]]
 
@@ -214,14 +212,8 @@ def _clamp_offsets(*offsets: int) -> list[int]:
 
 
 def _find_common_ordinal(ordinals: Iterable[int | None]) -> int | None:
-    """Return the ordinal that all have in common, or None."""
     distinct = set(ordinals)
     return distinct.pop() if len(distinct) == 1 else None
-
-
-def _find_page_range(group: list[Region]) -> tuple[int | None, int | None]:
-    pages = [region.page for region in group if region.page is not None]
-    return (min(pages), max(pages)) if pages else (None, None)
 
 
 # --- merging -------------------------------------------------------------------------------------
@@ -252,13 +244,11 @@ def _merge_neighbours(
         return region.state, region.key, place(region), kind, fault
 
     def group_by(slices: int, key: Callable[[Region], Hashable]) -> list[list[Region]]:
-        keyed = [
-            ((min(middle * slices // (2 * total), slices - 1), key(region)), region)
-            for middle, region in zip(middles, regions, strict=True)
-        ]
-        return [
-            [region for _, region in group] for _, group in groupby(keyed, lambda pair: pair[0])
-        ]
+        def find_group(pair: tuple[int, Region]) -> Hashable:
+            return min(pair[0] * slices // (2 * total), slices - 1), key(pair[1])
+
+        groups = groupby(zip(middles, regions, strict=True), find_group)
+        return [[region for _, region in group] for _, group in groups]
 
     for slices in (limit // 2, 1):
         groups = group_by(max(1, slices), make_similarity_key)

@@ -33,11 +33,7 @@ from modcrypt.parquet.crypto.properties import (
     bind_to_file,
 )
 from modcrypt.parquet.format.byte_map import Region, fill_gaps
-from modcrypt.parquet.format.findings import (
-    MAX_FINDINGS,
-    Finding,
-    Report,
-)
+from modcrypt.parquet.format.findings import MAX_FINDINGS, Finding, Report
 from modcrypt.parquet.format.framing import Tail, read_tail
 from modcrypt.parquet.verify.chunk_checks import ChunkChecker
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
@@ -137,7 +133,7 @@ class CheckedFile:
 def verify_source(
     source: Source, properties: FileDecryptionProperties | None, **options: Any
 ) -> CheckedFile:
-    """Verify an open source as `verify_parquet` does."""
+    """Verify an open source."""
     return verify_with_plan(source, properties, **options)[0]
 
 
@@ -151,7 +147,7 @@ def verify_with_plan(
     expected_rows: int | None = None,
     regions: bool = False,
 ) -> tuple[CheckedFile, ChunkPlan]:
-    """Verify an open source as `verify_parquet` does; also return its chunks and their keys."""
+    """Verify an open source; also return its chunks and their keys."""
     report = Report(MAX_FINDINGS, regions=regions)
     given = bind_and_report(properties or _NOTHING_REQUIRED, source, report)
     footer = _open_footer(source, given, report)
@@ -159,7 +155,9 @@ def verify_with_plan(
     if expected_rows is not None:
         _check_expected_rows(footer, expected_rows, report)
     if footer.encrypted and footer.is_verified and not given.signed_by:
-        _note_public_keys(given, report)
+        retriever = given.key_retriever
+        if isinstance(retriever, BoundRetriever) and retriever.anyone_can_wrap:
+            report.add_note("writer", None, PUBLIC_KEYS)
     key_works = False
     if footer.metadata is not None:
         plan.find_chunks()
@@ -171,16 +169,15 @@ def verify_with_plan(
 
 
 def identify_source(source: Source, properties: FileDecryptionProperties | None) -> FileAad:
-    """Return what identifies a file in a set; this needs no key and verifies nothing."""
+    """Return the identity of a file in a set; this needs no key and verifies nothing."""
     prefix = None if properties is None else properties.aad_prefix
     given = bind_to_file(replace(_NOTHING_REQUIRED, aad_prefix=prefix), source)
     return _file_aad(_open_footer(source, given, Report(MAX_FINDINGS)), given, source)
 
 
 def _file_aad(footer: Footer, given: FileDecryptionProperties, source: Source) -> FileAad:
-    prefix = footer.stored_prefix or (
-        given.aad_prefix if isinstance(given.aad_prefix, bytes) else None
-    )
+    given_prefix = given.aad_prefix if isinstance(given.aad_prefix, bytes) else None
+    prefix = footer.stored_prefix or given_prefix
     rows = footer.metadata.num_rows if footer.is_verified and footer.metadata is not None else None
     return FileAad(prefix or None, footer.file_unique or None, source.size, rows)
 
@@ -194,13 +191,6 @@ def _open_footer(source: Source, properties: FileDecryptionProperties, report: R
         report.add_note("file", None, "it could not be read as a Parquet file")
         return Footer(Tail(b"", 0, b""), encrypted=False)
     return open_footer(tail, properties, source.name, report)
-
-
-def _note_public_keys(given: FileDecryptionProperties, report: Report) -> None:
-    """Note if keys that open the file do not tell that a trusted writer made it."""
-    retriever = given.key_retriever
-    if isinstance(retriever, BoundRetriever) and retriever.anyone_can_wrap:
-        report.add_note("writer", None, PUBLIC_KEYS)
 
 
 PUBLIC_KEYS = (
@@ -246,9 +236,7 @@ def _split_batches(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
     """Yield lists of chunks in file order, each of about `BATCH` bytes."""
     batch: list[Chunk] = []
     size = 0
-    for chunk in sorted(
-        chunks, key=lambda candidate: candidate.spans[0].start if candidate.spans else 0
-    ):
+    for chunk in sorted(chunks, key=lambda chunk: chunk.spans[0].start if chunk.spans else 0):
         batch.append(chunk)
         size += chunk.size
         if size >= BATCH:

@@ -58,7 +58,7 @@ class FooterView:
 
     @property
     def authenticated(self) -> bool:
-        """Whether the footer's tag or signature was verified."""
+        """True if the footer's tag or signature was verified."""
         return self.state == "authentic"
 
 
@@ -72,7 +72,10 @@ def view_footer(source: Source, properties: FileDecryptionProperties | None) -> 
         FormatError, LimitError: The file is not a Parquet file, or its footer breaks the format.
     """
     tail, report = read_tail(source), Report(MAX_FINDINGS, regions=True)
-    given = bind_and_report(_relax_properties(properties), source, report)
+    # Require nothing but the AAD prefix. No page is opened, so a forged algorithm is harmless.
+    given = properties or FileDecryptionProperties()
+    relaxed = replace(given, accept_algorithms=ALGORITHMS, require_encrypted=False)
+    given = bind_and_report(relaxed, source, report)
     reasons = tuple(finding.message for finding in report.findings)
     footer = open_footer(tail, given, source.name, report)
     new = report.findings[len(reasons) :]
@@ -99,13 +102,6 @@ def view_footer(source: Source, properties: FileDecryptionProperties | None) -> 
         view.reasons += (fault.message,)
     _add_missing_key(view)
     return view
-
-
-def _relax_properties(properties: FileDecryptionProperties | None) -> FileDecryptionProperties:
-    """Return properties that require nothing but the AAD prefix."""
-    # No page is opened, so a forged name of an algorithm is harmless.
-    given = properties or FileDecryptionProperties()
-    return replace(given, accept_algorithms=ALGORITHMS, require_encrypted=False)
 
 
 def _add_missing_key(view: FooterView) -> None:

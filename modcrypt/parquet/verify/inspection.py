@@ -14,13 +14,10 @@ from typing import Any, Literal, TypeAlias
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.properties import (
-    AnyDecryption,
-    as_decryption,
-)
+from modcrypt.parquet.crypto.properties import AnyDecryption, as_decryption
 from modcrypt.parquet.format.byte_map import Region
-from modcrypt.parquet.format.idl import ThriftStruct
-from modcrypt.parquet.format.type_names import codec_name, logical_name, physical_name
+from modcrypt.parquet.format.idl import ThriftStruct, enum_name
+from modcrypt.parquet.format.type_names import logical_name, physical_name
 from modcrypt.parquet.verify.footer_view import FooterView, view_chunks, view_footer
 from modcrypt.parquet.verify.leaks import (
     VISIBLE,
@@ -154,11 +151,9 @@ class Inspection(FactSheet, JsonFields):
             prefix += " (stored)"
         elif self.needs_aad_prefix:
             prefix = "required" if self.aad_prefix is None else f"{prefix} (given)"
+        verified = "verified" if self.footer_authenticated else "not verified"
         return [
-            (
-                "Footer",
-                f"{self.footer_mode}, {'' if self.footer_authenticated else 'not '}verified",
-            ),
+            ("Footer", f"{self.footer_mode}, {verified}"),
             ("Algorithm", self.algorithm or "unknown"),
             ("Footer key", str(self.footer_key)),
             ("AAD prefix", prefix),
@@ -273,12 +268,8 @@ def _find_prefix(view: FooterView) -> bytes | None:
 
 
 def _needs_prefix(view: FooterView) -> bool:
-    parameters = view.footer.algorithm
-    return (
-        parameters is not None
-        and bool(parameters.supply_aad_prefix)
-        and not view.footer.stored_prefix
-    )
+    algorithm, stored = view.footer.algorithm, view.footer.stored_prefix
+    return algorithm is not None and bool(algorithm.supply_aad_prefix) and not stored
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -296,7 +287,7 @@ def _inspect_columns(walk: RegionWalk, footer_key: KeyInfo) -> Iterator[ColumnIn
         visible = set[str]().union(*(list_visible_parts(walk, chunk) for chunk in own))
         visible |= {"name", "type"} if is_plain else set()
         kind, info = _find_key(own, plan.footer.encrypted, footer_key)
-        codecs = dict.fromkeys(codec_name(md.codec) for md in known or ())
+        codecs = dict.fromkeys(enum_name("CompressionCodec", md.codec) for md in known or ())
         yield ColumnInspection(
             path=".".join(leaf.path),
             physical_type=physical_name(element),

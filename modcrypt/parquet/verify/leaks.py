@@ -63,23 +63,24 @@ def decode_text(value: bytes) -> str:
 
 
 def list_visible_parts(walk: RegionWalk, seen: Chunk) -> set[str]:
-    """Return what a reader without keys sees of a column chunk, in terms of `VISIBLE`."""
+    """Return the terms of `VISIBLE` for what a reader without keys sees of a column chunk."""
     visible = {name for name in _INDEXES if seen.path in walk.unencrypted_parts.get(name, ())}
     if seen.path in walk.clear_levels:
         visible.add("levels")
     chunk = seen.stored
-    has_column_index = chunk.column_index_offset is not None
-    has_offset_index = chunk.offset_index_offset is not None
+    offsets = (
+        ("column index", chunk.column_index_offset),
+        ("offset index", chunk.offset_index_offset),
+    )
+    indexes = {name for name, offset in offsets if offset is not None}
     if not seen.encrypted:
-        visible.add("pages")
-        visible |= {"column index"} if has_column_index else set()
-        visible |= {"offset index"} if has_offset_index else set()
+        visible |= {"pages"} | indexes
         if seen.metadata is not None and seen.metadata.bloom_filter_offset is not None:
             visible.add("bloom filter")
     if not walk.view.footer.plaintext_footer:
         return visible
     visible |= {"name", "type"}
-    if has_column_index or has_offset_index:
+    if indexes:
         visible.add("index places")
     if seen.has_own_key and chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata:
         visible.add("key metadata")
@@ -198,7 +199,7 @@ def _format_counts(counts: Mapping[str, int]) -> str:
 def _describe_visible_columns(
     visible: Mapping[str, Sequence[str]], plain: Mapping[str, None]
 ) -> Iterator[str]:
-    """Yield what a plaintext footer reveals about encrypted columns."""
+    """Yield sentences about encrypted columns that a plaintext footer describes."""
     encrypted = {path: parts for path, parts in visible.items() if path not in plain}
     if any("sizes" in parts for parts in encrypted.values()):
         yield (

@@ -71,11 +71,11 @@ def probe_pages(window: Window, span: Span, chunk: Chunk) -> PageProbe:
     pages = walk_pages(window, span.start, span.end, first, compression=ALWAYS)
     result = PageProbe()
     try:
-        for sealed in islice(pages, 1 + first.is_dictionary):
+        for encrypted in islice(pages, 1 + first.is_dictionary):
             bodies = result.bodies
             if not result.opens:
-                bodies = _identify_algorithm(sealed, chunk.metadata.codec)
-            levels = has_clear_levels(sealed) if sealed.header.type == DATA_PAGE_V2 else None
+                bodies = _identify_algorithm(encrypted, chunk.metadata.codec)
+            levels = has_clear_levels(encrypted) if encrypted.header.type == DATA_PAGE_V2 else None
             result = PageProbe(opens=True, clear_levels=levels, bodies=bodies)
     except TagMismatchError:
         if not result.opens and _opens_as_parquet_go(window, span, first):
@@ -162,13 +162,13 @@ def describe_header_quirks(chunk: Chunk, facts: PageFacts) -> Iterator[str]:
 # --- GCM or CTR ----------------------------------------------------------------------------------
 
 
-def _identify_algorithm(sealed: EncryptedPage, codec: int) -> str | None:
+def _identify_algorithm(encrypted: EncryptedPage, codec: int) -> str | None:
     """Return the algorithm of a page's body, whatever the file's label says; None if unknown."""
-    cipher, body = sealed.page.cipher, sealed.body
-    clear = measure_levels(sealed) if has_clear_levels(sealed) else 0
-    if opens_as_gcm(cipher, body[clear:], sealed.aad):
+    cipher, body = encrypted.page.cipher, encrypted.body
+    clear = measure_levels(encrypted) if has_clear_levels(encrypted) else 0
+    if opens_as_gcm(cipher, body[clear:], encrypted.aad):
         return GCM_V1
-    return GCM_CTR_V1 if looks_like_ctr(cipher.key, sealed.header, body, codec) else None
+    return GCM_CTR_V1 if looks_like_ctr(cipher.key, encrypted.header, body, codec) else None
 
 
 # --- parquet-go ----------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_checks import check_pages
-from modcrypt.parquet.verify.page_frames import Frames
 from modcrypt.parquet.verify.page_quirks import PageProbe, describe_header_quirks, probe_pages
+from modcrypt.parquet.verify.page_recovery import Frames
 
 MAX_MODULES = 1 << 20
 """Maximum number of modules distinguished in bytes that a footer hides."""
@@ -71,10 +71,8 @@ class RegionWalk:
         self._frames = Frames(window, self.view.footer.algorithm_name)
         self.regions += self.view.regions
         self.faults += self._list_footer_faults()
-        parts = sorted(
-            ((span, c) for c in plan.listed for span in c.spans if span.part not in c.overlapping),
-            key=itemgetter(0),
-        )
+        parts = [(s, c) for c in plan.listed for s in c.spans if s.part not in c.overlapping]
+        parts.sort(key=itemgetter(0))
         self._probe([(s, c) for s, c in parts if s.part is Part.PAGES and c.cipher is not None])
         for span, chunk in parts:
             report = ChunkReport(chunk, self._correct_cipher(chunk), None, regions=True)
@@ -153,8 +151,7 @@ class RegionWalk:
         index = self._open_index(span, report)
         if index is None or not any(index.null_pages):
             return
-        of_rows = (s for s in chunk.spans if s.part is Part.OFFSET_INDEX)
-        offsets = next(of_rows, None)
+        offsets = next((s for s in chunk.spans if s.part is Part.OFFSET_INDEX), None)
         locations = None if offsets is None else self._open_index(offsets, report)
         if locations is None or len(locations.page_locations) != len(index.null_pages):
             return
@@ -179,11 +176,9 @@ class RegionWalk:
     def _decode(self, span: Span) -> ThriftStruct | None:
         """Decode an unencrypted index or bloom filter header; return None if it is none."""
         size = span.end - span.start
-        return (
-            _try_to_decode(STRUCTS[span.part], self.plan.source.read_at(span.start, size))
-            if size <= MAX_INDEX
-            else None
-        )
+        if size > MAX_INDEX:
+            return None
+        return _try_to_decode(STRUCTS[span.part], self.plan.source.read_at(span.start, size))
 
     def _count_unknown_fields(self, value: ThriftStruct | None) -> None:
         """Count fields that the IDL does not know in a struct readable without keys."""

@@ -20,7 +20,7 @@ class VerificationResult(FactSheet, JsonFields):
 
     @property
     def ok(self) -> bool:
-        """Whether there is no fault; warnings and unauthenticated parts do not count."""
+        """True if there is no fault; warnings and unauthenticated parts do not count."""
         return not any(finding.severity == "fault" for finding in self.findings)
 
     def raise_for_faults(self) -> None:
@@ -83,7 +83,7 @@ class Verification(VerificationResult):
 
     @property
     def complete(self) -> bool:
-        """Whether there is no fault, and tags or signatures authenticate the whole file.
+        """True if there is no fault, and tags or signatures authenticate the whole file.
 
         Parts that are open by design do not count: file crypto metadata, which holds only what the
         tags depend on and what identifies keys, and columns that the caller's policy leaves in
@@ -139,12 +139,12 @@ class DatasetVerification(VerificationResult):
 
     @property
     def ok(self) -> bool:
-        """Whether there is no fault in the set or in any file."""
+        """True if there is no fault in the set or in any file."""
         return super().ok and all(file.ok for file in self.files)
 
     @property
     def complete(self) -> bool:
-        """Whether there is no fault, and every file and the set are fully authenticated."""
+        """True if there is no fault, and every file and the set are fully authenticated."""
         return self.ok and not self.not_authenticated and all(file.complete for file in self.files)
 
     @property
@@ -165,12 +165,7 @@ class DatasetVerification(VerificationResult):
         ]
 
     def raise_for_faults(self) -> None:
-        """Raise the first fault: those of the set come before those of its files.
-
-        Raises:
-            ModcryptError: There is a fault.
-            OSError: A file could not be read.
-        """
+        """Raise the first fault: those of the set come before those of its files."""
         super().raise_for_faults()
         for file in self.files:
             file.raise_for_faults()

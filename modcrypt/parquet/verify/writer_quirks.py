@@ -117,11 +117,8 @@ def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
     if view.footer.algorithm_name == GCM_CTR_V1:
         yield "AES_GCM_CTR_V1 does not authenticate the bodies of pages."
     rest = len(view.footer.tail.data) - view.fields.end
-    if (
-        view.footer.plaintext_footer
-        and view.fields.algorithm is not None
-        and rest != SIGNATURE_SIZE
-    ):
+    signed = view.footer.plaintext_footer and view.fields.algorithm is not None
+    if signed and rest != SIGNATURE_SIZE:
         yield (
             f"After the plaintext footer, {rest} bytes follow where its signature has "
             f"{SIGNATURE_SIZE} bytes."
@@ -148,8 +145,8 @@ def _describe_row_group_quirks(view: FooterView) -> Iterator[str]:
 
 def _describe_column_quirks(view: FooterView, chunks: Sequence[Chunk]) -> Iterator[str]:
     own = [seen for seen in chunks if seen.has_own_key]
-    key_metadata = {seen.path: _get_key_metadata(seen) for seen in own}
-    if any(metadata == b"" for metadata in key_metadata.values()):
+    crypto = {seen.path: seen.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY for seen in own}
+    if any(column_key.key_metadata == b"" for column_key in crypto.values()):
         yield (
             "Column keys have empty key metadata, as Arrow C++ and Arrow Go write it if "
             "there is none."
@@ -208,8 +205,3 @@ def _describe_index_quirks(walk: RegionWalk) -> Iterator[str]:
             "Encryption hid column indexes from readers, because they contradict themselves; "
             f"decryption restores them. Columns: {list_names(hidden)}."
         )
-
-
-def _get_key_metadata(seen: Chunk) -> bytes | None:
-    metadata: bytes | None = seen.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
-    return metadata

@@ -34,7 +34,7 @@ from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.parquet.arrow.decoding import merge_small
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset, parse_partition
-from modcrypt.parquet.format.file_identity import FileIdentity
+from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.spark.source.arrow_types import (
     check_types,
     conform,

@@ -16,7 +16,7 @@ from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import Dataset, discover, is_dataset
-from modcrypt.parquet.format.file_identity import FileIdentity
+from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.spark.source.arrow_types import merge_schemas, to_common_schema, to_spark_schema
 from modcrypt.spark.source.options import ReadOptions, ReadSettings

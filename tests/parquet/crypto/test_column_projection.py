@@ -21,15 +21,15 @@ from tests.support.tables import small_table, write_plain
 def without(table: pa.Table, tmp_path: Path, name: str) -> Path:
     """Encrypt `name` under a key of its own and decrypt without that key."""
     source = write_plain(tmp_path / "plain.parquet", table)
-    sealed = io.BytesIO()
+    encrypted = io.BytesIO()
     mc.encrypt_parquet(
         source,
-        sealed,
+        encrypted,
         mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={name: COLUMN_KEY}),
     )
     out = tmp_path / "out.parquet"
     properties = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, on_missing_key="drop")
-    dropped = mc.decrypt_parquet(sealed.getvalue(), out, properties)
+    dropped = mc.decrypt_parquet(encrypted.getvalue(), out, properties)
     assert all(path.startswith(name) for path in dropped)
     assert dropped
     return out
@@ -111,14 +111,14 @@ def test_nothing_left_is_a_missing_key(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_encrypted_in_some_row_groups_only_is_refused(tmp_path: Path) -> None:
-    """A holder of the footer key could put plaintext of their own among sealed chunks."""
+    """A holder of the footer key could put plaintext of their own among encrypted chunks."""
     table = pa.table({"id": list(range(10)), "ssn": [str(n) for n in range(10)]})
     source = write_plain(tmp_path / "plain.parquet", table, row_group_size=5)
-    sealed = io.BytesIO()
+    encrypted = io.BytesIO()
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, key_retriever=lambda _: COLUMN_KEY)
     mc.encrypt_parquet(
         source,
-        sealed,
+        encrypted,
         mc.FileEncryptionProperties(
             footer_key=FOOTER_KEY,
             column_keys={"ssn": COLUMN_KEY},
@@ -131,4 +131,6 @@ def test_a_column_that_is_encrypted_in_some_row_groups_only_is_refused(tmp_path:
         chunk.crypto_metadata = chunk.encrypted_column_metadata = None
 
     with pytest.raises(mc.FormatError, match="column ssn: column key in one row group"):
-        mc.decrypt_parquet(change_footer(sealed.getvalue(), FOOTER_KEY, bare), io.BytesIO(), keys)
+        mc.decrypt_parquet(
+            change_footer(encrypted.getvalue(), FOOTER_KEY, bare), io.BytesIO(), keys
+        )

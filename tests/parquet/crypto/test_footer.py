@@ -186,10 +186,10 @@ def test_the_note_is_in_the_first_encrypted_chunk_alone() -> None:
     metadata = forging.open_file(file, FOOTER_KEY).metadata
     notes = []
     for r, c in itertools.product(range(4), range(1, len(others))):
-        sealed = metadata.row_groups[r].columns[c].encrypted_column_metadata
+        encrypted = metadata.row_groups[r].columns[c].encrypted_column_metadata
         aad = forging.open_file(file, FOOTER_KEY).file_aad + forging.module_suffix(1, r, c)
         notes.append(extension(decode("ColumnMetaData", forging.open_module(
-            FOOTER_KEY, sealed, aad))[0]))  # fmt: skip
+            FOOTER_KEY, encrypted, aad))[0]))  # fmt: skip
     assert notes[0] is not None
     assert notes[0].startswith(b"ordinal")
     assert set(notes[1:]) == {None}

@@ -36,7 +36,7 @@ FOOTER_NAME, ID_NAME, ZIP_NAME = b"the footer's", b"the id's", b"\x00\xff the zi
 KEYS = {"id": COLUMN_KEY, "address.zip": OTHER_KEY}
 READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 
-MODES = pytest.mark.parametrize("plaintext_footer", [True, False], ids=["plaintext", "sealed"])
+MODES = pytest.mark.parametrize("plaintext_footer", [True, False], ids=["plaintext", "encrypted"])
 
 
 def plain_file(**options: object) -> bytes:

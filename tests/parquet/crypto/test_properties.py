@@ -167,9 +167,9 @@ def test_a_source_may_be_mapped_or_anything_with_a_buffer(tmp_path: Path) -> Non
     data: Any
     with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         for data in (mapped, pa.py_buffer(source.read_bytes())):
-            sealed, plain = io.BytesIO(), io.BytesIO()
-            mc.encrypt_parquet(data, sealed, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
-            mc.decrypt_parquet(sealed.getvalue(), plain, keys)
+            encrypted, plain = io.BytesIO(), io.BytesIO()
+            mc.encrypt_parquet(data, encrypted, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+            mc.decrypt_parquet(encrypted.getvalue(), plain, keys)
             assert plain.getvalue() == source.read_bytes()
 
 

@@ -93,14 +93,14 @@ def test_all_kinds_of_structs_were_met(tmp_path: Path) -> None:
 
 
 def test_structs_of_parquet_java_and_other_published_files_survive() -> None:
-    """Twins are plaintext; of encrypted files, what is not sealed: signed footers, key metadata."""
-    checked = dict.fromkeys(("plain", "signed", "sealed"), 0)
+    """Twins are plaintext; encrypted files have signed footers and key metadata in the clear."""
+    checked = dict.fromkeys(("plain", "signed", "encrypted"), 0)
     for path in sorted(shared_vectors().rglob("*.parquet*")):
         if not path.is_file() or path.suffix == ".json" or "tampered" in path.parts:
             continue
         file = path.read_bytes()
         if file[-4:] == b"PARE":
-            name, kind = "FileCryptoMetaData", "sealed"
+            name, kind = "FileCryptoMetaData", "encrypted"
         elif "twins" in path.parts:
             check_structs(file)
             checked["plain"] += 1

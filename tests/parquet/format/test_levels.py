@@ -1,4 +1,4 @@
-"""Levels in clear, as parquet-java writes them, are held against the sealed header."""
+"""Levels in clear, as parquet-java writes them, are held against the encrypted header."""
 
 from __future__ import annotations
 

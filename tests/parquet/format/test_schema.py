@@ -289,13 +289,13 @@ def test_a_kept_schema_is_one_that_pyarrow_reads() -> None:
 def test_a_map_that_lost_a_half_is_still_read_by_others(gone: str) -> None:
     """PyArrow and Polars refuse the whole file over a group that calls itself a map and is none."""
     column = pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64()))
-    plain, sealed, opened = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    plain, encrypted, opened = io.BytesIO(), io.BytesIO(), io.BytesIO()
     pq.write_table(pa.table({"id": [1, 2], "m": column, "whole": column}), plain)
     keys = {f"m.key_value.{gone}": COLUMN_KEY}
     properties = FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys=keys)
-    encrypt_parquet(plain, sealed, properties)
+    encrypt_parquet(plain, encrypted, properties)
     without = FileDecryptionProperties(footer_key=FOOTER_KEY, on_missing_key="drop")
-    decrypt_parquet(sealed, opened, without)
+    decrypt_parquet(encrypted, opened, without)
     frame = pl.read_parquet(io.BytesIO(opened.getvalue()))
     assert frame["id"].to_list() == [1, 2]
     table = pq.read_table(io.BytesIO(opened.getvalue()))
