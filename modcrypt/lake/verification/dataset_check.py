@@ -95,7 +95,7 @@ def verify_files(
     skipped, emptied = 0, list[Exception]()
     with closing(FileSet()) as file_set:
         for batch in take_batches(_list_files(files, seal, emptied), size):
-            known = _load_correct(cache, name, batch)
+            known = cache.load_correct(name, batch)
             if seal is not None:  # which has all paths in memory as well
                 present.update(file.path for file in batch)
             unchanged = [file for file in batch if is_unchanged(file, known.get(file.path))]
@@ -142,15 +142,6 @@ def _list_files(
     yield from listed
 
 
-def _load_correct(
-    cache: StateCache, name: str, batch: Sequence[LakeFile]
-) -> dict[str, CorrectFile]:
-    """Return what is known of the files that were found correct as they are now."""
-    correct = cache.load_correct(name, [file.path for file in batch])
-    stamps = {file.path: file.stamp for file in batch}
-    return {path: known for path, known in correct.items() if known.stamp == stamps[path] != ""}
-
-
 def _identify_file(policies: DatasetPolicies, file: LakeFile, known: CorrectFile | None) -> FileAad:
     """Return what identifies a file that is not verified, without a key."""
     if known is not None:
@@ -167,7 +158,7 @@ def _note_results(
 ) -> None:
     now = time.time()
     correct = (
-        (file.path, CorrectFile(file.stamp, now, aad.prefix, aad.unique, aad.rows))
+        (file, CorrectFile(now, aad.prefix, aad.unique, aad.rows))
         for file, (aad, result) in checked
         if result.ok and file.stamp
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from modcrypt.jobs.listing import File
-from modcrypt.lake.application import AppliedFile, LakeApplication, apply_batch, refuse_file
+from modcrypt.lake.application import AppliedFile, LakeApplication, PlanRun, refuse_file
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_states import FileState
 from modcrypt.lake.key_ages import KeyAges
@@ -130,7 +130,7 @@ class ApplyJob(TableJob):
         policies = self.reference.policies
         examination = FooterExamination(policies, KeyAges(policies.client))
         planned = [self._plan(file, examination) for file in files]
-        for result in apply_batch(policies, planned):
+        for result in PlanRun(policies).apply_batch(planned):
             yield {
                 "name": os.fsencode(result.path), "result": result.result,
                 "message": result.message, "code": result.code,
