@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.errors import list_names
-from modcrypt.lake.file_states import FileState, KeyUse
+from modcrypt.lake.file_states import KeyUse
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.text import format_count, format_size
 
@@ -129,7 +129,8 @@ def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
         columns.update(key.column for key in matching if key.column is not None)
         if any(key.column is None for key in matching):
             counts["footers"] += 1
-            footer_columns = max(footer_columns, _count_footer_columns(file))
+            own = sum(key.column is not None for key in file.keys)
+            footer_columns = max(footer_columns, (file.encrypted_columns or 0) - own)
     return DatasetImpact(
         dataset=status.dataset.name, files=counts["files"], rows=counts["rows"],
         bytes=counts["bytes"], columns=sorted(columns), footers=counts["footers"],
@@ -156,9 +157,3 @@ def _find_table_impact(name: str, tree: KeyTree, choice: KeyChoice) -> DatasetIm
         snapshots=[id_ for item in lists for id_ in item.snapshots],
         lost=sum(file.only for file in found),
     )  # fmt: skip
-
-
-def _count_footer_columns(file: FileState) -> int:
-    """Return the number of columns that the footer key encrypts."""
-    own = sum(key.column is not None for key in file.keys)
-    return max((file.encrypted_columns or 0) - own, 0)

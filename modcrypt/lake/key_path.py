@@ -98,17 +98,13 @@ class _Walk:
         """Return the step that refuses."""
         failure = describe(error)
         word = failure.word
-        if word in ("disabled", "no-key") and self._is_destroyed():
-            word = "destroyed"
+        if word in ("disabled", "no-key") and self._material is not None:
+            master = self._examination.ages.masters.get(self._material.master_key_id)
+            word = "destroyed" if master is not None and master.destroyed else word
         return KeyStep(
             step=self._step, ok=False, text=f"{word}: {failure.message}",
             advice=_ADVICE.get(word, ""),
         )  # fmt: skip
-
-    def _is_destroyed(self) -> bool:
-        material, masters = self._material, self._examination.ages.masters
-        master = masters.get("" if material is None else material.master_key_id)
-        return master is not None and master.destroyed
 
     def follow_footer(self, source: Source) -> Iterator[KeyStep]:
         keys, hidden = list_key_metadata(source)
@@ -143,15 +139,12 @@ class _Walk:
             elif column is not None:
                 where = "in plaintext" if name in plain else "under the footer key"
                 yield self._pass("column", f"{name} is {where}")
-        yield self._compare(file)
-
-    def _compare(self, file: OpenFile) -> KeyStep:
-        columns = read_columns(file.footer, file.leaves)
-        policy = self._policies.policy(self._path, columns)
+        policy = self._policies.policy(self._path, read_columns(file.footer, file.leaves))
         why = self._policies.new_keys(policy).compare_encryption(self._place, file)
         if why is None:
-            return self._pass("policy", "the file is encrypted as declared")
-        return KeyStep(step="policy", ok=False, text=why, advice=_ADVICE["policy"])
+            yield self._pass("policy", "the file is encrypted as declared")
+        else:
+            yield KeyStep(step="policy", ok=False, text=why, advice=_ADVICE["policy"])
 
     # --- one key ---------------------------------------------------------------------------------
 

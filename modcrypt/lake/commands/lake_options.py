@@ -69,10 +69,11 @@ def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
     if content is None:
         raise click.UsageError(f"{hint}{MISSING}; name it by --config, or set MODCRYPT_CONFIG")
     declaration = valid_declaration(content)
-    passphrase = passphrase_reference(declaration.kms, options)
+    passphrase, named = passphrase_reference(declaration.kms, options), signing_references(options)
+    reference = (named["signing_key"], named.get("signing_passphrase")) if named else None
     return Lake(
         declaration=declaration, passphrase=passphrase, audit=options["audit"],
-        signing_key=read_signing_key(options), signing_reference=_signing_reference(options),
+        signing_key=read_signing_key(options), signing_reference=reference,
     )  # fmt: skip
 
 
@@ -88,11 +89,6 @@ def valid_declaration(content: ReadDeclaration) -> LakeDeclaration:
     if len(content.faults) > MAX_FAULTS:
         count = f"more than {MAX_FAULTS} mistakes"
     raise ValueError(f"{content.path} has {count}")
-
-
-def _signing_reference(options: dict[str, Any]) -> tuple[str, str | None] | None:
-    named = signing_references(options)
-    return (named["signing_key"], named.get("signing_passphrase")) if named else None
 
 
 def adapt_advice(message: str) -> str:
