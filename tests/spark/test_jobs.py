@@ -26,8 +26,7 @@ from modcrypt.jobs.listing import File, Folder, list_tables, place_at
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark.jobs.conversion import TableConversion, check_first_files
-from modcrypt.spark.jobs.key_jobs import KeyJob
-from modcrypt.spark.jobs.plans import ROTATED
+from modcrypt.spark.jobs.key_jobs import ROTATED, KeyJob
 from modcrypt.spark.jobs.shredding import prove_shredded, shred_keys
 from modcrypt.spark.jobs.table_jobs import (
     decrypt_table,

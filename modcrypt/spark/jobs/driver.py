@@ -10,12 +10,7 @@ import pyarrow as pa
 
 from modcrypt.errors import KmsUnavailableError, ModcryptError
 from modcrypt.jobs.idempotence.shapes import read_decrypted_shape
-from modcrypt.jobs.listing import (
-    File,
-    Folder,
-    MakeFilesystem,
-    list_tables,
-)
+from modcrypt.jobs.listing import File, Folder, MakeFilesystem, list_tables
 from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.file_work import TableJob

@@ -22,19 +22,16 @@ from modcrypt.jobs.key_rotation import What
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.conversion import TableConversion, plan_conversion
 from modcrypt.spark.jobs.driver import TablePlan, plan_job
-from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob
-from modcrypt.spark.jobs.plans import ROTATED, plan_rotation, plan_verification
-from modcrypt.spark.source.options import read_options
+from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob, plan_verification
+from modcrypt.spark.jobs.key_jobs import ROTATED, plan_rotation
+from modcrypt.spark.source.options import KEY_NAMES, read_options
 
 Parameters = Mapping[str, str]
 """Parameters of a procedure, by their names in lower case."""
 
 _KEYS = frozenset(
-    {
-        "policy", "kms", "footerkey", "columnkeys", "plaintextcolumns", "aadprefix", "root",
-        "acceptalgorithms", "requireencrypted", "masterkeyids",
-    }
-)  # fmt: skip
+    name.lower() for name in (*KEY_NAMES, "acceptAlgorithms", "requireEncrypted", "masterKeyIds")
+)
 _NEW = "new"
 
 

@@ -25,9 +25,8 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark.jobs.conversion import plan_conversion
 from modcrypt.spark.jobs.driver import ConversionOptions, JobOptions, plan_job, run_table_job
-from modcrypt.spark.jobs.examination import InspectionJob
-from modcrypt.spark.jobs.key_jobs import ScanJob
-from modcrypt.spark.jobs.plans import plan_rotation, plan_verification
+from modcrypt.spark.jobs.examination import InspectionJob, plan_verification
+from modcrypt.spark.jobs.key_jobs import ScanJob, plan_rotation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

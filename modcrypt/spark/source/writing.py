@@ -49,12 +49,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.publication import fsync_folder, publish
 from modcrypt.io.recorded_writes import note_moved
 from modcrypt.io.stores import locate
-from modcrypt.jobs.declared_changes import (
-    hand_over,
-    note_changes,
-    record_here,
-    take_changes,
-)
+from modcrypt.jobs.declared_changes import hand_over, note_changes, record_here, take_changes
 from modcrypt.keys import Key
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.proof import WrapProof
