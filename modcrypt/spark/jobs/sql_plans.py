@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -86,20 +87,20 @@ def _plan_rotation(parameters: Parameters) -> TablePlan:
     )  # fmt: skip
 
 
-def _plan_verification(parameters: Parameters) -> TablePlan:
-    return plan_verification(parameters["path"], _read_optional_settings(parameters))
-
-
-def _plan_inspection(parameters: Parameters) -> TablePlan:
-    return plan_job(InspectionJob, parameters["path"], _read_optional_settings(parameters))
+def _plan_examination(parameters: Parameters, plan: Callable[..., TablePlan]) -> TablePlan:
+    path = parameters["path"]  # no settings if no parameter names keys
+    return plan(path, _read_settings(parameters, path) if _KEYS & parameters.keys() else None)
 
 
 _PROCEDURES: dict[str, tuple[pa.Schema, Callable[[Parameters], TablePlan]]] = {
     "encrypt": (TableConversion.schema, _plan_encryption),
-    "inspect": (InspectionJob.schema, _plan_inspection),
+    "inspect": (
+        InspectionJob.schema,
+        partial(_plan_examination, plan=partial(plan_job, InspectionJob)),
+    ),
     "rekey": (TableConversion.schema, _plan_rekeying),
     "rotate": (ROTATED, _plan_rotation),
-    "verify": (VerificationJob.schema, _plan_verification),
+    "verify": (VerificationJob.schema, partial(_plan_examination, plan=plan_verification)),
 }
 
 # --- parameters ----------------------------------------------------------------------------------
@@ -132,11 +133,6 @@ def _read_ids(text: str) -> dict[str, str]:
     if not isinstance(ids, dict) or not all(isinstance(new, str) for new in ids.values()):
         raise ValueError('newMasterKeys must be a JSON object of ids, as {"old": "new"}')
     return ids
-
-
-def _read_optional_settings(parameters: Parameters) -> Settings | None:
-    """Return the settings, or None if no parameter names keys."""
-    return _read_settings(parameters, parameters["path"]) if _KEYS & parameters.keys() else None
 
 
 def _read_settings(parameters: Parameters, where: str, what: str = "keys") -> Settings:
