@@ -21,8 +21,7 @@ from modcrypt.jobs.failures import common_code, describe, exit_code
 from modcrypt.jobs.key_rotation import rotate_keys
 from modcrypt.jobs.listing import File, Folder
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_columns import read_plain_columns
-from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.file_policies import DatasetPolicies, read_plain_columns
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.plan import SCHEMA, LakePlan, PlannedChange

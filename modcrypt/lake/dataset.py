@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from modcrypt.kms.keyed_encryption import KeyedEncryption
-from modcrypt.lake.file_columns import read_columns
-from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.file_policies import DatasetPolicies, read_columns
 from modcrypt.lake.lake_files import LakeFiles
 from modcrypt.parquet.arrow.field_metadata import plan_footer
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet

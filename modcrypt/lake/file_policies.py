@@ -7,8 +7,10 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+from modcrypt.errors import PlaintextError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.declared_changes import hand_over
@@ -25,14 +27,17 @@ from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.declarations.columns import FileColumns, names_by_key
+from modcrypt.lake.declarations.columns import Path as ColumnPath
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.declarations.partitions import fill, read_values
-from modcrypt.lake.file_columns import read_columns
 from modcrypt.lake.spool import Memo
+from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.footer_opening import Footer
+from modcrypt.parquet.crypto.footer_keys import list_key_metadata
+from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
 from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow
+from modcrypt.parquet.format.schema import leaf_paths
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
 
@@ -349,3 +354,38 @@ class DatasetPolicies:
         return replace(
             policy, footer_key=old.get(policy.footer_key, policy.footer_key), column_keys=keys
         )
+
+
+# --- the columns of a file, and whether it is encrypted, by its footer ---------------------------
+
+
+def read_columns(footer: Footer, leaves: list[ColumnPath] | None = None) -> FileColumns:
+    """Return the columns of a file with an open footer.
+
+    Files with the same columns share the result.
+    """
+    found = tuple(leaf_paths(footer.metadata.schema) if leaves is None else leaves)
+    return _make_columns(found, get_arrow_schema(footer.metadata))
+
+
+@lru_cache(maxsize=256)
+def _make_columns(leaves: tuple[ColumnPath, ...], arrow_schema: bytes | None) -> FileColumns:
+    return FileColumns(leaves, parse_field_metadata(arrow_schema))
+
+
+def is_encrypted(source: Source) -> bool:
+    """Return whether a file is encrypted, at least by its own account."""
+    try:
+        list_key_metadata(source)
+    except PlaintextError:
+        return False
+    return True
+
+
+def read_plain_columns(source: Source) -> FileColumns:
+    """Return the columns of a plaintext file.
+
+    Raises:
+        ModcryptError: As `read_plain`.
+    """
+    return read_columns(read_plain(source))

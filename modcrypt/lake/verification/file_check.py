@@ -15,8 +15,7 @@ from modcrypt.jobs.engine import Job, Meter, run_job
 from modcrypt.jobs.idempotence.key_facts import KeyFacts, gather_key_facts
 from modcrypt.kms.policy import Policy
 from modcrypt.lake.declarations.columns import FileColumns
-from modcrypt.lake.file_columns import is_encrypted, read_columns
-from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.file_policies import DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.verification.results import POLICY, VerifiedFile
 from modcrypt.parquet.crypto.ciphers import ColumnKey
