@@ -152,11 +152,7 @@ def carry_out_plan(
 ) -> Spool[AppliedFile]:
     """Carry out a plan; return the result of each of its files, in order.
 
-    Args:
-        plan: The plan.
-        policies: Policies of the files.
-        jobs: Number of files processed concurrently; None for the default.
-        progress: Function called with the number of planned files after each.
+    `progress` is called with the number of planned files after each.
     """
     note = _note_nothing if progress is None else partial(progress, plan.changes)
     run = PlanRun(policies, jobs, note)

@@ -316,14 +316,7 @@ class DatasetPolicies:
         self, path: str, columns: FileColumns, footer: Footer, prefix: bytes | None,
         facts: KeyFacts,
     ) -> Comparison:  # fmt: skip
-        """Compare a file with the declaration.
-
-        Args:
-            path: Path of the file inside the dataset.
-            columns: Columns of the file.
-            footer: Open footer of the file.
-            prefix: AAD prefix that the declaration gives to the file.
-            facts: Facts about the keys of the file.
+        """Compare a file with the declaration, which gives it an AAD prefix.
 
         Raises:
             ValueError: As `policy`.

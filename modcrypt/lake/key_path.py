@@ -65,10 +65,7 @@ def follow_keys(
 ) -> Iterator[KeyStep]:
     """Yield the steps from a file, or a column of it, to its key service; end at a refusal.
 
-    Args:
-        examination: Examination of the dataset of the file.
-        place: Place of the file.
-        column: Dotted name of a column; None for the file.
+    `column` is the dotted name of a column; None for the file.
     """
     walk = _Walk(examination, place)
     try:

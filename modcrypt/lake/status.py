@@ -171,9 +171,7 @@ def find_status(
     """Return the status of a dataset; files are listed, examined and cached in batches.
 
     Args:
-        files: Files of the dataset.
-        examination: Examination that opens footers.
-        cache: Cache of earlier states.
+        files, examination, cache: Files of the dataset, and what is known of them.
         jobs: Number of files examined concurrently; None for the default.
         progress: Function called after each file with the number of files listed so far.
 

@@ -75,9 +75,7 @@ def verify_files(
     """Verify the files of a dataset against its declaration, and cache which are correct.
 
     Args:
-        files: Files of the dataset.
-        policies: Policies of the files.
-        cache: Cache of the files that were found correct.
+        files, policies, cache: Files of the dataset, and what is known of them.
         is_unchanged: Function that returns whether a file need not be verified; it is only
             compared with the others.
         check: Function that verifies files elsewhere; None to verify them here.

@@ -52,12 +52,10 @@ def verify(
     Iceberg tables are verified by the driver.
 
     Args:
-        spark: Spark session, as in `apply`.
+        spark, files_per_task, bytes_per_task: As in `apply`.
         lake: The lake.
         dataset: Name of a dataset; None for all.
         since, resume: As in `Lake.verify`, by the driver's cache.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
 
     Raises:
         ValueError: The dataset is not declared.
