@@ -44,9 +44,8 @@ from modcrypt.jobs.listing import MakeFilesystem
 from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
 from modcrypt.runtime.fork_safety import fork_safe
-from modcrypt.spark.jobs.driver import JobOptions, check_settings
+from modcrypt.spark.jobs.driver import JobOptions, check_settings, run_tasks
 from modcrypt.spark.jobs.file_work import IN_STORE, ON_DISK
-from modcrypt.spark.jobs.task_files import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
