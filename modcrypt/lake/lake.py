@@ -249,6 +249,12 @@ class Lake:
         self, name: str, cache: StateCache, dry_run: bool, accept_replaced: bool,
         carry_out: Callable[[LakePlan], Sequence[AppliedFile]], **how: Any,
     ) -> LakeApplication:  # fmt: skip
+        """Plan and carry out the changes of one dataset.
+
+        Versions that are due come first, and then another plan, because they make more keys old.
+        Files change inside `hand_over`, so that the next seal states them. The cache learns last
+        what was encrypted, so that it is examined again.
+        """
         table = self._find_table(name)
 
         def plan_again() -> LakePlan:
