@@ -26,7 +26,7 @@ from modcrypt.lake.declarations.declaration_faults import DeclarationFault, Faul
 from modcrypt.lake.declarations.inclusions import Inclusions
 from modcrypt.lake.declarations.members import Members
 from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous, names_in
-from modcrypt.lake.declarations.table_parsing import parse_table
+from modcrypt.lake.declarations.table_parsing import TableParsing
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.parquet.crypto.properties import ALGORITHMS
@@ -127,18 +127,10 @@ class _Parsing:
     def _parse_dataset(self, path: MemberPath, table: Mapping[str, Any]) -> AnyDataset | None:
         kind = table.get("kind", "files")
         if kind == "iceberg":
-            return parse_table(self.faults, path, self._inclusions, table)
+            return TableParsing(self.faults, path, self._inclusions, table).parse()
         if kind != "files":
             self.faults.add((*path, "kind"), "kind must be files or iceberg")
         return _DatasetParsing(self.faults, path, self._inclusions, table).parse()
-
-
-def _split_glob(location: str) -> tuple[str, str] | None:
-    """Return the folder and the pattern of a location; None if it has no wildcard."""
-    if (wild := _WILD.search(location)) is None:
-        return None
-    folder, slash, _ = location[: wild.start()].rpartition("/")
-    return folder or slash or ".", location[len(folder) + len(slash) :]
 
 
 class _DatasetParsing(Members):
@@ -185,10 +177,11 @@ class _DatasetParsing(Members):
         if not isinstance(location, str) or not location:
             self.fault("location", "location must be the path or URL of a folder or file")
             return "", None
-        if glob := _split_glob(location):
+        if wild := _WILD.search(location):
             if include is not None:
                 self.fault("include", "location is a pattern already; remove include")
-            location, include = glob
+            folder, slash, _ = location[: wild.start()].rpartition("/")
+            location, include = folder or slash or ".", location[len(folder) + len(slash) :]
         return self.inclusions.place((*self.path, "location"), location), include
 
     def _parse_source(self) -> str | None:

@@ -13,10 +13,7 @@ from typing import Any
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.io.addresses import is_url
 from modcrypt.lake.declarations.declaration import Rotation, TableDeclaration, locate_table
-from modcrypt.lake.declarations.declaration_faults import FaultList
-from modcrypt.lake.declarations.inclusions import Inclusions
 from modcrypt.lake.declarations.members import Members
-from modcrypt.lake.declarations.toml_lines import MemberPath
 from modcrypt.pkmt1.strict_json import load_json
 
 MAX_RESTRICTIONS = 1 << 20
@@ -50,60 +47,49 @@ _TEXTS = (
 )  # fmt: skip
 
 
-def parse_table(
-    faults: FaultList, path: MemberPath, inclusions: Inclusions, given: Mapping[str, Any]
-) -> TableDeclaration | None:
-    """Return the declaration of a table; None if there are mistakes, which are added.
-
-    Args:
-        faults: Mistakes found so far.
-        path: Names of the table's members in the declaration.
-        inclusions: Takes what the declaration commands and includes, and resolves paths.
-        given: Members of the dataset.
-    """
-    parsing = _TableParsing(faults, path, inclusions, given)
-    faults.check_names(path, given, TABLE_MEMBERS)
-    texts = parsing.take_texts()
-    parsing.check_place(texts)
-    if "master_key" not in texts:
-        parsing.fault((), "master_key is missing; set it to the id of the table's master key")
-    policy = parsing.take_policy()
-    if policy.get("store") == "key-store" and "key_store" not in texts:
-        parsing.fault("store", "store is key-store, so key_store must name a file")
-    former = parsing.take_master_keys(texts.get("master_key"))
-    mapped = parsing.table("location_map")
-    writers = parsing.take_writers()
-    restrictions = parsing.read_restrictions(texts.get("read_restrictions"))
-    inclusions.note_all(path, given, but=FREE_MEMBERS)
-    seconds = parsing.rotation(TABLE_ROTATION)
-    if parsing.has_faults:
-        return None
-    table, namespace = texts.get("table"), texts.get("namespace")
-    if "location" in texts:
-        location = inclusions.place((*path, "location"), texts["location"])
-    else:
-        location = locate_table(table or f"namespace {namespace}")
-    folder = inclusions.folder
-    return TableDeclaration(
-        name=path[-1], location=location, table=table, namespace=namespace,
-        catalog=_resolve_catalog(folder, texts.get("catalog")),
-        catalog_name=texts.get("catalog_name"), table_uuid=texts.get("table_uuid"),
-        location_map={
-            old: inclusions.place((*path, "location_map", old), str(new))
-            for old, new in mapped.items()
-        },
-        key_store=None if "key_store" not in texts else _resolve(folder, texts["key_store"]),
-        master_key=texts["master_key"], policy=policy, previous_master_keys=former,
-        max_kek_age=seconds.pop("max_kek_age", None), rotation=Rotation(**seconds),
-        signed_by=writers, seal_at_least=given.get("seal_at_least", 1),
-        read_restrictions=restrictions,
-    )  # fmt: skip
-
-
-class _TableParsing(Members):
+class TableParsing(Members):
     """The parsing of one table, or of the tables of a namespace."""
 
-    def take_texts(self) -> dict[str, str]:
+    def parse(self) -> TableDeclaration | None:
+        """Return the declaration of the table; None if there are mistakes, which are noted."""
+        self.faults.check_names(self.path, self.given, TABLE_MEMBERS)
+        texts = self._take_texts()
+        self._check_place(texts)
+        if "master_key" not in texts:
+            self.fault((), "master_key is missing; set it to the id of the table's master key")
+        policy = self._take_policy()
+        if policy.get("store") == "key-store" and "key_store" not in texts:
+            self.fault("store", "store is key-store, so key_store must name a file")
+        former = self._take_master_keys(texts.get("master_key"))
+        mapped = self.table("location_map")
+        writers = self._take_writers()
+        restrictions = self._read_restrictions(texts.get("read_restrictions"))
+        self.inclusions.note_all(self.path, self.given, but=FREE_MEMBERS)
+        seconds = self.rotation(TABLE_ROTATION)
+        if self.has_faults:
+            return None
+        table, namespace = texts.get("table"), texts.get("namespace")
+        if "location" in texts:
+            location = self.inclusions.place((*self.path, "location"), texts["location"])
+        else:
+            location = locate_table(table or f"namespace {namespace}")
+        folder = self.inclusions.folder
+        return TableDeclaration(
+            name=self.path[-1], location=location, table=table, namespace=namespace,
+            catalog=_resolve_catalog(folder, texts.get("catalog")),
+            catalog_name=texts.get("catalog_name"), table_uuid=texts.get("table_uuid"),
+            location_map={
+                old: self.inclusions.place((*self.path, "location_map", old), str(new))
+                for old, new in mapped.items()
+            },
+            key_store=None if "key_store" not in texts else _resolve(folder, texts["key_store"]),
+            master_key=texts["master_key"], policy=policy, previous_master_keys=former,
+            max_kek_age=seconds.pop("max_kek_age", None), rotation=Rotation(**seconds),
+            signed_by=writers, seal_at_least=self.given.get("seal_at_least", 1),
+            read_restrictions=restrictions,
+        )  # fmt: skip
+
+    def _take_texts(self) -> dict[str, str]:
         texts = {}
         for name in _TEXTS:
             value = self.given.get(name)
@@ -113,7 +99,7 @@ class _TableParsing(Members):
                 self.fault(name, f"{name} must be a text that is not empty")
         return texts
 
-    def take_writers(self) -> tuple[str, ...]:
+    def _take_writers(self) -> tuple[str, ...]:
         """Return the lines of the writers' keys, which files may contain."""
         names, least = self.given.get("signed_by", []), self.given.get("seal_at_least")
         if least is not None and (type(least) is not int or least < 1 or not names):
@@ -124,7 +110,7 @@ class _TableParsing(Members):
         self.fault("signed_by", "signed_by must be a list of verifying keys")
         return ()
 
-    def read_restrictions(self, name: str | None) -> Mapping[str, Any] | None:
+    def _read_restrictions(self, name: str | None) -> Mapping[str, Any] | None:
         """Return the JSON of a file with read restrictions, which the reader of rows checks."""
         if name is None:
             return None
@@ -141,7 +127,7 @@ class _TableParsing(Members):
         self.fault("read_restrictions", f"{printable(name, MAX_NAME)} {message}")
         return None
 
-    def check_place(self, texts: Mapping[str, str]) -> None:
+    def _check_place(self, texts: Mapping[str, str]) -> None:
         """Check that the members name a folder, or a table or namespace of a catalog."""
         within = {"table", "namespace"} & texts.keys()
         in_catalog = {"catalog"} & texts.keys() | within
@@ -160,7 +146,7 @@ class _TableParsing(Members):
             if "namespace" in texts and name in self.given:
                 self.fault(name, f"tables of a namespace differ in {name}; remove it")
 
-    def take_policy(self) -> dict[str, Any]:
+    def _take_policy(self) -> dict[str, Any]:
         policy = {}
         for name, choices in KEY_POLICY.items():
             value = self.given.get(name)
@@ -179,7 +165,7 @@ class _TableParsing(Members):
                 self.fault("store", "single wrapping has no KEKs for a key store")
         return policy
 
-    def take_master_keys(self, current: str | None) -> tuple[str, ...]:
+    def _take_master_keys(self, current: str | None) -> tuple[str, ...]:
         """Return the ids of former master keys; each maps to the declared one."""
         where = ("previous", "master_keys")
         keys = self.table("previous", ("master_keys",)).get("master_keys", {})
