@@ -223,9 +223,8 @@ def _make_failed_row(item: RekeyItem, error: Exception) -> dict[str, Any]:
     return {"old": item.location, "word": failure.word, "message": text}
 
 
-_resolvers: dict[
-    tuple[int, str], KeyResolver
-] = {}  # by process id, as resolvers must not be used after a fork
+# By process id, as resolvers must not be used after a fork.
+_resolvers: dict[tuple[int, str], KeyResolver] = {}
 _resolvers_lock = fork_safe(threading.Lock())
 
 

@@ -255,10 +255,10 @@ class _Options:
 
     def restrictions(self) -> Mapping[str, Any] | None:
         text = self.text("readRestrictions")
-        if text is not None and not text.lstrip().startswith("{"):
-            text = _read_restrictions(text)
         if text is None:
             return None
+        if not text.lstrip().startswith("{"):
+            text = _read_restrictions(text)
         document = _parse_json("readRestrictions", text)
         if not isinstance(document, dict):
             raise ValueError("readRestrictions must be a JSON object")

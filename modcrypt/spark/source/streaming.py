@@ -224,10 +224,8 @@ def _read_status(place: Place) -> Status | None:
 
 # --- the sink ------------------------------------------------------------------------------------
 
-_QUERY_ID, _BATCH_ID = (
-    "sql.streaming.queryId",
-    "streaming.sql.batchId",
-)  # properties that Spark sets for tasks
+# Properties that Spark sets for tasks.
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 class TableStream(DataSourceStreamArrowWriter):
