@@ -81,13 +81,7 @@ def compile_sources(jvm: Any) -> dict[str, bytes]:
     compiler.setIClassLoader(janino.ClassLoaderIClassLoader(loader))
     compiler.setTargetVersion(8)  # from which on static methods of interfaces can be called
     compiler.setClassFileCreator(tools.MapResourceCreator(classes))
-    folders = {"java_sources": "modcrypt", "java_interfaces": "org/apache/iceberg/encryption"}
-    texts = {
-        f"{package}/{file.name}": file.read_text("utf-8")
-        for folder, package in folders.items()
-        for file in sorted((files("modcrypt.spark") / folder).iterdir(), key=lambda file: file.name)
-        if file.name.endswith(".java")
-    }
+    texts = _read_sources()
     units = jvm.java.lang.reflect.Array.newInstance(
         jvm.java.lang.Class.forName("org.codehaus.commons.compiler.util.resource.Resource"),
         len(texts),
@@ -97,6 +91,16 @@ def compile_sources(jvm: Any) -> dict[str, bytes]:
     compiler.compile(units)
     # Iceberg's interface was compiled from a source of ours; the jar must not hide Iceberg's own.
     return {str(name): bytes(classes[name]) for name in classes if name.startswith("modcrypt/")}
+
+
+def _read_sources() -> dict[str, str]:
+    folders = {"java_sources": "modcrypt", "java_interfaces": "org/apache/iceberg/encryption"}
+    return {
+        f"{package}/{file.name}": file.read_text("utf-8")
+        for folder, package in folders.items()
+        for file in sorted((files("modcrypt.spark") / folder).iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".java")
+    }
 
 
 _POM = f"""\
