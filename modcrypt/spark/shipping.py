@@ -125,12 +125,12 @@ def _read_all(extras: Collection[str]) -> Iterator[Content]:
     found = _Found({}, set())
     for extra in ("", *sorted(extras)):
         _collect(modcrypt, extra, found, is_needed=bool(extra))
-    return _read_found(found)
+    return _read_found([found.packages[name] for name in sorted(found.packages)])
 
 
-def _read_found(found: _Found) -> Iterator[Content]:
+def _read_found(distributions: Collection[Distribution]) -> Iterator[Content]:
     yield from _read_modcrypt(compiled=True)
-    for _, package in sorted(found.packages.items()):
+    for package in distributions:
         for file in package.files or ():
             if ".." not in file.parts and not _LEFT_OUT.intersection(file.parts):
                 with suppress(FileNotFoundError):  # deleted after the installation
