@@ -190,7 +190,7 @@ def _list_open_keys(file: OpenFile, own: Mapping[str, ColumnKey]) -> Iterable[Fo
 
 
 def _find_common(file: OpenFile, plain: Sequence[str], own: Mapping[str, ColumnKey]) -> Any:
-    """Return what decides about a file's keys besides its DEKs; None if more must be read.
+    """Return all that files with the same keys share, but DEKs; None if more must be read.
 
     External key material must be read, and further row groups may have other key metadata. DEKs in
     base64, as in what the others have in common, state no version of a master key.

@@ -97,7 +97,7 @@ class DatasetPolicies:
 
     @cached_property
     def is_folder(self) -> bool:
-        """Whether the dataset is not a single file; a folder may have yet to be made."""
+        """True unless the dataset is a single file; a folder may have yet to be made."""
         place = self.root.place
         if place.filesystem is None:
             return not os.path.isfile(place.path)
@@ -153,7 +153,7 @@ class DatasetPolicies:
             return self._policies.get(key, lambda: self._make_policy(values, columns))
 
     def group_of(self, path: str) -> Any:
-        """Return what files share that `opening` treats alike: the values of their partitions."""
+        """Return the partition values that files share if `opening` treats them alike."""
         return tuple(self._values_of(path).items())
 
     def _values_of(self, path: str) -> dict[str, str]:

@@ -76,7 +76,7 @@ class DatasetImpact:
         }  # fmt: skip
 
     def describe(self) -> list[str]:
-        """Return what leaks and what is lost, in sentences."""
+        """Return sentences about what leaks and what is lost."""
         if not self.files:
             lines = [f"{self.dataset}: the key protects no file"]
         else:
@@ -114,7 +114,7 @@ class DatasetImpact:
 
 
 def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
-    """Return what a key protects in a dataset, given its status."""
+    """Return the impact of a key on a dataset, given its status."""
     if status.tree is not None:
         return _find_table_impact(status.dataset.name, status.tree, choice)
     counts: Counter[str] = Counter()
@@ -139,7 +139,7 @@ def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
 
 
 def _find_table_impact(name: str, tree: KeyTree, choice: KeyChoice) -> DatasetImpact:
-    """Return what a key protects in an Iceberg table."""
+    """Return the impact of a key on an Iceberg table."""
     found = tree.protected_by(choice.key, choice.version)
     locations = {file.location for file in found}
     rows = sum(

@@ -174,7 +174,7 @@ class _Walk:
         return find_material(read_store(self._place), material)
 
     def _check_declared(self, material: KeyMaterial, column: str | None, what: str) -> str:
-        """Return how the declaration names a master key; raise if it does not."""
+        """Return the place of a master key in the declaration; raise if it has none."""
         previous, key = self._policies.dataset.previous.master_keys, material.master_key_id
         if key in previous:
             return f"{key} is a previous master key of {previous[key]}"

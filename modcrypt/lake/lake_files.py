@@ -124,7 +124,7 @@ def _is_older(copy: Place, original: Place) -> bool:
 
 
 def make_matcher(pattern: str) -> Callable[[str], object]:
-    """Return a function that matches the ends of paths with a pattern, as `PurePath.match` does."""
+    """Return a function that matches the ends of paths with a pattern, like `PurePath.match`."""
     if "/" in pattern:
         return lambda path: PurePosixPath(path).match(pattern)
     match = re.compile(fnmatch.translate(pattern)).match
@@ -335,7 +335,7 @@ class _Object:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file: stores represent folders by empty objects."""
+        """True for a file: stores represent folders by empty objects."""
         return not self.is_folder and self.path[-1:] != "/"
 
 

@@ -185,7 +185,7 @@ def _doubt(state: FileState) -> FileState:
 
 
 def plan_file(state: FileState, accept_replaced: bool = False) -> PlannedChange:
-    """Return what to do to a file that is not as declared.
+    """Return the plan for a file that is not as declared.
 
     `accept_replaced` encrypts a plaintext file that replaced an encrypted one.
     """

@@ -151,7 +151,7 @@ class StateCache:
     # --- verification ----------------------------------------------------------------------------
 
     def load_correct(self, dataset: str, files: Sequence[LakeFile]) -> dict[str, CorrectFile]:
-        """Return what is known, by path, of files that were found correct as they are now."""
+        """Return the files, by path, that were found correct as they are now."""
         columns = "time, prefix, file_unique, rows"
         rows = self._select_unchanged("correct_files", columns, dataset, files)
         return {path: CorrectFile(*values) for path, values in rows}
@@ -170,7 +170,7 @@ class StateCache:
         self._write("DELETE FROM correct_files WHERE dataset = ? AND path = ?", rows)
 
     def begin_verification(self, dataset: str, *, resume: bool) -> float:
-        """Return when the verification of a dataset began: now, or an unfinished one's start."""
+        """Return the start of the verification of a dataset: now, or that of an unfinished one."""
         query = "SELECT started FROM verifications WHERE digest = ? AND dataset"
         found = self._select(query, [self._digest], [dataset]) if resume else []
         started: float = found[0][0] if found else time.time()

@@ -93,7 +93,7 @@ class DatasetStatus(FactSheet):
 
     @property
     def is_declared(self) -> bool:
-        """Whether every file is as declared, no key is due, and nothing leaks beside the files."""
+        """True if every file is as declared, no key is due, and nothing leaks beside the files."""
         complete = not (self.error or self.due_keys or self.waiting or self.leaks)
         return complete and self.totals.states["declared"] == len(self.files)
 

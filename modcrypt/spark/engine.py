@@ -1,4 +1,4 @@
-"""What commands need of Spark, which they find by an entry point: a session, and jobs."""
+"""Session and jobs of Spark for commands, which find this module by an entry point."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class ColumnRule:
 
     @property
     def is_name(self) -> bool:
-        """Whether the rule names a column or group, so that it needs no schema."""
+        """True if the rule names a column or group, so that it needs no schema."""
         return bool(self.text) and not re.search(r"[*?]", self.text)
 
     def __str__(self) -> str:

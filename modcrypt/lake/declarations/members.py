@@ -37,7 +37,7 @@ class Members:
 
     @property
     def has_faults(self) -> bool:
-        """Whether a mistake was noted in the dataset."""
+        """True if a mistake was noted in the dataset."""
         return self.faults.total > self._before
 
     def fault(self, member: str | MemberPath, message: str, text: str = "") -> None:

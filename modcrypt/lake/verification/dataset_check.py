@@ -146,7 +146,7 @@ def _list_files(
 
 
 def _identify_file(policies: DatasetPolicies, file: LakeFile, known: CorrectFile | None) -> FileAad:
-    """Return what identifies a file that is not verified, without a key."""
+    """Return the AAD that identifies a file that is not verified, without a key."""
     if known is not None:
         return FileAad(known.prefix, known.unique, file.size, known.rows)
     try:

@@ -127,7 +127,7 @@ class FileCheck:
             return None
 
     def _compare(self, file: LakeFile, source: Source, plan: ChunkPlan) -> str:
-        """Return how an authentic file differs from the declaration; empty if it does not."""
+        """Return the difference of an authentic file from the declaration; empty for none."""
         assert source.place is not None
         columns = self._read_columns(plan)
         if columns is None:

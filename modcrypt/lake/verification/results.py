@@ -42,7 +42,7 @@ class VerifiedFile:
 
     @property
     def ok(self) -> bool:
-        """Whether the file has no fault, and every part that needs a key was opened."""
+        """True if the file has no fault, and every part that needs a key was opened."""
         return not self.missing and not self.faults
 
     @property
@@ -168,7 +168,7 @@ class LakeVerification(FactSheet):
         return [text for text, _ in _describe_notes(self.totals.limits)]
 
     def describe_missing(self) -> list[str]:
-        """Return what was not opened, once for each reason, with its number of files."""
+        """Return the parts not opened, once for each reason, with their numbers of files."""
         notes = _describe_notes(self.totals.not_opened)
         return [f"Not opened: {text}: {why}" for text, why in notes]
 

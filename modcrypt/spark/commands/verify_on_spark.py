@@ -32,7 +32,6 @@ from modcrypt.jobs.set_findings import (
     find_missing_below,
     find_shared_prefixes,
 )
-from modcrypt.kms.settings import Settings
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.parquet.verify.verification_results import DatasetVerification
 from modcrypt.spark.jobs.table_jobs import verify_table
@@ -53,8 +52,9 @@ def verify_on_spark(
     settings = decryption_settings(options) if is_any_typed(options) else None
     started = time.perf_counter()
     leaks = find_leaks_below(paths, options) if strict else []
-    of_folders, paths = _examine_folders(settings, paths)
-    of_folders += leaks
+    seal = None if settings is None else settings.required_seal
+    missing, paths = find_missing_below(seal, paths)
+    of_folders = [*missing, *find_links_below(paths), *leaks]
     if not paths:
         nothing = DatasetVerification(files=(), findings=tuple(of_folders))
         return print_result(nothing, 0, False, as_json, started)
@@ -103,7 +103,7 @@ def _print_rows_as_json(
 
 
 def _compare_files(verified: DataFrame) -> list[Finding]:
-    """Return what `verify_dataset` finds by comparing files with each other."""
+    """Compare files with each other, and return the findings of `verify_dataset`."""
 
     def group_by(column: str) -> dict[bytes, list[tuple[str, Shape]]]:
         # A footer that was not authenticated may state any number of rows.
@@ -120,15 +120,6 @@ def _compare_files(verified: DataFrame) -> list[Finding]:
         prefix: [path for path, _ in files] for prefix, files in group_by("aad_prefix_hex").items()
     }
     return [*find_shared_prefixes(prefixes), *find_copies(group_by("file_unique"))]
-
-
-def _examine_folders(
-    settings: Settings | None, paths: Sequence[str]
-) -> tuple[list[Finding], Sequence[str]]:
-    """Return findings about links and what required seals say is missing, and paths with files."""
-    seal = None if settings is None else settings.required_seal
-    missing, left = find_missing_below(seal, paths)
-    return [*missing, *find_links_below(left)], left
 
 
 def _count_results(verified: DataFrame) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def apply(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> list[LakeApplication]:
-    """Establish the declared state as `Lake.apply` does, with files changed by Spark's executors.
+    """Establish the declared state like `Lake.apply`, with files changed by Spark's executors.
 
     Iceberg tables are changed by the driver, which rotates keys without rewriting data files.
 
@@ -179,7 +179,7 @@ def verify(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> list[LakeVerification]:
-    """Verify files against the declaration as `Lake.verify` does, with Spark's executors.
+    """Verify files against the declaration like `Lake.verify`, with Spark's executors.
 
     Iceberg tables are verified by the driver.
 
@@ -208,7 +208,7 @@ def verify(
 
 @dataclass(frozen=True, kw_only=True)
 class LakeVerificationJob(TableJob):
-    """A job that verifies files of a dataset as `Lake.verify` does.
+    """A job that verifies files of a dataset like `Lake.verify`.
 
     Attributes:
         reference: The dataset.

@@ -351,7 +351,7 @@ def _make_empty_rows(file: ParquetFile, first: int, after: int) -> Iterator[pa.R
 
 
 class PieceReader:
-    """What reads the pieces of a table; picklable, it holds only paths and references to keys."""
+    """A reader of the pieces of a table; picklable, it holds only paths and references to keys."""
 
     def __init__(self, settings: ReadSettings, options: ReadOptions, schema: StructType) -> None:
         self._settings, self._options, self._schema = settings, options, schema
