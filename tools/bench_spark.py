@@ -45,7 +45,7 @@ from modcrypt.spark import (
     scan_keys,
     verify_table,
 )
-from modcrypt.spark.session import spark_session
+from modcrypt.spark.engine import spark_session
 from tools import bench_java_footers, bench_spark_reads
 from tools.bench_spark_runs import CORES, Bench, plain_files, policy_of
 from tools.figures import MIB, Figure, Row, below, figure, line, within

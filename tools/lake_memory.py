@@ -83,7 +83,7 @@ def simulate(files: int, state: str) -> ExitStack:
         (LakeFiles, "__iter__", list_many),
         (FooterExamination, "run", run_many),
         (FileCheck, "_verify", verify_many),
-        (application, "convert_file", apply_many),
+        (application, "_convert_file", apply_many),
     ):
         stack.enter_context(mock.patch.object(owner, name, function))
     return stack

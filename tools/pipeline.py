@@ -27,7 +27,7 @@ import duckdb
 
 import modcrypt as mc
 from modcrypt.spark import Settings, encrypt_table, java_home, rotate_keys, scan_keys, verify_table
-from modcrypt.spark.session import spark_session
+from modcrypt.spark.engine import spark_session
 
 OUTPUT = Path(__file__).resolve().parent.parent / "pipeline-output"
 BIN = Path(sys.executable).parent

@@ -7,8 +7,9 @@ interrupted run therefore leaves finished files and untouched ones, and the next
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from modcrypt.io.places import Place
@@ -17,11 +18,10 @@ from modcrypt.io.threads import in_threads, usable_cores
 from modcrypt.jobs.conversion import Conversion
 from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.failures import common_code, describe, exit_code
-from modcrypt.jobs.key_rotation import RotatedFile, rotate_keys
+from modcrypt.jobs.key_rotation import rotate_keys
 from modcrypt.jobs.listing import File, Folder
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_columns import read_plain_columns
-from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.file_policies import DatasetPolicies, read_plain_columns
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.plan import SCHEMA, LakePlan, PlannedChange
@@ -76,10 +76,7 @@ class LakeApplication(FactSheet):
     @cached_property
     def totals(self) -> ApplicationTotals:
         """Counts of the results."""
-        totals = ApplicationTotals()
-        for file in self.files:
-            totals.add(file)
-        return totals
+        return ApplicationTotals(self.files)
 
     @property
     def changed(self) -> int:
@@ -132,20 +129,18 @@ class LakeApplication(FactSheet):
         }  # fmt: skip
 
 
-@dataclass(slots=True)
 class ApplicationTotals:
-    """Counts of results."""
+    """Counts of results, made in one pass over the files."""
 
-    results: Counter[str] = field(default_factory=Counter)
-    failed: int = 0
-    codes: set[int] = field(default_factory=set)
-
-    def add(self, file: AppliedFile) -> None:
-        """Count a file."""
-        self.results[file.result] += 1
-        if file.code:
-            self.codes.add(file.code)
-            self.failed += file.result != "refused"
+    def __init__(self, files: Iterable[AppliedFile]) -> None:
+        self.results: Counter[str] = Counter()
+        self.failed = 0
+        self.codes: set[int] = set()
+        for file in files:
+            self.results[file.result] += 1
+            if file.code:
+                self.codes.add(file.code)
+                self.failed += file.result != "refused"
 
 
 def carry_out_plan(
@@ -157,46 +152,34 @@ def carry_out_plan(
 ) -> Spool[AppliedFile]:
     """Carry out a plan; return the result of each of its files, in order.
 
-    Args:
-        plan: The plan.
-        policies: Policies of the files.
-        jobs: Number of files processed concurrently; None for the default.
-        progress: Function called with the number of planned files after each.
+    `progress` is called with the number of planned files after each.
     """
-    results: Spool[AppliedFile] = Spool()
-    for batch in take_batches(plan.files, BATCH):
-        total = plan.changes
-        results.extend(apply_batch(policies, batch, jobs=jobs, progress=progress, total=total))
-    return results
+    note = _note_nothing if progress is None else partial(progress, plan.changes)
+    run = PlanRun(policies, jobs, note)
+    batches = take_batches(plan.files, BATCH)
+    return Spool(done for batch in batches for done in run.apply_batch(batch))
 
 
-def apply_batch(
-    policies: DatasetPolicies, planned: Sequence[PlannedChange], *, jobs: int | None = None,
-    progress: Callable[[int], object] | None = None, total: int = 0,
-) -> Iterator[AppliedFile]:  # fmt: skip
-    """Carry out planned changes; yield the result of each file, in order.
-
-    Args:
-        policies: Policies of the files.
-        planned: Changes; files whose keys are rotated share requests to the key service.
-        jobs: Number of files processed concurrently; None for the default.
-        progress: Function called with `total` after each file.
-        total: Number of all planned files.
-    """
-    yield from _Run(policies, jobs, progress, total).apply_batch(planned)
+def _note_nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True)
-class _Run:
-    """The work on the files of one plan."""
+class PlanRun:
+    """The work on the files of a plan.
+
+    Args:
+        policies: Policies of the files.
+        jobs: Number of files processed concurrently; None for the default.
+        note_progress: Function called after each file.
+    """
 
     policies: DatasetPolicies
-    jobs: int | None
-    progress: Callable[[int], object] | None
-    total: int
+    jobs: int | None = None
+    note_progress: Callable[[], object] = _note_nothing
 
     def apply_batch(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
-        """Yield the result of each file, in order."""
+        """Yield the result of each file, in order; rotated files share requests for keys."""
         work = [file for file in planned if file.action in ("encrypt", "rekey")]
         converted = iter(self._convert(work))
         rotated = {file.path: file for file in self._rotate(planned)}
@@ -213,46 +196,44 @@ class _Run:
     def _convert(self, planned: Sequence[PlannedChange]) -> list[AppliedFile]:
         """Encrypt plaintext files in place, and re-key files under other policies."""
         results = []
-        threads = self.jobs or usable_cores()
-        for done in in_threads(self._convert_file, planned, threads, "modcrypt-apply"):
-            self._note_progress()
+        convert = partial(_convert_file, self.policies)
+        for done in in_threads(convert, planned, self.jobs or usable_cores(), "modcrypt-apply"):
+            self.note_progress()
             results.append(done)
         return results
 
-    def _convert_file(self, planned: PlannedChange) -> AppliedFile:
-        return convert_file(self.policies, planned)
-
     def _rotate(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
         """Rewrap keys under the newest versions, and move them from previous master keys."""
-        groups: defaultdict[Any, list[PlannedChange]] = defaultdict(list)
+        groups: defaultdict[Any, list[Place]] = defaultdict(list)
         for file in planned:
             if file.action == "rotate":
-                groups[self.policies.group_of(file.state.path)].append(file)
-        for files in groups.values():
-            yield from self._rotate_group(files)
+                path = file.state.path
+                groups[self.policies.group_of(path)].append(self.policies.place_of(path))
+        for places in groups.values():
+            yield from self._rotate_group(places)
 
-    def _rotate_group(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
+    def _rotate_group(self, places: Sequence[Place]) -> Iterator[AppliedFile]:
         """Rotate files that the same properties open."""
         policies = self.policies
         policies.check_signing_key()
-        places = [policies.place_of(file.state.path) for file in planned]
         for done in rotate_keys(
             places, policies.tools, new_master_keys=policies.dataset.previous.master_keys,
             decryption=policies.opening(places[0]), jobs=self.jobs or THREADS,
-            progress=lambda file, total: self._note_progress(), signing_key=policies.signing_key,
+            progress=lambda file, total: self.note_progress(), signing_key=policies.signing_key,
         ):  # fmt: skip
-            yield _take_rotation(policies.path_of(Place(places[0].filesystem, done.path)), done)
-
-    def _note_progress(self) -> None:
-        if self.progress is not None:
-            self.progress(self.total)
+            path = policies.path_of(Place(places[0].filesystem, done.path))
+            code = exit_code([done.result]) if done.failed else 0
+            yield AppliedFile(path=path, result=done.result, message=done.message, code=code)
 
 
-def convert_file(policies: DatasetPolicies, planned: PlannedChange) -> AppliedFile:
-    """Encrypt a plaintext file, or re-key one under another policy; return the result."""
+def _convert_file(policies: DatasetPolicies, planned: PlannedChange) -> AppliedFile:
+    """Encrypt or re-key a file; if that fails, look whether another run has done it meanwhile."""
     result = _try_conversion(policies, planned)
-    if result.code and _is_done_meanwhile(policies, planned, result):
-        return AppliedFile(path=result.path, result="current")
+    if result.code and result.code not in _KEY_CODES and not planned.waits:
+        examination = FooterExamination(policies, KeyAges(policies.client))
+        state = examination.run(LakeFile(planned.state.path, planned.state.size, ""))
+        if state.state == "declared":
+            return AppliedFile(path=result.path, result="current")
     return result
 
 
@@ -271,17 +252,6 @@ def _try_conversion(policies: DatasetPolicies, planned: PlannedChange) -> Applie
             path=path, result=failure.word, message=failure.message, code=failure.code
         )
     return AppliedFile(path=path, result=done.result, message=done.message, code=done.code)
-
-
-def _is_done_meanwhile(
-    policies: DatasetPolicies, planned: PlannedChange, result: AppliedFile
-) -> bool:
-    """Return whether a file is as declared by now, because another run has changed it."""
-    if planned.waits or result.code in _KEY_CODES:
-        return False
-    examination = FooterExamination(policies, KeyAges(policies.client))
-    file = LakeFile(planned.state.path, planned.state.size, "")
-    return examination.run(file).state == "declared"
 
 
 def _make_conversion(
@@ -308,8 +278,3 @@ def refuse_file(planned: PlannedChange) -> AppliedFile:
     """Return the result of a file that the plan refuses."""
     path, code = planned.state.path, exit_code([planned.word])
     return AppliedFile(path=path, result="refused", message=planned.why, code=code)
-
-
-def _take_rotation(path: str, done: RotatedFile) -> AppliedFile:
-    code = exit_code([done.result]) if done.failed else 0
-    return AppliedFile(path=path, result=done.result, message=done.message, code=code)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from modcrypt.kms.keyed_encryption import KeyedEncryption
-from modcrypt.lake.file_columns import read_columns
-from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.file_policies import DatasetPolicies, read_columns
 from modcrypt.lake.lake_files import LakeFiles
 from modcrypt.parquet.arrow.field_metadata import plan_footer
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
@@ -57,7 +56,7 @@ class LakeDataset:
             ModcryptError: A file is not as declared, or a key is refused.
         """
         source, more = self._choose_source()
-        decryption = self._decryption_of(source, master_key_ids, on_missing_key)
+        decryption = self._decryption_of(master_key_ids, on_missing_key)
         return read_table(source, decryption, **{**more, **options})
 
     def scan(
@@ -77,7 +76,7 @@ class LakeDataset:
             ModcryptError: As `read`, partly during iteration.
         """
         source, more = self._choose_source()
-        decryption = self._decryption_of(source, master_key_ids, on_missing_key)
+        decryption = self._decryption_of(master_key_ids, on_missing_key)
         return iter_batches(source, decryption, **{**more, **options})
 
     def view(self, path: str, *, columns: Sequence[str] | None = None) -> PlaintextView:
@@ -150,7 +149,7 @@ class LakeDataset:
         return [root.file(path) for path in paths], more
 
     def _decryption_of(
-        self, source: Any, master_key_ids: Collection[str], on_missing_key: str
+        self, master_key_ids: Collection[str], on_missing_key: str
     ) -> FileDecryptionProperties | Callable[[str], FileDecryptionProperties]:
         """Return the properties of a single file, or a function of the paths of a dataset."""
 

@@ -23,11 +23,11 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.idempotence.key_facts import ExternalMaterial, KeyFacts, gather_key_facts
 from modcrypt.jobs.key_scan import parse_wrapped_version
-from modcrypt.lake.file_columns import is_encrypted, read_columns
-from modcrypt.lake.file_policies import MAX_KEPT, DatasetPolicies
+from modcrypt.lake.file_policies import DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.file_states import FileState, KeyUse, State
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake_files import LakeFile
+from modcrypt.lake.spool import Memo
 from modcrypt.parquet.crypto.ciphers import ColumnKey
 from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, PLAINTEXT
 from modcrypt.parquet.crypto.crypto_fields import check_border
@@ -58,8 +58,8 @@ class FooterExamination:
     policies: DatasetPolicies
     ages: KeyAges
     _outages: list[KmsUnavailableError] = field(default_factory=list, init=False, repr=False)
-    _keys: dict[Any, tuple[tuple[KeyUse, ...], KeyFacts]] = field(
-        default_factory=dict, init=False, repr=False
+    _keys: Memo[tuple[tuple[KeyUse, ...], KeyFacts]] = field(
+        default_factory=Memo, init=False, repr=False
     )
 
     def run(self, file: LakeFile) -> FileState:
@@ -126,16 +126,13 @@ class FooterExamination:
         self, place: Place, file: OpenFile, plain: Sequence[str], own: Mapping[str, ColumnKey]
     ) -> tuple[tuple[KeyUse, ...], KeyFacts]:
         """Return the keys of a file and facts about them, which most files of a KEK share."""
-        common = _find_common(file, plain, own)
-        found = self._keys.get(common)
-        if found is None:
+
+        def describe() -> tuple[tuple[KeyUse, ...], KeyFacts]:
             uses = tuple(_list_uses(place, _list_open_keys(file, own)))
-            found = uses, gather_key_facts(place, file.footer, file.leaves, plain, own)
-            if len(self._keys) >= MAX_KEPT:
-                self._keys.clear()
-            if common is not None:
-                self._keys[common] = found
-        return found
+            return uses, gather_key_facts(place, file.footer, file.leaves, plain, own)
+
+        common = _find_common(file, plain, own)
+        return describe() if common is None else self._keys.get(common, describe)
 
     def _compare(
         self, path: str, keys: Sequence[KeyUse], file: OpenFile, facts: KeyFacts
@@ -193,7 +190,7 @@ def _list_open_keys(file: OpenFile, own: Mapping[str, ColumnKey]) -> Iterable[Fo
 
 
 def _find_common(file: OpenFile, plain: Sequence[str], own: Mapping[str, ColumnKey]) -> Any:
-    """Return what decides about a file's keys besides its DEKs; None if more must be read.
+    """Return all that files with the same keys share, but DEKs; None if more must be read.
 
     External key material must be read, and further row groups may have other key metadata. DEKs in
     base64, as in what the others have in common, state no version of a master key.
@@ -234,24 +231,14 @@ def _list_uses(place: Place, keys: Iterable[FooterKey]) -> Iterator[KeyUse]:
                 material = external.find(material)
             except (ModcryptError, OSError):
                 material = None
-        yield _make_use(key.column, material if isinstance(material, KeyMaterial) else None)
-
-
-def _make_use(column: str | None, material: KeyMaterial | None) -> KeyUse:
-    if material is None:
-        return KeyUse(column=column)
-    return _make_wrapped_use(
-        column, material.master_key_id, material.master_wrapped, material.kek_id
-    )
+        if isinstance(material, KeyMaterial):
+            wrapped = material.master_key_id, material.master_wrapped, material.kek_id
+            yield _make_use(key.column, *wrapped)
+        else:
+            yield KeyUse(column=key.column)
 
 
 @lru_cache(maxsize=1024)  # files that share a KEK share these
-def _make_wrapped_use(
-    column: str | None, master_key_id: str, wrapped: str, kek_id: bytes | None
-) -> KeyUse:
-    return KeyUse(
-        column=column,
-        master_key_id=master_key_id,
-        version=parse_wrapped_version(wrapped),
-        kek_id=None if kek_id is None else kek_id.hex(),
-    )
+def _make_use(column: str | None, master_key_id: str, wrapped: str, kek_id: bytes | None) -> KeyUse:
+    version = parse_wrapped_version(wrapped)
+    return KeyUse(column, master_key_id, version, None if kek_id is None else kek_id.hex())

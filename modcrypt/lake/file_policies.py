@@ -7,8 +7,10 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+from modcrypt.errors import PlaintextError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.declared_changes import hand_over
@@ -25,20 +27,18 @@ from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.declarations.columns import FileColumns, names_by_key
+from modcrypt.lake.declarations.columns import Path as ColumnPath
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.declarations.partitions import fill, read_values
-from modcrypt.lake.file_columns import read_columns
+from modcrypt.lake.spool import Memo
+from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.footer_opening import Footer
+from modcrypt.parquet.crypto.footer_keys import list_key_metadata
+from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
 from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow
+from modcrypt.parquet.format.schema import leaf_paths
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
-
-MAX_KEPT = 10_000
-"""Maximum number of policies in memory: names of folders and columns may be hostile."""
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class Comparison(NamedTuple):
@@ -68,29 +68,23 @@ class DatasetPolicies:
     client: KmsClient
     audit: str | None = None
     signing_key: SigningKey | None = None
-    _policies: dict[Any, Policy] = field(default_factory=dict, init=False, repr=False)
-    _openings: dict[Any, FileDecryptionProperties] = field(
-        default_factory=dict, init=False, repr=False
+    _policies: Memo[Policy] = field(default_factory=Memo, init=False, repr=False)
+    _openings: Memo[FileDecryptionProperties] = field(default_factory=Memo, init=False, repr=False)
+    # What is made of a policy, by its id; the policy beside it keeps the id from being used again.
+    _readings: Memo[tuple[Policy, FileDecryptionProperties]] = field(
+        default_factory=Memo, init=False, repr=False
     )
-    _readings: dict[Any, tuple[Policy, FileDecryptionProperties]] = field(
-        default_factory=dict, init=False, repr=False
-    )
-    _previous: dict[int, tuple[Policy, Policy]] = field(
-        default_factory=dict, init=False, repr=False
-    )
-    _new_keys: dict[int, tuple[Policy, NewKeys]] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    _previous: Memo[tuple[Policy, Policy]] = field(default_factory=Memo, init=False, repr=False)
+    _new_keys: Memo[tuple[Policy, NewKeys]] = field(default_factory=Memo, init=False, repr=False)
     _lock: Any = field(default_factory=lambda: fork_safe(threading.Lock()), init=False, repr=False)
 
     def __post_init__(self) -> None:
         members = self.dataset.members
-        audit = None if self.audit is None else audit_to_json_lines(self.audit)
         tools = KeyTools(
             self.client,
             kms_aad=members.get("kms_aad", ""),
             cache_lifetime_seconds=members.get("cache_lifetime_seconds", 600.0),
-            audit=audit,
+            audit=None if self.audit is None else audit_to_json_lines(self.audit),
             master_key_ids=(),
         )
         object.__setattr__(self, "tools", tools)
@@ -103,7 +97,7 @@ class DatasetPolicies:
 
     @cached_property
     def is_folder(self) -> bool:
-        """Whether the dataset is not a single file; a folder may have yet to be made."""
+        """True unless the dataset is a single file; a folder may have yet to be made."""
         place = self.root.place
         if place.filesystem is None:
             return not os.path.isfile(place.path)
@@ -154,28 +148,19 @@ class DatasetPolicies:
                 other.
         """
         values = self._values_of(path)
-        key = self._key_of(values), self._identify(columns)
+        key = tuple(values.items()), columns if self.dataset.needs_columns else None
         with self._lock:
-            policy = self._policies.get(key)
-            if policy is None:
-                policy = _remember(self._policies, key, self._make_policy(values, columns))
-            return policy
+            return self._policies.get(key, lambda: self._make_policy(values, columns))
 
     def group_of(self, path: str) -> Any:
-        """Return what files share that `opening` treats alike: the values of their partitions."""
-        return self._key_of(self._values_of(path))
-
-    def _key_of(self, values: Mapping[str, str]) -> Any:
-        return tuple(values.get(name) for name in self.dataset.used_partitions)
+        """Return the partition values that files share if `opening` treats them alike."""
+        return tuple(self._values_of(path).items())
 
     def _values_of(self, path: str) -> dict[str, str]:
         if not self.dataset.used_partitions:
             return {}
         known = read_values(path)
         return {name: known[name] for name in self.dataset.used_partitions if name in known}
-
-    def _identify(self, columns: FileColumns | None) -> Any:
-        return columns if self.dataset.needs_columns else None
 
     def _make_policy(self, values: Mapping[str, str], columns: FileColumns | None) -> Policy:
         names = names_by_key(self.dataset.rules, columns)
@@ -196,11 +181,7 @@ class DatasetPolicies:
 
     def new_keys(self, policy: Policy) -> NewKeys:
         """Return the keys that a file under a policy must have, to compare files with."""
-        known = self._new_keys.get(id(policy))
-        if known is None or known[0] is not policy:
-            made = policy, NewKeys(self.encryption(policy))
-            known = _remember(self._new_keys, id(policy), made)
-        return known[1]
+        return self._new_keys.get(id(policy), lambda: (policy, NewKeys(self.encryption(policy))))[1]
 
     # --- properties ------------------------------------------------------------------------------
 
@@ -262,7 +243,10 @@ class DatasetPolicies:
             ModcryptError, OSError: The file's columns cannot be read.
         """
         further = id_set(master_key_ids) | set(self.dataset.previous.master_keys)
-        columns = self._columns_at(place, further)
+        columns = None
+        if self.dataset.needs_columns:
+            with open_source_at(place, stamped=False) as source:
+                columns = self.open_columns(source, self.opening(place, master_key_ids=further))
         return self.reading_with(self.path_of(place), columns, further, **properties)
 
     def reading_with(
@@ -281,28 +265,14 @@ class DatasetPolicies:
         """
         policy = self.policy(path, columns)
         ids = frozenset(self.dataset.previous.master_keys if further is None else further)
-        key = id(policy), ids
-        known = self._readings.get(key)
-        if properties or known is None or known[0] is not policy:
-            made = (
-                policy,
-                self.tools.decryption(
-                    policy,
-                    root=self.root.place,
-                    master_key_ids=ids,
-                    **{"seal": self.required_seal, **properties},
-                ),
-            )
-            if properties:
-                return made[1]
-            known = _remember(self._readings, key, made)
-        return known[1]
+        how = {"seal": self.required_seal, **properties}
 
-    def _columns_at(self, place: Place, further: Collection[str]) -> FileColumns | None:
-        if not self.dataset.needs_columns:
-            return None
-        with open_source_at(place, stamped=False) as source:
-            return self.open_columns(source, self.opening(place, master_key_ids=further))
+        def make() -> tuple[Policy, FileDecryptionProperties]:
+            return policy, self.tools.decryption(
+                policy, root=self.root.place, master_key_ids=ids, **how
+            )
+
+        return (make() if properties else self._readings.get((id(policy), ids), make))[1]
 
     def open_columns(self, source: Source, decryption: FileDecryptionProperties) -> FileColumns:
         """Return the columns of an encrypted file; only its footer is opened."""
@@ -323,11 +293,7 @@ class DatasetPolicies:
         """
         path = self.path_of(place)
         key = self.group_of(path), aad_prefix, frozenset(master_key_ids)
-        known = self._openings.get(key)
-        if known is None:  # files of a partition share them
-            made = self._make_opening(path, aad_prefix, master_key_ids)
-            known = _remember(self._openings, key, made)
-        return known
+        return self._openings.get(key, lambda: self._make_opening(path, aad_prefix, master_key_ids))
 
     def _make_opening(
         self, path: str, aad_prefix: str | None, master_key_ids: Collection[str]
@@ -350,14 +316,7 @@ class DatasetPolicies:
         self, path: str, columns: FileColumns, footer: Footer, prefix: bytes | None,
         facts: KeyFacts,
     ) -> Comparison:  # fmt: skip
-        """Compare a file with the declaration.
-
-        Args:
-            path: Path of the file inside the dataset.
-            columns: Columns of the file.
-            footer: Open footer of the file.
-            prefix: AAD prefix that the declaration gives to the file.
-            facts: Facts about the keys of the file.
+        """Compare a file with the declaration, which gives it an AAD prefix.
 
         Raises:
             ValueError: As `policy`.
@@ -378,11 +337,7 @@ class DatasetPolicies:
 
     def previous_policy(self, policy: Policy) -> Policy:
         """Return a policy with the previous master keys in place of the declared ones."""
-        known = self._previous.get(id(policy))
-        if known is None or known[0] is not policy:
-            made = policy, self._make_previous(policy)
-            known = _remember(self._previous, id(policy), made)
-        return known[1]
+        return self._previous.get(id(policy), lambda: (policy, self._make_previous(policy)))[1]
 
     def _make_previous(self, policy: Policy) -> Policy:
         old = {new: old for old, new in self.dataset.previous.master_keys.items()}
@@ -394,9 +349,36 @@ class DatasetPolicies:
         )
 
 
-def _remember(known: dict[K, V], key: K, value: V) -> V:
-    """Keep a value for the files that follow; forget the others if there are too many."""
-    if len(known) >= MAX_KEPT:
-        known.clear()
-    known[key] = value
-    return value
+# --- the columns of a file, and whether it is encrypted, by its footer ---------------------------
+
+
+def read_columns(footer: Footer, leaves: list[ColumnPath] | None = None) -> FileColumns:
+    """Return the columns of a file with an open footer.
+
+    Files with the same columns share the result.
+    """
+    found = tuple(leaf_paths(footer.metadata.schema) if leaves is None else leaves)
+    return _make_columns(found, get_arrow_schema(footer.metadata))
+
+
+@lru_cache(maxsize=256)
+def _make_columns(leaves: tuple[ColumnPath, ...], arrow_schema: bytes | None) -> FileColumns:
+    return FileColumns(leaves, parse_field_metadata(arrow_schema))
+
+
+def is_encrypted(source: Source) -> bool:
+    """Return whether a file is encrypted, at least by its own account."""
+    try:
+        list_key_metadata(source)
+    except PlaintextError:
+        return False
+    return True
+
+
+def read_plain_columns(source: Source) -> FileColumns:
+    """Return the columns of a plaintext file.
+
+    Raises:
+        ModcryptError: As `read_plain`.
+    """
+    return read_columns(read_plain(source))

@@ -63,7 +63,7 @@ class KeyAges:
         return master.destroyed or key.version in [str(n) for n in master.destroyed_versions]
 
     def find_old(self, keys: Collection[KeyUse], rotation: Rotation) -> str:
-        """Return which key stays too long under an older version; empty if none does."""
+        """Return the key that stays too long under an older version; empty if none does."""
         if rotation.rewrap_after is None:
             return ""
         for key in keys:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.errors import list_names
-from modcrypt.lake.file_states import FileState, KeyUse
+from modcrypt.lake.file_states import KeyUse
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.text import format_count, format_size
 
@@ -76,7 +76,7 @@ class DatasetImpact:
         }  # fmt: skip
 
     def describe(self) -> list[str]:
-        """Return what leaks and what is lost, in sentences."""
+        """Return sentences about what leaks and what is lost."""
         if not self.files:
             lines = [f"{self.dataset}: the key protects no file"]
         else:
@@ -114,7 +114,7 @@ class DatasetImpact:
 
 
 def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
-    """Return what a key protects in a dataset, given its status."""
+    """Return the impact of a key on a dataset, given its status."""
     if status.find_impact is not None:
         found: DatasetImpact = status.find_impact(choice)
         return found
@@ -130,15 +130,10 @@ def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
         columns.update(key.column for key in matching if key.column is not None)
         if any(key.column is None for key in matching):
             counts["footers"] += 1
-            footer_columns = max(footer_columns, _count_footer_columns(file))
+            own = sum(key.column is not None for key in file.keys)
+            footer_columns = max(footer_columns, (file.encrypted_columns or 0) - own)
     return DatasetImpact(
         dataset=status.dataset.name, files=counts["files"], rows=counts["rows"],
         bytes=counts["bytes"], columns=sorted(columns), footers=counts["footers"],
         footer_columns=footer_columns, hidden=counts["hidden"],
     )  # fmt: skip
-
-
-def _count_footer_columns(file: FileState) -> int:
-    """Return the number of columns that the footer key encrypts."""
-    own = sum(key.column is not None for key in file.keys)
-    return max((file.encrypted_columns or 0) - own, 0)

@@ -12,8 +12,7 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_columns import read_columns
-from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.file_policies import DatasetPolicies, read_columns
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import list_footer_keys, list_key_metadata
 from modcrypt.parquet.format.schema import covering_name
@@ -66,10 +65,7 @@ def follow_keys(
 ) -> Iterator[KeyStep]:
     """Yield the steps from a file, or a column of it, to its key service; end at a refusal.
 
-    Args:
-        examination: Examination of the dataset of the file.
-        place: Place of the file.
-        column: Dotted name of a column; None for the file.
+    `column` is the dotted name of a column; None for the file.
     """
     walk = _Walk(examination, place)
     try:
@@ -98,17 +94,13 @@ class _Walk:
         """Return the step that refuses."""
         failure = describe(error)
         word = failure.word
-        if word in ("disabled", "no-key") and self._is_destroyed():
-            word = "destroyed"
+        if word in ("disabled", "no-key") and self._material is not None:
+            master = self._examination.ages.masters.get(self._material.master_key_id)
+            word = "destroyed" if master is not None and master.destroyed else word
         return KeyStep(
             step=self._step, ok=False, text=f"{word}: {failure.message}",
             advice=_ADVICE.get(word, ""),
         )  # fmt: skip
-
-    def _is_destroyed(self) -> bool:
-        material, masters = self._material, self._examination.ages.masters
-        master = masters.get("" if material is None else material.master_key_id)
-        return master is not None and master.destroyed
 
     def follow_footer(self, source: Source) -> Iterator[KeyStep]:
         keys, hidden = list_key_metadata(source)
@@ -143,15 +135,12 @@ class _Walk:
             elif column is not None:
                 where = "in plaintext" if name in plain else "under the footer key"
                 yield self._pass("column", f"{name} is {where}")
-        yield self._compare(file)
-
-    def _compare(self, file: OpenFile) -> KeyStep:
-        columns = read_columns(file.footer, file.leaves)
-        policy = self._policies.policy(self._path, columns)
+        policy = self._policies.policy(self._path, read_columns(file.footer, file.leaves))
         why = self._policies.new_keys(policy).compare_encryption(self._place, file)
         if why is None:
-            return self._pass("policy", "the file is encrypted as declared")
-        return KeyStep(step="policy", ok=False, text=why, advice=_ADVICE["policy"])
+            yield self._pass("policy", "the file is encrypted as declared")
+        else:
+            yield KeyStep(step="policy", ok=False, text=why, advice=_ADVICE["policy"])
 
     # --- one key ---------------------------------------------------------------------------------
 
@@ -185,7 +174,7 @@ class _Walk:
         return find_material(read_store(self._place), material)
 
     def _check_declared(self, material: KeyMaterial, column: str | None, what: str) -> str:
-        """Return how the declaration names a master key; raise if it does not."""
+        """Return the place of a master key in the declaration; raise if it has none."""
         previous, key = self._policies.dataset.previous.master_keys, material.master_key_id
         if key in previous:
             return f"{key} is a previous master key of {previous[key]}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, TypeAlias
 
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.jobs.failures import describe
@@ -25,7 +25,6 @@ from modcrypt.lake.declarations.declaration_file import (
     require_valid,
 )
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_pages import draw_file
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.key_ages import KeyAges, add_versions
 from modcrypt.lake.key_impact import DatasetImpact, KeyChoice, find_impact
@@ -39,6 +38,9 @@ from modcrypt.lake.table_kind import LakeTable, load_table_kind
 from modcrypt.lake.verification.dataset_check import Since, choose_unchanged, verify_files
 from modcrypt.lake.verification.file_check import CheckedFile
 from modcrypt.lake.verification.results import LakeVerification
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.verify.file_verification import verify_parquet
+from modcrypt.parquet.verify.inspection import inspect_parquet
 from modcrypt.runtime.fork_safety import cached_property
 
 CheckElsewhere: TypeAlias = Callable[[str, Sequence[LakeFile]], Iterable[CheckedFile]]
@@ -251,6 +253,12 @@ class Lake:
         self, name: str, cache: StateCache, dry_run: bool, accept_replaced: bool,
         carry_out: Callable[[LakePlan], Sequence[AppliedFile]], **how: Any,
     ) -> LakeApplication:  # fmt: skip
+        """Plan and carry out the changes of one dataset.
+
+        Versions that are due come first, and then another plan, because they make more keys old.
+        Files change inside `hand_over`, so that the next seal states them. The cache learns last
+        what was encrypted, so that it is examined again.
+        """
         table = self._find_table(name)
 
         def plan_again() -> LakePlan:
@@ -271,7 +279,7 @@ class Lake:
             done: Sequence[AppliedFile] = load_table_kind().change_table(plan, table, self.ages)
         else:
             policies, how = self.policies(name), {"accept_new": accept_replaced}
-            with policies.hand_over(**how) if plan.changes else contextlib.nullcontext():
+            with policies.hand_over(**how) if plan.changes else nullcontext():
                 done = carry_out(plan)
             cache.note_encrypted(name, [file.path for file in done if not file.code])
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)
@@ -353,7 +361,10 @@ class Lake:
         return report
 
     def draw_file(self, dataset: str, path: str) -> str:
-        """Return the page of a file, as `inspect --html` or `verify --html` writes it.
+        """Return the page of a file, opened with the declared keys as far as possible.
+
+        The page shows what the footer states, as `inspect --html` does; if the footer does not
+        open, what verifying finds, as `verify --html` does.
 
         Args:
             dataset: Name of a dataset of Parquet files.
@@ -365,8 +376,16 @@ class Lake:
             KeyRetrievalError: The key service cannot be opened.
             ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
         """
-        self.dataset(dataset)
-        return draw_file(self.policies(dataset), path)
+        policies = self.dataset(dataset).policies
+        place = policies.place_of(path)
+        properties: FileDecryptionProperties | None = None
+        with suppress(ValueError):  # the partition values name no master key
+            properties = policies.opening(place)
+        where = {"filesystem": place.filesystem}
+        try:
+            return inspect_parquet(place.path, properties, **where).to_html()
+        except ModcryptError:  # its footer does not open
+            return verify_parquet(place.path, properties, regions=True, **where).to_html()
 
     def impact(
         self, key: str, *, version: int | None = None, jobs: int | None = None,

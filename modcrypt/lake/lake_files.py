@@ -22,6 +22,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.stores import forget_listings, is_arrow
 from modcrypt.jobs.listing import Folder
 from modcrypt.lake.spool import BLOCK, Spool
+from modcrypt.parquet.datasets.discovery import as_arrow, is_hidden, read_notes
 from modcrypt.pkmt1.material import external_name
 
 CLOCK_TICK = 10_000_000
@@ -110,20 +111,20 @@ class LakeFiles:
         if self.source is None:
             return
         for file in list_folder(self.source):
-            if self._is_included(file.path) and self._is_waiting(file.path):
+            copy = self.root.place.below(file.path)
+            if self._is_included(file.path) and (
+                copy.stamp() is None or _is_older(copy, self.source.place.below(file.path))
+            ):
                 yield file
 
-    def _is_waiting(self, path: str) -> bool:
-        assert self.source is not None
-        copy = self.root.place.below(path)
-        if copy.stamp() is None:
-            return True
-        before, after = self.source.place.below(path).modified(), copy.modified()
-        return before is not None and after is not None and after < before
+
+def _is_older(copy: Place, original: Place) -> bool:
+    before, after = original.modified(), copy.modified()
+    return before is not None and after is not None and after < before
 
 
 def make_matcher(pattern: str) -> Callable[[str], object]:
-    """Return a function that matches the ends of paths with a pattern, as `PurePath.match` does."""
+    """Return a function that matches the ends of paths with a pattern, like `PurePath.match`."""
     if "/" in pattern:
         return lambda path: PurePosixPath(path).match(pattern)
     match = re.compile(fnmatch.translate(pattern)).match
@@ -146,26 +147,16 @@ def list_folder(folder: Folder, note_link: Callable[[str], object] = str) -> Ite
         return
     is_local = place.filesystem is None
     listing = _LocalListing(place, note_link) if is_local else _StoreListing(place)
-    for files in listing.list_folders():
-        hidden = _find_hidden(place)
+    for files in listing.list_folders():  # notes hide files while a write is in progress
+        hidden = {name for note in read_notes(place).values() for name in note.hidden}
         yield from (file for file in files if file.path not in hidden)
 
 
-def _find_hidden(place: Place) -> set[str]:
-    """Return the paths of files that notes hide from readers, as while a write is in progress."""
-    from modcrypt.parquet.datasets.discovery import read_notes
-
-    return {name for note in read_notes(place).values() for name in note.hidden}
-
-
 def _describe_file(place: Place) -> LakeFile:
-    """Describe a dataset that is a single file."""
     if place.filesystem is None:
         status = os.stat(place.path)
         beside = _stat_or_none(os.path.join(os.path.dirname(place.path), external_name(place.name)))
         return _describe_local(place.name, status, beside)
-    from modcrypt.parquet.datasets.discovery import as_arrow
-
     info = as_arrow(place.filesystem).get_file_info(place.path)
     if not info.is_file:
         raise FileNotFoundError(2, os.strerror(2), place.full_name)
@@ -185,10 +176,12 @@ def make_stamp(status: os.stat_result, beside: os.stat_result | None = None) -> 
     tick of the clock, so this waits for the next one.
     """
     stamp = _stamp_inode(status)
-    if beside is None or not stamp:
-        return stamp
-    other = _stamp_inode(beside)
-    return f"{stamp} {other}" if other else ""
+    return stamp if beside is None else _join_stamps(stamp, _stamp_inode(beside))
+
+
+def _join_stamps(stamp: str, other: str) -> str:
+    """Return the stamp of a file and its material; empty, which is unknown, if one is."""
+    return f"{stamp} {other}" if stamp and other else ""
 
 
 def _stamp_inode(status: os.stat_result) -> str:
@@ -269,9 +262,7 @@ class _LocalListing:
 
     def _is_listed(self, real: str) -> bool:
         """Return whether a path is that of a visible file or folder of the dataset."""
-        if not real.startswith(self._real):
-            return False
-        return not any(name[:1] in ("_", ".") for name in real[len(self._real) :].split("/"))
+        return real.startswith(self._real) and not is_hidden(real, self._real)
 
     def _is_known_folder(self, link: str) -> bool:
         """Return whether a link leads to a folder that is listed anyway, or around the dataset."""
@@ -320,24 +311,16 @@ class _StoreListing:
         yield self._describe(files, materials)
 
     def _describe(self, found: list[_Object], known: dict[str, _Object]) -> list[LakeFile]:
-        return [
-            self._describe_object(entry, known)
-            for entry in sorted(found, key=lambda entry: entry.path)
-            if not self._is_hidden(entry.path)
-        ]
-
-    def _describe_object(self, entry: _Object, known: dict[str, _Object]) -> LakeFile:
-        folder, name = posixpath.split(entry.path)
-        beside = known.get(posixpath.join(folder, external_name(name)))
-        stamp = entry.stamp
-        if stamp and beside is not None:
-            stamp = f"{stamp} {beside.stamp}" if beside.stamp else ""
-        path = entry.path[len(self._base) :].lstrip("/")
-        return LakeFile(path, entry.size, stamp, entry.modified)
-
-    def _is_hidden(self, path: str) -> bool:
-        inside = path[len(self._base) :].lstrip("/")
-        return any(name[:1] in ("_", ".") for name in inside.split("/"))
+        files = []
+        for entry in sorted(found, key=lambda entry: entry.path):
+            if is_hidden(entry.path, self._base):
+                continue
+            path = entry.path[len(self._base) :].lstrip("/")
+            folder, name = posixpath.split(entry.path)
+            beside = known.get(posixpath.join(folder, external_name(name)))
+            stamp = entry.stamp if beside is None else _join_stamps(entry.stamp, beside.stamp)
+            files.append(LakeFile(path, entry.size, stamp, entry.modified))
+        return files
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +335,7 @@ class _Object:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file: stores represent folders by empty objects."""
+        """True for a file: stores represent folders by empty objects."""
         return not self.is_folder and self.path[-1:] != "/"
 
 

@@ -97,21 +97,18 @@ def make_report(
     statuses: Sequence[DatasetStatus], ages: KeyAges, *, lake: str, digest: str,
     before: Mapping[str, Mapping[str, int]] | None = None,
 ) -> LakeReport:  # fmt: skip
-    """Return the report about datasets with a status.
+    """Return the report about datasets with a status, and about keys with their ages.
 
-    Args:
-        statuses: Status of each dataset.
-        ages: Ages of the master keys.
-        lake: Path of the declaration.
-        digest: Digest of the declaration.
-        before: Result of `LakeReport.counts` of the last report.
+    `before` is the result of `LakeReport.counts` of the last report.
     """
-    findings = [
+    wrong = (
         {"dataset": status.dataset.name, **file.fields()}
         for status in statuses
-        for file in islice((file for file in status.files if file.state != "declared"), MAX_FILES)
-    ]
-    wrong = sum(len(status.files) - status.totals.states["declared"] for status in statuses)
+        for file in status.files
+        if file.state != "declared"
+    )
+    findings = list(islice(wrong, MAX_FILES))
+    count = sum(len(status.files) - status.totals.states["declared"] for status in statuses)
     datasets = [_describe_dataset(status) for status in statuses]
     return LakeReport(
         lake=lake,
@@ -120,8 +117,8 @@ def make_report(
         digest=digest,
         datasets=datasets,
         keys=_describe_keys(statuses, ages),
-        findings=findings[:MAX_FILES],
-        more_findings=wrong - len(findings[:MAX_FILES]),
+        findings=findings,
+        more_findings=count - len(findings),
         drift=None if before is None else list(_find_drift(datasets, before)),
     )
 

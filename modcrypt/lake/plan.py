@@ -8,8 +8,8 @@ moved. Re-keying them would make them look authentic.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import PlaintextError
@@ -81,10 +81,7 @@ class LakePlan(FactSheet):
     @cached_property
     def totals(self) -> PlanTotals:
         """Counts of the files."""
-        totals = PlanTotals()
-        for file in self.files:
-            totals.add(file)
-        return totals
+        return PlanTotals(self.files)
 
     @property
     def changes(self) -> int:
@@ -133,21 +130,19 @@ class LakePlan(FactSheet):
         }  # fmt: skip
 
 
-@dataclass(slots=True)
 class PlanTotals:
-    """Counts of planned changes."""
+    """Counts of planned changes, made in one pass over the files."""
 
-    actions: Counter[str] = field(default_factory=Counter)
-    bytes: int = 0
-    refusals: set[str] = field(default_factory=set)  # error codes
-
-    def add(self, file: PlannedChange) -> None:
-        """Count a file."""
-        self.actions[file.action] += 1
-        if file.action == "refuse":
-            self.refusals.add(file.word)
-        else:
-            self.bytes += file.state.size
+    def __init__(self, files: Iterable[PlannedChange]) -> None:
+        self.actions: Counter[str] = Counter()
+        self.bytes = 0
+        self.refusals: set[str] = set()  # error codes
+        for file in files:
+            self.actions[file.action] += 1
+            if file.action == "refuse":
+                self.refusals.add(file.word)
+            else:
+                self.bytes += file.state.size
 
 
 def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> LakePlan:
@@ -190,7 +185,7 @@ def _doubt(state: FileState) -> FileState:
 
 
 def plan_file(state: FileState, accept_replaced: bool = False) -> PlannedChange:
-    """Return what to do to a file that is not as declared.
+    """Return the plan for a file that is not as declared.
 
     `accept_replaced` encrypts a plaintext file that replaced an encrypted one.
     """

@@ -1,4 +1,4 @@
-"""A sequence of results of any length in bounded memory: older blocks are in a temporary file."""
+"""Any number of results in bounded memory: older blocks of a sequence are in a temporary file."""
 
 from __future__ import annotations
 
@@ -6,14 +6,35 @@ import pickle
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import IO, Any, Generic, TypeVar, overload
 
 BLOCK = 1000
 """Number of items in a block."""
 
+MAX_KEPT = 10_000
+"""Maximum number of values of a `Memo`: names of folders and columns may be hostile."""
+
 T = TypeVar("T")
+
+
+class Memo(Generic[T]):
+    """Values that are made once for each key; if there are too many, all are forgotten."""
+
+    def __init__(self) -> None:
+        self._values: dict[Any, T] = {}
+
+    def get(self, key: Any, make: Callable[[], T]) -> T:
+        """Return the value of a key; make it if it is not known."""
+        try:
+            return self._values[key]
+        except KeyError:
+            value = make()
+        if len(self._values) >= MAX_KEPT:
+            self._values.clear()
+        self._values[key] = value
+        return value
 
 
 class Spool(Sequence[T], Generic[T]):

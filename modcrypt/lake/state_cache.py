@@ -20,7 +20,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,10 @@ from typing import Any
 from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.file_states import FileState, KeyUse
+from modcrypt.lake.lake_files import LakeFile
+from modcrypt.lake.spool import Memo
 
 _VERSION = 5
-
-_MAX_KEPT = 10_000
-"""Maximum number of combinations of keys in memory."""
 
 _MAX_VALUES = 1000
 """Maximum number of values in a query."""
@@ -62,13 +61,11 @@ class CorrectFile:
     """A file that `verify` found correct.
 
     Attributes:
-        stamp: Stamp of the file at that time.
         time: Time of the verification, in seconds since 1970.
         prefix, unique: AAD prefix and `aad_file_unique`, which identify it among others.
         rows: Number of rows; None if it is unknown.
     """
 
-    stamp: str
     time: float
     prefix: bytes | None
     unique: bytes | None
@@ -94,26 +91,26 @@ class StateCache:
         digest = hashlib.sha256(text.encode()).digest()
         self._digest = int.from_bytes(digest[:8], "big", signed=True)
         self._database = database
-        self._keys: dict[int, tuple[KeyUse, ...]] = {}
-        self._key_ids: dict[tuple[KeyUse, ...], int] = {}
+        self._keys: Memo[tuple[KeyUse, ...]] = Memo()  # by their id in the database
+        self._key_ids: Memo[int] = Memo()
 
     # --- states ----------------------------------------------------------------------------------
 
-    def load_states(self, dataset: str, paths: Sequence[str]) -> dict[str, tuple[str, FileState]]:
-        """Return the cached states of files by path, with the files' stamps."""
-        query = f"SELECT path, stamp, keys, {', '.join(_STATE)} FROM files"  # noqa: S608
+    def load_states(self, dataset: str, files: Sequence[LakeFile]) -> dict[str, FileState]:
+        """Return the cached states of files by path, of those that have not changed since."""
         states = {}
-        for name, stamp, keys, *values in self._select(query, dataset, paths):
-            path = os.fsdecode(name)
+        columns = f"keys, {', '.join(_STATE)}"
+        for path, (keys, *values) in self._select_unchanged("files", columns, dataset, files):
             with suppress(ValueError, TypeError, KeyError):  # of an altered cache
                 fields = dict(zip(_STATE, values, strict=True))
-                states[path] = stamp, FileState(path=path, keys=self._load_keys(keys), **fields)
+                states[path] = FileState(path=path, keys=self._load_keys(keys), **fields)
         return states
 
     def find_encrypted(self, dataset: str, paths: Sequence[str]) -> set[str]:
         """Return the files that were encrypted when last examined, by any declaration."""
         query = "SELECT path FROM files WHERE state != 'plaintext' AND dataset = ? AND path"
-        return {os.fsdecode(row[0]) for row in self._select_all(query, [dataset], paths)}
+        names = list(map(os.fsencode, paths))
+        return {os.fsdecode(row[0]) for row in self._select(query, [dataset], names)}
 
     def save_states(self, dataset: str, states: Iterable[tuple[str, FileState]]) -> None:
         """Store states with the stamps of their files."""
@@ -133,39 +130,37 @@ class StateCache:
 
     def _load_keys(self, number: int) -> tuple[KeyUse, ...]:
         """Return keys that many files have in common."""
-        if number not in self._keys:
-            assert self._database is not None
-            found = self._database.execute("SELECT uses FROM keys WHERE id = ?", [number])
-            (text,) = found.fetchone()
-            self._keep_keys(number, tuple(KeyUse(*use) for use in json.loads(text)))
-        return self._keys[number]
+
+        def load() -> tuple[KeyUse, ...]:
+            ((text,),) = self._select("SELECT uses FROM keys WHERE id", [], [number])
+            return tuple(KeyUse(*use) for use in json.loads(text))
+
+        return self._keys.get(number, load)
 
     def _save_keys(self, keys: tuple[KeyUse, ...]) -> int:
-        if keys not in self._key_ids:
+        """Return the id of keys, which are stored once."""
+
+        def save() -> int:
             text = json.dumps(keys)
             self._write("INSERT OR IGNORE INTO keys (uses) VALUES (?)", [(text,)])
-            found = self._select_all("SELECT id FROM keys WHERE uses", [], [text])
-            self._keep_keys(found[0][0] if found else 0, keys)
-        return self._key_ids[keys]
+            found = self._select("SELECT id FROM keys WHERE uses", [], [text])
+            return found[0][0] if found else 0
 
-    def _keep_keys(self, number: int, keys: tuple[KeyUse, ...]) -> None:
-        if len(self._keys) >= _MAX_KEPT:
-            self._keys, self._key_ids = {}, {}
-        self._keys[number], self._key_ids[keys] = keys, number
+        return self._key_ids.get(keys, save)
 
     # --- verification ----------------------------------------------------------------------------
 
-    def load_correct(self, dataset: str, paths: Sequence[str]) -> dict[str, CorrectFile]:
-        """Return what is known of files that were found correct, by path."""
-        query = "SELECT path, stamp, time, prefix, file_unique, rows FROM correct_files"
-        rows = self._select(query, dataset, paths)
-        return {os.fsdecode(path): CorrectFile(*values) for path, *values in rows}
+    def load_correct(self, dataset: str, files: Sequence[LakeFile]) -> dict[str, CorrectFile]:
+        """Return the files, by path, that were found correct as they are now."""
+        columns = "time, prefix, file_unique, rows"
+        rows = self._select_unchanged("correct_files", columns, dataset, files)
+        return {path: CorrectFile(*values) for path, values in rows}
 
-    def save_correct(self, dataset: str, files: Iterable[tuple[str, CorrectFile]]) -> None:
-        """Store that files, given by path, were found correct."""
+    def save_correct(self, dataset: str, files: Iterable[tuple[LakeFile, CorrectFile]]) -> None:
+        """Store that files were found correct."""
         rows = (
-            (dataset, os.fsencode(path), self._digest, f.stamp, f.time, f.prefix, f.unique, f.rows)
-            for path, f in files
+            (dataset, os.fsencode(file.path), self._digest, file.stamp, *astuple(known))
+            for file, known in files
         )
         self._write("INSERT OR REPLACE INTO correct_files VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
@@ -175,9 +170,9 @@ class StateCache:
         self._write("DELETE FROM correct_files WHERE dataset = ? AND path = ?", rows)
 
     def begin_verification(self, dataset: str, *, resume: bool) -> float:
-        """Return when the verification of a dataset began: now, or an unfinished one's start."""
+        """Return the start of the verification of a dataset: now, or that of an unfinished one."""
         query = "SELECT started FROM verifications WHERE digest = ? AND dataset"
-        found = self._select_all(query, [self._digest], [dataset]) if resume else []
+        found = self._select(query, [self._digest], [dataset]) if resume else []
         started: float = found[0][0] if found else time.time()
         row = dataset, self._digest, started
         self._write("INSERT OR REPLACE INTO verifications VALUES (?, ?, ?)", [row])
@@ -202,23 +197,27 @@ class StateCache:
         """Store the numbers of files in a report, to compare the next one with."""
         self._write("INSERT OR REPLACE INTO reports VALUES (1, ?)", [(json.dumps(counts),)])
 
-    def _select(self, query: str, dataset: str, paths: Sequence[str]) -> list[Any]:
-        """Return the rows of files of this declaration."""
-        where = f"{query} WHERE dataset = ? AND digest = ? AND path"
-        return self._select_all(where, [dataset, self._digest], paths)
+    def _select_unchanged(
+        self, table: str, columns: str, dataset: str, files: Sequence[LakeFile]
+    ) -> Iterator[tuple[str, list[Any]]]:
+        """Yield the paths and values of files that this declaration knows with their stamps."""
+        stamps = {os.fsencode(file.path): file.stamp for file in files if file.stamp}
+        query = f"SELECT path, stamp, {columns} FROM {table}"  # noqa: S608
+        query += " WHERE dataset = ? AND digest = ? AND path"
+        for path, stamp, *values in self._select(query, [dataset, self._digest], list(stamps)):
+            if stamp == stamps[path]:
+                yield os.fsdecode(path), values
 
-    def _select_all(self, query: str, values: list[Any], texts: Sequence[str]) -> list[Any]:
-        """Return the rows with one of several texts in the last column of a condition."""
+    def _select(self, query: str, values: list[Any], choices: Sequence[Any]) -> list[Any]:
+        """Return the rows with one of several values in the last column of a condition."""
         if self._database is None:
             return []
-        of_path = query.endswith("path")
         rows: list[Any] = []
         with suppress(sqlite3.Error):
-            for start in range(0, len(texts), _MAX_VALUES):
-                part = texts[start : start + _MAX_VALUES]
+            for start in range(0, len(choices), _MAX_VALUES):
+                part = choices[start : start + _MAX_VALUES]
                 where = f"{query} IN ({', '.join('?' * len(part))})"
-                given = map(os.fsencode, part) if of_path else part
-                rows += self._database.execute(where, [*values, *given]).fetchall()
+                rows += self._database.execute(where, [*values, *part]).fetchall()
         return rows
 
     def _write(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any
 
 from modcrypt.errors import PlaintextError
 from modcrypt.io.threads import in_threads
@@ -18,10 +18,9 @@ from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_policies import MAX_KEPT
-from modcrypt.lake.file_states import STATES, FileState, KeyUse, State
+from modcrypt.lake.file_states import STATES, FileState, KeyUse
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
-from modcrypt.lake.spool import Spool, take_batches
+from modcrypt.lake.spool import Memo, Spool, take_batches
 from modcrypt.lake.state_cache import StateCache
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count
@@ -40,8 +39,6 @@ _REPLACED: dict[str, Any] = {
 
 BATCH = 1000
 """Number of files that are looked up, examined and cached together."""
-
-Group: TypeAlias = "tuple[State, tuple[KeyUse, ...]]"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -73,10 +70,7 @@ class DatasetStatus(FactSheet):
     @cached_property
     def totals(self) -> StateTotals:
         """Counts of the files by state."""
-        totals = StateTotals()
-        for file in self.files:
-            totals.add(file)
-        return totals
+        return StateTotals(self.files)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -96,7 +90,7 @@ class DatasetStatus(FactSheet):
 
     @property
     def is_declared(self) -> bool:
-        """Whether every file is as declared, no key is due, and nothing leaks beside the files."""
+        """True if every file is as declared, no key is due, and nothing leaks beside the files."""
         complete = not (self.error or self.due_keys or self.waiting or self.leaks)
         return complete and self.totals.states["declared"] == len(self.files)
 
@@ -147,23 +141,20 @@ class DatasetStatus(FactSheet):
         return f"{self.dataset.name}: {text}"
 
 
-@dataclass(slots=True)
 class StateTotals:
-    """Counts of files: by state, of unreadable files by reason, and of unverified ones."""
+    """Counts of files, made in one pass: by state, of unreadable ones by reason, and unverified."""
 
-    states: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    unverified: int = 0
-    bytes: int = 0
-
-    def add(self, file: FileState) -> None:
-        """Count a file."""
-        self.states[file.state] += 1
-        self.bytes += file.size
-        if file.state == "unreadable":
-            self.reasons[file.reason] += 1
-        if not file.verified and file.state != "plaintext":
-            self.unverified += 1
+    def __init__(self, files: Iterable[FileState]) -> None:
+        self.states: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.unverified = self.bytes = 0
+        for file in files:
+            self.states[file.state] += 1
+            self.bytes += file.size
+            if file.state == "unreadable":
+                self.reasons[file.reason] += 1
+            if not file.verified and file.state != "plaintext":
+                self.unverified += 1
 
 
 def find_status(
@@ -177,9 +168,7 @@ def find_status(
     """Return the status of a dataset; files are listed, examined and cached in batches.
 
     Args:
-        files: Files of the dataset.
-        examination: Examination that opens footers.
-        cache: Cache of earlier states.
+        files, examination, cache: Files of the dataset, and what is known of them.
         jobs: Number of files examined concurrently; None for the default.
         progress: Function called after each file with the number of files listed so far.
 
@@ -218,53 +207,46 @@ class _StatusRun:
         self._examination, self._cache, self._jobs = examination, cache, jobs
         self._progress, self._listed = progress, 0
         self._name = examination.policies.dataset.name
-        self._rechecked: dict[Group, bool] = {}  # whether the state is still the cached one
+        self._rechecked: Memo[bool] = Memo()  # whether the state is still the cached one
         self.master_key_ids: set[str] = set()
         self._noted: tuple[KeyUse, ...] = ()
 
     def examine_batch(self, files: Sequence[LakeFile]) -> Iterator[FileState]:
         """Yield the state of each file, in order."""
         self._listed += len(files)
-        paths = [file.path for file in files]
-        known = self._cache.load_states(self._name, paths)
-        correct = self._cache.load_correct(self._name, paths)
+        known = self._cache.load_states(self._name, files)
+        correct = self._cache.load_correct(self._name, files)
         found: dict[str, FileState] = {}
         fresh: list[LakeFile] = []
         for file in files:
-            stamp, state = known.get(file.path, ("", None))
-            if state is None or not stamp or stamp != file.stamp:
-                fresh.append(file)
-            elif self._is_still_true(file, state):
+            state = known.get(file.path)
+            if state is not None and self._is_still_true(file, state):
                 found[file.path] = state
                 self._note_progress()
             else:
                 fresh.append(file)
         found.update((state.path, state) for state in self._examine(fresh))
-        for file in files:
-            state = found[file.path]
-            earlier = correct.get(file.path)
-            is_verified = earlier is not None and file.stamp and earlier.stamp == file.stamp
-            yield replace(state, verified=True) if is_verified else state
+        for path in (file.path for file in files):
+            yield replace(found[path], verified=True) if path in correct else found[path]
 
     def _is_still_true(self, file: LakeFile, state: FileState) -> bool:
         """Return whether a cached state holds, by examining one file of those with its keys."""
         if not state.keys:
             return True
-        group = state.state, state.keys
-        if group not in self._rechecked:
-            self._note_keys(state)
-            if len(self._rechecked) >= MAX_KEPT:
-                self._rechecked.clear()
-            (now,) = self._examination_of([file])
-            self._rechecked[group] = now == state
-        return self._rechecked[group]
+        self._note_keys(state)
+        return self._rechecked.get(
+            (state.state, state.keys), lambda: self._examination.run(file) == state
+        )
 
     def _examine(self, files: Sequence[LakeFile]) -> list[FileState]:
         """Examine files and cache their states."""
         stamps = {file.path: file.stamp for file in files}
         encrypted = self._cache.find_encrypted(self._name, list(stamps))
         states = []
-        for state in self._examination_of(files):
+        run = self._examination.run
+        is_one = self._jobs == 1
+        found = map(run, files) if is_one else in_threads(run, files, self._jobs, "modcrypt-status")
+        for state in found:
             replaced = state.state == "plaintext" and state.path in encrypted
             states.append(replace(state, **_REPLACED) if replaced else state)
             self._note_keys(state)
@@ -275,12 +257,6 @@ class _StatusRun:
         ]  # fmt: skip
         self._cache.save_states(self._name, kept)
         return states
-
-    def _examination_of(self, files: Sequence[LakeFile]) -> Iterator[FileState]:
-        run = self._examination.run
-        if self._jobs > 1:
-            return in_threads(run, files, self._jobs, "modcrypt-status")
-        return map(run, files)
 
     def _note_keys(self, state: FileState) -> None:
         if state.keys is self._noted:  # most files share them

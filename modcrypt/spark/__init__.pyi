@@ -4,7 +4,7 @@ from modcrypt.kms.settings import Settings as Settings
 from modcrypt.spark.jobs.iceberg_jobs import rotate_table_deks as rotate_table_deks
 from modcrypt.spark.jobs.iceberg_jobs import rotate_table_keks as rotate_table_keks
 from modcrypt.spark.jobs.lake_jobs import apply as apply
-from modcrypt.spark.jobs.lake_verification import verify as verify
+from modcrypt.spark.jobs.lake_jobs import verify as verify
 from modcrypt.spark.jobs.shredding import prove_shredded as prove_shredded
 from modcrypt.spark.jobs.shredding import shred_keys as shred_keys
 from modcrypt.spark.jobs.table_jobs import decrypt_table as decrypt_table

@@ -153,7 +153,9 @@ def _collect(package: Distribution, extra: str, found: _Found, *, is_needed: boo
     for requirement in package.requires or ():
         text, _, marker = requirement.partition(";")
         of_extra = _EXTRA.search(marker)
-        name = _normalize(_NAME.match(text)[0])  # type: ignore[index]  # each has a name
+        own_name = _NAME.match(text)
+        assert own_name is not None
+        name = re.sub(r"[-_.]+", "-", own_name[0]).lower()
         if (of_extra[1] if of_extra else "") != extra or name in _FROM_SPARK:
             continue
         try:
@@ -162,18 +164,11 @@ def _collect(package: Distribution, extra: str, found: _Found, *, is_needed: boo
             if is_needed:
                 raise missing_extra(f"the extra {extra}", extra) from None
             continue
-        for inner in ("", *_extras_of(text)):
-            _collect(found.packages[name], inner, found)
+        extras = _EXTRAS.search(text)
+        for inner in ("", *(extras[1].split(",") if extras else ())):
+            _collect(found.packages[name], inner.strip(), found)
 
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
-
-
-def _normalize(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _extras_of(requirement: str) -> list[str]:
-    inside = re.search(r"\[(.*?)\]", requirement)
-    return [name.strip() for name in inside[1].split(",")] if inside else []
+_EXTRAS = re.compile(r"\[(.*?)\]")

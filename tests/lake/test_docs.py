@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from modcrypt.lake.declarations.declaration_file import load_declaration
+from modcrypt.lake.declarations.declaration_file import read_content, require_valid
 from modcrypt.lake.file_states import STATES
 from tests.support.cli.program import run
 from tests.support.lake_folder import write_day
@@ -52,7 +52,7 @@ def test_the_declarations_that_are_shown_are_valid(tmp_path: Path) -> None:
     config = make_folder(tmp_path) / "modcrypt.toml"
     first, table, more = blocks("toml")
     config.write_text(first + table + more)
-    declaration = load_declaration(config)
+    declaration = require_valid(read_content(config))
     orders, sales = declaration.datasets["orders"], declaration.tables["sales"]
     assert (sales.policy, sales.max_kek_age) == ({"kek_per": "day"}, 365 * 86400)
     assert orders.previous.master_keys == {"old-pii": "pii"}

@@ -19,7 +19,7 @@ from modcrypt.lake.lake import Lake
 from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.spool import BLOCK, Spool, take_batches
 from modcrypt.lake.verification import dataset_check, file_check
-from modcrypt.lake.verification.file_set import FileSet
+from modcrypt.lake.verification.dataset_check import FileSet
 from modcrypt.parquet.verify.file_verification import FileAad
 from tests.support.lake_folder import make_lake
 from tests.support.paths import ROOT

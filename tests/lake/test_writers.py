@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from modcrypt.io.sources import open_source_at
 from modcrypt.kms.signing.ledger import SEAL_NAME
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
@@ -72,7 +73,9 @@ def test_a_forged_file_is_not_signed_again(config: Path) -> None:
     path = min((config.parent / "orders").rglob("*.parquet"))
     place = forgers.place_of(str(path.relative_to(config.parent / "orders")))
     table = mc.read_table(path, forgers.reading(place), partitioning=None)
-    policy = forgers.policy(forgers.path_of(place), forgers._columns_at(place, ()))
+    with open_source_at(place) as source:
+        columns = forgers.open_columns(source, forgers.opening(place))
+    policy = forgers.policy(forgers.path_of(place), columns)
     mc.write_table(table, path, forgers.encryption(policy))
     with pytest.raises(mc.WriterSignatureError, match="no writer has signed it"):
         read(config)

@@ -26,8 +26,8 @@ from modcrypt.jobs.listing import File, Folder, list_tables, place_at
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark.jobs.conversion import TableConversion, check_first_files
-from modcrypt.spark.jobs.key_jobs import KeyJob
-from modcrypt.spark.jobs.plans import ROTATED
+from modcrypt.spark.jobs.driver import MAX_TASKS, assign_tasks
+from modcrypt.spark.jobs.key_jobs import ROTATED, KeyJob
 from modcrypt.spark.jobs.shredding import prove_shredded, shred_keys
 from modcrypt.spark.jobs.table_jobs import (
     decrypt_table,
@@ -37,7 +37,6 @@ from modcrypt.spark.jobs.table_jobs import (
     scan_keys,
     verify_table,
 )
-from modcrypt.spark.jobs.task_files import MAX_TASKS, assign_tasks
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.spark.processes import Elsewhere
 from tests.support.tables import read_with_pyarrow, small_table, write_plain

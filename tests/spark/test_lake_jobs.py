@@ -147,7 +147,7 @@ def test_a_disabled_key_has_the_same_exit_code_on_spark(spark: Any, config: Path
 def test_the_driver_loads_nothing_but_results() -> None:
     import pickle
 
-    from modcrypt.spark.jobs.lake_verification import _load_result
+    from modcrypt.spark.jobs.lake_jobs import _load_result
 
     with pytest.raises(pickle.UnpicklingError, match="no part of a result"):
         _load_result(pickle.dumps((os.system, None)))

@@ -17,8 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import modcrypt as mc
 from modcrypt.kms.settings import Settings
 from modcrypt.spark import rotate_keys
-from modcrypt.spark.jobs.key_jobs import KeyJob
-from modcrypt.spark.jobs.plans import plan_rotation
+from modcrypt.spark.jobs.key_jobs import KeyJob, plan_rotation
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
 from tests.support.secret_watch import spellings

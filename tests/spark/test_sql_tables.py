@@ -22,8 +22,8 @@ from tests.support.spark.sql_tables import SqlTables, change_tables, drop_tables
 if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
 
+from modcrypt.spark.jvm.native_jar import bring_jar
 from modcrypt.spark.jvm.native_parquet import native_sql
-from modcrypt.spark.jvm.session_jar import bring_jar
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ _HIVE = """
 import sys
 from pathlib import Path
 import modcrypt as mc
-from modcrypt.spark.jvm.session_jar import bring_jar
+from modcrypt.spark.jvm.native_jar import bring_jar
 from tests.support.spark.sql_tables import *
 
 bring_jar(spark)

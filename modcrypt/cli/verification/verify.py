@@ -50,6 +50,18 @@ Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
 3 nothing could be checked without a key, or a key of --policy is refused or missing;
 4 the key service is unavailable"""
 
+CHECKS = """\
+verify checks every tag of every module, and that the contents fit together, but decodes no data. It
+continues after a fault and reports all of them. Without some or all keys, it checks what it can
+see, and reports what it could not authenticate. With --strict, values beside the files are faults,
+too, as modcrypt leaks finds them. With --record, an interrupted run resumes with the files not yet
+found correct; a completed run starts again from the beginning."""
+"""The end of the help, also of a plug-in's command that replaces `verify`."""
+
+_HELP = f"""\
+Verify that Parquet files are authentic and consistent.
+
+PATH is a file or a folder. {CHECKS}"""
 
 options_of_files = combine_options(
     decryption_options,
@@ -73,19 +85,11 @@ options_of_files = combine_options(
 """The options of `verify` for files."""
 
 
-@cloup.command(epilog=EXAMPLE + EXIT_CODES)
+@cloup.command(help=_HELP, epilog=EXAMPLE + EXIT_CODES)
 @paths_argument
 @options_of_files
 def verify(*, paths: tuple[str, ...], **options: Any) -> int:
-    """Verify that Parquet files are authentic and consistent.
-
-    PATH is a file or a folder. verify checks every tag of every module, and that the contents fit
-    together, but decodes no data. It continues after a fault and reports all of them. Without some
-    or all keys, it checks what it can see, and reports what it could not authenticate. With
-    --strict, values beside the files are faults, too, as modcrypt leaks finds them. With
-    --record, an interrupted run resumes with the files not yet found correct; a completed run
-    starts again from the beginning.
-    """
+    """Verify files."""
     return verify_files(paths=paths, **options)
 
 

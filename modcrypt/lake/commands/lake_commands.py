@@ -27,8 +27,6 @@ from modcrypt.lake.commands.lake_options import (
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.leaks.scan import ValueLeak
     from modcrypt.lake.application import LakeApplication
-    from modcrypt.lake.file_states import FileState
-    from modcrypt.lake.lake import Lake
     from modcrypt.lake.status import DatasetStatus
 
 # click keeps the lines of a paragraph after \b as they are.
@@ -86,8 +84,12 @@ def _print_status(status: DatasetStatus, files: bool) -> None:
 
     print_line(printable(status.summary()))
     if files:
-        wrong = (file for file in status.files if file.state != "declared" or file.reason)
-        print_long_table(("file", "state", "reason", "message"), map(_state_row, wrong))
+        rows = (
+            (file.path, file.state, file.reason or None, adapt_advice(file.message) or None)
+            for file in status.files
+            if file.state != "declared" or file.reason
+        )
+        print_long_table(("file", "state", "reason", "message"), rows)
         print_leaks(status.leaks)
         for strays in take_batches(status.strays, 100):
             print_line(printable(f"strays: {', '.join(strays)}"))
@@ -97,10 +99,6 @@ def print_leaks(leaks: Iterable[ValueLeak]) -> None:
     """Print the table of leaks beside the files."""
     rows = ((leak.path, leak.kind, list_names(leak.columns), leak.remedy) for leak in leaks)
     print_long_table(("leak", "kind", "columns", "what to do"), rows)
-
-
-def _state_row(file: FileState) -> tuple[Any, ...]:
-    return file.path, file.state, file.reason or None, adapt_advice(file.message) or None
 
 
 @cloup.command(epilog=_APPLY_EXAMPLE)
@@ -139,7 +137,8 @@ def apply(
         refuse({"jobs", "passphrase_fd"}, "not supported with --spark")
     lake = open_lake(options)
     if spark_master is not None:
-        done = _apply_on_spark(spark_master, lake, dataset, how)
+        with start_spark(spark_master, "apply") as spark:
+            done: list[LakeApplication] = load_spark().apply_lake(spark, lake, dataset, **how)
     else:
         with files_bar("Applying") as bar:
             done = lake.apply(dataset, jobs=jobs, progress=bar, **how)
@@ -149,14 +148,6 @@ def apply(
         else:
             _print_application(application)
     return common_code({application.code for application in done} - {0})
-
-
-def _apply_on_spark(
-    master: str, lake: Lake, dataset: str | None, how: dict[str, Any]
-) -> list[LakeApplication]:
-    with start_spark(master, "apply") as spark:
-        done: list[LakeApplication] = load_spark().apply_lake(spark, lake, dataset, **how)
-        return done
 
 
 def _print_application(done: LakeApplication) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,21 +34,19 @@ dataset_argument = click.argument("dataset", required=False)
 MISSING = "there is no modcrypt.toml here or in a folder above"
 
 # Advice of the library about its arguments, and the members of the declaration that replace them.
-_ADVICE = (
-    (
-        "pass master_key_ids to accept that master key too, as during a rotation",
-        "if it is a former master key, add it to previous.master_keys",
+_ADVICE = {
+    "pass master_key_ids to accept that master key too, as during a rotation": (
+        "if it is a former master key, add it to previous.master_keys"
     ),
-    (
-        "; if that is intended, pass require_encrypted=False and no AAD prefix to read it",
-        "; modcrypt apply encrypts it",
+    "; if that is intended, pass require_encrypted=False and no AAD prefix to read it": (
+        "; modcrypt apply encrypts it"
     ),
-    (
-        "the file stores another AAD prefix than the one given",
+    "the file stores another AAD prefix than the one given": (
         "the file stores another AAD prefix than its path requires: it was moved or exchanged, or "
-        "the template has changed (previous.aad_prefixes names former ones)",
+        "the template has changed (previous.aad_prefixes names former ones)"
     ),
-)
+    "pass root=, the dataset's folder": "set location in the declaration",
+}
 
 
 def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
@@ -69,10 +66,11 @@ def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
     if content is None:
         raise click.UsageError(f"{hint}{MISSING}; name it by --config, or set MODCRYPT_CONFIG")
     declaration = valid_declaration(content)
-    passphrase = passphrase_reference(declaration.kms, options)
+    passphrase, named = passphrase_reference(declaration.kms, options), signing_references(options)
+    reference = (named["signing_key"], named.get("signing_passphrase")) if named else None
     return Lake(
         declaration=declaration, passphrase=passphrase, audit=options["audit"],
-        signing_key=read_signing_key(options), signing_reference=_signing_reference(options),
+        signing_key=read_signing_key(options), signing_reference=reference,
     )  # fmt: skip
 
 
@@ -90,13 +88,8 @@ def valid_declaration(content: ReadDeclaration) -> LakeDeclaration:
     raise ValueError(f"{content.path} has {count}")
 
 
-def _signing_reference(options: dict[str, Any]) -> tuple[str, str | None] | None:
-    named = signing_references(options)
-    return (named["signing_key"], named.get("signing_passphrase")) if named else None
-
-
 def adapt_advice(message: str) -> str:
     """Replace advice about arguments of the library by advice about the declaration."""
-    for advice, better in _ADVICE:
+    for advice, better in _ADVICE.items():
         message = message.replace(advice, better)
-    return re.sub(r"pass root=, the dataset's folder", "set location in the declaration", message)
+    return message

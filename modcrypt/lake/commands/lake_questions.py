@@ -119,10 +119,8 @@ def impact(
     with files_bar("Examining") as bar:
         found = lake.impact(key, version=version, jobs=jobs, progress=bar)
     for protection in found:
-        lines = (
-            [dump_line(protection.fields())] if as_json else map(printable, protection.describe())
-        )
-        print_line("\n".join(lines))
+        described = "\n".join(map(printable, protection.describe()))
+        print_line(dump_line(protection.fields()) if as_json else described)
 
 
 @cloup.command(epilog=_WHY_EXAMPLE)

@@ -49,13 +49,17 @@ def trust(
     if lists:
         _list_records(as_json)
         return
-    path = _choose(file)
-    if removes:
-        _remove(path)
-        return
-    from modcrypt.lake.declarations.declaration_file import read_content
-    from modcrypt.lake.declarations.trust import write_record
+    from modcrypt.lake.declarations.declaration_file import find_declaration, read_content
+    from modcrypt.lake.declarations.trust import remove_record, resolve_declaration, write_record
 
+    path = find_declaration(file)
+    if path is None:
+        raise click.UsageError(f"{MISSING}; pass its path")
+    path = resolve_declaration(path)
+    if removes:
+        was = "is no longer trusted" if remove_record(path) else "was not trusted"
+        print_line(printable(f"{path} {was}"))
+        return
     content = read_content(path, is_found=True)  # as it will be found, not named
     valid_declaration(content)
     if not only_prints:
@@ -68,29 +72,11 @@ def trust(
         _print_commands(content)
 
 
-def _choose(file: str | None) -> Path:
-    """Return the path of a declaration as it is recorded."""
-    from modcrypt.lake.declarations.declaration_file import find_declaration
-    from modcrypt.lake.declarations.trust import resolve_declaration
-
-    path = find_declaration(file)
-    if path is None:
-        raise click.UsageError(f"{MISSING}; pass its path")
-    return resolve_declaration(path)
-
-
 def _print_commands(content: ReadDeclaration) -> None:
     for command in content.commands:
         print_line(f"  {command}")
     what = "it may command this" if content.commands else "it commands nothing that needs trust"
     print_line(printable(f"{content.path} is trusted: {what}, until it changes"))
-
-
-def _remove(path: Path) -> None:
-    from modcrypt.lake.declarations.trust import remove_record
-
-    was = "is no longer trusted" if remove_record(path) else "was not trusted"
-    print_line(printable(f"{path} {was}"))
 
 
 def _list_records(as_json: bool) -> None:

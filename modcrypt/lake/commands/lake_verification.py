@@ -18,13 +18,18 @@ from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import optional_paths_argument, print_line, print_long_table
-from modcrypt.cli.verification.verify import EXAMPLE, EXIT_CODES, options_of_files, verify_files
+from modcrypt.cli.verification.verify import (
+    CHECKS,
+    EXAMPLE,
+    EXIT_CODES,
+    options_of_files,
+    verify_files,
+)
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
 from modcrypt.lake.commands.lake_options import adapt_advice, config_option, open_lake
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.lake.lake import Lake
     from modcrypt.lake.verification.results import LakeVerification
 
 lake_verify_options = cloup.option_group(
@@ -66,7 +71,14 @@ a lake against modcrypt.toml, for a CI system
 """
 
 
-@cloup.command(epilog=EXAMPLE + _LAKE_EXAMPLE + EXIT_CODES)
+_HELP = f"""\
+Verify that Parquet files are authentic and consistent, or a lake against its declaration.
+
+PATH is a file or a folder; or a dataset that modcrypt.toml declares. Without PATH, all its datasets
+are verified. {CHECKS}"""
+
+
+@cloup.command(help=_HELP, epilog=EXAMPLE + _LAKE_EXAMPLE + EXIT_CODES)
 @optional_paths_argument
 @lake_verify_options
 @options_of_files
@@ -74,16 +86,7 @@ def verify(
     *, paths: tuple[str, ...], jobs: int | None, spark_master: str | None, as_json: bool,
     **options: Any,
 ) -> int:  # fmt: skip
-    """Verify that Parquet files are authentic and consistent, or a lake against its declaration.
-
-    PATH is a file or a folder; or a dataset that modcrypt.toml declares. Without PATH, all its
-    datasets are verified. verify checks every tag of every module, and that the contents fit
-    together, but decodes no data. It continues after a fault and reports all of them. Without some
-    or all keys, it checks what it can see, and reports what it could not authenticate. With
-    --strict, values beside the files are faults, too, as modcrypt leaks finds them. With
-    --record, an interrupted run resumes with the files not yet found correct; a completed run
-    starts again from the beginning.
-    """
+    """Verify files, or a lake if it is meant."""
     how: dict[str, Any] = {"jobs": jobs, "as_json": as_json}
     lake = {name: options.pop(name) for name in LAKE_PARAMETERS}
     opening = options.keys() - verify_files.__annotations__.keys()  # its `reading`
@@ -134,7 +137,8 @@ def verify_lake(
     lake = open_lake(options, "Missing argument 'PATH...': name files or folders; " * (not paths))
     dataset = next(iter(paths), None)
     if master is not None:
-        results = _verify_on_spark(master, lake, dataset, how)
+        with start_spark(master, "verify") as spark:
+            results: list[LakeVerification] = load_spark().verify_lake(spark, lake, dataset, **how)
     else:
         with progress_bar("Verifying", None) as progress:
             results = lake.verify(dataset, jobs=jobs, progress=progress, **how)
@@ -146,14 +150,6 @@ def verify_lake(
             _print_result(result)
     _write_reports(results, options)
     return combine_codes([result.code for result in results])
-
-
-def _verify_on_spark(
-    master: str, lake: Lake, dataset: str | None, how: dict[str, Any]
-) -> list[LakeVerification]:
-    with start_spark(master, "verify") as spark:
-        done: list[LakeVerification] = load_spark().verify_lake(spark, lake, dataset, **how)
-        return done
 
 
 def combine_codes(codes: Sequence[int]) -> int:

@@ -51,7 +51,7 @@ class ColumnRule:
 
     @property
     def is_name(self) -> bool:
-        """Whether the rule names a column or group, so that it needs no schema."""
+        """True if the rule names a column or group, so that it needs no schema."""
         return bool(self.text) and not re.search(r"[*?]", self.text)
 
     def __str__(self) -> str:
@@ -84,13 +84,12 @@ def make_rule(given: Any) -> ColumnRule:
         return ColumnRule(given)
     values = given.values() if isinstance(given, Mapping) else ()
     if values and all(isinstance(value, str | bool | int) for value in values):
-        pairs = ((name, _to_text(value)) for name, value in given.items())
+        pairs = (
+            (name, str(value).lower() if isinstance(value, bool) else str(value))
+            for name, value in given.items()
+        )
         return ColumnRule(metadata=tuple(sorted(pairs)))
     raise ValueError("expected a column name, a pattern, or field metadata such as { pii = true }")
-
-
-def _to_text(value: str | bool | int) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 Rules: TypeAlias = Mapping[str | None, Sequence[ColumnRule]]

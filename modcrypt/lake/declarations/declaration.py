@@ -98,12 +98,12 @@ class DatasetDeclaration:
 
     @cached_property
     def needs_columns(self) -> bool:
-        """Whether a rule depends on the columns of each file."""
+        """True if a rule depends on the columns of each file."""
         return any(not rule.is_name for rules in self.rules.values() for rule in rules)
 
     @property
     def binds_paths(self) -> bool:
-        """Whether AAD prefixes bind each file to its path."""
+        """True if AAD prefixes bind each file to its path."""
         return PATH in (self.aad_prefix or "")
 
 

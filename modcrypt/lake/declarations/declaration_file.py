@@ -124,26 +124,6 @@ def _read(path: Path, is_found: bool) -> bytes:
         raise ValueError(f"{error}; or pass its path (--config)") from None
 
 
-def read_declaration(path: Path) -> tuple[LakeDeclaration | None, list[DeclarationFault]]:
-    """Return the declaration in a file that somebody named, or all mistakes in it.
-
-    Raises:
-        OSError, ValueError: As `read_content`.
-    """
-    content = read_content(path)
-    return content.declaration, content.faults
-
-
-def load_declaration(path: Path) -> LakeDeclaration:
-    """Return the declaration in a file that somebody named.
-
-    Raises:
-        ValueError: The declaration is invalid; the message lists all mistakes.
-        OSError: As `read_content`.
-    """
-    return require_valid(read_content(path))
-
-
 def require_valid(content: ReadDeclaration) -> LakeDeclaration:
     """Return the declaration; raise ValueError, which lists all mistakes, if it is invalid."""
     if content.declaration is None:

@@ -23,10 +23,10 @@ from modcrypt.lake.declarations.declaration import (
     TableDeclaration,
 )
 from modcrypt.lake.declarations.declaration_faults import DeclarationFault, FaultList
-from modcrypt.lake.declarations.durations import parse_durations
 from modcrypt.lake.declarations.inclusions import Inclusions
+from modcrypt.lake.declarations.members import Members
 from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous, names_in
-from modcrypt.lake.declarations.table_parsing import FREE_ROTATION, parse_table
+from modcrypt.lake.declarations.table_parsing import TableParsing
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.parquet.crypto.properties import ALGORITHMS
@@ -127,128 +127,90 @@ class _Parsing:
     def _parse_dataset(self, path: MemberPath, table: Mapping[str, Any]) -> AnyDataset | None:
         kind = table.get("kind", "files")
         if kind == "iceberg":
-            return parse_table(self.faults, path, self._inclusions, table)
+            return TableParsing(self.faults, path, self._inclusions, table).parse()
         if kind != "files":
             self.faults.add((*path, "kind"), "kind must be files or iceberg")
-        return _DatasetParsing(self.faults, path, self._inclusions).parse(table)
+        return _DatasetParsing(self.faults, path, self._inclusions, table).parse()
 
 
-def _split_glob(location: str) -> tuple[str, str] | None:
-    """Return the folder and the pattern of a location; None if it has no wildcard."""
-    if (wild := _WILD.search(location)) is None:
-        return None
-    folder, slash, _ = location[: wild.start()].rpartition("/")
-    return folder or slash or ".", location[len(folder) + len(slash) :]
+class _DatasetParsing(Members):
+    """The parsing of one dataset of Parquet files."""
 
-
-class _DatasetParsing:
-    """The parsing of one dataset; its mistakes are added to the list of all."""
-
-    def __init__(self, faults: FaultList, path: MemberPath, inclusions: Inclusions) -> None:
-        self._faults, self._path, self._inclusions = faults, path, inclusions
-        self._before = faults.total
-
-    def _fault(self, member: str | MemberPath, message: str, text: str = "") -> None:
-        path = (member,) if isinstance(member, str) else member
-        self._faults.add((*self._path, *path), message, text)
-
-    @property
-    def _has_faults(self) -> bool:
-        return self._faults.total > self._before
-
-    def parse(self, table: Mapping[str, Any]) -> DatasetDeclaration | None:
-        self._faults.check_names(self._path, table, DATASET_MEMBERS)
+    def parse(self) -> DatasetDeclaration | None:
+        table = self.given
+        self.faults.check_names(self.path, table, DATASET_MEMBERS)
         values = {**self._read_policy(table.get("policy")), **table}
-        self._inclusions.note_all(self._path, values, but=FREE_MEMBERS)
+        self.inclusions.note_all(self.path, values, but=FREE_MEMBERS)
         rules = dict(self._parse_rules(values))
         members = {
             name: values[name]
             for name in POLICY_MEMBERS
             if name in values and name not in ("column_keys", "plaintext_columns")
         }
-        partitions = self._parse_partitions(table)
+        partitions = self._parse_partitions()
         self._check_templates(members, rules, partitions)
         self._check_policy(members, rules)
-        members = self._resolve_writers(members)
-        previous, rotation = (
-            self._parse_previous(table, rules, members),
-            self._parse_rotation(table),
-        )
-        location, include = self._parse_location(table)
-        source, strict = self._parse_source(table), table.get("strict", False)
+        if members.get("signed_by") and not self.has_faults:
+            members["signed_by"] = self.writers(members["signed_by"])
+        previous = self._parse_previous(rules, members)
+        rotation = Rotation(**self.rotation(ROTATION_MEMBERS))
+        location, include = self._parse_location()
+        source, strict = self._parse_source(), table.get("strict", False)
         if not isinstance(strict, bool):
-            self._fault("strict", "strict must be true or false")
-        recipients = self._read_recipients(table)
-        if self._has_faults:
+            self.fault("strict", "strict must be true or false")
+        recipients = self._read_recipients()
+        if self.has_faults:
             return None
         return DatasetDeclaration(
-            name=self._path[-1], location=location, source=source, include=include,
+            name=self.path[-1], location=location, source=source, include=include,
             partitions=partitions, strict=strict, members=members, rules=rules,
             previous=previous, rotation=rotation, recipients=recipients,
         )  # fmt: skip
 
     # --- members of its own ----------------------------------------------------------------------
 
-    def _parse_location(self, table: Mapping[str, Any]) -> tuple[str, str | None]:
+    def _parse_location(self) -> tuple[str, str | None]:
         """Return the folder or file, and the pattern of the files that belong to the dataset."""
-        location, include = table.get("location"), table.get("include")
+        location, include = self.given.get("location"), self.given.get("include")
         if include is not None and not (isinstance(include, str) and include):
-            self._fault("include", 'include must be a pattern, such as "*.parquet"')
+            self.fault("include", 'include must be a pattern, such as "*.parquet"')
         if not isinstance(location, str) or not location:
-            self._fault("location", "location must be the path or URL of a folder or file")
+            self.fault("location", "location must be the path or URL of a folder or file")
             return "", None
-        if glob := _split_glob(location):
+        if wild := _WILD.search(location):
             if include is not None:
-                self._fault("include", "location is a pattern already; remove include")
-            location, include = glob
-        return self._inclusions.place((*self._path, "location"), location), include
+                self.fault("include", "location is a pattern already; remove include")
+            folder, slash, _ = location[: wild.start()].rpartition("/")
+            location, include = folder or slash or ".", location[len(folder) + len(slash) :]
+        return self.inclusions.place((*self.path, "location"), location), include
 
-    def _parse_source(self, table: Mapping[str, Any]) -> str | None:
-        source = table.get("source")
+    def _parse_source(self) -> str | None:
+        source = self.given.get("source")
         if source is None:
             return None
         if not isinstance(source, str) or not source:
-            self._fault("source", "source must be the path or URL of a folder")
+            self.fault("source", "source must be the path or URL of a folder")
             return None
-        if source == table.get("location"):
-            self._fault("source", "source and location must be different folders")
-        return self._inclusions.place((*self._path, "source"), source)
+        if source == self.given.get("location"):
+            self.fault("source", "source and location must be different folders")
+        return self.inclusions.place((*self.path, "source"), source)
 
-    def _read_recipients(self, table: Mapping[str, Any]) -> tuple[Recipient, ...]:
+    def _read_recipients(self) -> tuple[Recipient, ...]:
         """Return the recipients that lines and files name, each once."""
-        given = table.get("recipients", [])
+        given = self.given.get("recipients", [])
         if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
-            self._fault("recipients", "recipients must be a list of .pub files or their lines")
+            self.fault("recipients", "recipients must be a list of .pub files or their lines")
             return ()
         found: list[Recipient] = []
         for text in given:
-            try:
-                found += self._inclusions.recipients((*self._path, "recipients"), text)
-            except OSError as error:
-                self._fault("recipients", f"{printable(text, MAX_NAME)}: {error.strerror}")
-            except ValueError as error:
-                self._fault("recipients", str(error))
+            with self.noting_errors("recipients", text):
+                found += self.inclusions.recipients((*self.path, "recipients"), text)
         return check_recipients(found) if found else ()
 
-    def _resolve_writers(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Return the members with the lines of the writers' keys, which files may contain."""
-        if not members.get("signed_by") or self._has_faults:
-            return members
-        try:
-            lines = self._inclusions.writers((*self._path, "signed_by"), members["signed_by"])
-        except OSError as error:
-            name = printable(str(error.filename), MAX_NAME)
-            self._fault("signed_by", f"{name}: {error.strerror}")
-            return members
-        except ValueError as error:
-            self._fault("signed_by", str(error))
-            return members
-        return {**members, "signed_by": lines}
-
-    def _parse_partitions(self, table: Mapping[str, Any]) -> tuple[str, ...]:
-        names = table.get("partitions", [])
+    def _parse_partitions(self) -> tuple[str, ...]:
+        names = self.given.get("partitions", [])
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-            self._fault("partitions", 'partitions must be a list of names, such as ["day"]')
+            self.fault("partitions", 'partitions must be a list of names, such as ["day"]')
             return ()
         return tuple(names)
 
@@ -257,37 +219,37 @@ class _DatasetParsing:
         if name is None:
             return {}
         if not isinstance(name, str) or not name:
-            self._fault("policy", "policy must be the path of a TOML file")
+            self.fault("policy", "policy must be the path of a TOML file")
             return {}
         try:
-            data = self._inclusions.read((*self._path, "policy"), name, MAX_POLICY + 1)
+            data = self.inclusions.read((*self.path, "policy"), name, MAX_POLICY + 1)
             members = strict_toml(data.decode()) if len(data) <= MAX_POLICY else None
         except OSError as error:
-            self._fault("policy", f"{name}: {error.strerror}")
+            self.fault("policy", f"{name}: {error.strerror}")
             return {}
         except UnicodeDecodeError:
-            self._fault("policy", f"{name} is not UTF-8")
+            self.fault("policy", f"{name} is not UTF-8")
             return {}
         except ValueError as error:
-            self._fault("policy", f"{name}: {error}")
+            self.fault("policy", f"{name}: {error}")
             return {}
         return self._check_included(name, members)
 
     def _check_included(self, name: str, members: Mapping[str, Any] | None) -> Mapping[str, Any]:
         if members is None:
-            self._fault("policy", f"{name} is longer than {MAX_POLICY} bytes")
+            self.fault("policy", f"{name} is longer than {MAX_POLICY} bytes")
             return {}
         known = (*POLICY_MEMBERS, "kms")
         if not members.keys() & set(known):  # another kind of file, perhaps full of secrets
-            self._fault("policy", f"{name} has no member of a policy")
+            self.fault("policy", f"{name} has no member of a policy")
             return {}
         for other in sorted(members.keys() - set(known)):
             shown = printable(other, MAX_NAME)
-            hint = self._faults.suggest(other, known)
-            self._fault("policy", f"{name}: unknown member {shown}{hint}")
+            hint = self.faults.suggest(other, known)
+            self.fault("policy", f"{name}: unknown member {shown}{hint}")
         found = {member: members[member] for member in POLICY_MEMBERS if member in members}
         if isinstance(writers := found.get("signed_by"), list):  # relative to the policy's file
-            folder = (self._inclusions.folder / name).parent
+            folder = (self.inclusions.folder / name).parent
             found["signed_by"] = [resolve_writer(text, folder) for text in writers]
         return found
 
@@ -299,7 +261,7 @@ class _DatasetParsing:
         """Yield the rules of each master key, and of plaintext columns under None."""
         keys = values.get("column_keys", {})
         if not isinstance(keys, Mapping):
-            self._fault("column_keys", "column_keys must be a table of master keys and columns")
+            self.fault("column_keys", "column_keys must be a table of master keys and columns")
             keys = {}
         lists: dict[str | None, Any] = {**keys, None: values.get("plaintext_columns", [])}
         seen: dict[ColumnRule, str] = {}
@@ -307,23 +269,23 @@ class _DatasetParsing:
             path = ("plaintext_columns",) if key is None else ("column_keys", key)
             rules = tuple(self._make_rules(path, given))
             if not rules and key is not None and isinstance(given, list):
-                self._fault(path, f"the master key {key} has no columns", key)
+                self.fault(path, f"the master key {key} has no columns", key)
             for rule in rules:
                 if rule in seen:
-                    self._fault(path, f"{rule} is already in {seen[rule]}", str(rule))
+                    self.fault(path, f"{rule} is already in {seen[rule]}", str(rule))
                 seen.setdefault(rule, ".".join(path))
             if rules:
                 yield key, rules
 
     def _make_rules(self, path: MemberPath, given: Any) -> Iterator[ColumnRule]:
         if not isinstance(given, list):
-            self._fault(path, f"{path[-1]} must be a list of columns")
+            self.fault(path, f"{path[-1]} must be a list of columns")
             return
         for value in given:
             try:
                 yield make_rule(value)
             except ValueError as error:
-                self._fault(path, f"{path[-1]}: {error}")
+                self.fault(path, f"{path[-1]}: {error}")
 
     def _check_templates(
         self, members: Mapping[str, Any], rules: Mapping[str | None, Any], partitions: Any
@@ -338,18 +300,18 @@ class _DatasetParsing:
             shown = repr(printable(template, MAX_NAME))
             for name in names_in(template):
                 if name not in known:
-                    hint = self._faults.suggest(name, known) or "; add it to partitions"
-                    self._fault(path, f"unknown partition {name} in {shown}{hint}", template)
+                    hint = self.faults.suggest(name, known) or "; add it to partitions"
+                    self.fault(path, f"unknown partition {name} in {shown}{hint}", template)
             if is_ambiguous(template):
-                self._fault(path, f"{shown}: separate the two partitions by text", template)
+                self.fault(path, f"{shown}: separate the two partitions by text", template)
             if has_other_places(template, allowed):
                 places = ", ".join(["{partition.NAME}", *allowed])
-                self._fault(path, f"{shown} has an unknown placeholder; use {places}", template)
+                self.fault(path, f"{shown} has an unknown placeholder; use {places}", template)
 
     def _check_policy(self, members: Mapping[str, Any], rules: Mapping[str | None, Any]) -> None:
         """Report what `Policy` says about the members, with placeholders replaced."""
         if "footer_key" not in members:
-            self._fault("footer_key", "footer_key is missing; set it to the id of a master key")
+            self.fault("footer_key", "footer_key is missing; set it to the id of a master key")
         sample: dict[str, Any] = {
             name: re.sub(r"\{[^{}]*\}", "x", value) if isinstance(value, str) else value
             for name, value in members.items()
@@ -360,57 +322,40 @@ class _DatasetParsing:
         except ValueError as error:
             for message in str(error).removeprefix("invalid policy: ").split("; "):
                 member = message.split(" ", 1)[0]
-                self._fault(member if member in POLICY_MEMBERS else (), message)
+                self.fault(member if member in POLICY_MEMBERS else (), message)
 
     # --- previous keys and rotation --------------------------------------------------------------
 
     def _parse_previous(
-        self, table: Mapping[str, Any], rules: Mapping[str | None, Any], members: Mapping[str, Any]
+        self, rules: Mapping[str | None, Any], members: Mapping[str, Any]
     ) -> Previous:
-        given = self._take_table(table, "previous", PREVIOUS_MEMBERS)
+        given = self.table("previous", PREVIOUS_MEMBERS)
         keys = given.get("master_keys", {})
         if not isinstance(keys, Mapping) or not all(isinstance(new, str) for new in keys.values()):
-            self._fault(("previous", "master_keys"), "master_keys must map OLD ids to NEW ids")
+            self.fault(("previous", "master_keys"), "master_keys must map OLD ids to NEW ids")
             keys = {}
         declared = dict.fromkeys([str(members.get("footer_key")), *(key for key in rules if key)])
         varies = any(map(names_in, declared))
         for old, new in keys.items():
             if new not in declared and not varies:
-                hint = self._faults.suggest(new, declared)
+                hint = self.faults.suggest(new, declared)
                 message = f"{new} is no master key of the dataset{hint}"
-                self._fault(("previous", "master_keys"), message, new)
+                self.fault(("previous", "master_keys"), message, new)
             if old in declared:
                 message = f"{old} is still a master key of the dataset, so it is no previous one"
-                self._fault(("previous", "master_keys"), message, old)
+                self.fault(("previous", "master_keys"), message, old)
         prefixes = self._take_texts(given, "aad_prefixes")
         algorithms = self._take_texts(given, "algorithms")
         for algorithm in algorithms:
             if algorithm not in ALGORITHMS:
                 message = f"unknown algorithm {printable(algorithm, MAX_NAME)}"
-                hint = self._faults.suggest(algorithm, ALGORITHMS)
-                self._fault(("previous", "algorithms"), message + hint)
+                hint = self.faults.suggest(algorithm, ALGORITHMS)
+                self.fault(("previous", "algorithms"), message + hint)
         return Previous(master_keys=dict(keys), aad_prefixes=prefixes, algorithms=algorithms)
 
     def _take_texts(self, table: Mapping[str, Any], name: str) -> tuple[str, ...]:
         texts = table.get(name, [])
         if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
             return tuple(texts)
-        self._fault(("previous", name), f"{name} must be a list of strings")
+        self.fault(("previous", name), f"{name} must be a list of strings")
         return ()
-
-    def _parse_rotation(self, table: Mapping[str, Any]) -> Rotation:
-        given = self._take_table(table, "rotation", ROTATION_MEMBERS)
-        path = (*self._path, "rotation")
-        self._inclusions.note_all(path, given, but=FREE_ROTATION)
-        seconds = parse_durations(self._faults, path, given, ROTATION_MEMBERS)
-        return Rotation(**seconds)
-
-    def _take_table(
-        self, table: Mapping[str, Any], name: str, known: tuple[str, ...]
-    ) -> Mapping[str, Any]:
-        given = table.get(name, {})
-        if not isinstance(given, Mapping):
-            self._fault(name, f"{name} must be a table")
-            return {}
-        self._faults.check_names((*self._path, name), given, known)
-        return given

@@ -1,4 +1,4 @@
-"""What a declaration commands beyond naming data sets and master keys, and the files it includes.
+"""Commands of a declaration, beyond names of data sets and master keys, and its included files.
 
 A declaration that is found, not named, may come from anyone whose folder the user cloned or
 unpacked. Its commands say which code runs, which servers are asked, who can read, and which files

@@ -13,10 +13,7 @@ from typing import Any
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.io.addresses import is_url
 from modcrypt.lake.declarations.declaration import Rotation, TableDeclaration, locate_table
-from modcrypt.lake.declarations.declaration_faults import FaultList
-from modcrypt.lake.declarations.durations import parse_durations
-from modcrypt.lake.declarations.inclusions import Inclusions
-from modcrypt.lake.declarations.toml_lines import MemberPath
+from modcrypt.lake.declarations.members import Members
 from modcrypt.pkmt1.strict_json import load_json
 
 MAX_RESTRICTIONS = 1 << 20
@@ -44,199 +41,144 @@ FREE_MEMBERS = (
 )  # fmt: skip
 """Members that need no trust; `Inclusions` judges the places and files that some of them name."""
 
-FREE_ROTATION = ("rewrap_after", "max_kek_age")
-"""Members about rotation that need no trust: with others, `apply` changes master keys."""
-
 _TEXTS = (
     "location", "catalog", "catalog_name", "table", "namespace", "table_uuid", "key_store",
     "master_key", "read_restrictions",
 )  # fmt: skip
 
 
-def parse_table(
-    faults: FaultList, path: MemberPath, inclusions: Inclusions, given: Mapping[str, Any]
-) -> TableDeclaration | None:
-    """Return the declaration of a table; None if there are mistakes, which are added.
+class TableParsing(Members):
+    """The parsing of one table, or of the tables of a namespace."""
 
-    Args:
-        faults: Mistakes found so far.
-        path: Names of the table's members in the declaration.
-        inclusions: Takes what the declaration commands and includes, and resolves paths.
-        given: Members of the dataset.
-    """
-    before = faults.total
-    faults.check_names(path, given, TABLE_MEMBERS)
-    texts = _take_texts(faults, path, given)
-    _check_place(faults, path, texts)
-    if "namespace" in texts:
-        _check_shared(faults, path, given)
-    if "master_key" not in texts:
-        faults.add(path, "master_key is missing; set it to the id of the table's master key")
-    policy = _take_policy(faults, path, given)
-    if policy.get("store") == "key-store" and "key_store" not in texts:
-        faults.add((*path, "store"), "store is key-store, so key_store must name a file")
-    rotation = _take_map(faults, path, "rotation", given)
-    faults.check_names((*path, "rotation"), rotation, TABLE_ROTATION)
-    seconds = parse_durations(faults, (*path, "rotation"), rotation, TABLE_ROTATION)
-    previous = _take_map(faults, path, "previous", given)
-    faults.check_names((*path, "previous"), previous, ("master_keys",))
-    former = _take_master_keys(faults, path, previous, texts.get("master_key"))
-    mapped = _take_map(faults, path, "location_map", given)
-    writers = _take_writers(faults, path, inclusions, given)
-    restrictions = _read_restrictions(faults, path, inclusions, texts.get("read_restrictions"))
-    inclusions.note_all(path, given, but=FREE_MEMBERS)
-    inclusions.note_all((*path, "rotation"), rotation, but=FREE_ROTATION)
-    if faults.total > before:
-        return None
-    table, namespace = texts.get("table"), texts.get("namespace")
-    if "location" in texts:
-        location = inclusions.place((*path, "location"), texts["location"])
-    else:
-        location = locate_table(table or f"namespace {namespace}")
-    folder = inclusions.folder
-    return TableDeclaration(
-        name=path[-1], location=location, table=table, namespace=namespace,
-        catalog=_resolve_catalog(folder, texts.get("catalog")),
-        catalog_name=texts.get("catalog_name"), table_uuid=texts.get("table_uuid"),
-        location_map={
-            old: inclusions.place((*path, "location_map", old), str(new))
-            for old, new in mapped.items()
-        },
-        key_store=None if "key_store" not in texts else _resolve(folder, texts["key_store"]),
-        master_key=texts["master_key"], policy=policy, previous_master_keys=former,
-        max_kek_age=seconds.pop("max_kek_age", None), rotation=Rotation(**seconds),
-        signed_by=writers, seal_at_least=given.get("seal_at_least", 1),
-        read_restrictions=restrictions,
-    )  # fmt: skip
-
-
-def _take_texts(faults: FaultList, path: MemberPath, given: Mapping[str, Any]) -> dict[str, str]:
-    texts = {}
-    for name in _TEXTS:
-        value = given.get(name)
-        if isinstance(value, str) and value:
-            texts[name] = value
-        elif value is not None:
-            faults.add((*path, name), f"{name} must be a text that is not empty")
-    return texts
-
-
-def _take_writers(
-    faults: FaultList, path: MemberPath, inclusions: Inclusions, given: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """Return the lines of the writers' keys, which files may contain."""
-    names, least = given.get("signed_by", []), given.get("seal_at_least")
-    if least is not None and (type(least) is not int or least < 1 or not names):
-        where = (*path, "seal_at_least")
-        faults.add(where, "seal_at_least must be a whole number, 1 or more, and needs signed_by")
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        faults.add((*path, "signed_by"), "signed_by must be a list of verifying keys")
-        return ()
-    try:
-        return inclusions.writers((*path, "signed_by"), names)
-    except OSError as error:
-        name = printable(str(error.filename), MAX_NAME)
-        faults.add((*path, "signed_by"), f"{name}: {error.strerror}")
-    except ValueError as error:
-        faults.add((*path, "signed_by"), str(error))
-    return ()
-
-
-def _read_restrictions(
-    faults: FaultList, path: MemberPath, inclusions: Inclusions, name: str | None
-) -> Mapping[str, Any] | None:
-    """Return the JSON of a file with read restrictions, which the reader of rows checks."""
-    if name is None:
-        return None
-    where = (*path, "read_restrictions")
-    try:
-        data = inclusions.read(where, name, MAX_RESTRICTIONS + 1)
-    except OSError as error:
-        faults.add(where, f"{printable(name, MAX_NAME)}: {error.strerror}")
-        return None
-    except ValueError as error:
-        faults.add(where, str(error))
-        return None
-    with suppress(ValueError, RecursionError):
-        value = load_json(data)
-        if isinstance(value, Mapping) and len(data) <= MAX_RESTRICTIONS:
-            return value
-    message = "is not a file with one JSON object, or repeats a member"
-    faults.add(where, f"{printable(name, MAX_NAME)} {message}")
-    return None
-
-
-def _check_place(faults: FaultList, path: MemberPath, texts: Mapping[str, str]) -> None:
-    """Check that the members name a folder, or a table or namespace of a catalog."""
-    within = {"table", "namespace"} & texts.keys()
-    in_catalog = {"catalog"} & texts.keys() | within
-    if "location" in texts and (in_catalog or "catalog_name" in texts):
-        faults.add((*path, "location"), "location names a table without a catalog; remove one")
-    elif in_catalog and ("catalog" not in in_catalog or len(within) != 1):
-        faults.add(path, "a table of a catalog needs catalog, and either table or namespace")
-    elif "location" not in texts and not in_catalog:
-        faults.add(path, "location is missing; or set catalog and table or namespace")
-    uri = urllib.parse.urlsplit(texts.get("catalog", ""))
-    parameters = {name.lower() for name in urllib.parse.parse_qs(uri.query)}
-    if uri.password is not None or parameters & {"password", "passwd"}:
-        message = "put a URI with a password into pyiceberg's configuration, and its name here"
-        faults.add((*path, "catalog"), message)
-
-
-def _check_shared(faults: FaultList, path: MemberPath, given: Mapping[str, Any]) -> None:
-    """Report members that only one table can have."""
-    for name in ("table_uuid", "seal_at_least", "read_restrictions"):
-        if name in given:
-            faults.add((*path, name), f"tables of a namespace differ in {name}; remove it")
-
-
-def _take_policy(faults: FaultList, path: MemberPath, given: Mapping[str, Any]) -> dict[str, Any]:
-    policy = {}
-    for name, choices in KEY_POLICY.items():
-        value = given.get(name)
-        if value is None:
-            continue
-        if choices is int and (type(value) is not int or value < 1):
-            faults.add((*path, name), f"{name} must be a whole number, 1 or more")
-        elif choices is not int and value not in choices:
-            faults.add((*path, name), f"{name} must be one of {', '.join(choices)}")
+    def parse(self) -> TableDeclaration | None:
+        """Return the declaration of the table; None if there are mistakes, which are noted."""
+        self.faults.check_names(self.path, self.given, TABLE_MEMBERS)
+        texts = self._take_texts()
+        self._check_place(texts)
+        if "master_key" not in texts:
+            self.fault((), "master_key is missing; set it to the id of the table's master key")
+        policy = self._take_policy()
+        if policy.get("store") == "key-store" and "key_store" not in texts:
+            self.fault("store", "store is key-store, so key_store must name a file")
+        former = self._take_master_keys(texts.get("master_key"))
+        mapped = self.table("location_map")
+        writers = self._take_writers()
+        restrictions = self._read_restrictions(texts.get("read_restrictions"))
+        self.inclusions.note_all(self.path, self.given, but=FREE_MEMBERS)
+        seconds = self.rotation(TABLE_ROTATION)
+        if self.has_faults:
+            return None
+        table, namespace = texts.get("table"), texts.get("namespace")
+        if "location" in texts:
+            location = self.inclusions.place((*self.path, "location"), texts["location"])
         else:
-            policy[name] = value
-    if policy.get("wrapping") == "single" and policy.get("kek_per", "table") in (
-        "partition",
-        "day",
-    ):
-        faults.add((*path, "wrapping"), "single wrapping needs kek_per = table or files")
-    if policy.get("wrapping") == "single" and policy.get("store") == "key-store":
-        faults.add((*path, "store"), "single wrapping has no KEKs for a key store")
-    return policy
+            location = locate_table(table or f"namespace {namespace}")
+        folder = self.inclusions.folder
+        return TableDeclaration(
+            name=self.path[-1], location=location, table=table, namespace=namespace,
+            catalog=_resolve_catalog(folder, texts.get("catalog")),
+            catalog_name=texts.get("catalog_name"), table_uuid=texts.get("table_uuid"),
+            location_map={
+                old: self.inclusions.place((*self.path, "location_map", old), str(new))
+                for old, new in mapped.items()
+            },
+            key_store=None if "key_store" not in texts else _resolve(folder, texts["key_store"]),
+            master_key=texts["master_key"], policy=policy, previous_master_keys=former,
+            max_kek_age=seconds.pop("max_kek_age", None), rotation=Rotation(**seconds),
+            signed_by=writers, seal_at_least=self.given.get("seal_at_least", 1),
+            read_restrictions=restrictions,
+        )  # fmt: skip
 
+    def _take_texts(self) -> dict[str, str]:
+        texts = {}
+        for name in _TEXTS:
+            value = self.given.get(name)
+            if isinstance(value, str) and value:
+                texts[name] = value
+            elif value is not None:
+                self.fault(name, f"{name} must be a text that is not empty")
+        return texts
 
-def _take_map(
-    faults: FaultList, path: MemberPath, name: str, given: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    value = given.get(name, {})
-    if isinstance(value, Mapping):
-        return value
-    faults.add((*path, name), f"{name} must be a table")
-    return {}
-
-
-def _take_master_keys(
-    faults: FaultList, path: MemberPath, previous: Mapping[str, Any], current: str | None
-) -> tuple[str, ...]:
-    """Return the ids of former master keys; each maps to the declared one."""
-    where = (*path, "previous", "master_keys")
-    keys = previous.get("master_keys", {})
-    if not isinstance(keys, Mapping):
-        faults.add(where, "master_keys must map OLD ids to NEW ids")
+    def _take_writers(self) -> tuple[str, ...]:
+        """Return the lines of the writers' keys, which files may contain."""
+        names, least = self.given.get("signed_by", []), self.given.get("seal_at_least")
+        if least is not None and (type(least) is not int or least < 1 or not names):
+            message = "seal_at_least must be a whole number, 1 or more, and needs signed_by"
+            self.fault("seal_at_least", message)
+        if isinstance(names, list) and all(isinstance(name, str) and name for name in names):
+            return self.writers(names)
+        self.fault("signed_by", "signed_by must be a list of verifying keys")
         return ()
-    for old, new in keys.items():
-        if new != current:
-            faults.add(where, f"{new} is not the master key of the table", str(new))
-        if old == current:
-            faults.add(where, f"{old} is the master key of the table, not a previous one", old)
-    return tuple(keys)
+
+    def _read_restrictions(self, name: str | None) -> Mapping[str, Any] | None:
+        """Return the JSON of a file with read restrictions, which the reader of rows checks."""
+        if name is None:
+            return None
+        where, data = (*self.path, "read_restrictions"), None
+        with self.noting_errors("read_restrictions", name):
+            data = self.inclusions.read(where, name, MAX_RESTRICTIONS + 1)
+        if data is None:
+            return None
+        with suppress(ValueError, RecursionError):
+            value = load_json(data)
+            if isinstance(value, Mapping) and len(data) <= MAX_RESTRICTIONS:
+                return value
+        message = "is not a file with one JSON object, or repeats a member"
+        self.fault("read_restrictions", f"{printable(name, MAX_NAME)} {message}")
+        return None
+
+    def _check_place(self, texts: Mapping[str, str]) -> None:
+        """Check that the members name a folder, or a table or namespace of a catalog."""
+        within = {"table", "namespace"} & texts.keys()
+        in_catalog = {"catalog"} & texts.keys() | within
+        if "location" in texts and (in_catalog or "catalog_name" in texts):
+            self.fault("location", "location names a table without a catalog; remove one")
+        elif in_catalog and ("catalog" not in in_catalog or len(within) != 1):
+            self.fault((), "a table of a catalog needs catalog, and either table or namespace")
+        elif "location" not in texts and not in_catalog:
+            self.fault((), "location is missing; or set catalog and table or namespace")
+        uri = urllib.parse.urlsplit(texts.get("catalog", ""))
+        parameters = {name.lower() for name in urllib.parse.parse_qs(uri.query)}
+        if uri.password is not None or parameters & {"password", "passwd"}:
+            message = "put a URI with a password into pyiceberg's configuration, and its name here"
+            self.fault("catalog", message)
+        for name in ("table_uuid", "seal_at_least", "read_restrictions"):
+            if "namespace" in texts and name in self.given:
+                self.fault(name, f"tables of a namespace differ in {name}; remove it")
+
+    def _take_policy(self) -> dict[str, Any]:
+        policy = {}
+        for name, choices in KEY_POLICY.items():
+            value = self.given.get(name)
+            if value is None:
+                continue
+            if choices is int and (type(value) is not int or value < 1):
+                self.fault(name, f"{name} must be a whole number, 1 or more")
+            elif choices is not int and value not in choices:
+                self.fault(name, f"{name} must be one of {', '.join(choices)}")
+            else:
+                policy[name] = value
+        if policy.get("wrapping") == "single":
+            if policy.get("kek_per", "table") in ("partition", "day"):
+                self.fault("wrapping", "single wrapping needs kek_per = table or files")
+            if policy.get("store") == "key-store":
+                self.fault("store", "single wrapping has no KEKs for a key store")
+        return policy
+
+    def _take_master_keys(self, current: str | None) -> tuple[str, ...]:
+        """Return the ids of former master keys; each maps to the declared one."""
+        where = ("previous", "master_keys")
+        keys = self.table("previous", ("master_keys",)).get("master_keys", {})
+        if not isinstance(keys, Mapping):
+            self.fault(where, "master_keys must map OLD ids to NEW ids")
+            return ()
+        for old, new in keys.items():
+            if new != current:
+                self.fault(where, f"{new} is not the master key of the table", str(new))
+            if old == current:
+                message = f"{old} is the master key of the table, not a previous one"
+                self.fault(where, message, old)
+        return tuple(keys)
 
 
 def _resolve(folder: Path, location: str) -> str:

@@ -102,16 +102,16 @@ def has_word(path: Path) -> bool:
 def check_trust(path: Path, digest: str, commands: Sequence[str]) -> None:
     """Check that a declaration which was found, not named, may give its commands.
 
-    Args:
-        path: Its path.
-        digest: SHA-256 over it and the files that it includes.
-        commands: Its commands, as `Inclusions` collects them.
+    `digest` is the SHA-256 over it and the files that it includes.
 
     Raises:
         ValueError: It has commands, and the user has not trusted it in this form.
         KeyRetrievalError: Another user may change the record of trust.
     """
-    if not commands or digest in _named_digests():
+    named = os.environ.get("MODCRYPT_TRUST", "").strip().lower()
+    if commands and named and not re.fullmatch(r"[0-9a-f]{64}", named, re.ASCII):
+        raise ValueError("MODCRYPT_TRUST must be a SHA-256 in hex, as modcrypt trust --print")
+    if not commands or named == digest:
         return
     record = find_record(path)
     if record is not None and record.digest == digest:
@@ -123,13 +123,6 @@ def check_trust(path: Path, digest: str, commands: Sequence[str]) -> None:
         f"{path} {what}, so it may not command: {shown}{more}. If you agree, run modcrypt trust "
         f"{path}, or pass its path (--config); in CI, set MODCRYPT_TRUST={digest}"
     )
-
-
-def _named_digests() -> Sequence[str]:
-    text = os.environ.get("MODCRYPT_TRUST", "").strip().lower()
-    if text and not re.fullmatch(r"[0-9a-f]{64}", text, re.ASCII):
-        raise ValueError("MODCRYPT_TRUST must be a SHA-256 in hex, as modcrypt trust --print")
-    return [text] if text else []
 
 
 def _file_of(path: Path) -> Path:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from modcrypt.errors import MAX_NAMES, AadPrefixError, list_names
@@ -19,7 +22,6 @@ from modcrypt.lake.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.lake.state_cache import CorrectFile, StateCache
 from modcrypt.lake.verification.file_check import NO_AAD, CheckedFile, FileCheck
-from modcrypt.lake.verification.file_set import MAX_GROUPS, FileSet
 from modcrypt.lake.verification.results import LakeVerification, VerifiedFile
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Finding
@@ -61,6 +63,9 @@ BATCH = 500
 FILES_ELSEWHERE = 100_000
 """Number of files that are verified elsewhere at once; this process holds their names."""
 
+MAX_GROUPS = 1000
+"""Maximum number of groups of files that are reported; further ones are counted."""
+
 
 def verify_files(
     files: LakeFiles,
@@ -75,9 +80,7 @@ def verify_files(
     """Verify the files of a dataset against its declaration, and cache which are correct.
 
     Args:
-        files: Files of the dataset.
-        policies: Policies of the files.
-        cache: Cache of the files that were found correct.
+        files, policies, cache: Files of the dataset, and what is known of them.
         is_unchanged: Function that returns whether a file need not be verified; it is only
             compared with the others.
         check: Function that verifies files elsewhere; None to verify them here.
@@ -95,7 +98,7 @@ def verify_files(
     skipped, emptied = 0, list[Exception]()
     with closing(FileSet()) as file_set:
         for batch in take_batches(_list_files(files, seal, emptied), size):
-            known = _load_correct(cache, name, batch)
+            known = cache.load_correct(name, batch)
             if seal is not None:  # which has all paths in memory as well
                 present.update(file.path for file in batch)
             unchanged = [file for file in batch if is_unchanged(file, known.get(file.path))]
@@ -142,17 +145,8 @@ def _list_files(
     yield from listed
 
 
-def _load_correct(
-    cache: StateCache, name: str, batch: Sequence[LakeFile]
-) -> dict[str, CorrectFile]:
-    """Return what is known of the files that were found correct as they are now."""
-    correct = cache.load_correct(name, [file.path for file in batch])
-    stamps = {file.path: file.stamp for file in batch}
-    return {path: known for path, known in correct.items() if known.stamp == stamps[path] != ""}
-
-
 def _identify_file(policies: DatasetPolicies, file: LakeFile, known: CorrectFile | None) -> FileAad:
-    """Return what identifies a file that is not verified, without a key."""
+    """Return the AAD that identifies a file that is not verified, without a key."""
     if known is not None:
         return FileAad(known.prefix, known.unique, file.size, known.rows)
     try:
@@ -167,7 +161,7 @@ def _note_results(
 ) -> None:
     now = time.time()
     correct = (
-        (file.path, CorrectFile(file.stamp, now, aad.prefix, aad.unique, aad.rows))
+        (file, CorrectFile(now, aad.prefix, aad.unique, aad.rows))
         for file, (aad, result) in checked
         if result.ok and file.stamp
     )
@@ -211,3 +205,79 @@ def _report_strays(strays: Sequence[str], policies: DatasetPolicies) -> list[Fin
     message = f"{format_count(len(strays), 'file')} in the folder belong to no dataset: {first}"
     severity: Severity = "fault" if policies.dataset.strict else "warning"
     return [Finding(word="stray", message=message + more, severity=severity)]
+
+
+# --- what files have in common -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Files that share a part of their AAD.
+
+    Attributes:
+        value: What they share; its beginning if it is long.
+        count: Number of the files.
+        paths: First paths.
+        alike: Whether two of the files have the same size and number of rows.
+        rows_differ: Whether all have different numbers of rows.
+    """
+
+    value: bytes
+    count: int
+    paths: tuple[str, ...]
+    alike: bool
+    rows_differ: bool
+
+    def list_paths(self) -> str:
+        """Return the paths for a message."""
+        more = f" and {self.count - len(self.paths):,} more" * (self.count > len(self.paths))
+        return ", ".join(self.paths) + more
+
+
+class FileSet:
+    """The files of a set, by the parts of their AAD, which should identify each.
+
+    The set may have any number of files: they are compared in a temporary database on disk.
+    """
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("")  # a temporary file without a name
+        columns = "kind TEXT, digest BLOB, value BLOB, path BLOB, size INTEGER, rows INTEGER"
+        self._database.execute(f"CREATE TABLE aads ({columns})")
+
+    def add(self, path: str, aad: FileAad) -> None:
+        """Add a file."""
+        rows = [
+            (
+                kind,
+                hashlib.sha256(value).digest()[:16],
+                value[:200],
+                path.encode("utf-8", "replace"),
+                aad.size,
+                aad.rows,
+            )
+            for kind, value in (("prefix", aad.prefix), ("unique", aad.unique))
+            if value
+        ]
+        self._database.executemany("INSERT INTO aads VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def find_shared(self, kind: str) -> Iterator[Sharing]:
+        """Yield the values that several files share: of `"prefix"` or `"unique"`."""
+        self._database.execute("CREATE INDEX IF NOT EXISTS by_digest ON aads (kind, digest)")
+        groups = self._database.execute(
+            "SELECT digest, count(*), count(DISTINCT ifnull(size, '') || ' ' || ifnull(rows, '')), "
+            "count(DISTINCT rows) FROM aads WHERE kind = ? GROUP BY digest "
+            "HAVING count(*) > 1 ORDER BY min(rowid) LIMIT ?",
+            [kind, MAX_GROUPS],
+        ).fetchall()
+        for digest, count, shapes, row_counts in groups:
+            rows = self._database.execute(
+                "SELECT value, path FROM aads WHERE kind = ? AND digest = ? ORDER BY rowid LIMIT ?",
+                [kind, digest, MAX_NAMES],
+            ).fetchall()
+            paths = tuple(path.decode("utf-8", "replace") for _, path in rows)
+            yield Sharing(rows[0][0], count, paths, shapes < count, row_counts == count)
+
+    def close(self) -> None:
+        """Remove the database."""
+        self._database.close()

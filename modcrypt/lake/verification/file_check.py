@@ -15,11 +15,9 @@ from modcrypt.jobs.engine import Job, Meter, run_job
 from modcrypt.jobs.idempotence.key_facts import KeyFacts, gather_key_facts
 from modcrypt.kms.policy import Policy
 from modcrypt.lake.declarations.columns import FileColumns
-from modcrypt.lake.file_columns import is_encrypted, read_columns
-from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.file_policies import DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.verification.results import POLICY, VerifiedFile
-from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ColumnKey
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import FILE, Finding, Unauthenticated
@@ -71,11 +69,11 @@ class FileCheck:
         place = self._policies.place_of(file.path)
         try:
             with open_source_at(place, stamped=False) as source:
-                if self._outages and is_encrypted(source):
-                    return CheckedFile(NO_AAD, self._report_outage(file))
+                if self._outages and is_encrypted(source):  # its keys are not requested
+                    return _report_refused(file, self._outages[0], KmsUnavailableError.word)
                 return self._verify_source(file, source, threads)
         except OSError as error:  # the verification of the others continues
-            return CheckedFile(NO_AAD, _report_unreadable(file, error))
+            return report_failure(file, error)
 
     def _verify_source(self, file: LakeFile, source: Source, threads: int | None) -> CheckedFile:
         """Verify a file with the columns of the last one, and again if its columns differ."""
@@ -129,7 +127,7 @@ class FileCheck:
             return None
 
     def _compare(self, file: LakeFile, source: Source, plan: ChunkPlan) -> str:
-        """Return how an authentic file differs from the declaration; empty if it does not."""
+        """Return the difference of an authentic file from the declaration; empty for none."""
         assert source.place is not None
         columns = self._read_columns(plan)
         if columns is None:
@@ -143,29 +141,18 @@ class FileCheck:
             return str(error)
         return "" if found.under_previous else found.difference
 
-    def _report_outage(self, file: LakeFile) -> VerifiedFile:
-        """Return the result of a file whose keys were not requested during an outage."""
-        note = Unauthenticated(
-            what="file", path=None, why=self._outages[0], word=KmsUnavailableError.word
-        )
-        return _report_closed(file, (), note, missing=(note,))
-
 
 def _gather_facts(place: Place, plan: ChunkPlan) -> KeyFacts:
-    """Return the facts about the keys of a verified file."""
     first = [chunk for chunk in plan.listed if chunk.row_group == 0]
     plain = [chunk.path for chunk in first if not chunk.encrypted]
     own = {
-        chunk.path: ColumnKey(chunk.key, True, _key_metadata_of(chunk))
+        chunk.path: ColumnKey(
+            chunk.key, True, chunk.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
+        )
         for chunk in first
         if chunk.has_own_key and chunk.key is not None
     }
     return gather_key_facts(place, plan.footer, [leaf.path for leaf in plan.leaves], plain, own)
-
-
-def _key_metadata_of(chunk: Chunk) -> bytes | None:
-    metadata: bytes | None = chunk.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
-    return metadata
 
 
 NO_AAD = FileAad(None, None)
@@ -177,29 +164,29 @@ def report_failure(file: LakeFile, error: Exception) -> CheckedFile:
     Other errors than those of keys and files are raised again.
     """
     if isinstance(error, KeyRetrievalError):
-        note = Unauthenticated(what="file", path=None, why=str(error), word=error.word)
-        return CheckedFile(NO_AAD, _report_closed(file, (), note, missing=(note,)))
-    if isinstance(error, OSError):
-        return CheckedFile(NO_AAD, _report_unreadable(file, error))
-    raise error
-
-
-def _report_unreadable(file: LakeFile, error: OSError) -> VerifiedFile:
+        return _report_refused(file, str(error), error.word)
+    if not isinstance(error, OSError):
+        raise error
     reason = error.strerror or type(error).__name__
     finding = Finding(word=FILE, message=f"{file.path} could not be read: {reason}")
     note = Unauthenticated(what="file", path=None, why="it could not be read")
-    return _report_closed(file, (finding,), note)
+    return _report_closed(file, note, findings=(finding,))
+
+
+def _report_refused(file: LakeFile, why: str, word: str) -> CheckedFile:
+    note = Unauthenticated(what="file", path=None, why=why, word=word)
+    return _report_closed(file, note, missing=(note,))
 
 
 def _report_closed(
-    file: LakeFile, findings: tuple[Finding, ...], note: Unauthenticated,
+    file: LakeFile, note: Unauthenticated, *, findings: tuple[Finding, ...] = (),
     missing: tuple[Unauthenticated, ...] = (),
-) -> VerifiedFile:  # fmt: skip
-    """Return the result of a file that was not opened."""
+) -> CheckedFile:  # fmt: skip
     verification = Verification(
         name=file.path, size=file.size, encrypted=not findings, findings=findings,
         not_authenticated=(note,),
     )  # fmt: skip
-    return VerifiedFile(
+    result = VerifiedFile(
         path=file.path, verification=verification, findings=findings, missing=missing
     )
+    return CheckedFile(NO_AAD, result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +42,7 @@ class VerifiedFile:
 
     @property
     def ok(self) -> bool:
-        """Whether the file has no fault, and every part that needs a key was opened."""
+        """True if the file has no fault, and every part that needs a key was opened."""
         return not self.missing and not self.faults
 
     @property
@@ -58,34 +58,26 @@ class VerifiedFile:
         return {"file": self.path, "ok": self.ok, **fields, "findings": findings}
 
 
-@dataclass(slots=True)
 class VerificationTotals:
-    """Counts of verified files."""
+    """Counts of verified files, made in one pass."""
 
-    files: int = 0
-    correct: int = 0
-    closed: int = 0
-    faults: int = 0
-    modules: int = 0
-    bytes: int = 0
-    missing: set[str] = field(default_factory=set)  # error codes
-    limits: dict[tuple[str, str], NoteCount] = field(default_factory=dict)
-    not_opened: dict[tuple[str, str], NoteCount] = field(default_factory=dict)
-
-    def add(self, file: VerifiedFile) -> None:
-        """Count a file."""
-        verification = file.verification
-        self.files += 1
-        self.correct += file.ok
-        self.closed += bool(file.missing)
-        self.faults += len(file.faults)
-        self.modules += verification.modules
-        self.bytes += verification.authenticated_bytes
-        self.missing |= {str(note.word) for note in file.missing}
-        _count_notes(self.not_opened, file.missing)
-        if not file.faults:
-            notes = [note for note in verification.not_authenticated if note.word is None]
-            _count_notes(self.limits, notes)
+    def __init__(self, files: Iterable[VerifiedFile]) -> None:
+        self.correct = self.closed = self.faults = self.modules = self.bytes = 0
+        self.missing: set[str] = set()  # error codes
+        self.limits: dict[tuple[str, str], NoteCount] = {}
+        self.not_opened: dict[tuple[str, str], NoteCount] = {}
+        for file in files:
+            verification = file.verification
+            self.correct += file.ok
+            self.closed += bool(file.missing)
+            self.faults += len(file.faults)
+            self.modules += verification.modules
+            self.bytes += verification.authenticated_bytes
+            self.missing |= {str(note.word) for note in file.missing}
+            _count_notes(self.not_opened, file.missing)
+            if not file.faults:
+                notes = [note for note in verification.not_authenticated if note.word is None]
+                _count_notes(self.limits, notes)
 
 
 @dataclass(slots=True)
@@ -138,10 +130,7 @@ class LakeVerification(FactSheet):
     @cached_property
     def totals(self) -> VerificationTotals:
         """Counts of the files."""
-        totals = VerificationTotals()
-        for file in self.files:
-            totals.add(file)
-        return totals
+        return VerificationTotals(self.files)
 
     @property
     def code(self) -> int:
@@ -179,7 +168,7 @@ class LakeVerification(FactSheet):
         return [text for text, _ in _describe_notes(self.totals.limits)]
 
     def describe_missing(self) -> list[str]:
-        """Return what was not opened, once for each reason, with its number of files."""
+        """Return the parts not opened, once for each reason, with their numbers of files."""
         notes = _describe_notes(self.totals.not_opened)
         return [f"Not opened: {text}: {why}" for text, why in notes]
 
@@ -195,7 +184,7 @@ class LakeVerification(FactSheet):
         if self.error:
             return f"{self.dataset}: {self.error}"
         totals = self.totals
-        text = f"{totals.correct:,} of {format_count(totals.files, 'file')} as declared"
+        text = f"{totals.correct:,} of {format_count(len(self.files), 'file')} as declared"
         if self.skipped:
             text += f", {self.skipped:,} unchanged and skipped"
         if self.fault_count:

@@ -103,11 +103,8 @@ def package(
 def _report(destination: str, text: str, as_json: bool, facts: dict[str, Any], **more: Any) -> None:
     """Print what was written as JSON, or how Spark takes it."""
     if as_json:
-        size = (
-            {}
-            if os.path.isdir(destination)
-            else {"destination_bytes": os.path.getsize(destination)}
-        )
+        is_folder = os.path.isdir(destination)
+        size = {} if is_folder else {"destination_bytes": os.path.getsize(destination)}
         print_json("spark.files", {"destination": destination, **size, **facts})
     else:
         click.echo(text.format(path=destination, **facts, **more), err=True)

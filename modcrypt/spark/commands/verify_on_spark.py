@@ -25,12 +25,19 @@ from modcrypt.cli.verification.verification_text import (
     print_totals,
     verification_code,
 )
+from modcrypt.jobs.set_findings import (
+    Shape,
+    find_copies,
+    find_links_below,
+    find_missing_below,
+    find_shared_prefixes,
+)
+from modcrypt.parquet.format.findings import Finding
+from modcrypt.parquet.verify.verification_results import DatasetVerification
+from modcrypt.spark.jobs.table_jobs import verify_table
 
-if TYPE_CHECKING:  # not to be loaded for the help
+if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from modcrypt.kms.settings import Settings
-    from modcrypt.parquet.format.findings import Finding
 
 
 def verify_on_spark(
@@ -45,17 +52,17 @@ def verify_on_spark(
     settings = decryption_settings(options) if is_any_typed(options) else None
     started = time.perf_counter()
     leaks = find_leaks_below(paths, options) if strict else []
-    of_folders, paths = _examine_folders(settings, paths)
-    of_folders += leaks
+    seal = None if settings is None else settings.required_seal
+    missing, paths = find_missing_below(seal, paths)
+    of_folders = [*missing, *find_links_below(paths), *leaks]
     if not paths:
-        return _print_missing(of_folders, started, as_json)
+        nothing = DatasetVerification(files=(), findings=tuple(of_folders))
+        return print_result(nothing, 0, False, as_json, started)
     with start_spark(master, "verify") as spark:
-        from modcrypt.spark.jobs.table_jobs import verify_table
-
         verified = verify_table(spark, list(paths), settings)
         counts = _count_results(verified)
         findings = [*_compare_files(verified), *of_folders]
-        missing = _missing_key_codes(verified)
+        words = verified.selectExpr("explode(not_authenticated.word) as word").distinct().collect()
         fault = any(finding.severity == "fault" for finding in findings)
         totals = {
             "files": counts["files"],
@@ -75,7 +82,7 @@ def verify_on_spark(
         print_line(f"{counts['files']} files: {texts}; {counts['modules']:,} modules")
     return verification_code(
         ok=totals["ok"],
-        missing=missing,
+        missing={row["word"] for row in words} - {None},
         unchecked=bool(counts["encrypted"]) and not counts["modules_of_encrypted"],
         incomplete=strict and not totals["complete"],
     )
@@ -96,8 +103,7 @@ def _print_rows_as_json(
 
 
 def _compare_files(verified: DataFrame) -> list[Finding]:
-    """Return what `verify_dataset` finds by comparing files with each other."""
-    from modcrypt.jobs.set_findings import Shape, find_copies, find_shared_prefixes
+    """Compare files with each other, and return the findings of `verify_dataset`."""
 
     def group_by(column: str) -> dict[bytes, list[tuple[str, Shape]]]:
         # A footer that was not authenticated may state any number of rows.
@@ -114,31 +120,6 @@ def _compare_files(verified: DataFrame) -> list[Finding]:
         prefix: [path for path, _ in files] for prefix, files in group_by("aad_prefix_hex").items()
     }
     return [*find_shared_prefixes(prefixes), *find_copies(group_by("file_unique"))]
-
-
-def _examine_folders(
-    settings: Settings | None, paths: Sequence[str]
-) -> tuple[list[Finding], Sequence[str]]:
-    """Return findings about links and what required seals say is missing, and paths with files."""
-    from modcrypt.jobs.set_findings import find_links_below, find_missing_below
-
-    seal = None if settings is None else settings.required_seal
-    missing, left = find_missing_below(seal, paths)
-    return [*missing, *find_links_below(left)], left
-
-
-def _print_missing(findings: list[Finding], started: float, as_json: bool) -> int:
-    """Print that all files are missing; return the exit code."""
-    from modcrypt.parquet.verify.verification_results import DatasetVerification
-
-    result = DatasetVerification(files=(), findings=tuple(findings))
-    return print_result(result, 0, False, as_json, started)
-
-
-def _missing_key_codes(verified: DataFrame) -> set[str]:
-    """Return the error codes of keys that could not be retrieved."""
-    words = verified.selectExpr("explode(not_authenticated.word) as word").distinct().collect()
-    return {row["word"] for row in words} - {None}
 
 
 def _count_results(verified: DataFrame) -> dict[str, Any]:

@@ -68,18 +68,15 @@ class TableConversion(TableJob):
         check_prove(self.prove)
         where = self.source if self.destination is None else self.destination
         if self.decryption is not None:
-            self._check_in_place(self.decryption)
+            if self.destination is None and self.decryption.on_missing_key != "error":
+                raise ValueError(
+                    "in place, columns without a key would be lost for good; use "
+                    'on_missing_key="error" or name a destination'
+                )
             object.__setattr__(self, "decryption", self.decryption.under(self.source))
         if self.encryption is not None:
             self.encryption.check_writing()
             object.__setattr__(self, "encryption", self.encryption.under(where))
-
-    def _check_in_place(self, decryption: Settings) -> None:
-        if self.destination is None and decryption.on_missing_key != "error":
-            raise ValueError(
-                'in place, columns without a key would be lost for good; use on_missing_key="error"'
-                " or name a destination"
-            )
 
     def open(self, filesystem: Any) -> Conversion:
         """Return the conversion with its keys, read in this process."""

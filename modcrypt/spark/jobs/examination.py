@@ -14,6 +14,7 @@ from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.verify.file_verification import CheckedFile
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
+from modcrypt.spark.jobs.driver import TablePlan, plan_job
 from modcrypt.spark.jobs.file_work import FLAG, INT, LONG, REAL, TEXT, TEXTS, Row, TableJob
 
 _FINDINGS = pa.list_(
@@ -73,6 +74,17 @@ class VerificationJob(TableJob):
             findings=findings,
             message=fault.message if fault else "",
         )
+
+
+def plan_verification(
+    where: Any, decryption: Settings | None, *, filesystem: MakeFilesystem | None = None
+) -> TablePlan:
+    """Plan a verification; arguments and errors as in `verify_table`."""
+
+    def check(settings: Settings, files: Sequence[File]) -> None:
+        settings.check_distinct(file.name for file in files)
+
+    return plan_job(VerificationJob, where, decryption, check=check, filesystem=filesystem)
 
 
 # --- inspection ----------------------------------------------------------------------------------

@@ -44,9 +44,8 @@ from modcrypt.jobs.listing import MakeFilesystem
 from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
 from modcrypt.runtime.fork_safety import fork_safe
-from modcrypt.spark.jobs.driver import JobOptions, check_settings
+from modcrypt.spark.jobs.driver import JobOptions, check_settings, run_tasks
 from modcrypt.spark.jobs.file_work import IN_STORE, ON_DISK
-from modcrypt.spark.jobs.task_files import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,12 +120,8 @@ def rotate_table_keks(
     Args:
         spark: Session whose executors write the manifests; this process writes manifest lists and
             the commit.
-        table: Table returned by `open_table` or `load_table` in this process.
-        settings: Reference to the table's key service, as in `rotate_table_deks`.
+        table, settings, dry_run, prove, options: As in `rotate_table_deks`.
         new_master_key_id: Id of the new master key, as in `rotate_table`.
-        dry_run: Whether to report only what would be done.
-        prove: Which new wraps are proved, as in `rotate_table`.
-        options: Further options, as in `JobOptions`; the filesystem is that of the table.
 
     Raises:
         ModcryptError, OSError, TypeError: As in `rotate_table_deks`.
@@ -207,20 +202,17 @@ class TableRekeyJob:
 
     def _make_rows(self, items: Sequence[RekeyItem]) -> list[dict[str, Any]]:
         try:
-            resolver, locations = _get_resolver(self.settings, self.job), self._make_locations()
+            resolver = _get_resolver(self.settings, self.job)
+            filesystem = None if self.filesystem is None else self.filesystem()
+            places = {old: Place(*locate(new, filesystem)) for old, new in self.folders.items()}
+            locations = Locations(places)
             job = make_job(self.rewrite, locations, self.job, resolver)
         except Exception as error:  # keys or stores are not available on this executor
             return [_make_failed_row(item, error) for item in items]
 
-        in_store = any(place.filesystem is not None for place in locations.folders.values())
+        in_store = any(place.filesystem is not None for place in places.values())
         rows = Job(lambda item: asdict(job.process(item)), _make_failed_row)
         return list(run_job(rows, items, jobs=IN_STORE if in_store else ON_DISK))
-
-    def _make_locations(self) -> Locations:
-        filesystem = None if self.filesystem is None else self.filesystem()
-        return Locations(
-            {old: Place(*locate(new, filesystem)) for old, new in self.folders.items()}
-        )
 
 
 def _make_failed_row(item: RekeyItem, error: Exception) -> dict[str, Any]:
@@ -231,9 +223,8 @@ def _make_failed_row(item: RekeyItem, error: Exception) -> dict[str, Any]:
     return {"old": item.location, "word": failure.word, "message": text}
 
 
-_resolvers: dict[
-    tuple[int, str], KeyResolver
-] = {}  # by process id, as resolvers must not be used after a fork
+# By process id, as resolvers must not be used after a fork.
+_resolvers: dict[tuple[int, str], KeyResolver] = {}
 _resolvers_lock = fork_safe(threading.Lock())
 
 

@@ -8,7 +8,6 @@ leaves files out. That is why only the procedures are documented.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,10 +16,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from modcrypt.spark.jobs.driver import BYTES_PER_TASK, FILES_PER_TASK
+from modcrypt.spark.jobs.driver import (
+    BYTES_PER_TASK,
+    FILES_PER_TASK,
+    assign_tasks,
+    name_columns,
+)
 from modcrypt.spark.jobs.file_work import TableJob
 from modcrypt.spark.jobs.sql_plans import Parameters, plan_procedure, report_schema
-from modcrypt.spark.jobs.task_files import assign_tasks
 from modcrypt.spark.source.arrow_types import to_spark_arrow_schema
 
 
@@ -51,8 +54,7 @@ class _TaskFiles(InputPartition):
     def __init__(self, job: TableJob) -> None:
         super().__init__(None)
         self.job = job
-        self.names: list[bytes] = []  # names may be any bytes
-        self.sizes: list[int] = []
+        self.files: list[tuple[str, int]] = []
 
 
 class _JobReader(DataSourceReader):
@@ -68,18 +70,12 @@ class _JobReader(DataSourceReader):
         )  # fmt: skip
         partitions = [_TaskFiles(job) for _ in range(max(tasks) + 1)]
         for file, task in zip(files, tasks, strict=True):
-            partitions[task].names.append(os.fsencode(file.name))
-            partitions[task].sizes.append(file.size)
+            partitions[task].files.append((file.name, file.size))
         return [*partitions]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Run the job on the files of a task; yield their rows of the report."""
-        files = pa.record_batch(
-            {
-                "name": pa.array(partition.names, pa.binary()),
-                "size": pa.array(partition.sizes, pa.int64()),
-            }
-        )
+        files = pa.record_batch(name_columns(partition.files))
         schema = to_spark_arrow_schema(from_arrow_schema(partition.job.schema))
         for rows in partition.job.run([files]):
             yield rows.cast(schema)

@@ -10,12 +10,23 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.io.places import Place
-from modcrypt.jobs.key_rotation import RotatedFile
+from modcrypt.jobs import key_rotation
+from modcrypt.jobs.key_rotation import RotatedFile, What, check_rotation
 from modcrypt.jobs.key_scan import scan_keys
 from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.jobs.shredding import ShreddedFile
+from modcrypt.kms.proof import Prove, check_prove
 from modcrypt.kms.settings import Settings
-from modcrypt.spark.jobs.file_work import FLAG, TEXT, Row, TableJob
+from modcrypt.spark.jobs.driver import TablePlan, check_settings, folders_of, plan_job
+from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT, Row, TableJob
+
+ROTATED = pa.schema(
+    [
+        ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG), ("message", TEXT),
+        ("lost_signature", FLAG), ("proved", LONG), ("worker", TEXT),
+    ]
+)  # fmt: skip
+"""The schema of a rotation's rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +63,38 @@ class KeyJob(TableJob):
         """Return the row of a file that failed."""
         nothing = {"keys": 0, "columns": [], "whole": False, "lost_signature": False}
         return {**super().make_failed_row(file, error), **nothing}
+
+
+def plan_rotation(
+    where: Any,
+    settings: Settings,
+    *,
+    what: What = "mek",
+    new_master_keys: Mapping[str, str] | None = None,
+    double_wrapping: bool | None = None,
+    dry_run: bool = False,
+    prove: Prove = "first",
+    filesystem: MakeFilesystem | None = None,
+) -> TablePlan:
+    """Plan a rotation, and prove a wrap under each new master key; as `rotate_keys`."""
+    renamed = check_rotation(what, new_master_keys, double_wrapping)
+    check_prove(prove)
+
+    def check(settings: Settings, _files: Sequence[File]) -> None:
+        tools, _ = settings.tools(), settings.writer_key
+        for new_id in set() if dry_run else set(renamed.values()):
+            tools.wrapper.prove_master(new_id)
+
+    check_settings(settings)
+    folders = tuple(folder.name for folder in folders_of(where, filesystem))
+    return plan_job(
+        KeyJob, where, settings, check=check, filesystem=filesystem,
+        change=key_rotation.rotate_keys, schema=ROTATED, folders=folders, signs=True,
+        how={
+            "what": what, "new_master_keys": renamed, "double_wrapping": double_wrapping,
+            "dry_run": dry_run, "prove": prove,
+        },
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

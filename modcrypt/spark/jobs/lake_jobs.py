@@ -1,16 +1,22 @@
-"""Establish the declared state of a lake with Spark's executors: `apply`.
+"""Establish and verify the declared state of a lake with Spark's executors: `apply` and `verify`.
 
     driver      compares the files with the declaration, as `Lake.apply` does, and plans
     executors   look at their files again, and encrypt, re-key or rotate them
     driver      collects the results of a batch of files, and goes on with the next
 
-Spark gets paths and references to keys. A file is the old or the new one at any time, so a job that
-was stopped is taken up by calling it again.
+    driver      lists the files and, with `since` or `resume`, leaves out those that did not change
+    executors   verify their files as the declaration says
+    driver      compares the files with each other, and caches which are correct
+
+Spark gets paths and references to keys; results hold no keys. A file is the old or the new one at
+any time, so a job that was stopped is taken up by calling it again.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from modcrypt.jobs.listing import File
-from modcrypt.lake.application import AppliedFile, LakeApplication, apply_batch, refuse_file
+from modcrypt.lake.application import AppliedFile, LakeApplication, PlanRun, refuse_file
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_states import FileState
 from modcrypt.lake.key_ages import KeyAges
@@ -26,10 +32,20 @@ from modcrypt.lake.lake import Lake
 from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.plan import Action, LakePlan, PlannedChange, plan_file
 from modcrypt.lake.spool import Spool, take_batches
-from modcrypt.spark.jobs.driver import BYTES_PER_TASK, FILES_PER_TASK
-from modcrypt.spark.jobs.file_work import INT, TEXT, Row, TableJob
-from modcrypt.spark.jobs.recorded_jobs import RecordedJob
-from modcrypt.spark.jobs.task_files import run_tasks
+from modcrypt.lake.verification.dataset_check import Since
+from modcrypt.lake.verification.file_check import CheckedFile, FileCheck, report_failure
+from modcrypt.lake.verification.results import LakeVerification, VerifiedFile
+from modcrypt.module_ids import ModuleId, ModuleType
+from modcrypt.parquet.format.findings import Finding, Unauthenticated
+from modcrypt.parquet.verify.file_verification import FileAad
+from modcrypt.parquet.verify.verification_results import Verification
+from modcrypt.spark.jobs.driver import (
+    BYTES_PER_TASK,
+    FILES_PER_TASK,
+    name_columns,
+    run_tasks,
+)
+from modcrypt.spark.jobs.file_work import INT, TEXT, RecordedJob, Row, TableJob
 from modcrypt.spark.lake_reference import LakeReference
 
 if TYPE_CHECKING:
@@ -49,7 +65,7 @@ def apply(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> list[LakeApplication]:
-    """Establish the declared state as `Lake.apply` does, with files changed by Spark's executors.
+    """Establish the declared state like `Lake.apply`, with files changed by Spark's executors.
 
     Iceberg tables are changed by the driver, which rotates keys without rewriting data files.
 
@@ -90,10 +106,7 @@ def _apply_batch(
     for action, waits in sorted(groups):
         files = [file for file in planned if (file.action, file.waits) == (action, waits)]
         job = RecordedJob.of(ApplyJob(reference=reference, action=action, waits=waits))
-        columns = {
-            "name": pa.array([os.fsencode(file.state.path) for file in files], pa.binary()),
-            "size": pa.array([file.state.size for file in files], pa.int64()),
-        }
+        columns = name_columns((file.state.path, file.state.size) for file in files)
         frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
         for row in job.take_over(
             frame.localCheckpoint() if job.folders else frame
@@ -130,7 +143,7 @@ class ApplyJob(TableJob):
         policies = self.reference.policies
         examination = FooterExamination(policies, KeyAges(policies.client))
         planned = [self._plan(file, examination) for file in files]
-        for result in apply_batch(policies, planned):
+        for result in PlanRun(policies).apply_batch(planned):
             yield {
                 "name": os.fsencode(result.path), "result": result.result,
                 "message": result.message, "code": result.code,
@@ -151,3 +164,95 @@ class ApplyJob(TableJob):
     def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""
         return {**super().make_failed_row(file, error), "name": os.fsencode(file.name)}
+
+
+# --- verification --------------------------------------------------------------------------------
+
+
+def verify(
+    spark: SparkSession,
+    lake: Lake,
+    dataset: str | None = None,
+    *,
+    since: Since | None = None,
+    resume: bool = False,
+    files_per_task: int = FILES_PER_TASK,
+    bytes_per_task: int = BYTES_PER_TASK,
+) -> list[LakeVerification]:
+    """Verify files against the declaration like `Lake.verify`, with Spark's executors.
+
+    Iceberg tables are verified by the driver.
+
+    Args:
+        spark, files_per_task, bytes_per_task: As in `apply`.
+        lake: The lake.
+        dataset: Name of a dataset; None for all.
+        since, resume: As in `Lake.verify`, by the driver's cache.
+
+    Raises:
+        ValueError: The dataset is not declared.
+        KeyRetrievalError: The key service cannot be opened.
+    """
+
+    def check(name: str, files: Sequence[LakeFile]) -> Iterator[CheckedFile]:
+        job = LakeVerificationJob(reference=LakeReference.of(lake, name))
+        columns = name_columns((file.path, file.size) for file in files)
+        frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
+        done = {
+            os.fsdecode(bytes(row["name"])): bytes(row["result"]) for row in frame.toLocalIterator()
+        }
+        return (_load_result(done.pop(file.path)) for file in files)
+
+    return lake.verify(dataset, since=since, resume=resume, check=check)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LakeVerificationJob(TableJob):
+    """A job that verifies files of a dataset like `Lake.verify`.
+
+    Attributes:
+        reference: The dataset.
+    """
+
+    reference: LakeReference
+    filesystem = None
+
+    schema = pa.schema([("name", pa.binary()), ("result", pa.binary())])
+
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
+        """Yield a row for each file."""
+        listed = [LakeFile(file.name, file.size, "") for file in files]
+        for file, result in zip(
+            files, FileCheck(self.reference.policies).verify(listed), strict=True
+        ):
+            yield _make_row(file, result)
+
+    def make_failed_row(self, file: File, error: Exception) -> Row:
+        """Return the row of a file that could not be verified here."""
+        return _make_row(file, report_failure(LakeFile(file.name, file.size, ""), error))
+
+
+def _make_row(file: File, result: CheckedFile) -> Row:
+    return {"name": os.fsencode(file.name), "result": pickle.dumps(tuple(result))}
+
+
+_RESULTS = {
+    (kind.__module__, kind.__qualname__): kind
+    for kind in (
+        FileAad, Finding, ModuleId, ModuleType, Unauthenticated, Verification, VerifiedFile,
+    )
+}  # fmt: skip
+
+
+class _ResultUnpickler(pickle.Unpickler):
+    """An unpickler of results alone, so that what executors return runs no code here."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _RESULTS:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a result")
+        return _RESULTS[module, name]
+
+
+def _load_result(data: bytes) -> CheckedFile:
+    aad, result = _ResultUnpickler(io.BytesIO(data)).load()
+    return CheckedFile(aad, result)

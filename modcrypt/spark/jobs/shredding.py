@@ -64,8 +64,7 @@ def shred_keys(
     failed.
 
     Args:
-        spark: Spark session, as in `encrypt_table`.
-        source: Path or URL of a folder or file, or a list of them.
+        spark, source, options: As in `verify_table`.
         settings: Settings with a key service that decrypts footers, where that is needed; None for
             no key service.
         columns: Dotted names of columns, as in `modcrypt.jobs.shredding.shred_keys`.
@@ -73,7 +72,6 @@ def shred_keys(
         everything: Whether to remove all keys. Pass exactly one of `columns`, `master_keys` and
             `everything`.
         dry_run: Whether to report only what would be done, and write nothing.
-        options: Further options, as in `JobOptions`.
 
     Returns:
         A row for each file: `path`, `result`, `keys`, `columns`, `whole` and `message`, as in
@@ -140,15 +138,11 @@ def prove_shredded(
     """Return a proof of what can still be read: `modcrypt.prove_shredded` on Spark.
 
     Args:
-        spark: Spark session, as in `encrypt_table`.
-        source: Path or URL of a folder or file, or a list of them.
+        spark, source, options: As in `verify_table`.
         settings: Settings of the key service that is asked to unwrap the remaining keys; without
             them, remaining key material proves nothing.
-        columns: Dotted names of columns, as in `shred_keys`.
-        master_keys: Ids of master keys, as in `shred_keys`.
-        everything: Whether all keys are selected, as in `shred_keys`.
+        columns, master_keys, everything: The keys that are selected, as in `shred_keys`.
         progress: Function called with each file's result and the number of files.
-        options: Further options, as in `JobOptions`.
 
     Raises:
         ValueError, TypeError, KeyRetrievalError, OSError: As in `encrypt_table`.

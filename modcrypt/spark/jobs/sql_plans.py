@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -22,19 +23,16 @@ from modcrypt.jobs.key_rotation import What
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.conversion import TableConversion, plan_conversion
 from modcrypt.spark.jobs.driver import TablePlan, plan_job
-from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob
-from modcrypt.spark.jobs.plans import ROTATED, plan_rotation, plan_verification
-from modcrypt.spark.source.options import read_options
+from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob, plan_verification
+from modcrypt.spark.jobs.key_jobs import ROTATED, plan_rotation
+from modcrypt.spark.source.options import KEY_NAMES, read_options
 
 Parameters = Mapping[str, str]
 """Parameters of a procedure, by their names in lower case."""
 
 _KEYS = frozenset(
-    {
-        "policy", "kms", "footerkey", "columnkeys", "plaintextcolumns", "aadprefix", "root",
-        "acceptalgorithms", "requireencrypted", "masterkeyids",
-    }
-)  # fmt: skip
+    name.lower() for name in (*KEY_NAMES, "acceptAlgorithms", "requireEncrypted", "masterKeyIds")
+)
 _NEW = "new"
 
 
@@ -89,20 +87,20 @@ def _plan_rotation(parameters: Parameters) -> TablePlan:
     )  # fmt: skip
 
 
-def _plan_verification(parameters: Parameters) -> TablePlan:
-    return plan_verification(parameters["path"], _read_optional_settings(parameters))
-
-
-def _plan_inspection(parameters: Parameters) -> TablePlan:
-    return plan_job(InspectionJob, parameters["path"], _read_optional_settings(parameters))
+def _plan_examination(parameters: Parameters, plan: Callable[..., TablePlan]) -> TablePlan:
+    path = parameters["path"]  # no settings if no parameter names keys
+    return plan(path, _read_settings(parameters, path) if _KEYS & parameters.keys() else None)
 
 
 _PROCEDURES: dict[str, tuple[pa.Schema, Callable[[Parameters], TablePlan]]] = {
     "encrypt": (TableConversion.schema, _plan_encryption),
-    "inspect": (InspectionJob.schema, _plan_inspection),
+    "inspect": (
+        InspectionJob.schema,
+        partial(_plan_examination, plan=partial(plan_job, InspectionJob)),
+    ),
     "rekey": (TableConversion.schema, _plan_rekeying),
     "rotate": (ROTATED, _plan_rotation),
-    "verify": (VerificationJob.schema, _plan_verification),
+    "verify": (VerificationJob.schema, partial(_plan_examination, plan=plan_verification)),
 }
 
 # --- parameters ----------------------------------------------------------------------------------
@@ -135,11 +133,6 @@ def _read_ids(text: str) -> dict[str, str]:
     if not isinstance(ids, dict) or not all(isinstance(new, str) for new in ids.values()):
         raise ValueError('newMasterKeys must be a JSON object of ids, as {"old": "new"}')
     return ids
-
-
-def _read_optional_settings(parameters: Parameters) -> Settings | None:
-    """Return the settings, or None if no parameter names keys."""
-    return _read_settings(parameters, parameters["path"]) if _KEYS & parameters.keys() else None
 
 
 def _read_settings(parameters: Parameters, where: str, what: str = "keys") -> Settings:

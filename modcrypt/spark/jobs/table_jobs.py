@@ -26,9 +26,8 @@ from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.runtime.former_names import accept_former_names
 from modcrypt.spark.jobs.conversion import plan_conversion
 from modcrypt.spark.jobs.driver import ConversionOptions, JobOptions, plan_job, run_table_job
-from modcrypt.spark.jobs.examination import InspectionJob
-from modcrypt.spark.jobs.key_jobs import ScanJob
-from modcrypt.spark.jobs.plans import plan_rotation, plan_verification
+from modcrypt.spark.jobs.examination import InspectionJob, plan_verification
+from modcrypt.spark.jobs.key_jobs import ScanJob, plan_rotation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -159,8 +158,7 @@ def mask_table(
     never hashed twice with the same key.
 
     Args:
-        spark: Spark session, as in `encrypt_table`.
-        source: Folder of the source files, as in `encrypt_table`.
+        spark, source, options: As in `encrypt_table`.
         destination: Folder of the masked files, as in `encrypt_table`.
         decryption: Settings that open the files.
         encryption: Settings of the new files; None keeps the files' own keys and encryption.
@@ -170,7 +168,6 @@ def mask_table(
         hash_key: Reference to the hash key on the driver and on executors: `file:PATH` or
             `env:NAME`, with the key as hex or base64.
         read_restrictions: Masks of Iceberg's read restrictions, as in `mask_parquet`.
-        options: Further options, as in `ConversionOptions`.
 
     Returns:
         As in `encrypt_table`, with the result `masked`.
@@ -209,14 +206,12 @@ def share_table(
     source, and was written after it.
 
     Args:
-        spark: Spark session, as in `encrypt_table`.
-        source: Folder of the source files, as in `encrypt_table`.
+        spark, source, options: As in `encrypt_table`.
         destination: Folder of the copies; required.
         decryption: Settings that open the files; keys of other columns are not needed.
         encryption: Settings of the copies.
         columns: Columns or groups to share.
         read_restrictions: Masks of Iceberg's read restrictions, as in `mask_parquet`.
-        options: Further options, as in `ConversionOptions`.
 
     Returns:
         As in `encrypt_table`, with the result `shared`.
@@ -275,11 +270,9 @@ def inspect_table(
     """Report how files are encrypted and what is readable without keys, with `inspect_parquet`.
 
     Args:
-        spark: Spark session, as in `encrypt_table`.
-        source: Path or URL of a folder or file, or a list of them.
+        spark, source, options: As in `verify_table`.
         decryption: Settings that open the files, for a fuller report; wrong keys are not an error.
             None for no keys.
-        options: Further options, as in `JobOptions`.
 
     Returns:
         A row for each file: `path`, `result` (`inspected`, or an error code), `failed`; as in
@@ -317,8 +310,7 @@ def rotate_keys(
     service can report versions; `kek` and `dek` process all files again.
 
     Args:
-        spark: Spark session, as in `encrypt_table`.
-        source: Path or URL of a folder or file, or a list of them.
+        spark, source, options: As in `verify_table`.
         settings: Settings with a key service. With a `signing_key`, executors read that key by its
             reference, and sign files again whose signature would else be dropped.
         what: Level to rotate, as in `modcrypt.rotate_keys`.
@@ -327,7 +319,6 @@ def rotate_keys(
             `modcrypt.rotate_keys`; None keeps the wrapping of each key.
         dry_run: Whether to report only what would be done.
         prove: Which new wraps are proved, as in `modcrypt.rotate_keys`, in each task.
-        options: Further options, as in `JobOptions`.
 
     Returns:
         A row for each file: `path`, `result`, `message`, `keys` and `lost_signature`, as in
@@ -352,11 +343,9 @@ def scan_keys(
     """List the master key that protects each file and column: `modcrypt.scan_keys` on Spark.
 
     Args:
-        spark: Spark session, as in `encrypt_table`.
-        source: Path or URL of a folder or file, or a list of them.
+        spark, source, options: As in `verify_table`.
         settings: Settings with a key service that decrypts encrypted footers, to list the keys of
             columns too; None to list only what is visible without a key.
-        options: Further options, as in `JobOptions`.
 
     Returns:
         A row for each key: `path`, `kind`, `column`, `master_key_id`, `version`, `kek_id`,

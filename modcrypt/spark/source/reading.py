@@ -31,22 +31,15 @@ from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.required_seal import RequiredSeal
+from modcrypt.parquet.arrow.column_masks import restriction_error
 from modcrypt.parquet.arrow.decoding import merge_small
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset, parse_partition
 from modcrypt.parquet.format.framing import FileIdentity
-from modcrypt.spark.source.arrow_types import (
-    check_types,
-    conform,
-    to_spark_arrow_schema,
-)
+from modcrypt.spark.source.arrow_types import check_types, conform, to_spark_arrow_schema
 from modcrypt.spark.source.filter_terms import drop_unmatched_files, filter_terms, split_terms
 from modcrypt.spark.source.options import Alternatives, ReadOptions, ReadSettings
-from modcrypt.spark.source.restrictions import (
-    FileRestrictions,
-    Restrictions,
-    make_restrictions,
-)
+from modcrypt.spark.source.restrictions import FileRestrictions, Restrictions, make_restrictions
 from modcrypt.spark.source.table_schema import (
     OPENED_AT_ONCE,
     ROW_COUNTS,
@@ -319,7 +312,9 @@ class _Table:
         if self._restrictions is not None:
             restricted = self._restrictions.for_file(file, self.schema, folder_fields)
         filters = split_terms(self._terms, own, self.schema, file, restricted.masks.keys())
-        return _Columns(restricted.add_columns(names), *filters, restricted)
+        if restricted.row_filter is not None:
+            names = list(dict.fromkeys([*names, *restricted.row_filter.columns.names]))
+        return _Columns(names, *filters, restricted)
 
 
 def _expand_names(name: str, kind: pa.DataType, here: Spellings) -> Iterator[str]:
@@ -355,13 +350,24 @@ def _make_empty_rows(file: ParquetFile, first: int, after: int) -> Iterator[pa.R
 # --- Spark's interface ---------------------------------------------------------------------------
 
 
-class Reader(spark.DataSourceReader):
-    """A reader of a table; picklable, it holds only paths and references to keys."""
+class PieceReader:
+    """A reader of the pieces of a table; picklable, it holds only paths and references to keys."""
 
     def __init__(self, settings: ReadSettings, options: ReadOptions, schema: StructType) -> None:
         self._settings, self._options, self._schema = settings, options, schema
         self._terms = filter_terms(options.filters, to_spark_arrow_schema(schema))
         self._restrictions = make_restrictions(options)
+
+    def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the pieces of one task; raises as `read_pieces`."""
+        assert isinstance(partition, Pieces)
+        return read_pieces(
+            self._settings, partition.pieces, self._schema, self._terms, self._restrictions
+        )
+
+
+class Reader(PieceReader, spark.DataSourceReader):
+    """A reader of a table."""
 
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
@@ -373,13 +379,6 @@ class Reader(spark.DataSourceReader):
         options = self._options
         return assign_pieces(files, options.split_bytes, options.fewest_tasks) or [Pieces(())]
 
-    def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the pieces of one task; raises as `read_pieces`."""
-        assert isinstance(partition, Pieces)
-        return read_pieces(
-            self._settings, partition.pieces, self._schema, self._terms, self._restrictions
-        )
-
 
 class RowCounter(spark.DataSourceReader):
     """A reader of the number of rows of each file, which opens only footers; picklable."""
@@ -387,14 +386,18 @@ class RowCounter(spark.DataSourceReader):
     def __init__(self, settings: ReadSettings, options: ReadOptions) -> None:
         self._settings, self._options = settings, options
         self._restrictions = make_restrictions(options)
-        if self._restrictions is not None:
-            self._restrictions.check_counts()
+        if self._restrictions is not None and self._restrictions.has_row_filter:
+            raise ValueError("rowCounts counts all rows of files, but readRestrictions filter rows")
 
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
         files = find_files(self._options, StructType(), self._settings.required_seal)
-        if self._restrictions is not None:
-            self._restrictions.check_paths(file.values for file in files)
+        masks = self._restrictions is not None and self._restrictions.actions
+        if masks and any(file.values for file in files):
+            raise restriction_error(
+                "rowCounts shows paths, and names of folders may state masked values; count the "
+                "rows of a column instead"
+            )
         size = min(FILES_PER_TASK, -(-len(files) // (self._options.fewest_tasks or FEWEST_TASKS)))
         pieces = [Piece(file.path, file.values) for file in files]
         return [Pieces(pieces[n : n + size]) for n in range(0, len(pieces), size)]

@@ -9,7 +9,7 @@ to a file, or might leave a column unmasked, is an error.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -87,19 +87,6 @@ class Restrictions:
         if missing and paths:
             raise restriction_error(f"no file has columns with the field ids {sorted(missing)}")
 
-    def check_counts(self) -> None:
-        """Raise ValueError if they restrict which rows there are to count."""
-        if self.has_row_filter:
-            raise ValueError("rowCounts counts all rows of files, but readRestrictions filter rows")
-
-    def check_paths(self, folder_values: Iterable[Mapping[str, Any]]) -> None:
-        """Raise UnsupportedFormatError if paths, with these values, may show what masks hide."""
-        if self.actions and any(folder_values):
-            raise restriction_error(
-                "rowCounts shows paths, and names of folders may state masked values; count the "
-                "rows of a column instead"
-            )
-
     def for_file(
         self, file: ParquetFile, target: pa.Schema, folder_fields: Any
     ) -> FileRestrictions:
@@ -122,11 +109,9 @@ class Restrictions:
             for column in target
             if (action := names.get(here.find(column.name) or ""))
         }
-        return FileRestrictions(masks, self._make_row_filter(file))
-
-    def _make_row_filter(self, file: ParquetFile) -> FileRowFilter | None:
         condition, _ = split_restrictions(self.document)
-        return None if condition is None else FileRowFilter.parse(condition, file)
+        row_filter = None if condition is None else FileRowFilter.parse(condition, file)
+        return FileRestrictions(masks, row_filter)
 
 
 def make_restrictions(options: ReadOptions) -> Restrictions | None:
@@ -148,11 +133,6 @@ class FileRestrictions:
 
     masks: Mapping[str, Mask]
     row_filter: FileRowFilter | None
-
-    def add_columns(self, names: Sequence[str]) -> list[str]:
-        """Return the columns to read: some, and those that the row filter needs."""
-        more = () if self.row_filter is None else self.row_filter.columns.names
-        return list(dict.fromkeys([*names, *more]))
 
     def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a batch of the file that may be read."""

@@ -67,7 +67,8 @@ def publish_batch(base: str, query: str, number: int, tasks: Iterable[Written]) 
         FormatError, LimitError: The record is damaged or too long.
         OSError: Files can't be moved. The same call later completes the batch.
     """
-    table, pending = Place(*locate(base, None)), tuple(_list_pending(base, tasks))
+    table, top = Place(*locate(base, None)), f"{base.rstrip('/')}/"
+    pending = tuple((task.folder.removeprefix(top), name) for task in tasks for name in task.files)
     record = _record_place(table, query)
     if pending or _exists(record):
         DatasetFolder(base, None).place(f"{RECORDS}/{record.name}")  # makes the folder
@@ -98,7 +99,8 @@ def drop_batch(base: str, query: str) -> None:
 
 def _complete_last(table: Place, record: Place, query: str) -> int | None:
     """Publish the rest of the last decided batch, and return its number."""
-    last = _read_record(record, query)
+    decode = partial(_decode, staged=f"_tmp_{query}/")
+    last = read_record(record, decode, "record of a stream's batches")
     if last is None:
         return None
     if last.pending:
@@ -149,13 +151,6 @@ def _move(source: Place, target: Place) -> None:
         as_arrow(source.filesystem).move(source.path, target.path)
 
 
-def _list_pending(base: str, tasks: Iterable[Written]) -> Iterable[tuple[str, str]]:
-    top = f"{base.rstrip('/')}/"
-    for task in tasks:
-        for name in task.files:
-            yield task.folder.removeprefix(top), name
-
-
 # --- the record ----------------------------------------------------------------------------------
 
 
@@ -167,12 +162,6 @@ def _record_place(table: Place, query: str) -> Place:
 def _write_record(record: Place, batch: _Batch) -> None:
     with open_sink_at(record) as sink:
         sink.append(json.dumps({"batch": batch.number, "pending": batch.pending}).encode())
-
-
-def _read_record(record: Place, query: str) -> _Batch | None:
-    """Read the record; return None if it does not exist."""
-    decode = partial(_decode, staged=f"_tmp_{query}/")
-    return read_record(record, decode, "record of a stream's batches")
 
 
 def _decode(found: Any, staged: str) -> _Batch:

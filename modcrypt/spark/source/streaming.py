@@ -32,7 +32,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.streaming.datasource import (
@@ -48,8 +47,6 @@ from modcrypt.io.sources import open_source_at
 from modcrypt.io.stores import forget_listings, locate
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.discovery import is_dataset, list_complete
-from modcrypt.spark.source.arrow_types import to_spark_arrow_schema
-from modcrypt.spark.source.filter_terms import filter_terms
 from modcrypt.spark.source.options import (
     ReadOptions,
     ReadSettings,
@@ -58,18 +55,13 @@ from modcrypt.spark.source.options import (
     write_options,
 )
 from modcrypt.spark.source.reading import (
+    PieceReader,
     Pieces,
     TableFile,
     assign_pieces,
     parse_folder_values,
-    read_pieces,
 )
-from modcrypt.spark.source.restrictions import make_restrictions
-from modcrypt.spark.source.stream_batches import (
-    check_query,
-    drop_batch,
-    publish_batch,
-)
+from modcrypt.spark.source.stream_batches import check_query, drop_batch, publish_batch
 from modcrypt.spark.source.writing import (
     Written,
     check_columns,
@@ -125,17 +117,15 @@ Status: TypeAlias = "tuple[int, int]"
 _MARK = 12  # characters of base64: 72 bits
 
 
-class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream of new files in a folder; picklable, it holds only paths and references to keys."""
+class FolderStream(PieceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of new files in a folder."""
 
     def __init__(self, settings: ReadSettings, options: ReadOptions, schema: StructType) -> None:
         (self._path,) = options.paths
         self._place = Place(*locate(self._path, None))
         if not is_dataset(self._path, None):
             raise NotADirectoryError(f"a stream reads a folder; {self._path} is not one")
-        self._settings, self._options, self._schema = settings, options, schema
-        self._terms = filter_terms(options.filters, to_spark_arrow_schema(schema))
-        self._restrictions = make_restrictions(options)
+        super().__init__(settings, options, schema)
         self._until: frozenset[str] | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
@@ -189,13 +179,6 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         return assign_pieces(files, self._options.split_bytes, self._options.fewest_tasks)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the pieces of one task; raises as `read_pieces`."""
-        assert isinstance(partition, Pieces)
-        return read_pieces(
-            self._settings, partition.pieces, self._schema, self._terms, self._restrictions
-        )
-
     def _list_names(self) -> list[str]:
         """List the files of the folder by their relative paths."""
         start = len(self._place.path.rstrip("/")) + 1
@@ -241,10 +224,8 @@ def _read_status(place: Place) -> Status | None:
 
 # --- the sink ------------------------------------------------------------------------------------
 
-_QUERY_ID, _BATCH_ID = (
-    "sql.streaming.queryId",
-    "streaming.sql.batchId",
-)  # properties that Spark sets for tasks
+# Properties that Spark sets for tasks.
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 class TableStream(DataSourceStreamArrowWriter):
@@ -254,11 +235,7 @@ class TableStream(DataSourceStreamArrowWriter):
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        options: WriteOptions,
-        schema: StructType,
-        checkpoint: str | None,
+        self, settings: Settings, options: WriteOptions, schema: StructType, checkpoint: str | None
     ) -> None:
         check_columns(settings, options, schema)
         self._settings, self._options, self._schema = settings, options, schema

@@ -99,16 +99,12 @@ def _order(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     """Return a schema in the order in which columns, or parts of them, are named."""
     order: dict[str, None] = {}
     for name in columns:
-        tops = [top for top in schema.names if _is_part(name.lower(), top.lower())]
+        inside = f"{name}.".lower()
+        tops = [top for top in schema.names if inside.startswith(f"{top}.".lower())]
         if not tops:
             raise ValueError(f"no file has the column {name}")
         order[tops[0]] = None
     return pa.schema([schema.field(name) for name in order])
-
-
-def _is_part(name: str, top: str) -> bool:
-    """Return whether a name is that of a top-level field or of a field within it."""
-    return name == top or name.startswith(f"{top}.")
 
 
 def open_file(

@@ -49,12 +49,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.publication import fsync_folder, publish
 from modcrypt.io.recorded_writes import note_moved
 from modcrypt.io.stores import locate
-from modcrypt.jobs.declared_changes import (
-    hand_over,
-    note_changes,
-    record_here,
-    take_changes,
-)
+from modcrypt.jobs.declared_changes import hand_over, note_changes, record_here, take_changes
 from modcrypt.keys import Key
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.proof import WrapProof
@@ -157,9 +152,8 @@ def write_task(
     """
     context = TaskContext.get()
     assert context is not None
-    task = f"{context.partitionId():05}-{context.taskAttemptId()}"
-    folder = f"{job_folder(options.folder, job)}/{task}"
-    number, _, attempt = task.partition("-")
+    number, attempt = f"{context.partitionId():05}", context.taskAttemptId()
+    folder = f"{job_folder(options.folder, job)}/{number}-{attempt}"
     target = to_file_schema(schema)
     rows = (conform(batch, target) for batch in batches if batch.num_rows)
     first = list(itertools.islice(rows, 1))
@@ -298,7 +292,8 @@ def _remove_hidden(table: Place, names: Sequence[str]) -> None:
     places = [place for name in names if not (place := table.below(name)).is_linked]
     for place in places:
         _remove(place)
-    _remove_empty_folders(table.path if table.filesystem is None else "", places)
+    if table.filesystem is None:
+        _remove_empty_folders(table.path, places)
 
 
 def put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
@@ -306,9 +301,8 @@ def put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
     note = WriteNote(tuple(hidden), identify_host(), time.time())
     place = note_place(table, job)
     for number in range(_TRIES):
-        DatasetFolder(table.path, table.filesystem).place(
-            f"{NOTES}/{place.name}"
-        )  # makes the folder
+        # This makes the folder.
+        DatasetFolder(table.path, table.filesystem).place(f"{NOTES}/{place.name}")
         try:
             note.put(place)
         except FileNotFoundError:  # another write has removed the empty folder meanwhile
@@ -464,8 +458,6 @@ def _remove(place: Place) -> None:
 
 def _remove_empty_folders(base: str, old: Iterable[Place]) -> None:
     """Remove the local folders of a table that became empty."""
-    if not base:
-        return
     root = os.path.abspath(base)
     for folder in {posixpath.dirname(os.path.abspath(place.path)) for place in old}:
         below = folder
@@ -493,9 +485,8 @@ class Writer(DataSourceArrowWriter):
         self._overwrite, self._job = overwrite, new_job()
         remove_abandoned(options.folder)
         self._replaces = overwrite and bool(_list_present(options.folder))
-        DatasetFolder(job_folder(options.folder, self._job), None).place(
-            RUNNING
-        )  # makes the folder
+        # This makes the folder.
+        DatasetFolder(job_folder(options.folder, self._job), None).place(RUNNING)
         with open_sink_at(_running_mark(options.folder, self._job)) as sink:
             sink.append(describe_driver().encode())
 

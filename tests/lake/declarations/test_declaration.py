@@ -18,9 +18,9 @@ from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.declarations.declaration_faults import MAX_FAULTS
 from modcrypt.lake.declarations.declaration_file import (
     find_declaration,
-    load_declaration,
     open_declaration,
-    read_declaration,
+    read_content,
+    require_valid,
 )
 from modcrypt.lake.declarations.declaration_parsing import (
     DATASET_MEMBERS,
@@ -267,12 +267,12 @@ def test_a_message_never_repeats_the_text_of_a_file_that_is_no_declaration(tmp_p
     secret = "0123456789abcdef0123456789abcdef"
     (tmp_path / "modcrypt.toml").write_text(secret)
     with pytest.raises(ValueError, match="not TOML") as caught:
-        load_declaration(tmp_path / "modcrypt.toml")
+        require_valid(read_content(tmp_path / "modcrypt.toml"))
     assert secret not in str(caught.value)
     for text in (f'"{secret}" = 1', '[dataset.a]\npolicy = "other.toml"\nlocation = "a"'):
         (tmp_path / "modcrypt.toml").write_text(text)
         (tmp_path / "other.toml").write_text(f'"{secret}" = 1')
-        _, faults = read_declaration(tmp_path / "modcrypt.toml")
+        faults = read_content(tmp_path / "modcrypt.toml").faults
         assert faults
         assert secret not in str(faults)
 
@@ -324,7 +324,7 @@ def test_relative_locations_and_keyrings_belong_to_the_folder_of_the_declaration
     tmp_path: Path,
 ) -> None:
     (tmp_path / "modcrypt.toml").write_text(DECLARATION)
-    lake = load_declaration(tmp_path / "modcrypt.toml")
+    lake = require_valid(read_content(tmp_path / "modcrypt.toml"))
     assert lake.kms == f"file:{tmp_path}/lake.keyring"
     assert lake.datasets["orders"].location == str(tmp_path / "orders")
 
@@ -336,16 +336,16 @@ def test_the_environment_names_a_key_service_if_the_declaration_does_not(
     path.write_text('[dataset.a]\nlocation = "a"\nfooter_key = "k"\n')
     monkeypatch.delenv("MODCRYPT_KMS", raising=False)
     monkeypatch.delenv("VAULT_ADDR", raising=False)
-    _, faults = read_declaration(path)
+    faults = read_content(path).faults
     assert [str(f) for f in faults] == [
         "no key service is named; add kms = URI, or set MODCRYPT_KMS"
     ]
     monkeypatch.setenv("VAULT_ADDR", "http://127.0.0.1:8200")
-    assert load_declaration(path).kms == "hcvault://127.0.0.1:8200/transit?tls=off"
+    assert require_valid(read_content(path)).kms == "hcvault://127.0.0.1:8200/transit?tls=off"
     monkeypatch.setenv("MODCRYPT_KMS", "file:/keys")
-    assert load_declaration(path).kms == "file:/keys"
+    assert require_valid(read_content(path)).kms == "file:/keys"
     path.write_text(DECLARATION)
-    assert load_declaration(path).kms.endswith("lake.keyring")
+    assert require_valid(read_content(path)).kms.endswith("lake.keyring")
 
 
 # --- lines ---------------------------------------------------------------------------------------
