@@ -259,7 +259,9 @@ def _find_usable_keks(table: KeyedTable, policy: KeyPolicy, now: int) -> dict[st
     metadata, usable = table.metadata, dict[str, IcebergKey]()
     since = 0
     if policy.store == "key-store":
-        _require_store(table)
+        if table.resolver.store is None:
+            why = "the table's policy keeps KEKs in a key store: open the table with key_store"
+            raise ValueError(why)
         since = _keks_since(metadata)
     for key in table.resolver.keks(metadata).values():
         store = "table" if key.id in metadata.keys else "key-store"
@@ -317,14 +319,11 @@ def _make_keks(
     """Create KEKs; return them, and entries for those that the table's metadata keeps."""
     if not scopes:
         return [], []
-    metadata, resolver = table.metadata, table.resolver
+    metadata, master = table.metadata, master_key_of(table)
     in_store, since = policy.store == "key-store", _keks_since(metadata)
     if in_store and now < since <= now + DAY_MS:  # the clock of the rotation was ahead
         now = since
-    if in_store:
-        _require_store(table)
-    master = master_key_of(table)
-    keks = make_keks(resolver, metadata, master, scopes, in_store=in_store, now_ms=now)
+    keks = make_keks(table.resolver, metadata, master, scopes, in_store=in_store, now_ms=now)
     return keks, [] if in_store else [kek.key.entry() for kek in keks]
 
 
@@ -340,13 +339,6 @@ def make_keks(
     if in_store and keks and resolver.store is not None:  # a commit may only name stored KEKs
         resolver.store.replace([kek.key for kek in keks])
     return [resolver.cache_key(kek) for kek in keks]
-
-
-def _require_store(table: KeyedTable) -> None:
-    if table.resolver.store is None:
-        raise ValueError(
-            "the table's policy keeps KEKs in a key store: open the table with key_store"
-        )
 
 
 def require_encrypted(metadata: TableMetadata) -> str:

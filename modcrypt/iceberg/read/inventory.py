@@ -27,7 +27,6 @@ from modcrypt.errors import (
 from modcrypt.iceberg.format.avro_files import AvroRows
 from modcrypt.iceberg.format.manifests import (
     DATA,
-    POSITION_DELETES,
     FileEntry,
     ManifestFile,
     open_manifest,
@@ -92,7 +91,7 @@ class ReachedList(ReachedTable):
     manifests: list[ReachedManifest] = field(default_factory=list)  # manifests that it names
 
     @property
-    def sealed_by(self) -> tuple[str, bool] | None:
+    def encrypted_by(self) -> tuple[str, bool] | None:
         """The id of the key that encrypts its key metadata, and whether it is a master key."""
         return None if self.key is None else (self.key.encrypted_by, self.key.is_single)
 
@@ -133,7 +132,7 @@ class ReachedFile(Reached):
         return sum(entry.record_count for entry in self.entries)
 
     @property
-    def sealed_by(self) -> tuple[str, bool] | None:
+    def encrypted_by(self) -> tuple[str, bool] | None:
         """The id of the key that encrypts its key metadata, and whether it is a master key.
 
         None if its key metadata is in plaintext within the manifest, or cannot be read.
@@ -213,14 +212,15 @@ class Inventory:
 
     def add_manifests(self, manifest_list: ReachedList, rows: list[ManifestFile]) -> None:
         """Add the manifests that a manifest list names."""
-        manifest_list.manifests = make_once(rows, self._add_rows)
-
-    def _add_rows(self, rows: list[ManifestFile]) -> list[ReachedManifest]:
         known = self._manifest_of
-        fresh = [row for row in rows if id(row) not in known]
-        known |= {id(row): self._add_manifest(row) for row in fresh}
-        self._rows += fresh
-        return list(map(known.__getitem__, map(id, rows)))
+
+        def add_rows(rows: list[ManifestFile]) -> list[ReachedManifest]:
+            fresh = [row for row in rows if id(row) not in known]
+            known.update((id(row), self._add_manifest(row)) for row in fresh)
+            self._rows += fresh
+            return list(map(known.__getitem__, map(id, rows)))
+
+        manifest_list.manifests = make_once(rows, add_rows)
 
     def _add_manifest(self, row: ManifestFile) -> ReachedManifest:
         path, error = self._path(row.location)
@@ -245,8 +245,9 @@ class Inventory:
         path, error = self._path(entry.location)
         known = self._file_at.get(path)
         if known is None:
+            kind = _KINDS[entry.content] if entry.file_format != "PUFFIN" else "deletion vectors"
             known = self._file_at[path] = ReachedFile(
-                number=len(self._file_at), kind=_kind(entry), location=entry.location, path=path,
+                number=len(self._file_at), kind=kind, location=entry.location, path=path,
                 size=entry.size, encrypted=entry.key_metadata is not None, error=error,
                 entries=[entry],
             )  # fmt: skip
@@ -258,15 +259,13 @@ class Inventory:
         if (known := self._path_of.get(location)) is None:
             if len(self._path_of) >= _MAX_PATHS:
                 self._path_of.clear()
-            known = self._path_of[location] = self._find_path(location)
+            try:
+                path = self._walk.locations.key(location)
+                known = location if path == location else path, None  # one text saves memory
+            except FormatError as error:
+                known = location, error
+            self._path_of[location] = known
         return known
-
-    def _find_path(self, location: str) -> tuple[str, Failure | None]:
-        try:
-            path = self._walk.locations.key(location)
-        except FormatError as error:
-            return location, error
-        return (location if path == location else path), None  # one text for both saves memory
 
 
 class Keys:
@@ -279,16 +278,13 @@ class Keys:
     def of_list(self, snapshot: Snapshot) -> StandardKeyMetadata | None:
         """Return the key metadata of a manifest list. Raises as `Walk.list_keys`."""
         entry = self.walk.metadata.keys.get(snapshot.key_id or "")
-        return self._open_once(
-            None if entry is None else entry.encrypted_by, lambda: self.walk.list_keys(snapshot)
-        )
+        key_id = None if entry is None else entry.encrypted_by
+        return self._open_once(key_id, lambda: self.walk.list_keys(snapshot))
 
     def of_file(self, entry: FileEntry) -> StandardKeyMetadata | None:
         """Return the key metadata of a data or delete file. Raises as `Walk.file_keys`."""
-        sealing = known_sealing_key(entry.key_metadata)
-        return self._open_once(
-            None if sealing is None else sealing[0], lambda: self.walk.file_keys(entry)
-        )
+        key_id, _ = known_sealing_key(entry.key_metadata) or (None, False)
+        return self._open_once(key_id, lambda: self.walk.file_keys(entry))
 
     def fetch_lists(self, lists: Iterable[ReachedList]) -> None:
         """Have the keys of manifest lists unwrapped together; `of_list` reports failures."""
@@ -304,15 +300,15 @@ class Keys:
                 self.walk.fetch_file_keys(file.entry for file in group)
             yield from group
 
-    def is_lost(self, sealing: tuple[str, bool] | None) -> bool:
+    def is_lost(self, encrypted_by: tuple[str, bool] | None) -> bool:
         """True if a key that encrypts key metadata is missing, which the table should have.
 
-        `sealing` has the id of the key, and whether it is a master key; None if none is named.
+        `encrypted_by` has the key's id, and whether it is a master key; None if none is named.
         """
-        if sealing is None or sealing[1]:
-            return sealing is None
+        if encrypted_by is None or encrypted_by[1]:
+            return encrypted_by is None
         try:
-            self.walk.resolver.find(sealing[0], self.walk.metadata)
+            self.walk.resolver.find(encrypted_by[0], self.walk.metadata)
         except KeyNotFoundError:
             return True
         except (ModcryptError, OSError):  # the KEK exists, or its existence is unknown
@@ -397,7 +393,7 @@ def known_sealing_key(metadata: bytes | None) -> tuple[str, bool] | None:
     return None
 
 
-def sealed_part(metadata: bytes) -> bytes:
+def encrypted_part(metadata: bytes) -> bytes:
     """Return the encrypted part of key metadata in a manifest, which follows the key's id."""
     return metadata[3 + int.from_bytes(metadata[1:3], "big") :]
 
@@ -470,16 +466,9 @@ def _decrypt_rows(
 _HEADER_MEMBERS = (
     "snapshot-id", "sequence-number", "schema", "partition-spec", "partition-spec-id",
 )  # fmt: skip
+_KINDS = ("data", "position deletes", "equality deletes")  # by the content of an entry
 _NEEDED = ("referenced_data_file", "content_offset", "content_size_in_bytes")
 _NO_VECTOR: Mapping[str, Any] = dict.fromkeys(_NEEDED)
-
-
-def _kind(entry: FileEntry) -> str:
-    if entry.file_format == "PUFFIN":
-        return "deletion vectors"
-    return {DATA: "data", POSITION_DELETES: "position deletes"}.get(
-        entry.content, "equality deletes"
-    )
 
 
 def _drop_statistics(file: Mapping[str, Any]) -> Mapping[str, Any]:

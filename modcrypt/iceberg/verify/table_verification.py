@@ -74,15 +74,11 @@ def verify_table(
         ValueError: A snapshot does not exist, or `jobs` is below 1.
         ModcryptError, OSError: The key store failed.
     """
-    jobs, wanted = choose_jobs(jobs), _select_snapshots(table, snapshots)
+    jobs, wanted = choose_jobs(jobs), list(table.metadata.snapshots)
+    if snapshots is not None:
+        selected = filter(None, map(table.snapshot, snapshots))
+        wanted = list({snapshot.id: snapshot for snapshot in selected}.values())
     return _Run(table, wanted, snapshots is None, jobs, add_up(progress)).result()
-
-
-def _select_snapshots(table: IcebergTable, snapshots: Sequence[int | str] | None) -> list[Snapshot]:
-    if snapshots is None:
-        return list(table.metadata.snapshots)
-    selected = (table.snapshot(name) for name in snapshots)
-    return list({snapshot.id: snapshot for snapshot in selected if snapshot is not None}.values())
 
 
 @dataclass
@@ -127,9 +123,7 @@ class _Run:
             files=tuple(self.files),
             keks=tuple(
                 CheckedKek(
-                    **facts,
-                    manifest_lists=checks.lists[key.id],
-                    opened=checks.opened.get(key.id),
+                    **facts, manifest_lists=checks.lists[key.id], opened=checks.opened.get(key.id)
                 )
                 for key, facts in checks.describe_keks()
             ),
@@ -154,9 +148,8 @@ class _Run:
             report.check_block_length(reached.block_length, location)
             check_table(reached, self.table.metadata, report)
         if isinstance(reached, ReachedManifest) and reached.contradicted:
-            report.tell(
-                "integrity", "two manifest lists have different lengths or keys for it", location
-            )
+            message = "two manifest lists have different lengths or keys for it"
+            report.tell("integrity", message, location)
         if reached.mark is None and reached.error is None:
             report.add_plaintext(location, expected=not self.table.metadata.is_encrypted)
         self._add_result(reached, report, None)
@@ -192,7 +185,7 @@ def _report_unread_list(
         report.add_note("file", location, f"its key is not available: {error}")
     else:
         named = key is not None or reached.snapshots[0].key_id is not None
-        report.add_failure(error, location, lost=named and keys.is_lost(reached.sealed_by))
+        report.add_failure(error, location, lost=named and keys.is_lost(reached.encrypted_by))
     ids = ", ".join(str(snapshot.id) for snapshot in reached.snapshots)
     report.add_note("snapshot", location, f"the files of snapshot {ids} are unknown")
 
