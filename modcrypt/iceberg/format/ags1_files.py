@@ -22,9 +22,9 @@ def write_ags1(
     table.
     """
     keys = StandardKeyMetadata.generate(key_length)
-    sealed = seal(data, keys)
+    encrypted = seal(data, keys)
     place = locations.place(location)
     make_folder(place)
     with open_sink_at(place, overwrite=False) as sink:
-        sink.append(sealed)
-    return keys.with_length(len(sealed))
+        sink.append(encrypted)
+    return keys.with_length(len(encrypted))

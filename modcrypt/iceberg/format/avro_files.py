@@ -149,22 +149,18 @@ def write_avro(
     parsed = fastavro.parse_schema(dict(schema))
     # fastavro adds members of its own to a parsed schema; readers ignore them.
     try:
-        rows = map(_reveal, records)
+        rows = map(_reveal, map(dict, records))
         fastavro.writer(out, parsed, rows, codec="deflate", metadata=dict(metadata), strict=True)
     except (TypeError, ValueError, OverflowError):  # the text repeats the value, perhaps a key
         raise FormatError("a record does not fit the schema of its Avro file") from None
     return out.getvalue()
 
 
-def _reveal(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with its secrets, and those of nested records, replaced by their values."""
-    return {name: _reveal_value(value) for name, value in record.items()}
-
-
-def _reveal_value(value: Any) -> Any:
-    if isinstance(value, Secret):
-        return value()
-    return _reveal(value) if isinstance(value, dict) else value
+def _reveal(value: Any) -> Any:
+    """Return a value with its secrets, and those of nested records, replaced by their values."""
+    if isinstance(value, dict):
+        return {name: _reveal(member) for name, member in value.items()}
+    return value() if isinstance(value, Secret) else value
 
 
 # --- the container -------------------------------------------------------------------------------

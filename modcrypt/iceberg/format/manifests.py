@@ -41,7 +41,10 @@ DELETES = 1
 """Content of a manifest of delete files; the content of other manifests is `DATA`."""
 
 MAX_RATIO, ALWAYS_READ = 64, 4 << 20
-"""Maximum expansion of a manifest by decompression, and decompressed bytes that any may have."""
+"""Maximum expansion of a manifest by decompression, and decompressed bytes that any may have.
+
+In memory each byte of its rows becomes a hundred.
+"""
 
 # Ids and names in the spec.
 LIST_FIELDS = {
@@ -159,7 +162,7 @@ def read_manifest_list(
 
 def open_manifest(data: bytes, name: str) -> AvroRows:
     """Read the Avro header of a manifest or manifest list; raise FormatError if it is invalid."""
-    return open_avro(data, name, most=_limit_size(data))
+    return open_avro(data, name, most=ALWAYS_READ + MAX_RATIO * len(data))
 
 
 def read_list_rows(avro: AvroRows, known: RepeatedRows[ManifestFile]) -> list[ManifestFile]:
@@ -300,11 +303,6 @@ def _entry(
         shorten(file),
         fields.partition_names,
     )
-
-
-def _limit_size(data: bytes) -> int:
-    """Return the maximum size of a manifest's rows: in memory each byte becomes a hundred."""
-    return ALWAYS_READ + MAX_RATIO * len(data)
 
 
 # --- fields by their ids -------------------------------------------------------------------------

@@ -8,8 +8,8 @@ take its place.
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.io.buffers import open_output
@@ -19,6 +19,7 @@ from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.convert.encryptor import Encryption, plan_encryption
 from modcrypt.parquet.convert.plain_feed import PlainFeed
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
+from modcrypt.parquet.format.modules import chunk_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,14 @@ def write_parquet(
         file.add(PlainFeed(source), plan)
         file.close(plan.metadata)
         size = out.position
-    return EncryptedParquet(
-        keys.with_length(size),
-        [_start(row_group) for row_group in file.row_groups if row_group.columns],
-        _column_sizes(file.row_groups),
-    )
+    sizes = Counter[tuple[str, ...]]()
+    for row_group in file.row_groups:
+        for chunk in row_group.columns:
+            path = tuple(part.decode() for part in chunk.meta_data.path_in_schema)
+            sizes[path] += int(chunk.meta_data.total_compressed_size)
+    groups = [row_group for row_group in file.row_groups if row_group.columns]
+    starts = [chunk_start(row_group.columns[0].meta_data) for row_group in groups]
+    return EncryptedParquet(keys.with_length(size), starts, dict(sizes))
 
 
 def encryption_properties(keys: StandardKeyMetadata) -> FileEncryptionProperties:
@@ -85,18 +89,3 @@ def make_folder(place: Place) -> None:
     from modcrypt.parquet.datasets.discovery import DatasetFolder
 
     DatasetFolder(posixpath.dirname(place.path), place.filesystem).place(place.name)
-
-
-def _start(row_group: Any) -> int:
-    first = row_group.columns[0].meta_data
-    dictionary, data = first.dictionary_page_offset, int(first.data_page_offset)
-    return data if dictionary is None else min(data, int(dictionary))
-
-
-def _column_sizes(row_groups: list[Any]) -> dict[tuple[str, ...], int]:
-    found: dict[tuple[str, ...], int] = {}
-    for row_group in row_groups:
-        for chunk in row_group.columns:
-            path = tuple(part.decode() for part in chunk.meta_data.path_in_schema)
-            found[path] = found.get(path, 0) + int(chunk.meta_data.total_compressed_size)
-    return found

@@ -66,28 +66,21 @@ class RepeatedItems:
         """
         items = Follower(self._run)
         at = _skip_space(text, at + 1)
-        more, most = not text.startswith(b"]", at), self._guess_length()
+        before, last = self._lengths
+        most = max(1, 2 * last - before)  # if lists go on growing or shrinking
+        more = not text.startswith(b"]", at)
         at = at if more else at + 1
         while more:
             if size := items.repeat(text, at, most):
                 at += size
             else:
-                at = self._parse_item(text, at, items)
+                value, end = _parse_value(text, at)
+                if isinstance(value, dict):
+                    value = self._keep(text[at:end], value)
+                items.add(value, at, end)
+                at = end
             at, more = _find_next(text, at, b"]")
         return self._note(items, text), at
-
-    def _guess_length(self) -> int:
-        """Return the length of the next list if lists go on growing or shrinking."""
-        before, last = self._lengths
-        return max(1, 2 * last - before)
-
-    def _parse_item(self, text: bytes, at: int, items: Follower) -> int:
-        """Parse the item at an offset; return the offset of its end. Objects are kept."""
-        value, end = _parse_value(text, at)
-        if isinstance(value, dict):
-            value = self._keep(text[at:end], value)
-        items.add(value, at, end)
-        return end
 
     def _keep(self, text: bytes, value: Any) -> Any:
         """Return the object that is known for a text; if there is none, keep the given one."""
@@ -134,20 +127,16 @@ class RepeatedLists:
             if member[0] and text.startswith(member[0], at):
                 at = _skip_space(text, at + len(member[0]))
             else:
-                member, at, more = self._read_member(text, at)
+                named, end = self._parse_member(text, at)
+                after, more = _find_next(text, end, b"}")
+                # The comma shows where the value ends: `1` begins `12`.
+                known = text[at:after] if more and named[0] not in self.lists else b""
+                member, at = (known, named), after
             members.append(member)
         if _skip_space(text, at) != len(text):
             raise ValueError("text follows the document")
         self._members = members
         return refuse_repeats([named for _, named in members])
-
-    def _read_member(self, text: bytes, start: int) -> tuple[Member, int, bool]:
-        """Parse a member; return it and the result of `_find_next` for its end."""
-        named, end = self._parse_member(text, start)
-        at, more = _find_next(text, end, b"}")
-        # The comma shows where the value ends: `1` begins `12`.
-        known = text[start:at] if more and named[0] not in self.lists else b""
-        return (known, named), at, more
 
     def _parse_member(self, text: bytes, at: int) -> tuple[tuple[str, Any], int]:
         if not text.startswith(b'"', at):
