@@ -143,13 +143,8 @@ def _print_listing(listing: pa.Table, as_json: bool) -> None:
     ]
     left = [number for number, field in enumerate(fields) if not is_number(field.type)]
     titles = [field.name.replace("_", " ") for field in fields]
-    print_line(
-        format_table(
-            titles,
-            [[_format_value(row[field.name]) for field in fields] for row in rows],
-            left=left,
-        )
-    )
+    values = [[_format_value(row[field.name]) for field in fields] for row in rows]
+    print_line(format_table(titles, values, left=left))
 
 
 def _format_value(value: Any) -> Any:

@@ -55,8 +55,6 @@ def plan_columns(row: AvroType, name: str) -> tuple[pa.Schema, ConvertRows]:
 
 
 class _Converters:
-    """Converters for the types of one schema."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 

@@ -166,7 +166,6 @@ class _Types:
         self, schema: dict[str, Any], parts: tuple[AvroType, ...], space: str,
         plain: dict[str, Any], least: int, values: int = 1,
     ) -> AvroType:  # fmt: skip
-        """Register a named type under its name and return it."""
         name = str(schema.get("name")).rpartition(".")[2]
         known = f"t{len(self._known)}"
         defined = AvroType(schema, parts, {**plain, "name": known}, least, values)

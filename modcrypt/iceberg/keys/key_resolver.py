@@ -23,12 +23,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NoReturn, Protocol
 
-from modcrypt.errors import (
-    KeyMaterialError,
-    KeyNotFoundError,
-    KeyRetrievalError,
-    ModcryptError,
-)
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError, KeyRetrievalError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import WRAPPING, EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey, new_key_id, wrapped_part

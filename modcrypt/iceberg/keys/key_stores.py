@@ -269,7 +269,6 @@ def _encode_keys(keys: Mapping[str, IcebergKey]) -> bytes:
 
 
 def _decode_key(document: Any) -> IcebergKey:
-    """Decode a KEK; raise KeyMaterialError if it is malformed."""
     members = require_members(document, *_MEMBERS)
     id_, by, properties = members["key-id"], members["encrypted-by-id"], members["properties"]
     wrapped = decode_base64(members["encrypted-key-metadata"], "a wrapped KEK")
@@ -285,7 +284,6 @@ def _decode_key(document: Any) -> IcebergKey:
 
 @contextlib.contextmanager
 def _name_file(path: str) -> Iterator[None]:
-    """Add the name of the file to an error."""
     try:
         yield
     except KeyMaterialError as error:

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
 from modcrypt.iceberg.format.avro_rows import plan_columns
+from modcrypt.iceberg.format.encrypted_files import decryption_properties
 from modcrypt.iceberg.format.manifests import FileEntry
-from modcrypt.iceberg.format.parquet_files import decryption_properties
 from modcrypt.iceberg.read.pyarrow_decryption import (
     HeldSource,
     Readable,
@@ -191,7 +191,6 @@ class ParquetDataFile:
         return batches if rows == _BATCH_ROWS else merge_small(batches, _BATCH_ROWS)
 
     def _find_damaged_column(self, number: int, columns: Sequence[str]) -> str:
-        """Return the first column of a row group that cannot be decoded."""
         for name in columns:
             try:
                 for _ in self._read_batches(number, [name], False):

@@ -152,8 +152,6 @@ def _ids(fields: Iterable[pa.Field]) -> Iterator[int | None]:
 
 
 class _Values:
-    """An extractor of the values of keys from the rows of a file."""
-
     def __init__(
         self,
         columns: Sequence[NestedField],

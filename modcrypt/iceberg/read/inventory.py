@@ -141,7 +141,13 @@ class ReachedFile(Reached):
 
 
 class Inventory:
-    """Everything that snapshots reach, in the order of discovery."""
+    """Everything that snapshots reach, in the order of discovery.
+
+    It is filled from the top: manifest lists when it is made, then the manifests that each list
+    names, then the files that each manifest names. Threads read; one thread alone adds. Items are
+    told apart by their paths, because two locations may be spellings of one. The first row that
+    names an item describes it, and rows that contradict it are kept for `verify`.
+    """
 
     def __init__(self, walk: Walk, snapshots: Iterable[Snapshot]) -> None:
         self._walk = walk
@@ -153,7 +159,16 @@ class Inventory:
         self._file_at: dict[str, ReachedFile] = {}
         self._path_of: dict[str, tuple[str, Failure | None]] = {}  # by the latest locations
         for snapshot in snapshots:
-            self._add_snapshot(snapshot)
+            path, error = self._path(snapshot.manifest_list)
+            known = self._list_at.get((path, snapshot.key_id))
+            if known is not None:
+                known.snapshots.append(snapshot)
+                continue
+            self._list_at[path, snapshot.key_id] = ReachedList(
+                number=len(self._list_at), kind="manifest list", location=snapshot.manifest_list,
+                path=path, error=error, snapshots=[snapshot],
+                key=walk.metadata.keys.get(snapshot.key_id or ""),
+            )  # fmt: skip
 
     @property
     def lists(self) -> Collection[ReachedList]:
@@ -197,18 +212,6 @@ class Inventory:
         return {*found, *(reached.path for reached in self.every)}
 
     # --- adding, in one thread ------------------------------------------------------------------
-
-    def _add_snapshot(self, snapshot: Snapshot) -> None:
-        path, error = self._path(snapshot.manifest_list)
-        known = self._list_at.get((path, snapshot.key_id))
-        if known is not None:
-            known.snapshots.append(snapshot)
-            return
-        self._list_at[path, snapshot.key_id] = ReachedList(
-            number=len(self._list_at), kind="manifest list", location=snapshot.manifest_list,
-            path=path, error=error, snapshots=[snapshot],
-            key=self._walk.metadata.keys.get(snapshot.key_id or ""),
-        )  # fmt: skip
 
     def add_manifests(self, manifest_list: ReachedList, rows: list[ManifestFile]) -> None:
         """Add the manifests that a manifest list names."""

@@ -149,7 +149,7 @@ class _FilterParser:
             ):
                 return self._compare(kind, term, _literals(values), negated)
             case {"type": str(kind), "left": left, "right": right, **rest} if not rest:
-                if _is_reference(right):
+                if isinstance(right, Mapping) and right.get("type") == "reference":
                     kind, left, right = _TURNED.get(kind, kind), right, left
                 return self._compare(kind, left, _literal(right), negated)
         raise restriction_error("the row filter has an expression that is not known")
@@ -175,7 +175,6 @@ class _FilterParser:
         return expression
 
     def _column(self, term: Any) -> Reference:
-        """Return the column that a reference means in the schema."""
         name: Any = None
         match term:
             case {"type": "reference", "id": id_, **rest} if type(id_) is int and not rest:
@@ -198,10 +197,6 @@ def _modernize(node: Any) -> Any:
                 return {"type": kind, "left": reference, "right": rest.pop("value"), **rest}
             return {"type": kind, "child": reference, **rest}
     return node
-
-
-def _is_reference(node: Any) -> bool:
-    return isinstance(node, Mapping) and node.get("type") == "reference"
 
 
 def _literal(node: Any) -> Any:

@@ -36,7 +36,7 @@ from pyiceberg.expressions.visitors import (
 )
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema, prune_columns
-from pyiceberg.types import FixedType, IcebergType, NestedField, StructType, UUIDType
+from pyiceberg.types import FixedType, NestedField, StructType, UUIDType
 
 from modcrypt.iceberg.read.schema_projection import arrow_type, field_id
 
@@ -58,9 +58,8 @@ def parse_filter(filters: str | BooleanExpression | None) -> BooleanExpression:
     except Exception as error:  # pyparsing's, whose text repeats the whole grammar
         place = getattr(error, "loc", None)
         where = "" if place is None else f": error at character {place}"
-        raise ValueError(
-            f"the filter is not an expression{where}; for example: {_EXAMPLE}"
-        ) from None
+        why = f"the filter is not an expression{where}; for example: {_EXAMPLE}"
+        raise ValueError(why) from None
 
 
 def match_case(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
@@ -117,9 +116,14 @@ class RowFilter:
         self.schema = prune_columns(schema, ids)
         """Schema of the columns that the filter needs."""
         self._paths = {id_: path for id_, path in _paths(self.schema.as_struct()) if id_ in ids}
-        # Names by id: pyiceberg would take a dotted name for a field of a struct.
+        # Names by id: pyiceberg would take a dotted name for a field of a struct. PyArrow cannot
+        # compare uuids, only their bytes.
+        kinds = {id_: schema.find_type(id_) for id_ in ids}
         flat = Schema(
-            *(NestedField(id_, f"f{id_}", _comparison_type(schema.find_type(id_))) for id_ in ids)
+            *(
+                NestedField(id_, f"f{id_}", FixedType(16) if isinstance(kind, UUIDType) else kind)
+                for id_, kind in kinds.items()
+            )
         )
         renamed = translate_column_names(self._bound, flat, case_sensitive=True)
         self._flat = None if self.is_all else expression_to_pyarrow(bind(flat, renamed, True))
@@ -219,11 +223,6 @@ def _push_down(
     renamed = Schema(NestedField(wanted.field_id, column.name, wanted.field_type))
     translated = translate_column_names(expression, renamed, case_sensitive=True)
     return expression_to_pyarrow(bind(renamed, translated, case_sensitive=True))
-
-
-def _comparison_type(kind: IcebergType) -> IcebergType:
-    """Return the type for comparison: PyArrow cannot compare uuids, only their bytes."""
-    return FixedType(16) if isinstance(kind, UUIDType) else kind
 
 
 def _paths(struct: StructType, before: tuple[int, ...] = ()) -> Iterator[tuple[int, Sequence[int]]]:

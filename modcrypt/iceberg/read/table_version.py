@@ -102,7 +102,12 @@ def _check_follows(new: TableMetadata, old: TableMetadata, expected: Expectation
 
 @dataclass(frozen=True)
 class TableVersion:
-    """One version of a table, and the way to the next; `IcebergTable` explains the attributes."""
+    """One version of a table, and the way to the next; `IcebergTable` explains the attributes.
+
+    A version that others have committed is accepted in this order: it is of the same table, it
+    meets the reader's expectation, its seal is valid, it is no older state and under the same
+    master key, and a file that was read before has not changed. Nothing of it is used earlier.
+    """
 
     metadata: TableMetadata
     place: Place
@@ -174,7 +179,11 @@ class TableVersion:
         """
         if which is None:
             return self.metadata.current
-        wanted: int = self._ref(which)["snapshot-id"] if isinstance(which, str) else which
+        wanted = which
+        if isinstance(which, str):
+            wanted = self.metadata.refs.get(which, {}).get("snapshot-id")
+            if type(wanted) is not int:
+                raise ValueError(f"branch or tag {which!r} does not exist")
         if which == "main" and wanted != self.metadata.document.get("current-snapshot-id"):
             raise IntegrityError(  # `at_least` was checked for the current snapshot
                 f"{self.metadata.name}: the branch main has another snapshot than the current one: "
@@ -184,9 +193,3 @@ class TableVersion:
             return self.metadata.snapshot(wanted)
         except FormatError:
             raise ValueError(f"snapshot {wanted} does not exist") from None
-
-    def _ref(self, name: str) -> dict[str, Any]:
-        ref = self.metadata.refs.get(name, {})
-        if type(ref.get("snapshot-id")) is not int:
-            raise ValueError(f"branch or tag {name!r} does not exist")
-        return ref

@@ -10,15 +10,10 @@ from dataclasses import dataclass
 
 from modcrypt.ags1.layout import MAGIC
 from modcrypt.ags1.reader import Ags1Reader
-from modcrypt.errors import (
-    FormatError,
-    KeyNotFoundError,
-    ModcryptError,
-    TagMismatchError,
-)
+from modcrypt.errors import FormatError, KeyNotFoundError, ModcryptError, TagMismatchError
 from modcrypt.iceberg.format.avro_files import open_avro
+from modcrypt.iceberg.format.encrypted_files import decryption_properties
 from modcrypt.iceberg.format.manifests import FileEntry
-from modcrypt.iceberg.format.parquet_files import decryption_properties
 from modcrypt.iceberg.read.inventory import Keys, ReachedFile, mark_of
 from modcrypt.iceberg.read.position_deletes import place_of_vector, read_vector
 from modcrypt.iceberg.verify.table_findings import TableFinding, TableReport
@@ -49,8 +44,6 @@ def check_file(keys: Keys, reached: ReachedFile, threads: int | None = 1) -> Tab
 
 
 class _FileCheck:
-    """The check of one file, with its findings."""
-
     def __init__(self, keys: Keys, reached: ReachedFile, threads: int | None) -> None:
         self._keys, self._reached, self._threads = keys, reached, threads
         self._entry, self._location = reached.entry, reached.location
@@ -164,7 +157,6 @@ class _FileCheck:
             self._tell("truncation", f"the file has {count} rows, but its manifest says {listed}")
 
     def _check_vector(self, reader: Ags1Reader, entry: FileEntry) -> None:
-        """Check the place, checksum and number of positions of a deletion vector."""
         try:
             start, size = place_of_vector(entry)
             if start > reader.size - size:

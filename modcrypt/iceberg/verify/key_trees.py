@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from modcrypt.errors import KeyMaterialError
-from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, wrapped_part
+from modcrypt.iceberg.keys.wrapping_keys import wrapped_part
 from modcrypt.iceberg.read.inventory import (
     Keys,
     ReachedFile,
@@ -140,22 +140,21 @@ def key_tree(
         location=metadata.location,
         uuid=metadata.uuid,
         master_key_id=metadata.master_key_id,
-        keks=tuple(_tree_kek(checks, key, facts) for key, facts in checks.describe_keks()),
+        keks=tuple(
+            TreeKek(
+                **facts,
+                lists=checks.lists[key.id],
+                version=None if key.wrapped is None else master_key_version(key.wrapped),
+                error=str(checks.failed[key.id]) if key.id in checks.failed else None,
+            )
+            for key, facts in checks.describe_keks()
+        ),
         lists=tuple(lists),
         manifests=tuple(map(_tree_manifest, inventory.manifests)),
         files=tuple(map(_tree_file, inventory.files)),
         unused=checks.unused,
         whole=inventory.is_whole,
         kms_unavailable=inventory.kms_unavailable,
-    )
-
-
-def _tree_kek(checks: KeyChecks, key: IcebergKey, facts: dict[str, Any]) -> TreeKek:
-    return TreeKek(
-        **facts,
-        lists=checks.lists[key.id],
-        version=None if key.wrapped is None else master_key_version(key.wrapped),
-        error=str(checks.failed[key.id]) if key.id in checks.failed else None,
     )
 
 

@@ -36,7 +36,6 @@ _STATUSES = ((ADDED, "added"), (EXISTING, "existing"), (DELETED, "deleted"))
 
 
 def _check_manifest(reached: ReachedManifest, metadata: TableMetadata, report: TableReport) -> None:
-    """Check a manifest against its manifest list and metadata.json."""
     _check_counts(reached, report)
     try:
         for what in find_redefinitions(reached.header, metadata):

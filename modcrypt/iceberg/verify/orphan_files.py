@@ -155,8 +155,6 @@ def _kind(orphan: StrayFile) -> str:
 
 @dataclass
 class _FolderCheck:
-    """The check of the files in a table's folder."""
-
     table: IcebergTable
     folder: Place
     stored: Sequence[StrayFile]
@@ -212,7 +210,6 @@ class _FolderCheck:
     # --- metadata -------------------------------------------------------------------------------
 
     def _check_log(self) -> None:
-        """Report entries of `metadata-log` whose files are missing."""
         missing = []
         logged = list(self.table.metadata.texts_of("metadata-log", "metadata-file"))
         for location in logged:
@@ -294,5 +291,4 @@ class _FolderCheck:
 
 
 def _wrapped_keks(metadata: TableMetadata) -> set[tuple[str, bytes]]:
-    """Return the ids and wrapped keys of all KEKs of a version."""
     return {(id_, metadata.keys[id_].encrypted) for id_ in metadata.kek_ids()}

@@ -11,19 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.ags1.layout import DEFAULT_BLOCK_LENGTH
-from modcrypt.errors import (
-    KeyMaterialError,
-    KeyRetrievalError,
-    ModcryptError,
-    PlaintextError,
-)
+from modcrypt.errors import KeyMaterialError, KeyRetrievalError, ModcryptError, PlaintextError
 from modcrypt.io.threads import check_threads, usable_cores
-from modcrypt.parquet.format.findings import (
-    ALWAYS_OPEN,
-    FILE,
-    Finding,
-    Report,
-)
+from modcrypt.parquet.format.findings import ALWAYS_OPEN, FILE, Finding, Report
 
 ORPHAN = "orphan"
 """Error code for a file that nothing reaches."""

@@ -83,8 +83,6 @@ def verify_table(
 
 @dataclass
 class _Run:
-    """One verification."""
-
     table: IcebergTable
     snapshots: list[Snapshot]
     is_all: bool
@@ -136,7 +134,6 @@ class _Run:
     # --- manifest lists and manifests -----------------------------------------------------------
 
     def _check_table(self, reached: ReachedTable, keys: Keys, checks: KeyChecks) -> None:
-        """Check a manifest list or manifest."""
         report, location = TableReport(), reached.location
         if reached.error is not None:
             if isinstance(reached, ReachedList):
@@ -179,7 +176,6 @@ class _Run:
 def _report_unread_list(
     reached: ReachedList, error: Failure, keys: Keys, checks: KeyChecks, report: TableReport
 ) -> None:
-    """Report a manifest list that could not be read."""
     key, location = reached.key, reached.location
     if key is not None and key.encrypted_by in checks.failed:  # already reported
         report.add_note("file", location, f"its key is not available: {error}")
