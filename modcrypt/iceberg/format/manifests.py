@@ -35,7 +35,8 @@ EXISTING, ADDED, DELETED = 0, 1, 2
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 """Content of a file."""
 
-_CONTENTS = (DATA, POSITION_DELETES, EQUALITY_DELETES)
+FILE_KINDS = ("data", "position deletes", "equality deletes")
+"""Kinds of files by their content."""
 
 DELETES = 1
 """Content of a manifest of delete files; the content of other manifests is `DATA`."""
@@ -293,7 +294,7 @@ def _entry(
         _typed_value(row, "snapshot_id", int, name, otherwise=numbers[0]),
         _typed_value(row, "sequence_number", int, name, otherwise=numbers[1]),
         _typed_value(row, "file_sequence_number", int, name, otherwise=numbers[2]),
-        _one_of(file, "content", _CONTENTS, name, otherwise=DATA),
+        _one_of(file, "content", range(len(FILE_KINDS)), name, otherwise=DATA),
         _typed_value(file, "file_path", str, name),
         sys.intern(_typed_value(file, "file_format", str, name).upper()),
         manifest.spec_id,

@@ -213,16 +213,14 @@ def writing_keys(
         ValueError: The policy keeps KEKs in a key store, but the table was opened without one.
     """
     now = _now(now_ms)
-    of_list = policy.list_scope(now)
+    of_list, of_files = policy.list_scope(now), list[str]()
     if policy.kek_per == "partition":
         of_files = [partition_scope(partition) for partition in partitions]
-        by_scope, entries = _find_keys(table, policy, [of_list, *of_files], now)
-        return WritingKeys(
-            by_scope[of_list], tuple(by_scope[scope] for scope in of_files), tuple(entries)
-        )
-    by_scope, entries = _find_keys(table, policy, [of_list], now)
+    by_scope, entries = _find_keys(table, policy, [of_list, *of_files], now)
     keys: list[OpenKey | None] = [None] * len(partitions)
-    if policy.wraps_files_singly:
+    if policy.kek_per == "partition":
+        keys = [by_scope[scope] for scope in of_files]
+    elif policy.wraps_files_singly:
         keys = [by_scope[of_list]] * len(partitions)
     elif policy.kek_per == "files":
         made, added = _make_keks(table, policy, [FILES_SCOPE] * -(-len(keys) // policy.files), now)

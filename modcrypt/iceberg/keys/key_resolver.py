@@ -56,7 +56,9 @@ class KeyStore(Protocol):
 class KeyResolver:
     """A resolver that opens and encrypts the key metadata of a table's files. It is thread-safe.
 
-    KEKs may be under `master_key_ids`; by default those in a table's metadata may only be under its
+    A KEK is looked up in the table's metadata, then in the store. Its master key is checked before
+    the key service is called for it, and again after another process has re-wrapped it. It may be
+    one of `master_key_ids`; by default KEKs in a table's metadata may only be under its
     `encryption.key-id`.
     """
 

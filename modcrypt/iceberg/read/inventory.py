@@ -27,6 +27,7 @@ from modcrypt.errors import (
 from modcrypt.iceberg.format.avro_files import AvroRows
 from modcrypt.iceberg.format.manifests import (
     DATA,
+    FILE_KINDS,
     FileEntry,
     ManifestFile,
     open_manifest,
@@ -248,7 +249,8 @@ class Inventory:
         path, error = self._path(entry.location)
         known = self._file_at.get(path)
         if known is None:
-            kind = _KINDS[entry.content] if entry.file_format != "PUFFIN" else "deletion vectors"
+            vectors = entry.file_format == "PUFFIN"
+            kind = "deletion vectors" if vectors else FILE_KINDS[entry.content]
             known = self._file_at[path] = ReachedFile(
                 number=len(self._file_at), kind=kind, location=entry.location, path=path,
                 size=entry.size, encrypted=entry.key_metadata is not None, error=error,
@@ -469,7 +471,6 @@ def _decrypt_rows(
 _HEADER_MEMBERS = (
     "snapshot-id", "sequence-number", "schema", "partition-spec", "partition-spec-id",
 )  # fmt: skip
-_KINDS = ("data", "position deletes", "equality deletes")  # by the content of an entry
 _NEEDED = ("referenced_data_file", "content_offset", "content_size_in_bytes")
 _NO_VECTOR: Mapping[str, Any] = dict.fromkeys(_NEEDED)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifests import DATA, FILE_KINDS, FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, sealing_key
 from modcrypt.iceberg.read.table_walk import Walk
@@ -172,14 +172,11 @@ def _manifest_row(manifest: ManifestFile, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-_KINDS = ("data", "position deletes", "equality deletes")
-
-
 def _file_row(entry: FileEntry, manifest: ManifestFile) -> dict[str, Any]:
     vector = entry.file_format == "PUFFIN"
     by = sealing_key(entry.key_metadata)
     return {
-        "kind": "deletion vector" if vector else _KINDS[entry.content],
+        "kind": "deletion vector" if vector else FILE_KINDS[entry.content],
         "location": entry.location,
         "file_format": entry.file_format,
         "bytes": entry.size,

@@ -11,23 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import (
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    BoundEqualTo,
-    BoundGreaterThan,
-    BoundGreaterThanOrEqual,
-    BoundIn,
-    BoundIsNull,
-    BoundLessThan,
-    BoundLessThanOrEqual,
-    BoundNotEqualTo,
-    BoundNotIn,
-    BoundNotNull,
-    BoundPredicate,
-    Or,
-)
+from pyiceberg import expressions as ex
 from pyiceberg.expressions.visitors import (
     bind,
     extract_field_ids,
@@ -43,13 +27,13 @@ from modcrypt.iceberg.read.schema_projection import arrow_type, field_id
 _EXAMPLE = "'id > 5 and name is not null'"
 
 
-def parse_filter(filters: str | BooleanExpression | None) -> BooleanExpression:
+def parse_filter(filters: str | ex.BooleanExpression | None) -> ex.BooleanExpression:
     """Return a filter as an expression; raise ValueError if it is not a valid one."""
     from pyiceberg.expressions.parser import parse
 
     if filters is None:
-        return AlwaysTrue()
-    if isinstance(filters, BooleanExpression):
+        return ex.AlwaysTrue()
+    if isinstance(filters, ex.BooleanExpression):
         return filters
     if not isinstance(filters, str):
         raise ValueError(f"filters must be a text, such as {_EXAMPLE}, or pyiceberg's expression")
@@ -62,7 +46,7 @@ def parse_filter(filters: str | BooleanExpression | None) -> BooleanExpression:
         raise ValueError(why) from None
 
 
-def match_case(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
+def match_case(expression: ex.BooleanExpression, schema: Schema) -> ex.BooleanExpression:
     """Return a filter with the names of columns in the case that a schema has.
 
     Raise ValueError if the schema lacks a column of the expression, or a value does not fit.
@@ -72,8 +56,8 @@ def match_case(expression: BooleanExpression, schema: Schema) -> BooleanExpressi
 
 
 def _bind(
-    schema: Schema, expression: BooleanExpression, *, case_sensitive: bool
-) -> BooleanExpression:
+    schema: Schema, expression: ex.BooleanExpression, *, case_sensitive: bool
+) -> ex.BooleanExpression:
     try:
         return bind(schema, rewrite_not(expression), case_sensitive=case_sensitive)
     except TypeError as error:  # a literal has another type than its column
@@ -109,7 +93,7 @@ class RowFilter:
     Raise ValueError if the schema lacks a column of the expression, or a value does not fit.
     """
 
-    def __init__(self, schema: Schema, expression: BooleanExpression) -> None:
+    def __init__(self, schema: Schema, expression: ex.BooleanExpression) -> None:
         bound = _bind(schema, expression, case_sensitive=True)
         self._bound = _separate_zeros(bound)
         ids = extract_field_ids(self._bound)
@@ -131,7 +115,7 @@ class RowFilter:
     @property
     def is_all(self) -> bool:
         """True if the filter is true for every row."""
-        return isinstance(self._bound, AlwaysTrue)
+        return isinstance(self._bound, ex.AlwaysTrue)
 
     def apply(self, rows: pa.RecordBatch, needed: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which the filter is true.
@@ -169,48 +153,50 @@ def row_numbers(count: int) -> pa.Array:
     return pc.cumulative_sum(pa.repeat(pa.scalar(1), count), start=-1)
 
 
-def _separate_zeros(expression: BooleanExpression) -> BooleanExpression:
+def _separate_zeros(expression: ex.BooleanExpression) -> ex.BooleanExpression:
     """Compare with zero separately: PyArrow's sets compare bits, in which 0.0 differs from -0.0."""
-    if isinstance(expression, And | Or):
+    if isinstance(expression, ex.And | ex.Or):
         return type(expression)(_separate_zeros(expression.left), _separate_zeros(expression.right))
-    if not isinstance(expression, BoundIn | BoundNotIn):
+    if not isinstance(expression, ex.BoundIn | ex.BoundNotIn):
         return expression
     term, literals = expression.term, expression.literals
     zeros = {each for each in literals if isinstance(each.value, float) and each.value == 0}
     if not zeros:
         return expression
     (zero,), others = zeros, literals - zeros
-    if isinstance(expression, BoundIn):
-        return Or(BoundEqualTo(term=term, literal=zero), BoundIn(term=term, literals=others))
+    if isinstance(expression, ex.BoundIn):
+        equal = ex.BoundEqualTo(term=term, literal=zero)
+        return ex.Or(equal, ex.BoundIn(term=term, literals=others))
     # Nulls are not in any set, and equal nothing.
-    apart = And(BoundNotEqualTo(term=term, literal=zero), BoundNotIn(term=term, literals=others))
-    return Or(BoundIsNull(term=term), apart)
+    apart = ex.BoundNotEqualTo(term=term, literal=zero)
+    apart_of_all = ex.And(apart, ex.BoundNotIn(term=term, literals=others))
+    return ex.Or(ex.BoundIsNull(term=term), apart_of_all)
 
 
 _WITHOUT_NANS = (
-    BoundEqualTo,
-    BoundGreaterThan,
-    BoundGreaterThanOrEqual,
-    BoundIn,
-    BoundIsNull,
-    BoundLessThan,
-    BoundLessThanOrEqual,
-    BoundNotNull,
+    ex.BoundEqualTo,
+    ex.BoundGreaterThan,
+    ex.BoundGreaterThanOrEqual,
+    ex.BoundIn,
+    ex.BoundIsNull,
+    ex.BoundLessThan,
+    ex.BoundLessThanOrEqual,
+    ex.BoundNotNull,
 )
 """Predicates that are false for NaN, or test only for null."""
 
 
 def _push_down(
-    expression: BooleanExpression, columns: Mapping[Any, pa.Field]
+    expression: ex.BooleanExpression, columns: Mapping[Any, pa.Field]
 ) -> pc.Expression | None:
-    if isinstance(expression, And | Or):
+    if isinstance(expression, ex.And | ex.Or):
         left, right = (_push_down(side, columns) for side in (expression.left, expression.right))
         if left is not None and right is not None:
-            return left & right if isinstance(expression, And) else left | right
-        if isinstance(expression, Or):
+            return left & right if isinstance(expression, ex.And) else left | right
+        if isinstance(expression, ex.Or):
             return None
         return right if left is None else left
-    if not isinstance(expression, BoundPredicate):
+    if not isinstance(expression, ex.BoundPredicate):
         return None
     wanted = expression.term.ref().field
     column = columns.get(wanted.field_id)

@@ -46,7 +46,12 @@ class PlannedFile:
 
 
 class Planner:
-    """A planner that finds the files of a snapshot that may have rows for a filter."""
+    """A planner that finds the files of a snapshot that may have rows for a filter.
+
+    It prunes manifests by the summaries in the manifest list, then data files by their partition
+    and statistics. Only a spec of a manifest that was read is known to be genuine, so one manifest
+    of each spec by which all were pruned is read too. Delete files are pruned by manifests alone.
+    """
 
     def __init__(self, walk: Walk, schema: Schema, row_filter: BooleanExpression) -> None:
         self._walk, self._schema, self._filter = walk, schema, row_filter
@@ -195,6 +200,9 @@ class EqualityDeletes:
 class DeleteIndex:
     """An index of a snapshot's delete files by the data files that they apply to.
 
+    Spec, "Scan Planning": a deletion vector replaces all position delete files of its data file. A
+    position delete file applies to the file that it names, or else to its partition. Equality
+    deletes apply to older files of their partition, or of the table if their spec is unpartitioned.
     `oldest` is the smallest sequence number of the data files that are looked up.
 
     Raises:

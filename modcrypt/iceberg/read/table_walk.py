@@ -50,7 +50,12 @@ MAX_READ = 2 << 30
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk through one version of a table."""
+    """A walk through one version of a table.
+
+    The keys of a file come from what names it, and are found before the file is opened. A file
+    without keys must be allowed to be in plaintext, and must not begin as an encrypted one does.
+    Its length is compared with what names it before a byte is decrypted.
+    """
 
     metadata: TableMetadata
     locations: Locations

@@ -37,7 +37,11 @@ from modcrypt.parquet.format.findings import FILE
 
 @dataclass
 class KeyChecks:
-    """The keys of a table, and what was found out about them."""
+    """The keys of a table, and what was found out about them.
+
+    `check_keks` comes first: it finds the KEKs, and notes those that failed for the readers of
+    files. `count_uses` needs the inventory; `report_unused` and `describe_keks` need its counts.
+    """
 
     metadata: TableMetadata
     resolver: KeyResolver
