@@ -117,7 +117,9 @@ class RepeatedLists:
 
     def parse(self, data: bytes) -> dict[str, Any]:
         """Parse a document; raise ValueError if it is not a valid JSON object."""
-        text = _as_utf8(data)
+        text, encoding = data, detect_encoding(data)
+        if encoding != "utf-8":
+            text = data.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
         at = _expect(text, _skip_space(text, 0), b"{")
         more = not text.startswith(b"}", at)
         at = at if more else at + 1
@@ -148,13 +150,6 @@ class RepeatedLists:
         else:
             value, at = _parse_value(text, at)
         return (name, value), at
-
-
-def _as_utf8(data: bytes) -> bytes:
-    encoding = detect_encoding(data)
-    if encoding == "utf-8":
-        return data
-    return data.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
 
 
 def _parse_value(text: bytes, at: int) -> tuple[Any, int]:

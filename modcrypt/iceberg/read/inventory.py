@@ -12,7 +12,6 @@ import itertools
 import sys
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
@@ -366,13 +365,27 @@ def read_manifests(
     if not inventory.lists:  # as for nearly all older versions of an expiry
         return
     keys.fetch_lists(inventory.lists)
-    read_list = partial(_read_list, keys, RepeatedRows[ManifestFile]())
+    known_lists, known_files = RepeatedRows[ManifestFile](), RepeatedRows[FileEntry](_MAX_ROWS)
+
+    def read_list(reached: ReachedList) -> tuple[ReachedList, list[ManifestFile]]:
+        snapshot = reached.snapshots[0]
+        return reached, _read_rows(
+            keys.walk, reached, lambda: keys.of_list(snapshot),
+            lambda avro: read_list_rows(avro, known_lists),
+        )  # fmt: skip
+
+    def read_manifest(reached: ReachedManifest) -> tuple[ReachedManifest, list[FileEntry]]:
+        manifest = reached.manifest
+        return reached, _read_rows(
+            keys.walk, reached, lambda: keys.walk.manifest_keys(manifest),
+            lambda avro: read_manifest_rows(avro, manifest, _drop_statistics, known_files),
+        )  # fmt: skip
+
     singly = any(item.key is not None and item.key.is_single for item in inventory.lists)
     for manifest_list, rows in _apply(keys.walk, read_list, inventory.lists, jobs, late=singly):
         inventory.add_manifests(manifest_list, rows)
         progress(manifest_list.size or 0)
     unread = [manifest for manifest in inventory.manifests if manifest.path not in known]
-    read_manifest = partial(_read_manifest, keys, RepeatedRows[FileEntry](_MAX_ROWS))
     for manifest, entries in _apply(keys.walk, read_manifest, unread, jobs):
         manifest.count(entries)
         yield manifest, entries
@@ -409,25 +422,6 @@ def mark_of(metadata: StandardKeyMetadata) -> Mark:
 
 
 # --- reading, in any thread ----------------------------------------------------------------------
-
-
-def _read_list(
-    keys: Keys, known: RepeatedRows[ManifestFile], reached: ReachedList
-) -> tuple[ReachedList, list[ManifestFile]]:
-    return reached, _read_rows(
-        keys.walk, reached, lambda: keys.of_list(reached.snapshots[0]),
-        lambda avro: read_list_rows(avro, known),
-    )  # fmt: skip
-
-
-def _read_manifest(
-    keys: Keys, known: RepeatedRows[FileEntry], reached: ReachedManifest
-) -> tuple[ReachedManifest, list[FileEntry]]:
-    manifest = reached.manifest
-    return reached, _read_rows(
-        keys.walk, reached, lambda: keys.walk.manifest_keys(manifest),
-        lambda avro: read_manifest_rows(avro, manifest, _drop_statistics, known),
-    )  # fmt: skip
 
 
 def _read_rows(

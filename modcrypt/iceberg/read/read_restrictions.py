@@ -122,7 +122,10 @@ class _FilterParser:
                 ]
                 return ex.And(*sides) if (kind == "and") is not negated else ex.Or(*sides)
             case {"type": str(kind), "child": term, **rest} if kind in _TESTS and not rest:
-                return self._test(kind, term, negated)
+                column, test = self._column(term), _TESTS[kind][negated]
+                expression: ex.BooleanExpression = test(term=column)
+                is_null = ex.IsNull(term=column)
+                return ex.Or(expression, is_null) if test is ex.NotNaN else expression
             case {"type": "in" | "not-in" as kind, "child": term, "values": values, **rest} if (
                 not rest
             ):
@@ -132,12 +135,6 @@ class _FilterParser:
                     kind, left, right = _TURNED.get(kind, kind), right, left
                 return self._compare(kind, left, _literal(right), negated)
         raise restriction_error("the row filter has an expression that is not known")
-
-    def _test(self, kind: str, term: Any, negated: bool) -> ex.BooleanExpression:
-        column = self._column(term)
-        test = _TESTS[kind][negated]
-        expression: ex.BooleanExpression = test(term=column)
-        return ex.Or(expression, ex.IsNull(term=column)) if test is ex.NotNaN else expression
 
     def _compare(self, kind: str, term: Any, value: Any, negated: bool) -> ex.BooleanExpression:
         if kind not in _COMPARISONS or isinstance(value, set) != kind.endswith("in"):

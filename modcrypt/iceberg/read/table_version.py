@@ -179,11 +179,7 @@ class TableVersion:
         """
         if which is None:
             return self.metadata.current
-        wanted = which
-        if isinstance(which, str):
-            wanted = self.metadata.refs.get(which, {}).get("snapshot-id")
-            if type(wanted) is not int:
-                raise ValueError(f"branch or tag {which!r} does not exist")
+        wanted: int = self._ref(which)["snapshot-id"] if isinstance(which, str) else which
         if which == "main" and wanted != self.metadata.document.get("current-snapshot-id"):
             raise IntegrityError(  # `at_least` was checked for the current snapshot
                 f"{self.metadata.name}: the branch main has another snapshot than the current one: "
@@ -193,3 +189,9 @@ class TableVersion:
             return self.metadata.snapshot(wanted)
         except FormatError:
             raise ValueError(f"snapshot {wanted} does not exist") from None
+
+    def _ref(self, name: str) -> dict[str, Any]:
+        ref = self.metadata.refs.get(name, {})
+        if type(ref.get("snapshot-id")) is not int:
+            raise ValueError(f"branch or tag {name!r} does not exist")
+        return ref
