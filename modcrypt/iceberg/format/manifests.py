@@ -319,7 +319,7 @@ def _id(field: Mapping[str, Any]) -> int | None:
 
 
 def _find_once(avro: AvroRows, find: Callable[[Mapping[str, Any], str], R]) -> R:
-    """Return what a function finds in the schema of a file, which many files have."""
+    """Return the result of a function for the schema of a file, which many files share."""
     found: dict[Any, R] = avro.checked.found
     if find not in found:
         found[find] = find(avro.schema, avro.name)

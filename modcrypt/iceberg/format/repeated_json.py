@@ -48,7 +48,7 @@ class RepeatedItems:
         self._lengths = 0, 0  # of the last two lists
 
     def make(self, function: Callable[[Any], R], values: list[Any]) -> list[R]:
-        """Return what a function returns for each object of `parse`; it is called once for each."""
+        """Return the results of a function for objects of `parse`; it is called once for each."""
         made: dict[int, tuple[Any, R]] = self._made
 
         def make_all(values: list[Any]) -> list[R]:

@@ -244,7 +244,7 @@ class TableMetadata:
         return schemas
 
     def specs(self) -> list[dict[str, Any]]:
-        """Return the partition specs in the form of the document; raise as `schemas` does."""
+        """Return the partition specs in the form of the document, with the errors of `schemas`."""
         specs = self._objects("partition-specs")
         if not specs and "partition-spec" in self.document:  # format version 1
             fields = enumerate(self._objects("partition-spec"))
@@ -439,7 +439,7 @@ def history_lists() -> RepeatedLists:
 def _make_once(
     member: str, entries: list[Any], make: Callable[[Any], R], lists: RepeatedLists | None
 ) -> list[R]:
-    """Return what `make` returns for the entries of a list; for repeated ones once."""
+    """Return the results of `make` for the entries of a list, called once for repeated ones."""
     return list(map(make, entries)) if lists is None else lists.lists[member].make(make, entries)
 
 

@@ -53,11 +53,11 @@ class Versions(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether a server may still carry out a commit that has failed here."""
+        """True if a server may still carry out a commit that has failed here."""
 
     @property
     def merges(self) -> bool:
-        """Whether a server applies commits to its own version, even if others have changed it.
+        """True if a server applies commits to its own version, even if others have changed it.
 
         Such commits cannot change snapshots.
         """
@@ -91,7 +91,7 @@ class FolderVersions:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the folder is in an object store, which may complete a request late."""
+        """True if the folder is in an object store, which may complete a request late."""
         return self.folder.filesystem is not None
 
     def current(self) -> Place:
@@ -142,7 +142,7 @@ class FolderVersions:
             )
 
     def check_free(self) -> None:
-        """Check that a new table can be committed; raise as `check_writable` does."""
+        """Check that a new table can be committed, with the errors of `check_writable`."""
         self.check_writable()
 
     def commit(self, base: Place, metadata: TableMetadata) -> tuple[Place, TableMetadata]:

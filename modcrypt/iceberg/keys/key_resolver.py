@@ -284,7 +284,7 @@ def sealing_key(data: bytes | None) -> tuple[str, bool] | None:
 def wrapped_by_master(data: bytes) -> tuple[str, bytes] | None:
     """Return the id of the master key that wraps the data key of key metadata, and that key.
 
-    None if key metadata is in plaintext or encrypted with a KEK. Raises as `sealing_key`.
+    None if key metadata is in plaintext or encrypted with a KEK. For errors see `sealing_key`.
     """
     if data[:1] != bytes((_SINGLE,)):
         return None

@@ -88,7 +88,7 @@ class MasterKeys:
 
     Each call for many keys is made ahead by `fetch` or `fetch_moves`. `unwrap`, `wrap` and `move`
     take these answers, and ask the service for keys without one. The proof of a new wrap asks the
-    service itself: an answer that was fetched before the wrap proves nothing about it.
+    service itself, because an answer that was fetched before proves nothing about the wrap.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class MasterKeys:
     def try_master_key(self, master_key_id: str, length: int) -> None:
         """Have a key wrapped on trial, before a table names its master key.
 
-        Who creates tables may be allowed to encrypt only. Raise as `wrap_many`.
+        Who creates tables may be allowed to encrypt only. Raises the errors of `wrap_many`.
         """
         trial = MasterKeys(self.client, self.audit)
         trial.wrap_many([Key.generate(length)], master_key_id, replaces=False)

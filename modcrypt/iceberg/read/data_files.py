@@ -86,7 +86,7 @@ def open_parquet_file(walk: Walk, entry: FileEntry) -> Iterator[SeekableFile]:
 
 
 def count_parquet_rows(walk: Walk, entry: FileEntry) -> int:
-    """Return the number of rows in a Parquet file's footer. Raises as `open_parquet_file`."""
+    """Return the number of rows in a Parquet file's footer."""
     with open_parquet_file(walk, entry) as file:
         return int(pq.ParquetFile(file).metadata.num_rows)
 
@@ -118,7 +118,7 @@ class ParquetDataFile:
 
     Each read first tries `native`. If that fails once, all further reads take the plaintext, which
     is authenticated page by page and says what is wrong. Nothing vouches for the pages of a file
-    that is stored in plaintext: they are checked before PyArrow decodes them.
+    that is stored in plaintext, so they are checked before PyArrow decodes them.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class UncheckedPages:
         self._source = source
 
     def check(self) -> None:
-        """Check the pages of all columns; raise as `check_pages` does."""
+        """Check the pages of all columns with `check_pages`."""
         for number, group in enumerate(self._metadata.row_groups):
             for column in range(len(group.columns)):
                 self._check_chunk(number, column)
@@ -241,7 +241,7 @@ class UncheckedPages:
         """Check the pages of a row group; return how many of its rows may be decoded at once.
 
         Only the columns with these names are read and checked; None for all. Raise FormatError or
-        LimitError if a page is malformed or too large, as for `check_pages`.
+        LimitError if a page is malformed or too large.
         """
         paths = [parquet.schema.column(n).path for n in range(parquet.metadata.num_columns)]
         wanted = [
@@ -279,7 +279,7 @@ class AvroDataFile:
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
     ) -> Iterator[RowBatch]:
-        """Yield the rows of the file, as `ParquetDataFile.batches`."""
+        """Yield all rows of the file; arguments are those of `ParquetDataFile.batches`."""
         del filters, threads  # all rows are read
         start = 0
         for lot in self._rows.lots:

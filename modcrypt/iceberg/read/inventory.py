@@ -280,13 +280,13 @@ class Keys:
         self._failed = dict(failed)
 
     def of_list(self, snapshot: Snapshot) -> StandardKeyMetadata | None:
-        """Return the key metadata of a manifest list. Raises as `Walk.list_keys`."""
+        """Return the key metadata of a manifest list. Raises the errors of `Walk.list_keys`."""
         entry = self.walk.metadata.keys.get(snapshot.key_id or "")
         key_id = None if entry is None else entry.encrypted_by
         return self._open_once(key_id, lambda: self.walk.list_keys(snapshot))
 
     def of_file(self, entry: FileEntry) -> StandardKeyMetadata | None:
-        """Return the key metadata of a data or delete file. Raises as `Walk.file_keys`."""
+        """Return the key metadata of a data or delete file. See `Walk.file_keys`."""
         key_id, _ = known_sealing_key(entry.key_metadata) or (None, False)
         return self._open_once(key_id, lambda: self.walk.file_keys(entry))
 

@@ -88,7 +88,7 @@ def _make_optional(field: NestedField, *, optional: bool) -> NestedField:
 
 
 class RowFilter:
-    """A filter that is bound to a table's schema, as `null_with_parents` returns it.
+    """A filter that is bound to a table's schema, the result of `null_with_parents`.
 
     Raise ValueError if the schema lacks a column of the expression, or a value does not fit.
     """

@@ -100,7 +100,7 @@ def check_sealed_version(seal: TableSeal, table: TableMetadata) -> None:
 
 
 def describe_version(place: Place, table: TableMetadata) -> dict[str, Any]:
-    """Return what a seal states about a version of a table."""
+    """Return the members of a seal that states a version of a table."""
     current = table.current
     return {
         "table_uuid": table.uuid,
@@ -119,7 +119,7 @@ def hash_metadata(table: TableMetadata) -> str:
 
 
 def parse_table_seal(statement: Statement) -> TableSeal:
-    """Return what a verified statement states; raise FormatError if it is malformed."""
+    """Return the seal in a verified statement; raise FormatError if it is malformed."""
     members = statement.members
     texts = all(isinstance(members[name], str) for name in ("table_uuid", "location", "metadata"))
     number, current = members["last_sequence_number"], members["current_snapshot_id"]

@@ -62,7 +62,7 @@ class Expectation:
             )
 
     def check_seal(self, place: Place, metadata: TableMetadata) -> None:
-        """Check the seal of a table if it must be signed; raise as `check_table_seal`."""
+        """Check the seal of a table if it must be signed, with the errors of `check_table_seal`."""
         if self.signed_by:
             check_table_seal(place, metadata, self.signed_by, self.seal_at_least, self.seal_needed)
 

@@ -86,7 +86,7 @@ class Walk:
         return self.resolver.open_entry(entry, self.metadata)
 
     def manifest_keys(self, manifest: ManifestFile) -> StandardKeyMetadata | None:
-        """Return the key metadata of a manifest with its trusted length. Raises as `list_keys`."""
+        """Return the key metadata of a manifest with its trusted length. See `list_keys`."""
         if manifest.key_metadata is None:
             self._check_plaintext_allowed(f"{manifest.location}: the manifest has no key metadata")
             return None
@@ -154,7 +154,7 @@ class Walk:
         )
 
     def check_specs(self, manifests: Iterable[ManifestFile]) -> None:
-        """Check partition specs by reading the newest manifest of each; raise as `entries` does."""
+        """Check partition specs by reading the newest manifest of each. See `entries`."""
         by_age = sorted(manifests, key=lambda manifest: manifest.sequence_number)
         for newest in {manifest.spec_id: manifest for manifest in by_age}.values():
             self.entries(newest)

@@ -86,12 +86,12 @@ class _Run:
     """One verification; each step needs those before it.
 
     1. References within metadata.json, which nothing signs.
-    2. KEKs. Each is unwrapped once: an unavailable one is reported here, and not again for each of
-       the files that need it.
+    2. KEKs. Each is unwrapped once, so that an unavailable one is reported here, and not again for
+       each file that needs it.
     3. Manifest lists and manifests, from which the inventory follows.
     4. Data and delete files, each once. Then the marks of all data keys are known and compared.
     5. Uses of keys. They are complete only if all snapshots were checked and every list and
-       manifest could be read; otherwise a key that seems unused may be in use.
+       manifest could be read. Otherwise a key that seems unused may be in use.
     6. The folder of the table. An orphan is what nothing in a complete inventory names.
     """
 
