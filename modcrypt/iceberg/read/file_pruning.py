@@ -7,7 +7,7 @@ are converted or widened first, so that no file with matching rows is lost.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -49,13 +49,8 @@ class SpecFilter:
             projected = inclusive_projection(schema, spec)(row_filter)
         except OverflowError:  # beyond the range of Python's dates
             projected = AlwaysTrue()
-        partition_schema = Schema(*self._type.fields)
-        self._matches: Callable[[Record], bool] = expression_evaluator(
-            partition_schema, projected, True
-        )
-        self._matches_in: Callable[[PyManifestFile], bool] = manifest_evaluator(
-            spec, schema, projected
-        )
+        self._matches = expression_evaluator(Schema(*self._type.fields), projected, True)
+        self._matches_in = manifest_evaluator(spec, schema, projected)
         self._wrapped = {
             field.field_id: _first_wrapped(field.transform, kind.field_type)
             for field, kind in zip(spec.fields, self._type.fields, strict=True)
@@ -64,12 +59,12 @@ class SpecFilter:
     def manifest_may_match(self, manifest: ManifestFile) -> bool:
         """Return whether a manifest may have matching files, by its partition summaries."""
         py_manifest = _as_manifest(manifest, self._type)
-        summaries = py_manifest.partitions or ()
-        for summary, least in zip(summaries, self._wrapped.values(), strict=False):
-            end = int.from_bytes(summary.upper_bound or b"", "little", signed=True)
-            if least is not None and summary.upper_bound and end >= least:
-                return True
-        return self._matches_in(py_manifest)
+        bounds = (summary.upper_bound for summary in py_manifest.partitions or ())
+        may_be_wrapped = any(
+            least is not None and bound and int.from_bytes(bound, "little", signed=True) >= least
+            for bound, least in zip(bounds, self._wrapped.values(), strict=False)
+        )
+        return may_be_wrapped or self._matches_in(py_manifest)
 
     def file_may_match(self, entry: FileEntry) -> bool:
         """Return whether a file may match by its partition; true if the partition is unknown."""
