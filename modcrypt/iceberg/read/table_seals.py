@@ -86,17 +86,12 @@ def check_table_seal(
     with ledger.name_errors():
         statement.check(at_least, "table", None if statement.dataset is None else table.uuid)
         seal = parse_table_seal(statement)
-    check_sealed_version(seal, table)
-    return seal
-
-
-def check_sealed_version(seal: TableSeal, table: TableMetadata) -> None:
-    """Raise IntegrityError if a seal is that of other metadata."""
     if (seal.table_uuid, seal.sha256) != (table.uuid, hash_metadata(table)):
         raise IntegrityError(
             f"{table.name} is not the version that was sealed, {seal.metadata}: it was altered or "
             "rolled back, or a writer has committed and not sealed it yet"
         )
+    return seal
 
 
 def describe_version(place: Place, table: TableMetadata) -> dict[str, Any]:

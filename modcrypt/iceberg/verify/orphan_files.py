@@ -239,7 +239,9 @@ class _FolderCheck:
                 self.report.tell("format", message, path, warning=True)
             elif metadata.uuid != verified.uuid:
                 odd.add(path)
-                self.report.add_other_table(path, metadata.uuid)
+                self.report.other_tables[path] = metadata.uuid
+                message = f"it belongs to another table, {metadata.uuid}"
+                self.report.tell("integrity", message, path, warning=True)
             else:
                 self.known[path] = metadata.without_history()
                 if metadata.last_sequence_number > verified.last_sequence_number:

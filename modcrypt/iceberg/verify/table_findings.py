@@ -193,12 +193,6 @@ class TableReport(Report):
             self.tell(error.word, str(error), location)
         self.add_note("file", location, "it could not be read")
 
-    def add_other_table(self, path: str, uuid: str) -> None:
-        """Add a warning about a metadata.json of another table."""
-        self.other_tables[path] = uuid
-        message = f"it belongs to another table, {uuid}"
-        self.tell("integrity", message, path, warning=True)
-
     def add_plaintext(self, location: str, *, expected: bool) -> None:
         """Add a plaintext file that the caller accepts; a warning in an encrypted table."""
         if not expected:
