@@ -17,7 +17,7 @@ import modcrypt as mc
 from modcrypt import Key, Keyring, KeyTools, Policy, StandardKeyMetadata, ags1
 from modcrypt.aead import GcmCipher
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KmsUnavailableError
-from modcrypt.iceberg.keys.wrapping_keys import MasterKeys
+from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.keys import as_key
 from modcrypt.kms import client as kms
 from modcrypt.kms import wrapped_key_metadata as sealed_metadata

@@ -16,7 +16,8 @@ from pyspark.serializers import CloudPickleSerializer
 import modcrypt as mc
 from modcrypt.cli.app import program
 from modcrypt.iceberg import IcebergTable, KeyPolicy, create_table, open_table, verify_table
-from modcrypt.iceberg.keys.wrapping_keys import MasterKeys, OpenKey
+from modcrypt.iceberg.keys.master_keys import MasterKeys
+from modcrypt.iceberg.keys.wrapping_keys import OpenKey
 from modcrypt.iceberg.rotate.file_rekeying import FreshDataKeys, RekeyItem
 from modcrypt.keys import key_bytes
 from modcrypt.spark import Settings, rotate_table_deks, rotate_table_keks

@@ -105,19 +105,14 @@ def verify(
         print_json("iceberg.verify", {**verification.fields(), "seconds": seconds})
     else:
         _print_verification(verification)
-    if verification.ok and any(
-        finding.word == KmsUnavailableError.word for finding in verification.findings
-    ):
+    words = {finding.word for finding in verification.findings}
+    if not verification.ok:
+        return 1
+    if KmsUnavailableError.word in words:
         return 4
-    if (
-        verification.ok
-        and verification.snapshots
-        and verification.master_key_id
-        and not verification.tags
-    ):
+    if verification.snapshots and verification.master_key_id and not verification.tags:
         return 3
-    leaks = any(finding.word == PlaintextError.word for finding in verification.findings)
-    return int(not verification.ok or (strict and (leaks or not verification.complete)))
+    return int(strict and (PlaintextError.word in words or not verification.complete))
 
 
 def _print_verification(verification: TableVerification) -> None:
@@ -130,9 +125,8 @@ def _print_verification(verification: TableVerification) -> None:
         ]
         titles = ("severity", "error", "file", "message")
         print_line(f"\n{format_table(titles, rows, left=range(4))}")
-    for heading, notes in (
-        ("Not authenticated:", verification.gaps), ("Limits of the format:", verification.limits)
-    ):  # fmt: skip
+    parts = {"Not authenticated:": verification.gaps, "Limits of the format:": verification.limits}
+    for heading, notes in parts.items():
         lines = (f"{note.what} {note.path or ''}".rstrip() + f": {note.why}" for note in notes)
         print_list(heading, list(lines))
     print_list("Unused keys:", verification.unused_keys)
@@ -197,16 +191,10 @@ def _print_protected(files: Sequence[ProtectedFile], as_json: bool) -> None:
         for file in files:
             print_json("iceberg.protected", file.fields())
         return
-    rows = [
-        (
-            file.kind,
-            file.location,
-            file.size,
-            "yes" if file.only else "no",
-            "yes" if file.certain else "perhaps",
-        )
-        for file in files
-    ]
+    rows = []
+    for file in files:
+        only, certain = "yes" if file.only else "no", "yes" if file.certain else "perhaps"
+        rows.append((file.kind, file.location, file.size, only, certain))
     if rows:
         titles = ("kind", "location", "bytes", "lost without it", "under it")
         print_line(format_table(titles, rows, left=(0, 1, 3, 4)))

@@ -143,13 +143,8 @@ def _print_listing(listing: pa.Table, as_json: bool) -> None:
     ]
     left = [number for number, field in enumerate(fields) if not is_number(field.type)]
     titles = [field.name.replace("_", " ") for field in fields]
-    print_line(
-        format_table(
-            titles,
-            [[_format_value(row[field.name]) for field in fields] for row in rows],
-            left=left,
-        )
-    )
+    values = [[_format_value(row[field.name]) for field in fields] for row in rows]
+    print_line(format_table(titles, values, left=left))
 
 
 def _format_value(value: Any) -> Any:
@@ -211,6 +206,7 @@ def scan(
     modcrypt finds a page that is not authentic: the rows are complete only if the exit code is 0.
     """
     from modcrypt.cli.output.rows import format_rows, validate_batches
+    from modcrypt.parquet.arrow.parquet_file import limit_rows
 
     output = None if output == "-" else output
     form = form or ("jsonl" if as_json or output is not None else "table")
@@ -233,7 +229,7 @@ def scan(
     if form == "table":
         _print_table(kinds, batches, _TABLE_ROWS if count is None else count)
         return
-    pieces = format_rows(form, kinds, _limit_rows(batches, count), safe=safe)
+    pieces = format_rows(form, kinds, limit_rows(batches, count), safe=safe)
     rows_written = write_rows(pieces, output, force=force)
     if as_json and output is not None:
         fields = {"table": where, "destination": output, "format": form, "rows": rows_written}
@@ -242,20 +238,11 @@ def scan(
         print_row_count(rows_written, output)
 
 
-def _limit_rows(batches: Iterator[pa.RecordBatch], count: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield rows, up to a number of them."""
-    left = count
-    for batch in batches:
-        yield batch if left is None else batch.slice(0, left)
-        left = None if left is None else left - batch.num_rows
-        if left is not None and left <= 0:
-            return
-
-
 def _print_table(kinds: pa.Schema, batches: Iterator[pa.RecordBatch], count: int) -> None:
     from modcrypt.cli.output.rows import rows_of
+    from modcrypt.parquet.arrow.parquet_file import limit_rows
 
-    rows = [row for batch in _limit_rows(batches, count + 1) for row in rows_of(batch)]
+    rows = [row for batch in limit_rows(batches, count + 1) for row in rows_of(batch)]
     print_rows(kinds, rows[:count])
     if len(rows) > count:
         click.echo(

@@ -207,7 +207,7 @@ def parse_location_map(mapped: Sequence[str]) -> dict[str, str]:
 
 
 def open_service(options: dict[str, Any]) -> KmsClient | KeyTools:
-    """Open the key service that `tables_service` names; raise as `service_settings`."""
+    """Open the key service that `tables_service` names, with the errors of `service_settings`."""
     settings = service_settings(options)
     return _NoService() if settings is None else settings.tools()
 

@@ -76,11 +76,15 @@ def repair(
     before; rotate dek afterwards, because the keys of files were readable. With --sign, the new
     version is sealed. The exit code is 1 if snapshots without keys or plaintext manifests are left.
     """
-    from modcrypt.iceberg import repair_table
+    from modcrypt.iceberg import repair_manifests, repair_table
 
     target = open_changing_table(where, options, dry_run=dry_run)
     done = repair_table(target, drop_lost=drop_lost, dry_run=dry_run)
-    manifests = _repair_manifests(done, trust_plaintext)
+    current, manifests = done.table.metadata.current, None
+    # Without the keys of the current snapshot, its manifests cannot be read.
+    is_lost = current is not None and current.id in done.lost
+    if not (is_lost or (dry_run and done.restored)):
+        manifests = repair_manifests(done.table, trust_plaintext=trust_plaintext, dry_run=dry_run)
     if as_json:
         members = None if manifests is None else manifests.fields()
         print_json("iceberg.repair", {**done.fields(), "plaintext_manifests": members})
@@ -89,17 +93,6 @@ def repair(
         _print_manifests(manifests)
     left = manifests is not None and manifests.manifests and not manifests.replaced
     return int((bool(done.lost) and not done.dropped) or bool(left))
-
-
-def _repair_manifests(done: Repaired, trust_plaintext: bool) -> RepairedManifests | None:
-    """Encrypt plaintext manifests; return None if the keys of the current snapshot are missing."""
-    from modcrypt.iceberg import repair_manifests
-
-    current = done.table.metadata.current
-    is_lost = current is not None and current.id in done.lost
-    if is_lost or (done.dry_run and done.restored):
-        return None
-    return repair_manifests(done.table, trust_plaintext=trust_plaintext, dry_run=done.dry_run)
 
 
 def _print_keys(done: Repaired) -> None:

@@ -114,9 +114,8 @@ def rotate(
     from modcrypt.iceberg import rotate_table
 
     if what == "dek":
-        refuse(
-            {"new_master_key"}, "dek keeps the KEKs; use rotate mek or kek to change the master key"
-        )
+        why = "dek keeps the KEKs; use rotate mek or kek to change the master key"
+        refuse({"new_master_key"}, why)
     else:
         refuse({"encrypt_plaintext"}, "only dek writes data files")
     if spark_master is not None and what == "mek":
@@ -131,9 +130,8 @@ def rotate(
         settings = required_service(options)
     target = open_changing_table(where, options, dry_run=dry_run)
     if spark_master is not None and settings is not None and not dry_run:
-        own: dict[str, Any] = {"encrypt_plaintext": encrypt_plaintext}
-        if what == "kek":
-            own = {"new_master_key_id": new_master_key}
+        of_dek = {"encrypt_plaintext": encrypt_plaintext}
+        own: dict[str, Any] = of_dek if what == "dek" else {"new_master_key_id": new_master_key}
         with start_spark(spark_master, f"iceberg rotate {what}") as spark:
             rotation = load_spark().rotate_iceberg_table(
                 spark, what, target, settings, prove=prove, **own

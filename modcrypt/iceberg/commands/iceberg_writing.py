@@ -101,9 +101,8 @@ def _new_table_arguments(where: str, options: dict[str, Any]) -> dict[str, Any]:
     kms = open_service(options)
     master_key = values["master_key"] or default_key(kms)
     if not master_key:
-        raise click.UsageError(
-            "the URI names no master key for the table; name it by --master-key ID"
-        )
+        why = "the URI names no master key for the table; name it by --master-key ID"
+        raise click.UsageError(why)
     catalog = open_catalog(values["catalog"], values["catalog_name"], create=True)
     identifier = None if catalog is None else parse_identifier(where)
     if catalog is not None and identifier is not None:
@@ -169,10 +168,8 @@ def create(
         raise FormatError(f"{like}: not a Parquet file") from None
     except UnicodeEncodeError:
         raise click.UsageError("--like: the path is not UTF-8, which Arrow needs") from None
-    spec = _partition_spec(partitions, schema)
-    new_table = create_table(
-        schema=schema, partition_spec=spec, **_new_table_arguments(where, options)
-    )
+    spec, arguments = _partition_spec(partitions, schema), _new_table_arguments(where, options)
+    new_table = create_table(schema=schema, partition_spec=spec, **arguments)
     _print_table("created", new_table, as_json)
 
 
@@ -239,9 +236,8 @@ def append(
         rows = ds.dataset([_open_parquet(file) for file in files]).scanner().to_reader()
         done = open_changing_table(where, options).append(rows, branch=branch)
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # their messages may hold values
-        raise FormatError(
-            "the files are not all Parquet with the same columns, or one is damaged"
-        ) from None
+        why = "the files are not all Parquet with the same columns, or one is damaged"
+        raise FormatError(why) from None
     _print_table("appended", done, as_json)
 
 
@@ -299,12 +295,8 @@ def encrypt(
         old = source if catalog is None else catalog.load_table(parse_identifier(source))
     except NoSuchTableError:
         raise click.UsageError(f"--source-catalog has no table {printable(source)}") from None
-    new_table = encrypt_table(
-        old,
-        history=history,
-        location_map=parse_location_map(location_map),
-        **_new_table_arguments(where, options),
-    )
+    mapped, arguments = parse_location_map(location_map), _new_table_arguments(where, options)
+    new_table = encrypt_table(old, history=history, location_map=mapped, **arguments)
     _print_table("encrypted", new_table, as_json)
 
 
@@ -326,8 +318,7 @@ def _print_table(done: str, table: IcebergTable, as_json: bool) -> None:
         return
     rows = ""
     if current is not None:
-        rows = (
-            f"{format_count(fields['added_records'], 'row')} in "
-            f"{format_count(fields['added_data_files'], 'file')}, snapshot {current.id}; "
-        )
+        count = format_count(fields["added_records"], "row")
+        files = format_count(fields["added_data_files"], "file")
+        rows = f"{count} in {files}, snapshot {current.id}; "
     print_line(printable(f"{done}: {rows}{fields['metadata']}"))

@@ -94,15 +94,15 @@ class AvroRows:
         return list(self.rows)
 
 
-def read_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroRows:
-    """Read an Avro file and decode its rows: at most `most` bytes in all after decompression.
+def read_avro(data: bytes, name: str) -> AvroRows:
+    """Read an Avro file and decode its rows.
 
     Raises:
         FormatError: The data is not a valid Avro file. The message contains none of its values.
         LimitError: The file exceeds a size limit, or claims more rows than its bytes can hold.
         UnsupportedFormatError: The codec is not one that Iceberg uses.
     """
-    avro = open_avro(data, name, most=most)
+    avro = open_avro(data, name)
     _ = avro.records
     return avro
 
@@ -118,7 +118,10 @@ class Sliceable(Protocol):
 
 
 def open_avro(data: Sliceable, name: str, *, most: int = MAX_AVRO) -> AvroRows:
-    """Read the header of an Avro file. Arguments and errors are those of `read_avro`."""
+    """Read the header of an Avro file. Raises the errors of `read_avro`.
+
+    Its rows may have `most` bytes in all after decompression.
+    """
     if len(data) > MAX_AVRO:
         raise LimitError(f"{name}: the Avro file exceeds the limit of {MAX_AVRO} bytes")
     cursor = _Cursor(data, name)
@@ -149,22 +152,18 @@ def write_avro(
     parsed = fastavro.parse_schema(dict(schema))
     # fastavro adds members of its own to a parsed schema; readers ignore them.
     try:
-        rows = map(_reveal, records)
+        rows = map(_reveal, map(dict, records))
         fastavro.writer(out, parsed, rows, codec="deflate", metadata=dict(metadata), strict=True)
     except (TypeError, ValueError, OverflowError):  # the text repeats the value, perhaps a key
         raise FormatError("a record does not fit the schema of its Avro file") from None
     return out.getvalue()
 
 
-def _reveal(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with its secrets, and those of nested records, replaced by their values."""
-    return {name: _reveal_value(value) for name, value in record.items()}
-
-
-def _reveal_value(value: Any) -> Any:
-    if isinstance(value, Secret):
-        return value()
-    return _reveal(value) if isinstance(value, dict) else value
+def _reveal(value: Any) -> Any:
+    """Return a value with its secrets, and those of nested records, replaced by their values."""
+    if isinstance(value, dict):
+        return {name: _reveal(member) for name, member in value.items()}
+    return value() if isinstance(value, Secret) else value
 
 
 # --- the container -------------------------------------------------------------------------------
@@ -172,8 +171,6 @@ def _reveal_value(value: Any) -> Any:
 
 @dataclass(slots=True)
 class _Cursor:
-    """A cursor that parses the elements of a container one after the other."""
-
     data: Sliceable = field(repr=False)
     name: str
     at: int = 0
@@ -260,7 +257,6 @@ def block_decoder(avro: AvroRows, data: bytes) -> Callable[[int], tuple[dict[str
 
 
 def _make_reader(stream: io.BytesIO, schema: Any) -> Callable[[], dict[str, Any]]:
-    """Return a function that decodes the next row of a stream."""
     import fastavro
 
     read: Any = fastavro.schemaless_reader

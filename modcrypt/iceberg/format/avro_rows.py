@@ -55,8 +55,6 @@ def plan_columns(row: AvroType, name: str) -> tuple[pa.Schema, ConvertRows]:
 
 
 class _Converters:
-    """Converters for the types of one schema."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -155,7 +153,7 @@ class _Converters:
         if logical == "decimal" and kind != "string":
             return self._decimal(schema)
         if logical == "uuid" and kind == "string":
-            return pa.binary(16), lambda values: pa.array(map(_uuid_bytes, values), pa.binary(16))
+            return pa.binary(16), _make_uuids
         arrow_type = pa.binary(schema["size"]) if kind == "fixed" else _PLAIN[kind]
         return arrow_type, _make_converter(arrow_type)
 
@@ -211,5 +209,5 @@ def read_decimal(value: bytes, scale: int) -> decimal.Decimal:
     return unscaled.scaleb(-scale, _EXACT)
 
 
-def _uuid_bytes(value: str | None) -> bytes | None:
-    return None if value is None else uuid.UUID(value).bytes
+def _make_uuids(values: Sequence[str | None]) -> pa.Array:
+    return pa.array([v if v is None else uuid.UUID(v).bytes for v in values], pa.binary(16))

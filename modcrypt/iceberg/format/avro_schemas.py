@@ -60,7 +60,9 @@ def check_schema(text: bytes, name: str) -> CheckedSchema:
     if (kept := _KEPT.get(text)) is not None:
         return kept
     parsed = _parse_schema(text, name)
-    row = _Types(name).check_record(parsed)
+    row = _Types(name).simplify(parsed)
+    if not row.least:
+        raise LimitError(f"{name}: rows of the Avro file take no bytes")
     checked = CheckedSchema(text, parsed, row._replace(schema=_prepare(row.schema, name)), {})
     if len(text) <= MAX_KEPT_SIZE:
         if len(_KEPT) >= MAX_KEPT:
@@ -101,22 +103,15 @@ class _Types:
         self._name = name
         self._known: dict[str, AvroType] = {}  # types defined so far, by their names in the file
 
-    def check_record(self, schema: dict[str, Any]) -> AvroType:
-        """Return the type of the rows of a whole file."""
-        plain = self._simplify(schema, "", 0)
-        if not plain.least:
-            raise LimitError(f"{self._name}: rows of the Avro file take no bytes")
-        return plain
-
-    def _simplify(self, schema: Any, space: str, depth: int) -> AvroType:
+    def simplify(self, schema: Any, space: str = "", depth: int = 0) -> AvroType:
+        """Return a checked type, which is within a namespace, and nested in `depth` others."""
         if depth > MAX_DEPTH:
-            raise LimitError(
-                f"{self._name}: the Avro schema is nested deeper than {MAX_DEPTH} levels"
-            )
+            limit = f"the Avro schema is nested deeper than {MAX_DEPTH} levels"
+            raise LimitError(f"{self._name}: {limit}")
         if isinstance(schema, str):
             return self._look_up(schema, space)
         if isinstance(schema, list):
-            branches = tuple(self._simplify(branch, space, depth + 1) for branch in schema)
+            branches = tuple(self.simplify(branch, space, depth + 1) for branch in schema)
             most = max((branch.values for branch in branches), default=1)
             return AvroType(schema, branches, [branch.schema for branch in branches], 1, most)
         kind = schema.get("type") if isinstance(schema, dict) else None
@@ -124,21 +119,24 @@ class _Types:
             case "record":
                 return self._simplify_record(schema, space, depth)
             case "array":
-                items = self._simplify(schema.get("items"), space, depth + 1)
+                items = self.simplify(schema.get("items"), space, depth + 1)
                 self._check_values(items.values, items.least, 0)
                 return AvroType(schema, (items,), {"type": "array", "items": items.schema}, 1)
             case "map":
-                values = self._simplify(schema.get("values"), space, depth + 1)
+                values = self.simplify(schema.get("values"), space, depth + 1)
                 self._check_values(values.values, 1 + values.least, 0)  # a key takes a byte
                 return AvroType(schema, (values,), {"type": "map", "values": values.schema}, 1)
             case "fixed":
-                return self._simplify_fixed(schema, space)
+                size = schema.get("size")
+                if type(size) is not int or size < 0:
+                    raise self._schema_error()
+                return self._define(schema, (), space, {"type": "fixed", "size": size}, size)
             case "enum":
                 symbols = schema.get("symbols")
                 return self._define(schema, (), space, {"type": "enum", "symbols": symbols}, 1)
             case None:
                 raise self._schema_error()
-        plain = self._simplify(kind, space, depth + 1)  # with members, such as a logical type
+        plain = self.simplify(kind, space, depth + 1)  # with members, such as a logical type
         return plain._replace(source=schema) if isinstance(plain.source, str) else plain
 
     def _simplify_record(self, schema: dict[str, Any], space: str, depth: int) -> AvroType:
@@ -150,7 +148,7 @@ class _Types:
         for field_ in fields:
             if not isinstance(field_, dict) or not isinstance(field_.get("name"), str):
                 raise self._schema_error()
-            plain = self._simplify(field_.get("type"), inner, depth + 1)
+            plain = self.simplify(field_.get("type"), inner, depth + 1)
             parts.append(plain)
             members.append({"name": field_["name"], "type": plain.schema})
             least, values = least + plain.least, values + plain.values
@@ -161,21 +159,13 @@ class _Types:
 
     def _check_values(self, values: int, least: int, empty: int) -> None:
         if values > empty + MAX_PER_BYTE * least:
-            raise LimitError(
-                f"{self._name}: {least} bytes of the Avro file may stand for {values} values"
-            )
-
-    def _simplify_fixed(self, schema: dict[str, Any], space: str) -> AvroType:
-        size = schema.get("size")
-        if type(size) is not int or size < 0:
-            raise self._schema_error()
-        return self._define(schema, (), space, {"type": "fixed", "size": size}, size)
+            limit = f"{least} bytes of the Avro file may stand for {values} values"
+            raise LimitError(f"{self._name}: {limit}")
 
     def _define(
         self, schema: dict[str, Any], parts: tuple[AvroType, ...], space: str,
         plain: dict[str, Any], least: int, values: int = 1,
     ) -> AvroType:  # fmt: skip
-        """Register a named type under its name and return it."""
         name = str(schema.get("name")).rpartition(".")[2]
         known = f"t{len(self._known)}"
         defined = AvroType(schema, parts, {**plain, "name": known}, least, values)

@@ -66,17 +66,12 @@ REMEDIES: Mapping[Rule, str] = {
 """The remedy for each rule."""
 
 
-def format_rule(rule: Rule) -> str:
-    """Return the name of a rule, and what lifts it."""
-    return f"rule {rule}: {REMEDIES[rule]}"
-
-
 def check_gc(metadata: TableMetadata) -> None:
     """Raise ValueError if other tables may need the files of a table, as Java decides it."""
     if metadata.properties.get("gc.enabled", "true").lower() != "true":
         raise ValueError(
             f"{metadata.name}: the table property gc.enabled is not true: other tables may need "
-            f"this table's files, so nothing was deleted ({format_rule(Rule.GC)})"
+            f"this table's files, so nothing was deleted (rule {Rule.GC}: {REMEDIES[Rule.GC]})"
         )
 
 

@@ -44,15 +44,11 @@ class Locations:
         metadata names it, is added unless the map contains it; the metadata was found in `folder`.
         """
         if not location.strip("/"):
-            raise FormatError(
-                "the location of the table is empty, so that it would match every location"
-            )
+            raise FormatError(f"the location of the table {_MATCHES_ALL}")
         folders: dict[str, Place] = {}
         for prefix, where in (mapped or {}).items():
             if not prefix.strip("/"):
-                raise ValueError(
-                    "a prefix of the location map is empty, so that it would match every location"
-                )
+                raise ValueError(f"a prefix of the location map {_MATCHES_ALL}")
             folders[_strip_slashes(prefix)] = find_place(where, filesystem)
         own = _strip_slashes(location)
         folders.setdefault(own, cls(folders)._own_folder(own, folder))
@@ -71,12 +67,8 @@ class Locations:
         covering = self.prefix(location)
         if covering is None or plain_location(covering) == plain_location(location):
             return folder
-        outer, own, mapped = (
-            self.folders[covering].resolve(),
-            folder.resolve(),
-            self.place(location),
-        )
-        is_within = own == outer or own.inside(outer) is not None
+        outer, own = self.folders[covering].resolve(), folder.resolve()
+        is_within, mapped = own == outer or own.inside(outer) is not None, self.place(location)
         return mapped if is_within and mapped.resolve() != own else folder
 
     def place(self, location: str) -> Place:
@@ -95,9 +87,8 @@ class Locations:
         inside = plain_location(location)[len(plain_location(prefix)) :]
         inside = inside if prefix.endswith("/") else inside[1:]
         if _LEADS_OUT.search(inside):
-            raise FormatError(
-                f"the location {location!r} leads out of its folder, or names no file"
-            )
+            why = "leads out of its folder, or names no file"
+            raise FormatError(f"the location {location!r} {why}")
         return self.folders[prefix], inside
 
     def location(self, place: Place) -> str | None:
@@ -124,6 +115,8 @@ class Locations:
                 return prefix
         return None
 
+
+_MATCHES_ALL = "is empty, so that it would match every location"
 
 _END = ("/", "")
 """Texts that may follow a prefix in a location: a slash, or nothing."""

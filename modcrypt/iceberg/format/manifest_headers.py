@@ -23,10 +23,8 @@ def find_misplacements(header: Mapping[str, str], snapshot: Snapshot) -> Iterato
     The header is encrypted with the rest. Nothing vouches for metadata.json, which may assign the
     manifest list of another snapshot, with its key, to this one.
     """
-    for name, value in (
-        ("snapshot-id", snapshot.id),
-        ("sequence-number", snapshot.sequence_number),
-    ):
+    stated = {"snapshot-id": snapshot.id, "sequence-number": snapshot.sequence_number}
+    for name, value in stated.items():
         if (own := header.get(name, str(value))) != str(value):
             yield (
                 f"its {name} is {own}, but {value} in the snapshot that metadata.json assigns it "
@@ -42,21 +40,18 @@ def find_redefinitions(header: Mapping[str, str], metadata: TableMetadata) -> Se
     """
     key = tuple(header.get(name) for name in ("schema", "partition-spec", "partition-spec-id"))
     if key not in metadata.compared:  # many manifests share one header
-        metadata.compared[key] = tuple(_describe_redefinitions(header, metadata))
+        schema, spec = _own_schema(header), _own_spec(header)
+        redefined = {
+            "schema": schema and _differs(metadata.schemas(), "schema-id", schema, _schema_essence),
+            "partition spec": spec and _differs(metadata.specs(), "spec-id", spec, _spec_essence),
+        }
+        metadata.compared[key] = tuple(
+            f"metadata.json has another {what} under the id of the one that this manifest was "
+            "written with: metadata.json was altered; restore an older version of it"
+            for what, differs in redefined.items()
+            if differs
+        )
     return metadata.compared[key]
-
-
-def _describe_redefinitions(header: Mapping[str, str], metadata: TableMetadata) -> Iterator[str]:
-    schema, spec = _own_schema(header), _own_spec(header)
-    for what, differs in (
-        ("schema", schema and _differs(metadata.schemas(), "schema-id", schema, _schema_essence)),
-        ("partition spec", spec and _differs(metadata.specs(), "spec-id", spec, _spec_essence)),
-    ):
-        if differs:
-            yield (
-                f"metadata.json has another {what} under the id of the one that this manifest was "
-                "written with: metadata.json was altered; restore an older version of it"
-            )
 
 
 _SPEC_ID = re.compile(r"[0-9]{1,10}")
@@ -99,18 +94,12 @@ def _own_schema(header: Mapping[str, str]) -> tuple[int, Any] | None:
 
 def _own_spec(header: Mapping[str, str]) -> tuple[int, Any] | None:
     """Return the id and partition spec that a manifest was written with, if its header has them."""
-    fields, spec_id = (
-        _parse_json(header.get("partition-spec", "")),
-        header.get("partition-spec-id", ""),
-    )
-    is_list = isinstance(fields, list) and all(isinstance(entry, dict) for entry in fields)
-    # Old writers omitted the ids of the fields.
-    if (
-        not is_list
-        or not _SPEC_ID.fullmatch(spec_id)
-        or any("field-id" not in entry for entry in fields)
-    ):
+    spec_id = header.get("partition-spec-id", "")
+    fields = _parse_json(header.get("partition-spec", ""))
+    if not isinstance(fields, list) or not _SPEC_ID.fullmatch(spec_id):
         return None
+    if not all(isinstance(entry, dict) and "field-id" in entry for entry in fields):
+        return None  # old writers omitted the ids of the fields
     return int(spec_id), {"fields": fields}
 
 
@@ -134,11 +123,8 @@ def _schema_essence(schema: Any) -> Any:
     schema = {name.replace("_", "-"): value for name, value in schema.items()}
     naming = {name: value for name, value in schema.items() if name in _NAMING}
     defaults = {name: schema[name] for name in _DEFAULTS if schema.get(name) is not None}
-    return (
-        naming
-        | defaults
-        | {name: _schema_essence(schema[name]) for name in _INNER if name in schema}
-    )
+    inner = {name: _schema_essence(schema[name]) for name in _INNER if name in schema}
+    return naming | defaults | inner
 
 
 def _spec_essence(spec: Any) -> Any:

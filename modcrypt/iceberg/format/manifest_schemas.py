@@ -53,12 +53,10 @@ def as_json(document: Any) -> str:
 
 
 def _require(id_: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
-    """Return a required field."""
     return NestedField(id_, name, kind, required=True, doc=doc)
 
 
 def _allow(id_: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
-    """Return an optional field."""
     return NestedField(id_, name, kind, required=False, doc=doc)
 
 

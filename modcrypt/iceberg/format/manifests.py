@@ -35,13 +35,17 @@ EXISTING, ADDED, DELETED = 0, 1, 2
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 """Content of a file."""
 
-_CONTENTS = (DATA, POSITION_DELETES, EQUALITY_DELETES)
+FILE_KINDS = ("data", "position deletes", "equality deletes")
+"""Kinds of files by their content."""
 
 DELETES = 1
 """Content of a manifest of delete files; the content of other manifests is `DATA`."""
 
 MAX_RATIO, ALWAYS_READ = 64, 4 << 20
-"""Maximum expansion of a manifest by decompression, and decompressed bytes that any may have."""
+"""Maximum expansion of a manifest by decompression, and decompressed bytes that any may have.
+
+In memory each byte of its rows becomes a hundred.
+"""
 
 # Ids and names in the spec.
 LIST_FIELDS = {
@@ -159,7 +163,7 @@ def read_manifest_list(
 
 def open_manifest(data: bytes, name: str) -> AvroRows:
     """Read the Avro header of a manifest or manifest list; raise FormatError if it is invalid."""
-    return open_avro(data, name, most=_limit_size(data))
+    return open_avro(data, name, most=ALWAYS_READ + MAX_RATIO * len(data))
 
 
 def read_list_rows(avro: AvroRows, known: RepeatedRows[ManifestFile]) -> list[ManifestFile]:
@@ -290,7 +294,7 @@ def _entry(
         _typed_value(row, "snapshot_id", int, name, otherwise=numbers[0]),
         _typed_value(row, "sequence_number", int, name, otherwise=numbers[1]),
         _typed_value(row, "file_sequence_number", int, name, otherwise=numbers[2]),
-        _one_of(file, "content", _CONTENTS, name, otherwise=DATA),
+        _one_of(file, "content", range(len(FILE_KINDS)), name, otherwise=DATA),
         _typed_value(file, "file_path", str, name),
         sys.intern(_typed_value(file, "file_format", str, name).upper()),
         manifest.spec_id,
@@ -300,11 +304,6 @@ def _entry(
         shorten(file),
         fields.partition_names,
     )
-
-
-def _limit_size(data: bytes) -> int:
-    """Return the maximum size of a manifest's rows: in memory each byte becomes a hundred."""
-    return ALWAYS_READ + MAX_RATIO * len(data)
 
 
 # --- fields by their ids -------------------------------------------------------------------------
@@ -320,7 +319,7 @@ def _id(field: Mapping[str, Any]) -> int | None:
 
 
 def _find_once(avro: AvroRows, find: Callable[[Mapping[str, Any], str], R]) -> R:
-    """Return what a function finds in the schema of a file, which many files have."""
+    """Return the result of a function for the schema of a file, which many files share."""
     found: dict[Any, R] = avro.checked.found
     if find not in found:
         found[find] = find(avro.schema, avro.name)

@@ -48,7 +48,7 @@ class RepeatedItems:
         self._lengths = 0, 0  # of the last two lists
 
     def make(self, function: Callable[[Any], R], values: list[Any]) -> list[R]:
-        """Return what a function returns for each object of `parse`; it is called once for each."""
+        """Return the results of a function for objects of `parse`; it is called once for each."""
         made: dict[int, tuple[Any, R]] = self._made
 
         def make_all(values: list[Any]) -> list[R]:
@@ -66,28 +66,21 @@ class RepeatedItems:
         """
         items = Follower(self._run)
         at = _skip_space(text, at + 1)
-        more, most = not text.startswith(b"]", at), self._guess_length()
+        before, last = self._lengths
+        most = max(1, 2 * last - before)  # if lists go on growing or shrinking
+        more = not text.startswith(b"]", at)
         at = at if more else at + 1
         while more:
             if size := items.repeat(text, at, most):
                 at += size
             else:
-                at = self._parse_item(text, at, items)
+                value, end = _parse_value(text, at)
+                if isinstance(value, dict):
+                    value = self._keep(text[at:end], value)
+                items.add(value, at, end)
+                at = end
             at, more = _find_next(text, at, b"]")
         return self._note(items, text), at
-
-    def _guess_length(self) -> int:
-        """Return the length of the next list if lists go on growing or shrinking."""
-        before, last = self._lengths
-        return max(1, 2 * last - before)
-
-    def _parse_item(self, text: bytes, at: int, items: Follower) -> int:
-        """Parse the item at an offset; return the offset of its end. Objects are kept."""
-        value, end = _parse_value(text, at)
-        if isinstance(value, dict):
-            value = self._keep(text[at:end], value)
-        items.add(value, at, end)
-        return end
 
     def _keep(self, text: bytes, value: Any) -> Any:
         """Return the object that is known for a text; if there is none, keep the given one."""
@@ -124,7 +117,9 @@ class RepeatedLists:
 
     def parse(self, data: bytes) -> dict[str, Any]:
         """Parse a document; raise ValueError if it is not a valid JSON object."""
-        text = _as_utf8(data)
+        text, encoding = data, detect_encoding(data)
+        if encoding != "utf-8":
+            text = data.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
         at = _expect(text, _skip_space(text, 0), b"{")
         more = not text.startswith(b"}", at)
         at = at if more else at + 1
@@ -134,20 +129,16 @@ class RepeatedLists:
             if member[0] and text.startswith(member[0], at):
                 at = _skip_space(text, at + len(member[0]))
             else:
-                member, at, more = self._read_member(text, at)
+                named, end = self._parse_member(text, at)
+                after, more = _find_next(text, end, b"}")
+                # The comma shows where the value ends: `1` begins `12`.
+                known = text[at:after] if more and named[0] not in self.lists else b""
+                member, at = (known, named), after
             members.append(member)
         if _skip_space(text, at) != len(text):
             raise ValueError("text follows the document")
         self._members = members
         return refuse_repeats([named for _, named in members])
-
-    def _read_member(self, text: bytes, start: int) -> tuple[Member, int, bool]:
-        """Parse a member; return it and the result of `_find_next` for its end."""
-        named, end = self._parse_member(text, start)
-        at, more = _find_next(text, end, b"}")
-        # The comma shows where the value ends: `1` begins `12`.
-        known = text[start:at] if more and named[0] not in self.lists else b""
-        return (known, named), at, more
 
     def _parse_member(self, text: bytes, at: int) -> tuple[tuple[str, Any], int]:
         if not text.startswith(b'"', at):
@@ -159,13 +150,6 @@ class RepeatedLists:
         else:
             value, at = _parse_value(text, at)
         return (name, value), at
-
-
-def _as_utf8(data: bytes) -> bytes:
-    encoding = detect_encoding(data)
-    if encoding == "utf-8":
-        return data
-    return data.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
 
 
 def _parse_value(text: bytes, at: int) -> tuple[Any, int]:

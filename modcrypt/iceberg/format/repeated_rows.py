@@ -53,7 +53,6 @@ class RepeatedRows(Generic[T]):
         return rows.slice() or rows.values
 
     def _make_room(self) -> None:
-        """Forget everything if it is too much."""
         if self._most is not None:
             sizes = [known.size for known in list(self._known.values())]
             if sum(sizes) > self._most:

@@ -58,7 +58,7 @@ class Slice(list[Any]):
 
 
 def make_once(values: list[Any], make: Callable[[list[Any]], list[R]]) -> list[R]:
-    """Return what `make` returns for values; it is not called again for those of a whole run."""
+    """Return the results of `make` for values; those of a whole run are made only once."""
     if not isinstance(values, Slice):
         return make(values)
     products = values.products

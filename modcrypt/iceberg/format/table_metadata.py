@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from modcrypt.errors import FormatError, KeyMaterialError, LimitError, UnsupportedFormatError
@@ -71,6 +72,8 @@ _OBJECT_LISTS: Mapping[str, tuple[str, ...]] = {
 """Lists of objects, and the whole numbers that each object has. pyiceberg checks the schemas."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+_parse = partial(json.loads, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -151,13 +154,19 @@ class TableMetadata:
         # That of the newest snapshot; 0 without one, and in format version 1.
         self.last_sequence_number = self._whole(self.document, "last-sequence-number", 0)
         self.properties: Mapping[str, str] = self._texts(self.document.get("properties") or {})
-        self.snapshots = tuple(self._make_entries("snapshots", self._snapshot, lists))
+        snapshots = _make_once("snapshots", self._list("snapshots"), self._snapshot, lists)
+        self.snapshots = tuple(snapshots)
         self.keys = self._keys(lists)
         refs = self.document.get("refs")
         named = refs.items() if isinstance(refs, dict) else ()
         self.refs = {name: ref for name, ref in named if isinstance(ref, dict)}
+        logged = self.document.get("metadata-log")
+        versions = logged if isinstance(logged, list) else []
+        versions = [entry for entry in versions if isinstance(entry, dict)]
         # Times and names of the versions in `metadata-log`.
-        self.log = self._logged_versions(lists)
+        self.log: frozenset[tuple[int, str]] = frozenset(
+            filter(None, _make_once("metadata-log", versions, _logged_version, lists))
+        )
         # A cache of `manifest_headers.find_redefinitions`.
         self.compared: dict[tuple[str | None, ...], tuple[str, ...]] = {}
 
@@ -235,7 +244,7 @@ class TableMetadata:
         return schemas
 
     def specs(self) -> list[dict[str, Any]]:
-        """Return the partition specs in the form of the document; raise as `schemas` does."""
+        """Return the partition specs in the form of the document, with the errors of `schemas`."""
         specs = self._objects("partition-specs")
         if not specs and "partition-spec" in self.document:  # format version 1
             fields = enumerate(self._objects("partition-spec"))
@@ -291,10 +300,9 @@ class TableMetadata:
             + self._whole(snapshot.document, "added-rows", 0)
             for snapshot in self.snapshots
         )
+        # Otherwise a commit would reuse row ids.
         if max(ends, default=0) > self._whole(self.document, "next-row-id", 0):
-            self._fail(
-                "a snapshot's rows have ids above next-row-id"
-            )  # a commit would reuse row ids
+            self._fail("a snapshot's rows have ids above next-row-id")
 
     def is_of(self, data: bytes) -> bool:
         """Return whether the metadata was parsed from these bytes."""
@@ -336,31 +344,13 @@ class TableMetadata:
 
     # --- strict reading -------------------------------------------------------------------------
 
-    def _make_entries(
-        self, member: str, make: Callable[[Any], R], lists: RepeatedLists | None
-    ) -> list[R]:
-        """Return what `make` returns for the entries of a list; for repeated ones once."""
-        entries = self._list(member)
-        if lists is None:
-            return [make(entry) for entry in entries]
-        return lists.lists[member].make(make, entries)
-
     def _keys(self, lists: RepeatedLists | None) -> dict[str, EncryptedKey]:
-        keys = self._make_entries("encryption-keys", self._key, lists)
+        entries = self._list("encryption-keys")
+        keys = _make_once("encryption-keys", entries, self._key, lists)
         by_id = {key.id: key for key in keys}
         if len(by_id) < len(keys):
             self._fail("two entries of encryption-keys have the same key-id")
         return by_id
-
-    def _logged_versions(self, lists: RepeatedLists | None) -> frozenset[tuple[int, str]]:
-        logged = self.document.get("metadata-log")
-        entries = logged if isinstance(logged, list) else []
-        entries = [entry for entry in entries if isinstance(entry, dict)]
-        if lists is not None:
-            versions = lists.lists["metadata-log"].make(_logged_version, entries)
-        else:
-            versions = list(map(_logged_version, entries))
-        return frozenset(filter(None, versions))
 
     def _key(self, document: Any) -> EncryptedKey:
         encoded = self._text(document, "encrypted-key-metadata")
@@ -446,6 +436,13 @@ def history_lists() -> RepeatedLists:
     return RepeatedLists("snapshots", "encryption-keys", "snapshot-log", "metadata-log")
 
 
+def _make_once(
+    member: str, entries: list[Any], make: Callable[[Any], R], lists: RepeatedLists | None
+) -> list[R]:
+    """Return the results of `make` for the entries of a list, called once for repeated ones."""
+    return list(map(make, entries)) if lists is None else lists.lists[member].make(make, entries)
+
+
 def _logged_version(entry: dict[str, Any]) -> tuple[int, str] | None:
     """Return the time and name of a version in a log; None if the entry has none."""
     when, location = entry.get("timestamp-ms"), entry.get("metadata-file")
@@ -457,7 +454,7 @@ def _logged_version(entry: dict[str, Any]) -> tuple[int, str] | None:
 def _parse_document(data: bytes, name: str, lists: RepeatedLists | None) -> dict[str, Any]:
     document = None
     with contextlib.suppress(ValueError, RecursionError):  # the error would repeat the document
-        parsed = _parse_strictly(data) if lists is None else lists.parse(data)
+        parsed = _parse(data) if lists is None else lists.parse(data)
         if b"\\" in data and _SURROGATE.search(data):  # the first search is much faster
             refuse_surrogates(parsed)
         document = parsed
@@ -466,10 +463,6 @@ def _parse_document(data: bytes, name: str, lists: RepeatedLists | None) -> dict
             f"{name}: not table metadata: not a JSON object, or a member occurs twice"
         )
     return document
-
-
-def _parse_strictly(data: bytes) -> Any:
-    return json.loads(data, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
 
 
 def _encode_document(document: Mapping[str, Any]) -> bytes:

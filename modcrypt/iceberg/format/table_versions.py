@@ -53,11 +53,11 @@ class Versions(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether a server may still carry out a commit that has failed here."""
+        """True if a server may still carry out a commit that has failed here."""
 
     @property
     def merges(self) -> bool:
-        """Whether a server applies commits to its own version, even if others have changed it.
+        """True if a server applies commits to its own version, even if others have changed it.
 
         Such commits cannot change snapshots.
         """
@@ -91,7 +91,7 @@ class FolderVersions:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the folder is in an object store, which may complete a request late."""
+        """True if the folder is in an object store, which may complete a request late."""
         return self.folder.filesystem is not None
 
     def current(self) -> Place:
@@ -130,11 +130,19 @@ class FolderVersions:
         return read_current(self.current, known)
 
     def check_writable(self) -> None:
-        """Raise ValueError if the file system would not detect two writers of a version."""
-        _check_exclusive(self.folder)
+        """Raise ValueError if the file system would lose one of two simultaneous commits."""
+        if self.folder.filesystem is None:
+            return
+        # PyArrow's file systems have no protocol, and no atomic creation.
+        protocols = getattr(self.folder.filesystem, "protocol", ())
+        if _EXCLUSIVE.isdisjoint({protocols} if isinstance(protocols, str) else protocols):
+            raise ValueError(
+                f"{self.folder.path}: this file system would lose one of two simultaneous commits: "
+                "keep the table in a SQL catalog (load_table), or open it with fsspec's s3"
+            )
 
     def check_free(self) -> None:
-        """Check that a new table can be committed; raise as `check_writable` does."""
+        """Check that a new table can be committed, with the errors of `check_writable`."""
         self.check_writable()
 
     def commit(self, base: Place, metadata: TableMetadata) -> tuple[Place, TableMetadata]:
@@ -193,9 +201,8 @@ class FolderVersions:
         if any(number == entry for entry, _ in log):
             remove_new(place)
             raise _conflict(base)
-        raise OSError(
-            errno.ESTALE, "others committed so fast that this commit may be lost", place.path
-        )
+        why = "others committed so fast that this commit may be lost"
+        raise OSError(errno.ESTALE, why, place.path)
 
     def _write_hint(self, number: int) -> None:
         """Write the number to the version hint, as Java does; a failure of this is ignored."""
@@ -270,21 +277,6 @@ _EXCLUSIVE = {"s3", "s3a", "memory"}
 """fsspec file systems that can create a file atomically only if it does not exist."""
 
 
-def _check_exclusive(place: Place) -> None:
-    """Raise if the file system would lose one of two simultaneous commits."""
-    filesystem = place.filesystem
-    if filesystem is None:
-        return
-    protocols = getattr(
-        filesystem, "protocol", ()
-    )  # PyArrow's file systems have none, and no atomic creation
-    if _EXCLUSIVE.isdisjoint({protocols} if isinstance(protocols, str) else protocols):
-        raise ValueError(
-            f"{place.path}: this file system would lose one of two simultaneous commits: "
-            "keep the table in a SQL catalog (load_table), or open it with fsspec's s3"
-        )
-
-
 def _create(place: Place, data: bytes) -> None:
     with open_sink_at(place, overwrite=False) as sink:
         sink.append(data)
@@ -323,10 +315,11 @@ def _conflict(base: Place) -> CommitConflictError:
 def check_newest(base: Place) -> None:
     """Check that a version which a catalog took over from a folder is the newest in the folder."""
     name_match = _FOLDER_NAME.fullmatch(base.name)
+    if name_match is None:
+        return
     folder = Place(base.filesystem, posixpath.dirname(base.path))
-    if name_match and (newest := max(_folder_versions(folder), default=0)) > int(
-        name_match.group(1)
-    ):
+    newest = max(_folder_versions(folder), default=0)
+    if newest > int(name_match.group(1)):
         raise FormatError(
             f"{base.path}: the catalog names this version, but the folder of the table has newer "
             f"ones up to v{newest}.metadata.json: register that one in the catalog"

@@ -213,16 +213,14 @@ def writing_keys(
         ValueError: The policy keeps KEKs in a key store, but the table was opened without one.
     """
     now = _now(now_ms)
-    of_list = policy.list_scope(now)
+    of_list, of_files = policy.list_scope(now), list[str]()
     if policy.kek_per == "partition":
         of_files = [partition_scope(partition) for partition in partitions]
-        by_scope, entries = _find_keys(table, policy, [of_list, *of_files], now)
-        return WritingKeys(
-            by_scope[of_list], tuple(by_scope[scope] for scope in of_files), tuple(entries)
-        )
-    by_scope, entries = _find_keys(table, policy, [of_list], now)
+    by_scope, entries = _find_keys(table, policy, [of_list, *of_files], now)
     keys: list[OpenKey | None] = [None] * len(partitions)
-    if policy.wraps_files_singly:
+    if policy.kek_per == "partition":
+        keys = [by_scope[scope] for scope in of_files]
+    elif policy.wraps_files_singly:
         keys = [by_scope[of_list]] * len(partitions)
     elif policy.kek_per == "files":
         made, added = _make_keks(table, policy, [FILES_SCOPE] * -(-len(keys) // policy.files), now)
@@ -259,7 +257,9 @@ def _find_usable_keks(table: KeyedTable, policy: KeyPolicy, now: int) -> dict[st
     metadata, usable = table.metadata, dict[str, IcebergKey]()
     since = 0
     if policy.store == "key-store":
-        _require_store(table)
+        if table.resolver.store is None:
+            why = "the table's policy keeps KEKs in a key store: open the table with key_store"
+            raise ValueError(why)
         since = _keks_since(metadata)
     for key in table.resolver.keks(metadata).values():
         store = "table" if key.id in metadata.keys else "key-store"
@@ -317,14 +317,11 @@ def _make_keks(
     """Create KEKs; return them, and entries for those that the table's metadata keeps."""
     if not scopes:
         return [], []
-    metadata, resolver = table.metadata, table.resolver
+    metadata, master = table.metadata, master_key_of(table)
     in_store, since = policy.store == "key-store", _keks_since(metadata)
     if in_store and now < since <= now + DAY_MS:  # the clock of the rotation was ahead
         now = since
-    if in_store:
-        _require_store(table)
-    master = master_key_of(table)
-    keks = make_keks(resolver, metadata, master, scopes, in_store=in_store, now_ms=now)
+    keks = make_keks(table.resolver, metadata, master, scopes, in_store=in_store, now_ms=now)
     return keks, [] if in_store else [kek.key.entry() for kek in keks]
 
 
@@ -340,13 +337,6 @@ def make_keks(
     if in_store and keks and resolver.store is not None:  # a commit may only name stored KEKs
         resolver.store.replace([kek.key for kek in keks])
     return [resolver.cache_key(kek) for kek in keks]
-
-
-def _require_store(table: KeyedTable) -> None:
-    if table.resolver.store is None:
-        raise ValueError(
-            "the table's policy keeps KEKs in a key store: open the table with key_store"
-        )
 
 
 def require_encrypted(metadata: TableMetadata) -> str:

@@ -23,21 +23,10 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NoReturn, Protocol
 
-from modcrypt.errors import (
-    KeyMaterialError,
-    KeyNotFoundError,
-    KeyRetrievalError,
-    ModcryptError,
-)
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError, KeyRetrievalError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import WRAPPING, EncryptedKey, TableMetadata
-from modcrypt.iceberg.keys.wrapping_keys import (
-    TABLE,
-    IcebergKey,
-    MasterKeys,
-    OpenKey,
-    new_key_id,
-    wrapped_part,
-)
+from modcrypt.iceberg.keys.master_keys import MasterKeys
+from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey, new_key_id, wrapped_part
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.audit import Audit
 from modcrypt.kms.client import KmsClient
@@ -67,7 +56,9 @@ class KeyStore(Protocol):
 class KeyResolver:
     """A resolver that opens and encrypts the key metadata of a table's files. It is thread-safe.
 
-    KEKs may be under `master_key_ids`; by default those in a table's metadata may only be under its
+    A KEK is looked up in the table's metadata, then in the store. Its master key is checked before
+    the key service is called for it, and again after another process has re-wrapped it. It may be
+    one of `master_key_ids`; by default KEKs in a table's metadata may only be under its
     `encryption.key-id`.
     """
 
@@ -162,12 +153,7 @@ class KeyResolver:
 
     def fetch_keys(self, keys: Iterable[IcebergKey]) -> None:
         """Have KEKs that are not open unwrapped together; `open_key` takes them. See `fetch`."""
-        by_master: dict[str, dict[bytes, str]] = {}
-        for key in keys:
-            if key.wrapped is not None and not self._open.has((key.id, key.wrapped)):
-                by_master.setdefault(key.master_key_id, {})[key.wrapped] = key.id
-        for master_key_id, group in by_master.items():
-            self.masters.fetch(group, master_key_id, list(group.values()))
+        self.masters.fetch_keks(key for key in keys if not self._open.has((key.id, key.wrapped)))
 
     def _unwrap(self, key: IcebergKey) -> OpenKey:
         try:
@@ -224,23 +210,23 @@ class KeyResolver:
         Raises:
             FormatError, KeyRetrievalError: The key metadata is malformed, or its key unavailable.
         """
-        if not is_sealed_metadata(data):
+        if not is_encrypted_metadata(data):
             return StandardKeyMetadata.decode(data)
-        key_id, single, sealed = _split_sealed(data)
+        key_id, single, encrypted = _split_encrypted(data)
         key = IcebergKey.single(key_id) if single else self.find(key_id, metadata)
         self._check_expected(key)
-        return self.open_key(key).open(sealed, in_manifest=True)
+        return self.open_key(key).open(encrypted, in_manifest=True)
 
     def fetch_metadata(self, data: Iterable[bytes], metadata: TableMetadata) -> None:
         """Have the keys of files unwrapped together; `open_metadata` takes them."""
         singles: dict[str, list[bytes]] = {}
         keks: dict[str, IcebergKey] = {}
-        for item in filter(is_sealed_metadata, data):
+        for item in filter(is_encrypted_metadata, data):
             with contextlib.suppress(ModcryptError, OSError):  # `open_metadata` raises it
-                key_id, single, sealed = _split_sealed(item)
+                key_id, single, encrypted = _split_encrypted(item)
                 if single:
                     self._check_expected(IcebergKey.single(key_id))
-                    singles.setdefault(key_id, []).append(wrapped_part(sealed))
+                    singles.setdefault(key_id, []).append(wrapped_part(encrypted))
                 elif key_id not in keks:
                     keks[key_id] = self.find(key_id, metadata)
                     self._check_expected(keks[key_id])
@@ -257,27 +243,28 @@ def seal_for_manifest(metadata: Sequence[StandardKeyMetadata], opened: OpenKey) 
         raise ValueError("the id of a key exceeds 65535 bytes")
     kind = _DOUBLE if opened.key.is_double else _SINGLE
     head = bytes((kind,)) + len(name).to_bytes(2, "big") + name
-    return [head + sealed for sealed in opened.seal_many(metadata, in_manifest=True)]
+    return [head + block for block in opened.seal_many(metadata, in_manifest=True)]
 
 
 def fetch_from_manifest(data: Iterable[bytes], opened: OpenKey) -> None:
     """Have data keys that a master key wraps unwrapped together, for `open_from_manifest`."""
     if not opened.key.is_double:
-        wrapped = (wrapped_part(_split_sealed(item)[2]) for item in data)
+        wrapped = (wrapped_part(_split_encrypted(item)[2]) for item in data)
         opened.masters.fetch(wrapped, opened.key.master_key_id)
 
 
 def open_from_manifest(data: bytes, opened: OpenKey) -> StandardKeyMetadata:
     """Decrypt the result of `seal_for_manifest` with the same IEK, without a table."""
-    key_id, single, sealed = _split_sealed(data) if is_sealed_metadata(data) else ("", False, b"")
+    key_id, single, encrypted = "", False, b""
+    if is_encrypted_metadata(data):
+        key_id, single, encrypted = _split_encrypted(data)
     if (key_id, single) != (opened.key.id, not opened.key.is_double):
-        raise KeyMaterialError(
-            f"the key metadata of a file is not encrypted with key {opened.key.id!r}"
-        )
-    return opened.open(sealed, in_manifest=True)
+        message = f"the key metadata of a file is not encrypted with key {opened.key.id!r}"
+        raise KeyMaterialError(message)
+    return opened.open(encrypted, in_manifest=True)
 
 
-def is_sealed_metadata(data: bytes) -> bool:
+def is_encrypted_metadata(data: bytes) -> bool:
     """Return whether an IEK encrypts the key metadata; in plaintext it begins with 1."""
     return data[:1] in (bytes((_DOUBLE,)), bytes((_SINGLE,)))
 
@@ -288,24 +275,24 @@ def sealing_key(data: bytes | None) -> tuple[str, bool] | None:
     None if a file has no key metadata, or in plaintext. Raise KeyMaterialError if the data names no
     key.
     """
-    if data is None or not is_sealed_metadata(data):
+    if data is None or not is_encrypted_metadata(data):
         return None
-    key_id, single, _ = _split_sealed(data)
+    key_id, single, _ = _split_encrypted(data)
     return key_id, single
 
 
 def wrapped_by_master(data: bytes) -> tuple[str, bytes] | None:
     """Return the id of the master key that wraps the data key of key metadata, and that key.
 
-    None if key metadata is in plaintext or encrypted with a KEK. Raises as `sealing_key`.
+    None if key metadata is in plaintext or encrypted with a KEK. For errors see `sealing_key`.
     """
     if data[:1] != bytes((_SINGLE,)):
         return None
-    key_id, _, sealed = _split_sealed(data)
-    return key_id, wrapped_part(sealed)
+    key_id, _, encrypted = _split_encrypted(data)
+    return key_id, wrapped_part(encrypted)
 
 
-def _split_sealed(data: bytes) -> tuple[str, bool, bytes]:
+def _split_encrypted(data: bytes) -> tuple[str, bool, bytes]:
     size = int.from_bytes(data[1:3], "big")
     name = data[3 : 3 + size]
     with contextlib.suppress(UnicodeDecodeError):

@@ -77,7 +77,7 @@ class FileKeyStore(_KeyStore):
         return cls(path)
 
     def keys(self) -> Mapping[str, IcebergKey]:
-        """Return all KEKs by id, as `KeyStore.keys`.
+        """Return all KEKs by id.
 
         Raises:
             KeyMaterialError, LimitError: The file is not a key store, or exceeds the size limit.
@@ -108,11 +108,8 @@ class FileKeyStore(_KeyStore):
 
     def _read(self, path: str) -> dict[str, IcebergKey]:
         with _name_file(self.path):
-            members = require_members(
-                strict_json(keyring_file.read(path)[0], surrogates=True),
-                "modcrypt-key-store",
-                "keys",
-            )
+            document = strict_json(keyring_file.read(path)[0], surrogates=True)
+            members = require_members(document, "modcrypt-key-store", "keys")
             if members["modcrypt-key-store"] != _VERSION or not isinstance(members["keys"], list):
                 raise KeyMaterialError("unknown version of a key store")
             return _by_id(map(_decode_key, members["keys"]))
@@ -174,9 +171,8 @@ class SqliteKeyStore(_KeyStore):
         keks: dict[str, IcebergKey] = {}
         with _name_file(self.path):
             for id_, text in database.execute("SELECT id, document FROM kek ORDER BY position"):
-                key = _decode_key(
-                    strict_json(text, surrogates=True) if isinstance(text, str) else None
-                )
+                document = strict_json(text, surrogates=True) if isinstance(text, str) else None
+                key = _decode_key(document)
                 if key.id != id_:
                     raise KeyMaterialError("a KEK is stored under the id of another one")
                 keks[key.id] = key
@@ -191,7 +187,13 @@ class SqliteKeyStore(_KeyStore):
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         """Yield a new connection: connections are not shared with threads or forked processes."""
         with _sqlite_errors(self.path), contextlib.closing(self._connect()) as database:
-            self._begin(database, begin)
+            try:
+                # Do not run code that the file contains; commits must survive a loss of power.
+                database.execute("PRAGMA trusted_schema = OFF")
+                database.execute("PRAGMA synchronous = EXTRA")
+                database.execute(begin)
+            except UnicodeDecodeError:  # SQLite's message quotes the schema, which may be no text
+                raise FormatError(f"{self.path}: not a key store, or a damaged one") from None
             try:
                 self._check_schema(database)
                 yield database
@@ -208,24 +210,13 @@ class SqliteKeyStore(_KeyStore):
         os.stat(self.path)  # SQLite does not report why it cannot open a file
         return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
 
-    def _begin(self, database: sqlite3.Connection, begin: str) -> None:
-        # Do not run code that the file contains; commits must survive a loss of power.
-        try:
-            database.execute("PRAGMA trusted_schema = OFF")
-            database.execute("PRAGMA synchronous = EXTRA")
-            database.execute(begin)
-        except UnicodeDecodeError:  # SQLite's message quotes the schema, which may be no text
-            raise FormatError(f"{self.path}: not a key store, or a damaged one") from None
-
     def _check_schema(self, database: sqlite3.Connection) -> None:
         """Raise if the schema is not that of `create`: triggers and views could do anything."""
-        versions = [database.execute(f"PRAGMA {name}").fetchone()[0] for name in _VERSION_PRAGMAS]
+        pragmas = ("application_id", "user_version")
+        versions = [database.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
         statements = {sql for (sql,) in database.execute("SELECT sql FROM sqlite_schema")}
         if versions != [_APPLICATION, _VERSION] or statements != {_SCHEMA, None}:
             raise FormatError(f"{self.path}: not a key store, or a key store of an unknown version")
-
-
-_VERSION_PRAGMAS = ("application_id", "user_version")
 
 
 _ERRNO = {
@@ -278,7 +269,6 @@ def _encode_keys(keys: Mapping[str, IcebergKey]) -> bytes:
 
 
 def _decode_key(document: Any) -> IcebergKey:
-    """Decode a KEK; raise KeyMaterialError if it is malformed."""
     members = require_members(document, *_MEMBERS)
     id_, by, properties = members["key-id"], members["encrypted-by-id"], members["properties"]
     wrapped = decode_base64(members["encrypted-key-metadata"], "a wrapped KEK")
@@ -294,7 +284,6 @@ def _decode_key(document: Any) -> IcebergKey:
 
 @contextlib.contextmanager
 def _name_file(path: str) -> Iterator[None]:
-    """Add the name of the file to an error."""
     try:
         yield
     except KeyMaterialError as error:

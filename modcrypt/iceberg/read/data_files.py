@@ -6,7 +6,7 @@ them to rows of the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from modcrypt.errors import UnsupportedFormatError
+from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
 from modcrypt.iceberg.format.avro_rows import plan_columns
+from modcrypt.iceberg.format.encrypted_files import decryption_properties
 from modcrypt.iceberg.format.manifests import FileEntry
-from modcrypt.iceberg.format.parquet_files import decryption_properties
 from modcrypt.iceberg.read.pyarrow_decryption import (
     HeldSource,
     Readable,
@@ -27,20 +27,25 @@ from modcrypt.iceberg.read.pyarrow_decryption import (
     open_natively,
 )
 from modcrypt.iceberg.read.table_walk import Walk, check_not_encrypted
-from modcrypt.iceberg.read.unchecked_pages import UncheckedPages
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import SharedResources
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.arrow.decoding import (
+    count_fitting_rows,
     decoding_error,
     is_fault_of_bytes,
     merge_small,
     row_count_error,
 )
+from modcrypt.parquet.arrow.page_sizes import Longest, check_pages
 from modcrypt.parquet.arrow.view import PlaintextView
 from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED
+from modcrypt.parquet.format.idl import ThriftStruct
+from modcrypt.parquet.format.modules import chunk_start
+from modcrypt.runtime.fork_safety import cached_property
 
 _BATCH_ROWS = 1 << 17
 
@@ -55,16 +60,18 @@ class RowBatch(NamedTuple):
 @contextmanager
 def open_data_file(walk: Walk, entry: FileEntry) -> Iterator[ParquetDataFile | AvroDataFile]:
     """Open a data file."""
-    if entry.file_format == "PARQUET":
-        with ExitStack() as stack:
-            yield _open_parquet(walk, entry, stack)
-    elif entry.file_format == "AVRO":
-        data = walk.read(entry.location, walk.file_keys(entry), entry.size)
-        avro = open_avro(data, entry.location)
-        yield AvroDataFile(avro, entry.location)
-    else:
-        raise UnsupportedFormatError(
-            f"{entry.location}: files in {entry.file_format} are not supported"
+    name, kind = entry.location, entry.file_format
+    if kind not in ("PARQUET", "AVRO"):
+        raise UnsupportedFormatError(f"{name}: files in {kind} are not supported")
+    keys = walk.file_keys(entry)
+    if kind == "AVRO":
+        yield AvroDataFile(open_avro(walk.read(name, keys, entry.size), name), name)
+        return
+    with ExitStack() as stack:
+        source = stack.enter_context(_hold_source(walk, entry))
+        native, unchecked = (None, source) if keys is None else (open_natively(source, keys), None)
+        yield ParquetDataFile(
+            native, lambda: stack.enter_context(_open_plaintext(source, keys)), unchecked
         )
 
 
@@ -79,7 +86,7 @@ def open_parquet_file(walk: Walk, entry: FileEntry) -> Iterator[SeekableFile]:
 
 
 def count_parquet_rows(walk: Walk, entry: FileEntry) -> int:
-    """Return the number of rows in a Parquet file's footer. Raises as `open_parquet_file`."""
+    """Return the number of rows in a Parquet file's footer."""
     with open_parquet_file(walk, entry) as file:
         return int(pq.ParquetFile(file).metadata.num_rows)
 
@@ -96,16 +103,6 @@ def _hold_source(walk: Walk, entry: FileEntry) -> Iterator[Source]:
         shared.close()
 
 
-def _open_parquet(walk: Walk, entry: FileEntry, stack: ExitStack) -> ParquetDataFile:
-    keys = walk.file_keys(entry)
-    source = stack.enter_context(_hold_source(walk, entry))
-    native = None if keys is None else open_natively(source, keys)
-    unchecked = source if keys is None else None
-    return ParquetDataFile(
-        native, lambda: stack.enter_context(_open_plaintext(source, keys)), unchecked
-    )
-
-
 def _open_plaintext(source: Source, keys: StandardKeyMetadata | None) -> SeekableFile:
     if keys is None:
         size = min(len(MAGIC_ENCRYPTED), source.size)
@@ -119,7 +116,9 @@ def _open_plaintext(source: Source, keys: StandardKeyMetadata | None) -> Seekabl
 class ParquetDataFile:
     """A Parquet file, read with PyArrow's decryption if possible, otherwise from its plaintext.
 
-    Nothing vouches for the pages of a file that is stored in plaintext, so they are checked.
+    Each read first tries `native`. If that fails once, all further reads take the plaintext, which
+    is authenticated page by page and says what is wrong. Nothing vouches for the pages of a file
+    that is stored in plaintext, so they are checked before PyArrow decodes them.
     """
 
     def __init__(
@@ -141,19 +140,19 @@ class ParquetDataFile:
         `threads` permits decoding columns in parallel.
         """
         metadata, start = self._read_with_fallback(lambda _, parquet: parquet.metadata), 0
-        wanted = None
+        wanted: Collection[int] = range(metadata.num_row_groups)
         if filters is not None:
             wanted = self._read_with_fallback(
                 lambda readable, _: readable.groups(filters, self.schema)
             )
         for number in range(metadata.num_row_groups):
             count = metadata.row_group(number).num_rows
-            if wanted is None or number in wanted:
+            if number in wanted:
+                first = start
                 for rows in self._rows(number, columns, count, threads):
-                    yield RowBatch(rows, start)
-                    start += rows.num_rows
-            else:
-                start += count
+                    yield RowBatch(rows, first)
+                    first += rows.num_rows
+            start += count
 
     def _rows(
         self, number: int, columns: Sequence[str], count: int, threads: bool
@@ -178,11 +177,13 @@ class ParquetDataFile:
     def _read_batches(
         self, number: int, names: Sequence[str] | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
+        def read_whole(_: Readable, parquet: pq.ParquetFile) -> pa.Table:
+            table = parquet.read_row_group(number, names, use_threads=threads)
+            _check_count(number, table.num_rows, parquet.metadata.row_group(number).num_rows)
+            return table
+
         if self._pages is None:
-            table = self._read_with_fallback(
-                lambda _, parquet: _read_row_group(parquet, number, names, threads)
-            )
-            return iter(table.to_batches(_BATCH_ROWS))
+            return iter(self._read_with_fallback(read_whole).to_batches(_BATCH_ROWS))
         parquet = self._read_with_fallback(lambda _, parquet: parquet)
         rows = min(_BATCH_ROWS, self._pages.rows_at_once(parquet, number, names))
         options = {"row_groups": [number], "columns": names, "use_threads": threads}
@@ -190,7 +191,6 @@ class ParquetDataFile:
         return batches if rows == _BATCH_ROWS else merge_small(batches, _BATCH_ROWS)
 
     def _find_damaged_column(self, number: int, columns: Sequence[str]) -> str:
-        """Return the first column of a row group that cannot be decoded."""
         for name in columns:
             try:
                 for _ in self._read_batches(number, [name], False):
@@ -218,17 +218,55 @@ class ParquetDataFile:
         return self._opened
 
 
-def _read_row_group(
-    parquet: pq.ParquetFile, number: int, names: Sequence[str] | None, threads: bool
-) -> pa.Table:
-    table = parquet.read_row_group(number, names, use_threads=threads)
-    _check_count(number, table.num_rows, parquet.metadata.row_group(number).num_rows)
-    return table
-
-
 def _check_count(number: int, decoded: int, declared: int) -> None:
     if decoded != declared:
         raise row_count_error(f"row group {number}", decoded, declared)
+
+
+class UncheckedPages:
+    """The pages of a plaintext file, whose declared sizes nobody vouches for."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def check(self) -> None:
+        """Check the pages of all columns with `check_pages`."""
+        for number, group in enumerate(self._metadata.row_groups):
+            for column in range(len(group.columns)):
+                self._check_chunk(number, column)
+
+    def rows_at_once(
+        self, parquet: pq.ParquetFile, number: int, names: Sequence[str] | None
+    ) -> int:
+        """Check the pages of a row group; return how many of its rows may be decoded at once.
+
+        Only the columns with these names are read and checked; None for all. Raise FormatError or
+        LimitError if a page is malformed or too large.
+        """
+        paths = [parquet.schema.column(n).path for n in range(parquet.metadata.num_columns)]
+        wanted = [
+            column
+            for column, path in enumerate(paths)
+            if names is None or any(path == name or path.startswith(f"{name}.") for name in names)
+        ]
+        chunks = (self._check_chunk(number, column) for column in wanted)
+        return count_fitting_rows(self._metadata, chunks)
+
+    @cached_property
+    def _metadata(self) -> ThriftStruct:
+        return read_plain(self._source).metadata
+
+    def _check_chunk(self, number: int, column: int) -> tuple[int, Longest, pa.Buffer]:
+        where = f"{self._source.name}: row group {number}, column {column}"
+        chunks = self._metadata.row_groups[number].columns
+        md = chunks[column].meta_data if column < len(chunks) else None
+        if md is None:
+            raise FormatError(f"{where}: the footer has no metadata for the column chunk")
+        start, size = chunk_start(md), md.total_compressed_size
+        if not 0 <= start <= self._source.size or not 0 <= size <= self._source.size - start:
+            raise FormatError(f"{where}: the column chunk lies outside the file")
+        data = pa.py_buffer(self._source.read_at(start, size))
+        return column, check_pages(memoryview(data).cast("B"), 0, size, md, where), data
 
 
 class AvroDataFile:
@@ -241,7 +279,7 @@ class AvroDataFile:
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
     ) -> Iterator[RowBatch]:
-        """Yield the rows of the file, as `ParquetDataFile.batches`."""
+        """Yield all rows of the file; arguments are those of `ParquetDataFile.batches`."""
         del filters, threads  # all rows are read
         start = 0
         for lot in self._rows.lots:

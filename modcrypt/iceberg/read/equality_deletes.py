@@ -31,8 +31,7 @@ from modcrypt.iceberg.format.manifests import FileEntry
 from modcrypt.iceberg.format.pyiceberg_schemas import schemas_of
 from modcrypt.iceberg.read.data_files import open_data_file
 from modcrypt.iceberg.read.ordered_threads import run_in_order
-from modcrypt.iceberg.read.partitions import comparable
-from modcrypt.iceberg.read.position_deletes import EqualityDeletes
+from modcrypt.iceberg.read.scan_planning import EqualityDeletes
 from modcrypt.iceberg.read.schema_projection import Projection, field_id, with_field_ids
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.runtime.fork_safety import fork_safe
@@ -44,6 +43,7 @@ WORTH_MERGING = 4 << 20
 """Size in bytes from which equal keys of a batch are merged at once: all may be one value."""
 
 _NUMBER = "number"
+_BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 
 class DeletedKeys:
@@ -75,20 +75,18 @@ class DeletedKeys:
         batches, held = [], self._bytes
         with closing(run_in_order(sources, self._threads())) as read:
             for batch in read:
-                keys_of_batch = (
-                    _merge_equal_keys([batch]) if batch.nbytes > WORTH_MERGING else batch
-                )
-                batches.append(keys_of_batch)
-                held += keys_of_batch.nbytes
+                keys = _merge_equal_keys([batch]) if batch.nbytes > WORTH_MERGING else batch
+                batches.append(keys)
+                held += keys.nbytes
                 if held > MAX_KEYS:
                     raise LimitError(
                         f"{deletes.files[0].location}: including this file, the keys of equality "
                         f"deletes take more than {MAX_KEYS} bytes: compact the table"
                     )
         with as_format_errors(deletes.files[0].location):
-            keys = KeysOfFiles(columns, _merge_equal_keys(batches) if batches else None)
-        self._bytes += keys.nbytes
-        return keys
+            found = KeysOfFiles(columns, _merge_equal_keys(batches) if batches else None)
+        self._bytes += found.nbytes
+        return found
 
     def _columns(self, deletes: EqualityDeletes) -> list[NestedField]:
         """Return the columns of the keys; structs contain only the fields of the keys."""
@@ -154,8 +152,6 @@ def _ids(fields: Iterable[pa.Field]) -> Iterator[int | None]:
 
 
 class _Values:
-    """An extractor of the values of keys from the rows of a file."""
-
     def __init__(
         self,
         columns: Sequence[NestedField],
@@ -185,6 +181,17 @@ def _flatten(array: pa.Array) -> pa.Array:
     return values.cast(pa.binary()) if pa.types.is_string(values.type) else values
 
 
+def comparable(values: pa.Array) -> pa.Array:
+    """Return values that can be grouped and are equal if Iceberg's Java treats them as equal."""
+    if isinstance(values, pa.ExtensionArray):  # uuid
+        values = values.storage
+    bits = _BITS.get(values.type)
+    if bits is None:
+        return values
+    canonical_nan = pa.scalar(float("nan"), values.type)
+    return pc.if_else(pc.is_nan(values), canonical_nan, values).view(bits)
+
+
 class KeysOfFiles:
     """The keys in some delete files.
 
@@ -193,25 +200,24 @@ class KeysOfFiles:
     """
 
     def __init__(self, columns: Sequence[NestedField], keys: pa.RecordBatch | None) -> None:
-        self.columns, self._read_keys = columns, keys
+        self.columns, self._keys = columns, keys
         if keys is not None:
-            self._read_keys = keys.take(
-                pc.sort_indices(keys, [(keys.schema.names[0], "ascending")])
-            )
+            order = pc.sort_indices(keys, [(keys.schema.names[0], "ascending")])
+            self._keys = keys.take(order)
 
     @property
     def nbytes(self) -> int:
         """The size of the keys in bytes."""
-        return 0 if self._read_keys is None else self._read_keys.nbytes
+        return 0 if self._keys is None else self._keys.nbytes
 
     def newest(self, rows: Sequence[pa.Array]) -> pa.Array:
         """Return the sequence number of the newest delete of each row; null for rows without one.
 
         `rows` has an array for each column.
         """
-        if self._read_keys is None:
+        if self._keys is None:
             return pa.nulls(len(rows[0]), pa.int64())
-        keys = _select_near_keys(self._read_keys, rows[0])
+        keys = _select_near_keys(self._keys, rows[0])
         for number, values in enumerate(rows):
             if keys.num_rows > len(values):  # a hash table of fewer keys is faster to build
                 keys = keys.filter(pc.is_in(keys.column(number), value_set=values))
@@ -265,12 +271,12 @@ class KeysOfFile:
     def __init__(
         self, keys: KeysOfFiles, data: FileEntry, schema: pa.Schema, constants: Mapping[int, Any]
     ) -> None:
-        self._read_keys, self._number = keys, data.sequence_number or 0
+        self._keys, self._number = keys, data.sequence_number or 0
         self._values = _Values(keys.columns, schema, constants, data.location)
         self.columns = self._values.columns
 
     def drop_deleted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that are not deleted."""
-        newest = self._read_keys.newest(self._values.of(rows))
+        newest = self._keys.newest(self._values.of(rows))
         deleted = pc.fill_null(pc.greater(newest, self._number), False)
         return rows.filter(pc.invert(deleted)) if pc.any(deleted).as_py() else rows

@@ -12,7 +12,6 @@ import itertools
 import sys
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
@@ -27,7 +26,7 @@ from modcrypt.errors import (
 from modcrypt.iceberg.format.avro_files import AvroRows
 from modcrypt.iceberg.format.manifests import (
     DATA,
-    POSITION_DELETES,
+    FILE_KINDS,
     FileEntry,
     ManifestFile,
     open_manifest,
@@ -92,7 +91,7 @@ class ReachedList(ReachedTable):
     manifests: list[ReachedManifest] = field(default_factory=list)  # manifests that it names
 
     @property
-    def sealed_by(self) -> tuple[str, bool] | None:
+    def encrypted_by(self) -> tuple[str, bool] | None:
         """The id of the key that encrypts its key metadata, and whether it is a master key."""
         return None if self.key is None else (self.key.encrypted_by, self.key.is_single)
 
@@ -133,7 +132,7 @@ class ReachedFile(Reached):
         return sum(entry.record_count for entry in self.entries)
 
     @property
-    def sealed_by(self) -> tuple[str, bool] | None:
+    def encrypted_by(self) -> tuple[str, bool] | None:
         """The id of the key that encrypts its key metadata, and whether it is a master key.
 
         None if its key metadata is in plaintext within the manifest, or cannot be read.
@@ -142,7 +141,13 @@ class ReachedFile(Reached):
 
 
 class Inventory:
-    """Everything that snapshots reach, in the order of discovery."""
+    """Everything that snapshots reach, in the order of discovery.
+
+    It is filled from the top: manifest lists when it is made, then the manifests that each list
+    names, then the files that each manifest names. Threads read; one thread alone adds. Items are
+    told apart by their paths, because two locations may be spellings of one. The first row that
+    names an item describes it, and rows that contradict it are kept for `verify`.
+    """
 
     def __init__(self, walk: Walk, snapshots: Iterable[Snapshot]) -> None:
         self._walk = walk
@@ -154,7 +159,16 @@ class Inventory:
         self._file_at: dict[str, ReachedFile] = {}
         self._path_of: dict[str, tuple[str, Failure | None]] = {}  # by the latest locations
         for snapshot in snapshots:
-            self._add_snapshot(snapshot)
+            path, error = self._path(snapshot.manifest_list)
+            known = self._list_at.get((path, snapshot.key_id))
+            if known is not None:
+                known.snapshots.append(snapshot)
+                continue
+            self._list_at[path, snapshot.key_id] = ReachedList(
+                number=len(self._list_at), kind="manifest list", location=snapshot.manifest_list,
+                path=path, error=error, snapshots=[snapshot],
+                key=walk.metadata.keys.get(snapshot.key_id or ""),
+            )  # fmt: skip
 
     @property
     def lists(self) -> Collection[ReachedList]:
@@ -199,28 +213,17 @@ class Inventory:
 
     # --- adding, in one thread ------------------------------------------------------------------
 
-    def _add_snapshot(self, snapshot: Snapshot) -> None:
-        path, error = self._path(snapshot.manifest_list)
-        known = self._list_at.get((path, snapshot.key_id))
-        if known is not None:
-            known.snapshots.append(snapshot)
-            return
-        self._list_at[path, snapshot.key_id] = ReachedList(
-            number=len(self._list_at), kind="manifest list", location=snapshot.manifest_list,
-            path=path, error=error, snapshots=[snapshot],
-            key=self._walk.metadata.keys.get(snapshot.key_id or ""),
-        )  # fmt: skip
-
     def add_manifests(self, manifest_list: ReachedList, rows: list[ManifestFile]) -> None:
         """Add the manifests that a manifest list names."""
-        manifest_list.manifests = make_once(rows, self._add_rows)
-
-    def _add_rows(self, rows: list[ManifestFile]) -> list[ReachedManifest]:
         known = self._manifest_of
-        fresh = [row for row in rows if id(row) not in known]
-        known |= {id(row): self._add_manifest(row) for row in fresh}
-        self._rows += fresh
-        return list(map(known.__getitem__, map(id, rows)))
+
+        def add_rows(rows: list[ManifestFile]) -> list[ReachedManifest]:
+            fresh = [row for row in rows if id(row) not in known]
+            known.update((id(row), self._add_manifest(row)) for row in fresh)
+            self._rows += fresh
+            return list(map(known.__getitem__, map(id, rows)))
+
+        manifest_list.manifests = make_once(rows, add_rows)
 
     def _add_manifest(self, row: ManifestFile) -> ReachedManifest:
         path, error = self._path(row.location)
@@ -245,8 +248,10 @@ class Inventory:
         path, error = self._path(entry.location)
         known = self._file_at.get(path)
         if known is None:
+            vectors = entry.file_format == "PUFFIN"
+            kind = "deletion vectors" if vectors else FILE_KINDS[entry.content]
             known = self._file_at[path] = ReachedFile(
-                number=len(self._file_at), kind=_kind(entry), location=entry.location, path=path,
+                number=len(self._file_at), kind=kind, location=entry.location, path=path,
                 size=entry.size, encrypted=entry.key_metadata is not None, error=error,
                 entries=[entry],
             )  # fmt: skip
@@ -258,15 +263,13 @@ class Inventory:
         if (known := self._path_of.get(location)) is None:
             if len(self._path_of) >= _MAX_PATHS:
                 self._path_of.clear()
-            known = self._path_of[location] = self._find_path(location)
+            try:
+                path = self._walk.locations.key(location)
+                known = location if path == location else path, None  # one text saves memory
+            except FormatError as error:
+                known = location, error
+            self._path_of[location] = known
         return known
-
-    def _find_path(self, location: str) -> tuple[str, Failure | None]:
-        try:
-            path = self._walk.locations.key(location)
-        except FormatError as error:
-            return location, error
-        return (location if path == location else path), None  # one text for both saves memory
 
 
 class Keys:
@@ -277,18 +280,15 @@ class Keys:
         self._failed = dict(failed)
 
     def of_list(self, snapshot: Snapshot) -> StandardKeyMetadata | None:
-        """Return the key metadata of a manifest list. Raises as `Walk.list_keys`."""
+        """Return the key metadata of a manifest list. Raises the errors of `Walk.list_keys`."""
         entry = self.walk.metadata.keys.get(snapshot.key_id or "")
-        return self._open_once(
-            None if entry is None else entry.encrypted_by, lambda: self.walk.list_keys(snapshot)
-        )
+        key_id = None if entry is None else entry.encrypted_by
+        return self._open_once(key_id, lambda: self.walk.list_keys(snapshot))
 
     def of_file(self, entry: FileEntry) -> StandardKeyMetadata | None:
-        """Return the key metadata of a data or delete file. Raises as `Walk.file_keys`."""
-        sealing = known_sealing_key(entry.key_metadata)
-        return self._open_once(
-            None if sealing is None else sealing[0], lambda: self.walk.file_keys(entry)
-        )
+        """Return the key metadata of a data or delete file. See `Walk.file_keys`."""
+        key_id, _ = known_sealing_key(entry.key_metadata) or (None, False)
+        return self._open_once(key_id, lambda: self.walk.file_keys(entry))
 
     def fetch_lists(self, lists: Iterable[ReachedList]) -> None:
         """Have the keys of manifest lists unwrapped together; `of_list` reports failures."""
@@ -304,15 +304,15 @@ class Keys:
                 self.walk.fetch_file_keys(file.entry for file in group)
             yield from group
 
-    def is_lost(self, sealing: tuple[str, bool] | None) -> bool:
+    def is_lost(self, encrypted_by: tuple[str, bool] | None) -> bool:
         """True if a key that encrypts key metadata is missing, which the table should have.
 
-        `sealing` has the id of the key, and whether it is a master key; None if none is named.
+        `encrypted_by` has the key's id, and whether it is a master key; None if none is named.
         """
-        if sealing is None or sealing[1]:
-            return sealing is None
+        if encrypted_by is None or encrypted_by[1]:
+            return encrypted_by is None
         try:
-            self.walk.resolver.find(sealing[0], self.walk.metadata)
+            self.walk.resolver.find(encrypted_by[0], self.walk.metadata)
         except KeyNotFoundError:
             return True
         except (ModcryptError, OSError):  # the KEK exists, or its existence is unknown
@@ -365,13 +365,27 @@ def read_manifests(
     if not inventory.lists:  # as for nearly all older versions of an expiry
         return
     keys.fetch_lists(inventory.lists)
-    read_list = partial(_read_list, keys, RepeatedRows[ManifestFile]())
+    known_lists, known_files = RepeatedRows[ManifestFile](), RepeatedRows[FileEntry](_MAX_ROWS)
+
+    def read_list(reached: ReachedList) -> tuple[ReachedList, list[ManifestFile]]:
+        snapshot = reached.snapshots[0]
+        return reached, _read_rows(
+            keys.walk, reached, lambda: keys.of_list(snapshot),
+            lambda avro: read_list_rows(avro, known_lists),
+        )  # fmt: skip
+
+    def read_manifest(reached: ReachedManifest) -> tuple[ReachedManifest, list[FileEntry]]:
+        manifest = reached.manifest
+        return reached, _read_rows(
+            keys.walk, reached, lambda: keys.walk.manifest_keys(manifest),
+            lambda avro: read_manifest_rows(avro, manifest, _drop_statistics, known_files),
+        )  # fmt: skip
+
     singly = any(item.key is not None and item.key.is_single for item in inventory.lists)
     for manifest_list, rows in _apply(keys.walk, read_list, inventory.lists, jobs, late=singly):
         inventory.add_manifests(manifest_list, rows)
         progress(manifest_list.size or 0)
     unread = [manifest for manifest in inventory.manifests if manifest.path not in known]
-    read_manifest = partial(_read_manifest, keys, RepeatedRows[FileEntry](_MAX_ROWS))
     for manifest, entries in _apply(keys.walk, read_manifest, unread, jobs):
         manifest.count(entries)
         yield manifest, entries
@@ -397,7 +411,7 @@ def known_sealing_key(metadata: bytes | None) -> tuple[str, bool] | None:
     return None
 
 
-def sealed_part(metadata: bytes) -> bytes:
+def encrypted_part(metadata: bytes) -> bytes:
     """Return the encrypted part of key metadata in a manifest, which follows the key's id."""
     return metadata[3 + int.from_bytes(metadata[1:3], "big") :]
 
@@ -408,25 +422,6 @@ def mark_of(metadata: StandardKeyMetadata) -> Mark:
 
 
 # --- reading, in any thread ----------------------------------------------------------------------
-
-
-def _read_list(
-    keys: Keys, known: RepeatedRows[ManifestFile], reached: ReachedList
-) -> tuple[ReachedList, list[ManifestFile]]:
-    return reached, _read_rows(
-        keys.walk, reached, lambda: keys.of_list(reached.snapshots[0]),
-        lambda avro: read_list_rows(avro, known),
-    )  # fmt: skip
-
-
-def _read_manifest(
-    keys: Keys, known: RepeatedRows[FileEntry], reached: ReachedManifest
-) -> tuple[ReachedManifest, list[FileEntry]]:
-    manifest = reached.manifest
-    return reached, _read_rows(
-        keys.walk, reached, lambda: keys.walk.manifest_keys(manifest),
-        lambda avro: read_manifest_rows(avro, manifest, _drop_statistics, known),
-    )  # fmt: skip
 
 
 def _read_rows(
@@ -472,14 +467,6 @@ _HEADER_MEMBERS = (
 )  # fmt: skip
 _NEEDED = ("referenced_data_file", "content_offset", "content_size_in_bytes")
 _NO_VECTOR: Mapping[str, Any] = dict.fromkeys(_NEEDED)
-
-
-def _kind(entry: FileEntry) -> str:
-    if entry.file_format == "PUFFIN":
-        return "deletion vectors"
-    return {DATA: "data", POSITION_DELETES: "position deletes"}.get(
-        entry.content, "equality deletes"
-    )
 
 
 def _drop_statistics(file: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifests import DATA, FILE_KINDS, FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, sealing_key
 from modcrypt.iceberg.read.table_walk import Walk
@@ -47,9 +47,20 @@ def list_snapshots(metadata: TableMetadata) -> pa.Table:
 
     Raise FormatError if a number is outside the range of 64 bits.
     """
-    current = metadata.document.get("current-snapshot-id")
+    current, keys = metadata.document.get("current-snapshot-id"), metadata.keys
     rows = [
-        _snapshot_row(snapshot, metadata, snapshot.id == current) for snapshot in metadata.snapshots
+        {
+            "snapshot_id": snapshot.id,
+            "parent_id": snapshot.parent,
+            "sequence_number": snapshot.sequence_number,
+            "committed_at": snapshot.timestamp_ms,
+            "operation": snapshot.operation,
+            "manifest_list": snapshot.manifest_list,
+            "key_id": snapshot.key_id,
+            "kek_id": keys[snapshot.key_id].encrypted_by if snapshot.key_id in keys else None,
+            "current": snapshot.id == current,
+        }
+        for snapshot in metadata.snapshots
     ]
     return _build_table(rows, _SNAPSHOTS, metadata)
 
@@ -82,21 +93,6 @@ def _build_table(
 ) -> pa.Table:
     with as_format_errors(metadata.name):  # numbers may exceed 64 bits
         return pa.Table.from_pylist(rows, schema)
-
-
-def _snapshot_row(snapshot: Snapshot, metadata: TableMetadata, current: bool) -> dict[str, Any]:
-    entry = metadata.keys.get(snapshot.key_id or "")
-    return {
-        "snapshot_id": snapshot.id,
-        "parent_id": snapshot.parent,
-        "sequence_number": snapshot.sequence_number,
-        "committed_at": snapshot.timestamp_ms,
-        "operation": snapshot.operation,
-        "manifest_list": snapshot.manifest_list,
-        "key_id": snapshot.key_id,
-        "kek_id": None if entry is None else entry.encrypted_by,
-        "current": current,
-    }
 
 
 def list_keys(metadata: TableMetadata, resolver: KeyResolver) -> pa.Table:
@@ -176,14 +172,11 @@ def _manifest_row(manifest: ManifestFile, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-_KINDS = ("data", "position deletes", "equality deletes")
-
-
 def _file_row(entry: FileEntry, manifest: ManifestFile) -> dict[str, Any]:
     vector = entry.file_format == "PUFFIN"
     by = sealing_key(entry.key_metadata)
     return {
-        "kind": "deletion vector" if vector else _KINDS[entry.content],
+        "kind": "deletion vector" if vector else FILE_KINDS[entry.content],
         "location": entry.location,
         "file_format": entry.file_format,
         "bytes": entry.size,

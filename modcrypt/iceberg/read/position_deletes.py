@@ -1,7 +1,6 @@
-"""Find the delete files that apply to a data file, and read the positions that they delete.
+"""Read the positions of deleted rows: deletion vectors (Puffin) and position delete files.
 
-Spec, "Scan Planning" and "Deletion Vectors". A deletion vector (Puffin) replaces the position
-delete files of its data file. `equality_deletes` applies equality deletes.
+Spec, "Deletion Vectors" and "Position Delete Files". `scan_planning` finds those of a data file.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ import threading
 import zlib
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,14 +18,11 @@ from pyroaring import BitMap64
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import open_avro
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.manifests import EQUALITY_DELETES, POSITION_DELETES, FileEntry
+from modcrypt.iceberg.format.manifests import FileEntry
 from modcrypt.iceberg.read.data_files import RowBatch, open_parquet_file
 from modcrypt.iceberg.read.schema_projection import field_id
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.runtime.fork_safety import fork_safe
-
-if TYPE_CHECKING:
-    from modcrypt.iceberg.read.scan_planning import SpecFilter
 
 _DV_MAGIC = b"\xd1\xd3\x39\x64"
 _PATH_ID, _POS_ID = 2147483546, 2147483545  # spec, "Reserved Field IDs"
@@ -43,127 +37,9 @@ Bitmaps hold the positions: neighbouring positions take a bit each, distant ones
 """
 
 _CONTAINER = 100  # overhead in bytes of a bitmap for each 65,536 positions
-
 _BITMAP = 500  # size in bytes of a path and an empty bitmap
-
-_CHECKED_AFTER = (
-    1 << 18
-)  # number of positions between checks, because counting all containers is slow
-
-_ROWS = 1 << 17
-"""Number of rows of a position delete file that are decoded at once."""
-
-
-@dataclass(eq=False, slots=True)
-class EqualityDeletes:
-    """Equality delete files with the same columns that apply to the same partitions."""
-
-    ids: tuple[int, ...]  # ids of the columns, ascending
-    # Delete files. Each deletes the rows of older data files that have, in all of these columns,
-    # the values of one of its rows.
-    files: list[FileEntry] = field(default_factory=list)
-    newest: int = 0  # greatest sequence number of the files
-
-    def add(self, file: FileEntry) -> None:
-        """Add a delete file."""
-        self.files.append(file)
-        self.newest = max(self.newest, _number(file))
-
-
-class DeleteIndex:
-    """An index of a snapshot's delete files by the data files that they apply to.
-
-    `oldest` is the smallest sequence number of the data files that are looked up.
-
-    Raises:
-        FormatError: An entry is not a delete file, equality deletes name no columns, or a location
-            is outside the table.
-    """
-
-    def __init__(
-        self,
-        walk: Walk,
-        partitions: Callable[[int], SpecFilter],
-        deletes: Iterable[FileEntry],
-        oldest: int,
-    ) -> None:
-        self._walk, self._partitions, self._oldest = walk, partitions, oldest
-        self._vectors: dict[str, FileEntry] = {}
-        self._of_file: dict[str, list[FileEntry]] = defaultdict(list)
-        self._of_partition: dict[Any, list[FileEntry]] = defaultdict(list)
-        self._equality: dict[Any, dict[tuple[int, ...], EqualityDeletes]] = defaultdict(dict)
-        for file in deletes:
-            self._add(file)
-
-    def _add(self, file: FileEntry) -> None:
-        if file.content == EQUALITY_DELETES:
-            self._add_equality(file)
-            return
-        if file.content != POSITION_DELETES:
-            raise FormatError(
-                f"{file.location}: a delete manifest has a file that is not a delete file"
-            )
-        target = file.file.get("referenced_data_file")
-        if file.file_format == "PUFFIN":
-            if target is None:
-                raise FormatError(f"{file.location}: a deletion vector names no data file")
-            key = self._walk.locations.key(target)
-            if key in self._vectors:
-                raise FormatError(f"{target}: two deletion vectors apply to it")
-            self._vectors[key] = file
-        elif target is not None:
-            self._of_file[self._walk.locations.key(target)].append(file)
-        else:
-            self._of_partition[self._partition(file)].append(file)
-
-    def _add_equality(self, file: FileEntry) -> None:
-        ids = file.file.get("equality_ids")
-        if not (isinstance(ids, list) and ids and all(type(id_) is int for id_ in ids)):
-            raise FormatError(f"{file.location}: equality deletes name no columns")
-        if _number(file) <= self._oldest:
-            return
-        with as_format_errors(file.location):
-            is_global = self._partitions(file.spec_id).is_unpartitioned
-        by_ids = self._equality[None if is_global else self._partition(file)]
-        key = tuple(sorted(set(ids)))
-        by_ids.setdefault(key, EqualityDeletes(key)).add(file)
-
-    def of(self, data: FileEntry) -> list[FileEntry]:
-        """Return the position delete files and deletion vectors that apply to a data file."""
-        if not (self._vectors or self._of_file or self._of_partition):
-            return []
-        key = self._walk.locations.key(data.location)
-        vector = self._vectors.get(key)
-        if vector is not None and _applies(vector, data):
-            return [vector]
-        files = self._of_file.get(key, [])
-        if self._of_partition:
-            files = files + self._of_partition.get(self._partition(data), [])
-        return [file for file in files if _applies(file, data)]
-
-    def equality_of(self, data: FileEntry) -> list[EqualityDeletes]:
-        """Return the groups of equality deletes that may apply to a data file."""
-        if not self._equality:
-            return []
-        return [
-            deletes
-            for scope in (None, self._partition(data))
-            for deletes in self._equality.get(scope, {}).values()
-            if _number(data) < deletes.newest
-        ]
-
-    def _partition(self, entry: FileEntry) -> Any:
-        with as_format_errors(entry.location):
-            return entry.spec_id, self._partitions(entry.spec_id).of(entry)
-
-
-def _applies(delete: FileEntry, data: FileEntry) -> bool:
-    """Return whether position deletes apply to data: of their own commit, or of an earlier one."""
-    return _number(data) <= _number(delete)
-
-
-def _number(entry: FileEntry) -> int:
-    return entry.sequence_number or 0  # tables of version 1 have none
+_CHECKED_AFTER = 1 << 18  # positions between checks, because counting all containers is slow
+_ROWS = 1 << 17  # rows of a position delete file that are decoded at once
 
 
 class Positions:
@@ -187,13 +63,10 @@ class Positions:
             if entry.file_format == "PUFFIN":
                 return _read_data_file_vector(self._walk, entry, data)
             key = self._walk.locations.key(data.location)
-            return self._read_once(entry).get(key, BitMap64())
-
-    def _read_once(self, entry: FileEntry) -> Mapping[str, BitMap64]:
-        with self._lock:
-            if entry.location not in self._files:
-                self._files[entry.location] = _read_position_deletes(self._walk, entry)
-            return self._files[entry.location]
+            with self._lock:
+                if entry.location not in self._files:
+                    self._files[entry.location] = _read_position_deletes(self._walk, entry)
+            return self._files[entry.location].get(key, BitMap64())
 
 
 def drop_positions(batch: RowBatch, deleted: BitMap64) -> pa.RecordBatch:
@@ -280,9 +153,8 @@ def _group_by_path(paths: pa.Array, positions: pa.Array) -> Iterator[tuple[str, 
     """Group positions by their dictionary-encoded paths; yield each path once."""
     names = paths.dictionary.cast(pa.string())
     table = pa.table([paths.indices, positions], ["path", "position"])
-    for group in (
-        table.group_by("path", use_threads=False).aggregate([("position", "list")]).to_batches()
-    ):
+    grouped = table.group_by("path", use_threads=False).aggregate([("position", "list")])
+    for group in grouped.to_batches():
         for path, of_path in zip(*group.columns, strict=True):
             unsigned = array("Q")  # a negative position becomes a position beyond any file
             unsigned.frombytes(of_path.values.cast(pa.int64()).to_numpy().tobytes())

@@ -9,8 +9,11 @@ all other files, and those that PyArrow rejects, and reports errors.
 
 from __future__ import annotations
 
+import atexit
+import time
+import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +21,6 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from modcrypt.errors import FormatError
-from modcrypt.iceberg.read.object_lifetimes import track_lifetime
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import MemorySource, Source
 from modcrypt.io.threads import SharedResources
@@ -32,6 +34,11 @@ from modcrypt.runtime.tracebacks import hide_frames
 
 SMALL = 1 << 20
 """Maximum size in bytes of a file that is read at once instead of in parts."""
+
+MAX_WAIT = 1.0
+"""Maximum waiting time at exit, in seconds: objects that the script itself left open stay alive."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +127,30 @@ def _is_written_by_iceberg(tail: bytes, keys: StandardKeyMetadata) -> bool:
     )
 
 
+# --- objects that PyArrow's threads hold ---------------------------------------------------------
+#
+# A thread of PyArrow may be the last to hold a file object or a buffer, a moment after the work
+# that needed it is done. Releasing it requires the interpreter. If the interpreter is shutting
+# down, Python (before 3.14) ends the thread instead, which makes C++ abort the process: a script
+# that has read all its rows dies with SIGABRT.
+
+_TRACKED: dict[int, weakref.ref[Any]] = {}
+
+
+def _track_lifetime(thing: T) -> T:
+    """Return an object for PyArrow, and wait at the interpreter's exit until it is released."""
+    reference: weakref.ref[Any] = weakref.ref(thing, lambda gone: _TRACKED.pop(id(gone), None))
+    _TRACKED[id(reference)] = reference
+    return thing
+
+
+@atexit.register
+def _wait() -> None:
+    end = time.monotonic() + MAX_WAIT
+    while _TRACKED and time.monotonic() < end:
+        time.sleep(0.001)
+
+
 class HeldSource(Source):
     """A source that stays open until the last read ends, even if it is closed before."""
 
@@ -146,13 +177,13 @@ class StoredFile(SeekableFile):
         self.size = source.size
         self.is_remote = source.least_read > 0
         self._source, self._end = source, end
-        track_lifetime(self)
+        _track_lifetime(self)
 
     def read_buffer(self, size: int) -> pa.Buffer:
         """Return a PyArrow buffer of up to `size` bytes; PyArrow calls this method if it exists."""
         buffer = pa.allocate_buffer(self._clip(self._cursor, size))
         self._advance(memoryview(buffer).cast("B"))
-        return track_lifetime(buffer)
+        return _track_lifetime(buffer)
 
     def _fill(self, offset: int, out: memoryview) -> None:
         end_start = self.size - len(self._end)

@@ -13,28 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNaN,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    NotEqualTo,
-    NotIn,
-    NotNaN,
-    NotNull,
-    NotStartsWith,
-    Or,
-    Reference,
-    StartsWith,
-)
+from pyiceberg import expressions as ex
 from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, pyarrow_to_schema
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, NestedField
@@ -47,15 +26,15 @@ MAX_DEPTH = 100
 """Maximum depth of a row filter."""
 
 _TESTS: Mapping[str, Any] = {
-    "is-null": (IsNull, NotNull), "not-null": (NotNull, IsNull),
-    "is-nan": (IsNaN, NotNaN), "not-nan": (NotNaN, IsNaN),
+    "is-null": (ex.IsNull, ex.NotNull), "not-null": (ex.NotNull, ex.IsNull),
+    "is-nan": (ex.IsNaN, ex.NotNaN), "not-nan": (ex.NotNaN, ex.IsNaN),
 }  # fmt: skip
 """Tests, and their negations."""
 
 _COMPARISONS: Mapping[str, Any] = {
-    "eq": EqualTo, "not-eq": NotEqualTo, "lt": LessThan, "lt-eq": LessThanOrEqual,
-    "gt": GreaterThan, "gt-eq": GreaterThanOrEqual, "starts-with": StartsWith,
-    "not-starts-with": NotStartsWith, "in": In, "not-in": NotIn,
+    "eq": ex.EqualTo, "not-eq": ex.NotEqualTo, "lt": ex.LessThan, "lt-eq": ex.LessThanOrEqual,
+    "gt": ex.GreaterThan, "gt-eq": ex.GreaterThanOrEqual, "starts-with": ex.StartsWith,
+    "not-starts-with": ex.NotStartsWith, "in": ex.In, "not-in": ex.NotIn,
 }  # fmt: skip
 
 _NEGATIONS = {
@@ -76,7 +55,7 @@ class ReadRestrictions:
         actions: Action on each masked column, by the column's field id.
     """
 
-    row_filter: BooleanExpression
+    row_filter: ex.BooleanExpression
     actions: Mapping[int, str]
 
 
@@ -85,12 +64,12 @@ def parse_restrictions(documents: Sequence[Mapping[str, Any]], schema: Schema) -
 
     Raise UnsupportedFormatError if one cannot be applied, and LimitError if a filter is too deep.
     """
-    row_filter: BooleanExpression = AlwaysTrue()
+    row_filter: ex.BooleanExpression = ex.AlwaysTrue()
     actions: dict[int, str] = {}
     for document in documents:
         condition, projections = split_restrictions(document)
         if condition is not None:
-            row_filter = And(row_filter, _FilterParser(schema).parse(condition))
+            row_filter = ex.And(row_filter, _FilterParser(schema).parse(condition))
         for id_, action in projections:
             if id_ in actions:
                 raise restriction_error(f"field {id_} has two actions")
@@ -127,12 +106,12 @@ class _FilterParser:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
-    def parse(self, node: Any, *, negated: bool = False, depth: int = 0) -> BooleanExpression:
+    def parse(self, node: Any, *, negated: bool = False, depth: int = 0) -> ex.BooleanExpression:
         if depth > MAX_DEPTH:
             raise LimitError(f"a read restriction's filter is deeper than {MAX_DEPTH}")
         match _modernize(node):
             case bool(value):
-                return AlwaysTrue() if value is not negated else AlwaysFalse()
+                return ex.AlwaysTrue() if value is not negated else ex.AlwaysFalse()
             case {"type": "true" | "false" as text, **rest} if not rest:
                 return self.parse(text == "true", negated=negated)
             case {"type": "not", "child": child, **rest} if not rest:
@@ -141,41 +120,37 @@ class _FilterParser:
                 sides = [
                     self.parse(side, negated=negated, depth=depth + 1) for side in (left, right)
                 ]
-                return And(*sides) if (kind == "and") is not negated else Or(*sides)
+                return ex.And(*sides) if (kind == "and") is not negated else ex.Or(*sides)
             case {"type": str(kind), "child": term, **rest} if kind in _TESTS and not rest:
-                return self._test(kind, term, negated)
+                column, test = self._column(term), _TESTS[kind][negated]
+                expression: ex.BooleanExpression = test(term=column)
+                is_null = ex.IsNull(term=column)
+                return ex.Or(expression, is_null) if test is ex.NotNaN else expression
             case {"type": "in" | "not-in" as kind, "child": term, "values": values, **rest} if (
                 not rest
             ):
                 return self._compare(kind, term, _literals(values), negated)
             case {"type": str(kind), "left": left, "right": right, **rest} if not rest:
-                if _is_reference(right):
+                if isinstance(right, Mapping) and right.get("type") == "reference":
                     kind, left, right = _TURNED.get(kind, kind), right, left
                 return self._compare(kind, left, _literal(right), negated)
         raise restriction_error("the row filter has an expression that is not known")
 
-    def _test(self, kind: str, term: Any, negated: bool) -> BooleanExpression:
-        column = self._column(term)
-        test = _TESTS[kind][negated]
-        expression: BooleanExpression = test(term=column)
-        return Or(expression, IsNull(term=column)) if test is NotNaN else expression
-
-    def _compare(self, kind: str, term: Any, value: Any, negated: bool) -> BooleanExpression:
+    def _compare(self, kind: str, term: Any, value: Any, negated: bool) -> ex.BooleanExpression:
         if kind not in _COMPARISONS or isinstance(value, set) != kind.endswith("in"):
             raise restriction_error(
                 f"the row filter has an expression that is not known: {kind[:100]!r}"
             )
         column = self._column(term)
         done = _NEGATIONS[kind] if negated else kind
-        expression: BooleanExpression = _COMPARISONS[done](column, value)
+        expression: ex.BooleanExpression = _COMPARISONS[done](column, value)
         if done in _TRUE_FOR_NULL or (negated and kind not in _TRUE_FOR_NULL):
-            expression = Or(expression, IsNull(term=column))
+            expression = ex.Or(expression, ex.IsNull(term=column))
             if isinstance(self._schema.find_type(column.name), FloatType | DoubleType):
-                expression = Or(expression, IsNaN(term=column))
+                expression = ex.Or(expression, ex.IsNaN(term=column))
         return expression
 
-    def _column(self, term: Any) -> Reference:
-        """Return the column that a reference means in the schema."""
+    def _column(self, term: Any) -> ex.Reference:
         name: Any = None
         match term:
             case {"type": "reference", "id": id_, **rest} if type(id_) is int and not rest:
@@ -184,7 +159,7 @@ class _FilterParser:
                 name = text
         if name is None or name not in self._schema._name_to_id:
             raise restriction_error("the row filter has a term that is no column of the schema")
-        return Reference(name)
+        return ex.Reference(name)
 
 
 def _modernize(node: Any) -> Any:
@@ -198,10 +173,6 @@ def _modernize(node: Any) -> Any:
                 return {"type": kind, "left": reference, "right": rest.pop("value"), **rest}
             return {"type": kind, "child": reference, **rest}
     return node
-
-
-def _is_reference(node: Any) -> bool:
-    return isinstance(node, Mapping) and node.get("type") == "reference"
 
 
 def _literal(node: Any) -> Any:

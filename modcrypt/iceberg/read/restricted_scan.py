@@ -70,17 +70,14 @@ class RestrictedScan:
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows batch by batch."""
         for batch in self._scan.to_batches():
-            masked = self._mask(batch)
+            columns = [
+                self._masks[name](column) if name in self._masks else column
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            ]
+            masked = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
             rows = self._filter.apply(masked, masked.select(self._needed))
             if rows.num_rows:
                 yield rows.select(self.schema.names)
-
-    def _mask(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [
-            self._masks[field.name](column) if field.name in self._masks else column
-            for field, column in zip(batch.schema, batch.columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,6 @@ def _root_of(schema: Schema, id_: int) -> Any:
 
 
 def _check_top_level(schema: Schema, masked: Any, read: Sequence[str]) -> None:
-    """Raise UnsupportedFormatError if a masked field is within another column."""
     top = {field.field_id for field in schema.fields}
     known = {id_ for id_ in masked if schema.find_column_name(id_) is not None}
     if known - top:
@@ -152,9 +148,8 @@ def _check_top_level(schema: Schema, masked: Any, read: Sequence[str]) -> None:
         )
     inside = {schema.find_field(name).field_id for name in read} - top
     if any(_root_of(schema, id_).field_id in masked for id_ in inside):
-        raise UnsupportedFormatError(
-            "fields of a masked column cannot be selected; select the whole column"
-        )
+        why = "fields of a masked column cannot be selected; select the whole column"
+        raise UnsupportedFormatError(why)
 
 
 def _make_masks(schema: Schema, actions: Mapping[int, str]) -> dict[str, Mask]:
@@ -163,9 +158,8 @@ def _make_masks(schema: Schema, actions: Mapping[int, str]) -> dict[str, Mask]:
     for field in schema.fields:
         if field.field_id in actions:
             (arrow,) = arrow_schema(Schema(field))
-            masks[field.name] = make_mask(
-                actions[field.field_id], arrow.type, nullable=field.optional
-            )
+            action = actions[field.field_id]
+            masks[field.name] = make_mask(action, arrow.type, nullable=field.optional)
     for action in actions.values():
         check_action(action)
     return masks

@@ -11,23 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import (
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    BoundEqualTo,
-    BoundGreaterThan,
-    BoundGreaterThanOrEqual,
-    BoundIn,
-    BoundIsNull,
-    BoundLessThan,
-    BoundLessThanOrEqual,
-    BoundNotEqualTo,
-    BoundNotIn,
-    BoundNotNull,
-    BoundPredicate,
-    Or,
-)
+from pyiceberg import expressions as ex
 from pyiceberg.expressions.visitors import (
     bind,
     extract_field_ids,
@@ -36,20 +20,20 @@ from pyiceberg.expressions.visitors import (
 )
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema, prune_columns
-from pyiceberg.types import FixedType, IcebergType, NestedField, StructType, UUIDType
+from pyiceberg.types import FixedType, NestedField, StructType, UUIDType
 
 from modcrypt.iceberg.read.schema_projection import arrow_type, field_id
 
 _EXAMPLE = "'id > 5 and name is not null'"
 
 
-def parse_filter(filters: str | BooleanExpression | None) -> BooleanExpression:
+def parse_filter(filters: str | ex.BooleanExpression | None) -> ex.BooleanExpression:
     """Return a filter as an expression; raise ValueError if it is not a valid one."""
     from pyiceberg.expressions.parser import parse
 
     if filters is None:
-        return AlwaysTrue()
-    if isinstance(filters, BooleanExpression):
+        return ex.AlwaysTrue()
+    if isinstance(filters, ex.BooleanExpression):
         return filters
     if not isinstance(filters, str):
         raise ValueError(f"filters must be a text, such as {_EXAMPLE}, or pyiceberg's expression")
@@ -58,12 +42,11 @@ def parse_filter(filters: str | BooleanExpression | None) -> BooleanExpression:
     except Exception as error:  # pyparsing's, whose text repeats the whole grammar
         place = getattr(error, "loc", None)
         where = "" if place is None else f": error at character {place}"
-        raise ValueError(
-            f"the filter is not an expression{where}; for example: {_EXAMPLE}"
-        ) from None
+        why = f"the filter is not an expression{where}; for example: {_EXAMPLE}"
+        raise ValueError(why) from None
 
 
-def match_case(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
+def match_case(expression: ex.BooleanExpression, schema: Schema) -> ex.BooleanExpression:
     """Return a filter with the names of columns in the case that a schema has.
 
     Raise ValueError if the schema lacks a column of the expression, or a value does not fit.
@@ -73,8 +56,8 @@ def match_case(expression: BooleanExpression, schema: Schema) -> BooleanExpressi
 
 
 def _bind(
-    schema: Schema, expression: BooleanExpression, *, case_sensitive: bool
-) -> BooleanExpression:
+    schema: Schema, expression: ex.BooleanExpression, *, case_sensitive: bool
+) -> ex.BooleanExpression:
     try:
         return bind(schema, rewrite_not(expression), case_sensitive=case_sensitive)
     except TypeError as error:  # a literal has another type than its column
@@ -105,21 +88,26 @@ def _make_optional(field: NestedField, *, optional: bool) -> NestedField:
 
 
 class RowFilter:
-    """A filter that is bound to a table's schema, as `null_with_parents` returns it.
+    """A filter that is bound to a table's schema, the result of `null_with_parents`.
 
     Raise ValueError if the schema lacks a column of the expression, or a value does not fit.
     """
 
-    def __init__(self, schema: Schema, expression: BooleanExpression) -> None:
+    def __init__(self, schema: Schema, expression: ex.BooleanExpression) -> None:
         bound = _bind(schema, expression, case_sensitive=True)
         self._bound = _separate_zeros(bound)
         ids = extract_field_ids(self._bound)
         self.schema = prune_columns(schema, ids)
         """Schema of the columns that the filter needs."""
         self._paths = {id_: path for id_, path in _paths(self.schema.as_struct()) if id_ in ids}
-        # Names by id: pyiceberg would take a dotted name for a field of a struct.
+        # Names by id: pyiceberg would take a dotted name for a field of a struct. PyArrow cannot
+        # compare uuids, only their bytes.
+        kinds = {id_: schema.find_type(id_) for id_ in ids}
         flat = Schema(
-            *(NestedField(id_, f"f{id_}", _comparison_type(schema.find_type(id_))) for id_ in ids)
+            *(
+                NestedField(id_, f"f{id_}", FixedType(16) if isinstance(kind, UUIDType) else kind)
+                for id_, kind in kinds.items()
+            )
         )
         renamed = translate_column_names(self._bound, flat, case_sensitive=True)
         self._flat = None if self.is_all else expression_to_pyarrow(bind(flat, renamed, True))
@@ -127,7 +115,7 @@ class RowFilter:
     @property
     def is_all(self) -> bool:
         """True if the filter is true for every row."""
-        return isinstance(self._bound, AlwaysTrue)
+        return isinstance(self._bound, ex.AlwaysTrue)
 
     def apply(self, rows: pa.RecordBatch, needed: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which the filter is true.
@@ -165,48 +153,50 @@ def row_numbers(count: int) -> pa.Array:
     return pc.cumulative_sum(pa.repeat(pa.scalar(1), count), start=-1)
 
 
-def _separate_zeros(expression: BooleanExpression) -> BooleanExpression:
+def _separate_zeros(expression: ex.BooleanExpression) -> ex.BooleanExpression:
     """Compare with zero separately: PyArrow's sets compare bits, in which 0.0 differs from -0.0."""
-    if isinstance(expression, And | Or):
+    if isinstance(expression, ex.And | ex.Or):
         return type(expression)(_separate_zeros(expression.left), _separate_zeros(expression.right))
-    if not isinstance(expression, BoundIn | BoundNotIn):
+    if not isinstance(expression, ex.BoundIn | ex.BoundNotIn):
         return expression
     term, literals = expression.term, expression.literals
     zeros = {each for each in literals if isinstance(each.value, float) and each.value == 0}
     if not zeros:
         return expression
     (zero,), others = zeros, literals - zeros
-    if isinstance(expression, BoundIn):
-        return Or(BoundEqualTo(term=term, literal=zero), BoundIn(term=term, literals=others))
+    if isinstance(expression, ex.BoundIn):
+        equal = ex.BoundEqualTo(term=term, literal=zero)
+        return ex.Or(equal, ex.BoundIn(term=term, literals=others))
     # Nulls are not in any set, and equal nothing.
-    apart = And(BoundNotEqualTo(term=term, literal=zero), BoundNotIn(term=term, literals=others))
-    return Or(BoundIsNull(term=term), apart)
+    apart = ex.BoundNotEqualTo(term=term, literal=zero)
+    apart_of_all = ex.And(apart, ex.BoundNotIn(term=term, literals=others))
+    return ex.Or(ex.BoundIsNull(term=term), apart_of_all)
 
 
 _WITHOUT_NANS = (
-    BoundEqualTo,
-    BoundGreaterThan,
-    BoundGreaterThanOrEqual,
-    BoundIn,
-    BoundIsNull,
-    BoundLessThan,
-    BoundLessThanOrEqual,
-    BoundNotNull,
+    ex.BoundEqualTo,
+    ex.BoundGreaterThan,
+    ex.BoundGreaterThanOrEqual,
+    ex.BoundIn,
+    ex.BoundIsNull,
+    ex.BoundLessThan,
+    ex.BoundLessThanOrEqual,
+    ex.BoundNotNull,
 )
 """Predicates that are false for NaN, or test only for null."""
 
 
 def _push_down(
-    expression: BooleanExpression, columns: Mapping[Any, pa.Field]
+    expression: ex.BooleanExpression, columns: Mapping[Any, pa.Field]
 ) -> pc.Expression | None:
-    if isinstance(expression, And | Or):
+    if isinstance(expression, ex.And | ex.Or):
         left, right = (_push_down(side, columns) for side in (expression.left, expression.right))
         if left is not None and right is not None:
-            return left & right if isinstance(expression, And) else left | right
-        if isinstance(expression, Or):
+            return left & right if isinstance(expression, ex.And) else left | right
+        if isinstance(expression, ex.Or):
             return None
         return right if left is None else left
-    if not isinstance(expression, BoundPredicate):
+    if not isinstance(expression, ex.BoundPredicate):
         return None
     wanted = expression.term.ref().field
     column = columns.get(wanted.field_id)
@@ -219,11 +209,6 @@ def _push_down(
     renamed = Schema(NestedField(wanted.field_id, column.name, wanted.field_type))
     translated = translate_column_names(expression, renamed, case_sensitive=True)
     return expression_to_pyarrow(bind(renamed, translated, case_sensitive=True))
-
-
-def _comparison_type(kind: IcebergType) -> IcebergType:
-    """Return the type for comparison: PyArrow cannot compare uuids, only their bytes."""
-    return FixedType(16) if isinstance(kind, UUIDType) else kind
 
 
 def _paths(struct: StructType, before: tuple[int, ...] = ()) -> Iterator[tuple[int, Sequence[int]]]:

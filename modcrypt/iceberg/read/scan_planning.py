@@ -1,47 +1,35 @@
 """Plan a scan: prune files by partitions and statistics, and find the deletes of each file.
 
-pyiceberg's evaluators prune; its own planning does not support format version 3 or keys.
+pyiceberg's own planning does not support format version 3 or keys; `file_pruning` uses its
+evaluators.
 """
 
 from __future__ import annotations
 
 import itertools
-import struct
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.visitors import (
-    _InclusiveMetricsEvaluator,
-    expression_evaluator,
-    inclusive_projection,
-    manifest_evaluator,
-)
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, PartitionFieldSummary
-from pyiceberg.manifest import ManifestFile as PyManifestFile
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
-from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    DecimalType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StructType,
-    UUIDType,
-)
 
 from modcrypt.errors import FormatError
-from modcrypt.iceberg.format.avro_rows import read_decimal
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.manifests import DATA, DELETES, FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifests import (
+    DATA,
+    DELETES,
+    EQUALITY_DELETES,
+    POSITION_DELETES,
+    FileEntry,
+    ManifestFile,
+)
 from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
 from modcrypt.iceberg.format.table_metadata import Snapshot
-from modcrypt.iceberg.keys.key_resolver import is_sealed_metadata
-from modcrypt.iceberg.read.position_deletes import DeleteIndex, EqualityDeletes
+from modcrypt.iceberg.keys.key_resolver import is_encrypted_metadata
+from modcrypt.iceberg.read.file_pruning import SpecFilter, as_data_file
 from modcrypt.iceberg.read.table_walk import KEYS_AHEAD, Walk
 from modcrypt.runtime.fork_safety import cached_property
 
@@ -58,7 +46,12 @@ class PlannedFile:
 
 
 class Planner:
-    """A planner that finds the files of a snapshot that may have rows for a filter."""
+    """A planner that finds the files of a snapshot that may have rows for a filter.
+
+    It prunes manifests by the summaries in the manifest list, then data files by their partition
+    and statistics. Only a spec of a manifest that was read is known to be genuine, so one manifest
+    of each spec by which all were pruned is read too. Delete files are pruned by manifests alone.
+    """
 
     def __init__(self, walk: Walk, schema: Schema, row_filter: BooleanExpression) -> None:
         self._walk, self._schema, self._filter = walk, schema, row_filter
@@ -71,7 +64,13 @@ class Planner:
         before the first data file is yielded.
         """
         manifests = self.choose_manifests(self._walk.manifests(snapshot))
-        data = self._data_files(manifest for manifest in manifests if manifest.content == DATA)
+        data = (
+            entry
+            for manifest in manifests
+            if manifest.content == DATA
+            for entry in self._live(manifest)
+            if self.file_may_match(entry)
+        )
         # Pruning manifests of delete files is safe: a delete file has the partition of its data
         # files, or an unpartitioned spec, which is never pruned. Its statistics are not used: they
         # describe positions, or only some columns of the deleted rows.
@@ -85,7 +84,7 @@ class Planner:
     def _with_keys(self, files: Iterator[PlannedFile]) -> Iterator[PlannedFile]:
         """Yield files after their keys were requested together, if manifests have wrapped keys."""
         for first in files:
-            if not is_sealed_metadata(first.data.key_metadata or b""):
+            if not is_encrypted_metadata(first.data.key_metadata or b""):
                 yield first
                 continue
             group = [first, *itertools.islice(files, KEYS_AHEAD - 1)]
@@ -98,13 +97,6 @@ class Planner:
         self._check_pruned(every, manifests)
         return manifests
 
-    def _data_files(self, manifests: Iterable[ManifestFile]) -> Iterator[FileEntry]:
-        """Yield the data files of manifests that may have matching rows."""
-        for manifest in manifests:
-            for entry in self._live(manifest):
-                if self.file_may_match(entry):
-                    yield entry
-
     def with_deletes(
         self, data: Sequence[FileEntry], found: Iterable[FileEntry]
     ) -> Iterator[PlannedFile]:
@@ -114,9 +106,8 @@ class Planner:
         oldest = min(file.sequence_number or 0 for file in data)
         deletes = DeleteIndex(self._walk, self._spec, found, oldest)
         for file in data:
-            yield PlannedFile(
-                file, deletes.of(file), deletes.equality_of(file), self._constants(file)
-            )
+            positions, equality = deletes.of(file), deletes.equality_of(file)
+            yield PlannedFile(file, positions, equality, self._constants(file))
 
     def _check_pruned(self, every: list[ManifestFile], kept: list[ManifestFile]) -> None:
         """Check the specs by which manifests were pruned; other specs are checked when read.
@@ -124,13 +115,11 @@ class Planner:
         Nothing signs metadata.json: a forged spec could hide rows.
         """
         checked = {manifest.spec_id for manifest in kept if manifest.content == DATA}
-        pruned = {manifest.location for manifest in every} - {
-            manifest.location for manifest in kept
-        }
+        read = {manifest.location for manifest in kept}
         self._walk.check_specs(
             manifest
             for manifest in every
-            if manifest.location in pruned and manifest.spec_id not in checked
+            if manifest.location not in read and manifest.spec_id not in checked
         )
 
     def _live(self, manifest: ManifestFile) -> Iterator[FileEntry]:
@@ -147,9 +136,8 @@ class Planner:
     def file_may_match(self, entry: FileEntry) -> bool:
         """Return whether a data file may have matching rows, by its partition and statistics."""
         if entry.content != DATA:
-            raise FormatError(
-                f"{entry.location}: a data manifest has a file that is not a data file"
-            )
+            message = "a data manifest has a file that is not a data file"
+            raise FormatError(f"{entry.location}: {message}")
         if self._is_all:
             return True
         with as_format_errors(entry.location):
@@ -190,169 +178,118 @@ class _Shortening:
         return replace(entry, file=self._shared.setdefault(key, {"partition": entry.partition}))
 
 
-class SpecFilter:
-    """The partitions of a spec, and the projection of a filter on them."""
-
-    def __init__(self, spec: PartitionSpec, schema: Schema, row_filter: BooleanExpression) -> None:
-        self._spec = spec
-        self._type: StructType = spec.partition_type(schema)
-        # In version 1, removed fields remain as `void`.
-        self.is_unpartitioned = all(
-            isinstance(field.transform, VoidTransform) for field in spec.fields
-        )
-        try:
-            projected = inclusive_projection(schema, spec)(row_filter)
-        except OverflowError:  # beyond the range of Python's dates
-            projected = AlwaysTrue()
-        partition_schema = Schema(*self._type.fields)
-        self._matches: Callable[[Record], bool] = expression_evaluator(
-            partition_schema, projected, True
-        )
-        self._matches_in: Callable[[PyManifestFile], bool] = manifest_evaluator(
-            spec, schema, projected
-        )
-        self._wrapped = {
-            field.field_id: _first_wrapped(field.transform, kind.field_type)
-            for field, kind in zip(spec.fields, self._type.fields, strict=True)
-        }
-
-    def manifest_may_match(self, manifest: ManifestFile) -> bool:
-        """Return whether a manifest may have matching files, by its partition summaries."""
-        py_manifest = _as_manifest(manifest, self._type)
-        for summary, least in zip(
-            py_manifest.partitions or (), self._wrapped.values(), strict=False
-        ):
-            if least is None or not summary.upper_bound:
-                continue
-            if int.from_bytes(summary.upper_bound, "little", signed=True) >= least:
-                return True
-        return self._matches_in(py_manifest)
-
-    def file_may_match(self, entry: FileEntry) -> bool:
-        """Return whether a file may match by its partition; true if the partition is unknown."""
-        values = entry.partition_by_id
-        if any(field.field_id not in values for field in self._type.fields):
-            return True
-        for id_, least in self._wrapped.items():
-            if least is not None and isinstance(values[id_], int) and values[id_] >= least:
-                return True
-        return self._matches(
-            Record(
-                *(_as_type(values[field.field_id], field.field_type) for field in self._type.fields)
-            )
-        )
-
-    def of(self, entry: FileEntry) -> Any:
-        """Return a value that is equal for two files exactly if they are in the same partition."""
-        values = entry.partition_by_id
-        return tuple(
-            _comparable(_as_type(values.get(field.field_id), field.field_type))
-            for field in self._type.fields
-        )
-
-    def constants(self, entry: FileEntry) -> Mapping[int, Any]:
-        """Return the values of a file's columns that its partition contains unchanged."""
-        values = entry.partition_by_id
-        return {
-            field.source_id: _as_type(values.get(field.field_id), kind.field_type)
-            for field, kind in zip(self._spec.fields, self._type.fields, strict=True)
-            if isinstance(field.transform, IdentityTransform)
-            and values.get(field.field_id) is not None
-        }
+# --- deletes -------------------------------------------------------------------------------------
 
 
-def _first_wrapped(transform: Any, kind: IcebergType) -> int | None:
-    """Return the first value of a partition that may stand for the smallest numbers of its type.
+@dataclass(eq=False, slots=True)
+class EqualityDeletes:
+    """Equality delete files with the same columns that apply to the same partitions."""
 
-    These have no multiple of the width below them: in Java the result wraps to the greatest number
-    of the type, or one near it.
+    ids: tuple[int, ...]  # ids of the columns, ascending
+    # Delete files. Each deletes the rows of older data files that have, in all of these columns,
+    # the values of one of its rows.
+    files: list[FileEntry] = field(default_factory=list)
+    newest: int = 0  # greatest sequence number of the files
+
+    def add(self, file: FileEntry) -> None:
+        """Add a delete file."""
+        self.files.append(file)
+        self.newest = max(self.newest, _number(file))
+
+
+class DeleteIndex:
+    """An index of a snapshot's delete files by the data files that they apply to.
+
+    Spec, "Scan Planning": a deletion vector replaces all position delete files of its data file. A
+    position delete file applies to the file that it names, or else to its partition. Equality
+    deletes apply to older files of their partition, or of the table if their spec is unpartitioned.
+    `oldest` is the smallest sequence number of the data files that are looked up.
+
+    Raises:
+        FormatError: An entry is not a delete file, equality deletes name no columns, or a location
+            is outside the table.
     """
-    if not isinstance(transform, TruncateTransform) or not isinstance(kind, IntegerType | LongType):
-        return None
-    return (1 << (31 if isinstance(kind, IntegerType) else 63)) - transform.width + 1
+
+    def __init__(
+        self,
+        walk: Walk,
+        partitions: Callable[[int], SpecFilter],
+        deletes: Iterable[FileEntry],
+        oldest: int,
+    ) -> None:
+        self._walk, self._partitions, self._oldest = walk, partitions, oldest
+        self._vectors: dict[str, FileEntry] = {}
+        self._of_file: dict[str, list[FileEntry]] = defaultdict(list)
+        self._of_partition: dict[Any, list[FileEntry]] = defaultdict(list)
+        self._equality: dict[Any, dict[tuple[int, ...], EqualityDeletes]] = defaultdict(dict)
+        for file in deletes:
+            self._add(file)
+
+    def _add(self, file: FileEntry) -> None:
+        if file.content == EQUALITY_DELETES:
+            self._add_equality(file)
+            return
+        if file.content != POSITION_DELETES:
+            message = "a delete manifest has a file that is not a delete file"
+            raise FormatError(f"{file.location}: {message}")
+        target = file.file.get("referenced_data_file")
+        if file.file_format == "PUFFIN":
+            if target is None:
+                raise FormatError(f"{file.location}: a deletion vector names no data file")
+            key = self._walk.locations.key(target)
+            if key in self._vectors:
+                raise FormatError(f"{target}: two deletion vectors apply to it")
+            self._vectors[key] = file
+        elif target is not None:
+            self._of_file[self._walk.locations.key(target)].append(file)
+        else:
+            self._of_partition[self._partition(file)].append(file)
+
+    def _add_equality(self, file: FileEntry) -> None:
+        ids = file.file.get("equality_ids")
+        if not (isinstance(ids, list) and ids and all(type(id_) is int for id_ in ids)):
+            raise FormatError(f"{file.location}: equality deletes name no columns")
+        if _number(file) <= self._oldest:
+            return
+        with as_format_errors(file.location):
+            is_global = self._partitions(file.spec_id).is_unpartitioned
+        by_ids = self._equality[None if is_global else self._partition(file)]
+        key = tuple(sorted(set(ids)))
+        by_ids.setdefault(key, EqualityDeletes(key)).add(file)
+
+    def of(self, data: FileEntry) -> list[FileEntry]:
+        """Return the position delete files and deletion vectors that apply to a data file."""
+        if not (self._vectors or self._of_file or self._of_partition):
+            return []
+        key = self._walk.locations.key(data.location)
+        vector = self._vectors.get(key)
+        if vector is not None and _applies(vector, data):
+            return [vector]
+        files = self._of_file.get(key, [])
+        if self._of_partition:
+            files = files + self._of_partition.get(self._partition(data), [])
+        return [file for file in files if _applies(file, data)]
+
+    def equality_of(self, data: FileEntry) -> list[EqualityDeletes]:
+        """Return the groups of equality deletes that may apply to a data file."""
+        if not self._equality:
+            return []
+        return [
+            deletes
+            for scope in (None, self._partition(data))
+            for deletes in self._equality.get(scope, {}).values()
+            if _number(data) < deletes.newest
+        ]
+
+    def _partition(self, entry: FileEntry) -> Any:
+        with as_format_errors(entry.location):
+            return entry.spec_id, self._partitions(entry.spec_id).of(entry)
 
 
-# --- pyiceberg's classes -------------------------------------------------------------------------
+def _applies(delete: FileEntry, data: FileEntry) -> bool:
+    """Return whether position deletes apply to data of their own commit, or of an earlier one."""
+    return _number(data) <= _number(delete)
 
 
-def _as_manifest(manifest: ManifestFile, partition: StructType) -> PyManifestFile:
-    kinds = (field.field_type for field in partition.fields)
-    summaries = []
-    for summary, kind in zip(manifest.row.get("partitions") or (), kinds, strict=False):
-        lower, upper = _bounds(summary.get("lower_bound"), summary.get("upper_bound"), kind)
-        counts = {
-            "contains_null": summary.get("contains_null"),
-            "contains_nan": summary.get("contains_nan"),
-        }
-        summaries.append(
-            PartitionFieldSummary.from_args(**counts, lower_bound=lower, upper_bound=upper)
-        )
-    return PyManifestFile.from_args(
-        manifest_path=manifest.location,
-        partition_spec_id=manifest.spec_id,
-        partitions=summaries or None,
-    )
-
-
-def _bounds(lower: Any, upper: Any, kind: IcebergType) -> tuple[Any, Any]:
-    """Return bounds by which pyiceberg may safely prune a manifest."""
-    is_uuid = isinstance(kind, UUIDType) and isinstance(lower, bytes) and isinstance(upper, bytes)
-    if not is_uuid:
-        return _narrow(lower, kind), _narrow(upper, kind)
-    # Java compares a uuid as two signed numbers of 64 bits, others compare its bytes: if the first
-    # numbers have the same sign, the orders differ only in the second number.
-    first, last = lower[:8], upper[:8]
-    return (first + bytes(8), last + _LAST) if first <= last else (bytes(16), 2 * _LAST)
-
-
-_LAST = b"\xff" * 8
-
-
-def _narrow(bound: Any, kind: IcebergType) -> Any:
-    """Return a bound in the type of an older snapshot's schema, before the type was widened."""
-    if isinstance(bound, bytes) and len(bound) == 8:
-        if isinstance(kind, IntegerType):
-            return bound[:4]
-        if isinstance(kind, FloatType):
-            return struct.pack("<f", *struct.unpack("<d", bound))
-    return bound
-
-
-_MAPS = (
-    "column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds",
-    "upper_bounds",
-)  # fmt: skip
-
-
-def as_data_file(entry: FileEntry) -> DataFile:
-    """Return a file as pyiceberg's class, without its key."""
-    maps: dict[str, Any] = {
-        name: {pair["key"]: pair["value"] for pair in pairs}
-        for name in _MAPS
-        if (pairs := entry.file.get(name)) is not None
-    }
-    file = DataFile.from_args(
-        content=DataFileContent(entry.content),
-        file_path=entry.location,
-        file_format=FileFormat(entry.file_format),
-        partition=Record(*entry.partition.values()),
-        record_count=entry.record_count,
-        file_size_in_bytes=entry.size,
-        **maps,
-    )
-    file.spec_id = entry.spec_id
-    return file
-
-
-def _as_type(value: Any, kind: IcebergType) -> Any:
-    """Convert a value of Avro, which has no logical types here, to pyiceberg's form."""
-    if isinstance(value, bytes) and isinstance(kind, DecimalType):
-        return read_decimal(value, kind.scale)
-    if isinstance(value, str) and isinstance(kind, UUIDType):
-        return bytes.fromhex(value.replace("-", ""))
-    return value
-
-
-def _comparable(value: Any) -> Any:
-    """Return a value that is equal for equal partitions: NaN equals itself, 0.0 is not -0.0."""
-    return repr(value) if isinstance(value, float) else value
+def _number(entry: FileEntry) -> int:
+    return entry.sequence_number or 0  # tables of version 1 have none

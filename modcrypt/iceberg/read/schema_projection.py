@@ -11,7 +11,7 @@ Its result has one schema for all files: pyiceberg's types, with 32 bits for off
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -61,9 +61,8 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 def arrow_type(kind: IcebergType) -> pa.DataType:
     """Return the Arrow type of a table's values; raise LimitError if wider than `MAX_FILLED`."""
     if isinstance(kind, FixedType) and len(kind) > MAX_FILLED:
-        raise LimitError(
-            f"columns of {kind} are not supported: a value exceeds {MAX_FILLED:,} bytes"
-        )
+        limit = f"a value exceeds {MAX_FILLED:,} bytes"
+        raise LimitError(f"columns of {kind} are not supported: {limit}")
     if isinstance(kind, StructType):
         return pa.struct([_arrow_field(field) for field in kind.fields])
     if isinstance(kind, ListType):
@@ -117,15 +116,10 @@ class Projection:
         self._filled: Filled = {} if filled is None else filled
         self._widths: dict[tuple[pa.DataType, str], int] = {}
         self.schema = arrow_schema(wanted)
-        ids = {field_id(column): column.name for column in schema}
-        self._columns: list[tuple[str | None, Callable[..., pa.Array]]] = []
-        for field, shown in zip(wanted.fields, self.schema, strict=True):
-            column = ids.get(field.field_id)
-            if column is None:
-                self._columns.append((None, self._constant(field, shown.type)))
-            else:
-                convert = self._converter(field.field_type, schema.field(column), shown.type)
-                self._columns.append((column, convert))
+        self._columns = [
+            (None if number is None else schema.field(number).name, convert)
+            for number, convert in self._find_fields(wanted.fields, list(schema), self.schema)
+        ]
 
     @property
     def columns(self) -> list[str]:
@@ -149,10 +143,25 @@ class Projection:
 
     # --- values ---------------------------------------------------------------------------------
 
+    def _find_fields(
+        self, wanted: Iterable[NestedField], source: Sequence[pa.Field], shown: Iterable[pa.Field]
+    ) -> Iterator[tuple[int | None, Callable[..., pa.Array]]]:
+        """Yield the number of each wanted field in the source, and the function that converts it.
+
+        The number is None for a field that the source lacks; the function then fills it in.
+        """
+        numbers = {field_id(field): number for number, field in enumerate(source)}
+        for field, result in zip(wanted, shown, strict=True):
+            number = numbers.get(field.field_id)
+            if number is None:
+                yield None, self._constant(field, result.type)
+            else:
+                yield number, self._converter(field.field_type, source[number], result.type)
+
     def _converter(self, wanted: IcebergType, source: pa.Field, shown: pa.DataType) -> Convert:
         if isinstance(wanted, StructType) and pa.types.is_struct(source.type):
             return self._struct(wanted, source.type, shown)
-        if isinstance(wanted, ListType) and _is_list(source.type):
+        if isinstance(wanted, ListType) and any(test(source.type) for test in _LISTS):
             return self._list(wanted, source.type, shown)
         if isinstance(wanted, MapType) and pa.types.is_map(source.type):
             return self._map(wanted, source.type, shown)
@@ -161,24 +170,16 @@ class Projection:
         raise self._type_mismatch(source)
 
     def _struct(self, wanted: StructType, source: pa.DataType, shown: pa.DataType) -> Convert:
-        ids = {field_id(source.field(n)): n for n in range(source.num_fields)}
-        shown_fields = [shown.field(n) for n in range(shown.num_fields)]
-        parts: list[tuple[int | None, Callable[..., pa.Array]]] = []
-        for field, shown_field in zip(wanted.fields, shown_fields, strict=True):
-            index = ids.get(field.field_id)
-            if index is None:
-                parts.append((None, self._constant(field, shown_field.type)))
-            else:
-                convert = self._converter(field.field_type, source.field(index), shown_field.type)
-                parts.append((index, convert))
+        shown_fields = list(shown)
+        parts = list(self._find_fields(wanted.fields, list(source), shown_fields))
 
         def convert_structs(array: pa.Array) -> pa.Array:
             if not parts:  # StructArray would lose the number of values
                 valid = _align(array.is_valid())
                 return pa.Array.from_buffers(shown, len(array), valid.buffers()[1:])
             arrays = [
-                convert(len(array)) if index is None else convert(array.field(index))
-                for index, convert in parts
+                convert(len(array)) if number is None else convert(array.field(number))
+                for number, convert in parts
             ]
             return pa.StructArray.from_arrays(arrays, fields=shown_fields, mask=_null_mask(array))
 
@@ -191,10 +192,8 @@ class Projection:
 
         def convert_lists(array: pa.Array) -> pa.Array:
             array = _align(array if array.type == plain else array.cast(plain))
-            items = convert(array.values)
-            return pa.ListArray.from_arrays(
-                array.offsets, items, type=shown, mask=_null_mask(array)
-            )
+            items, mask = convert(array.values), _null_mask(array)
+            return pa.ListArray.from_arrays(array.offsets, items, type=shown, mask=mask)
 
         return convert_lists
 
@@ -206,10 +205,8 @@ class Projection:
 
         def convert_maps(array: pa.Array) -> pa.Array:
             array = _align(array)
-            keys, items = key(array.keys), item(array.items)
-            return pa.MapArray.from_arrays(
-                array.offsets, keys, items, type=shown, mask=_null_mask(array)
-            )
+            keys, items, mask = key(array.keys), item(array.items), _null_mask(array)
+            return pa.MapArray.from_arrays(array.offsets, keys, items, type=shown, mask=mask)
 
         return convert_maps
 
@@ -272,7 +269,6 @@ class Projection:
 
 
 def _repeat(value: Any, shown: pa.DataType, count: int) -> pa.Array:
-    """Return an array of one value."""
     if value is None:
         return pa.nulls(count, shown)
     storage = _storage_type(shown)
@@ -284,7 +280,7 @@ def _null_width(kind: pa.DataType) -> int:
     """Return the size of a null in bytes."""
     kind = _storage_type(kind)
     if pa.types.is_struct(kind):
-        return sum(_null_width(kind.field(number).type) for number in range(kind.num_fields))
+        return sum(_null_width(field.type) for field in kind)
     return kind.byte_width if pa.types.is_fixed_size_binary(kind) else _SLOT
 
 
@@ -308,23 +304,19 @@ def _null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    is_one_of = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(test(kind) for test in is_one_of)
-
-
 def _storage_type(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+
 _BYTES: Sequence[Callable[[pa.DataType], bool]] = (
     pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary,
     pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
     pa.types.is_binary_view,
 )  # fmt: skip
-
 
 _UTC = ("UTC", "+00:00", "Etc/UTC", "Z")
 
@@ -338,10 +330,9 @@ def _can_become(stored: pa.DataType, shown: pa.DataType) -> bool:
     types: Any = pa.types
     if stored == shown or types.is_null(stored):
         return True
-    if types.is_integer(shown):
-        return bool(types.is_integer(stored) and stored.bit_width <= shown.bit_width)
-    if types.is_floating(shown):
-        return bool(types.is_floating(stored) and stored.bit_width <= shown.bit_width)
+    for is_number in (types.is_integer, types.is_floating):
+        if is_number(shown):
+            return bool(is_number(stored) and stored.bit_width <= shown.bit_width)
     if types.is_decimal(shown):
         fits = types.is_decimal(stored) and stored.precision <= shown.precision
         return bool(fits and stored.scale == shown.scale)
@@ -352,7 +343,5 @@ def _can_become(stored: pa.DataType, shown: pa.DataType) -> bool:
     if types.is_time(shown):
         return bool(types.is_time(stored))
     if types.is_fixed_size_binary(shown):
-        same = types.is_fixed_size_binary(stored) and stored.byte_width == shown.byte_width
-        return bool(same)
-    bytes_like = any(test(stored) for test in _BYTES)
-    return bytes_like and any(test(shown) for test in _BYTES)
+        return bool(types.is_fixed_size_binary(stored) and stored.byte_width == shown.byte_width)
+    return all(any(test(kind) for test in _BYTES) for kind in (stored, shown))

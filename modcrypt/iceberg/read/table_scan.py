@@ -41,6 +41,11 @@ _WAITING = 4
 class TableScan:
     """A scan of the rows of a snapshot.
 
+    For each file in this order: the keys and positions of its deletes; its batches, from which
+    deleted rows are dropped while their positions in the file are known; the filter, on as few
+    columns as it needs; and the wanted columns of what is left. Files whose schemas are equal share
+    one `_Reader`, and all files the arrays of filled-in values.
+
     With `rewriting`, it reads the other rows, for which the filter is not true, and their lineage.
 
     Raises:
@@ -87,14 +92,9 @@ class TableScan:
         planner = Planner(self.walk, self._filtered, self._expression)
         files, count = planner.files(self._snapshot), self._threads()
         first = list(itertools.islice(files, count))
-        parallel_columns = len(first) < count  # few files: let threads decode columns in parallel
-        return run_in_order(
-            (
-                partial(self.rows, file, threads=parallel_columns)
-                for file in itertools.chain(first, files)
-            ),
-            count,
-        )
+        few = len(first) < count  # then threads decode columns of a file in parallel
+        sources = (partial(self.rows, file, threads=few) for file in itertools.chain(first, files))
+        return run_in_order(sources, count)
 
     def count(self) -> int:
         """Return the number of rows; of a file that has all of them by its manifest alone."""
@@ -155,8 +155,6 @@ class TableScan:
 
 
 class _Reader:
-    """A reader that converts rows of files with one schema to rows of the table."""
-
     def __init__(
         self,
         schema: pa.Schema,
@@ -175,9 +173,7 @@ class _Reader:
         """Return rows of the table."""
         if self.lineage is not None:
             batch = self._filter.drop(batch, self._needed.rows(batch))
-        elif (
-            not self._filter.is_all
-        ):  # filter first, so that the remaining rows share filled-in columns
+        elif not self._filter.is_all:  # first, so that remaining rows share filled-in columns
             batch = self._filter.apply(batch, self._needed.rows(batch))
         return self._wanted.rows(batch)
 

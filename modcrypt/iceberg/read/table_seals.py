@@ -86,21 +86,16 @@ def check_table_seal(
     with ledger.name_errors():
         statement.check(at_least, "table", None if statement.dataset is None else table.uuid)
         seal = parse_table_seal(statement)
-    check_sealed_version(seal, table)
-    return seal
-
-
-def check_sealed_version(seal: TableSeal, table: TableMetadata) -> None:
-    """Raise IntegrityError if a seal is that of other metadata."""
     if (seal.table_uuid, seal.sha256) != (table.uuid, hash_metadata(table)):
         raise IntegrityError(
             f"{table.name} is not the version that was sealed, {seal.metadata}: it was altered or "
             "rolled back, or a writer has committed and not sealed it yet"
         )
+    return seal
 
 
 def describe_version(place: Place, table: TableMetadata) -> dict[str, Any]:
-    """Return what a seal states about a version of a table."""
+    """Return the members of a seal that states a version of a table."""
     current = table.current
     return {
         "table_uuid": table.uuid,
@@ -119,7 +114,7 @@ def hash_metadata(table: TableMetadata) -> str:
 
 
 def parse_table_seal(statement: Statement) -> TableSeal:
-    """Return what a verified statement states; raise FormatError if it is malformed."""
+    """Return the seal in a verified statement; raise FormatError if it is malformed."""
     members = statement.members
     texts = all(isinstance(members[name], str) for name in ("table_uuid", "location", "metadata"))
     number, current = members["last_sequence_number"], members["current_snapshot_id"]

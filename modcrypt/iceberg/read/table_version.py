@@ -62,7 +62,7 @@ class Expectation:
             )
 
     def check_seal(self, place: Place, metadata: TableMetadata) -> None:
-        """Check the seal of a table if it must be signed; raise as `check_table_seal`."""
+        """Check the seal of a table if it must be signed, with the errors of `check_table_seal`."""
         if self.signed_by:
             check_table_seal(place, metadata, self.signed_by, self.seal_at_least, self.seal_needed)
 
@@ -102,7 +102,12 @@ def _check_follows(new: TableMetadata, old: TableMetadata, expected: Expectation
 
 @dataclass(frozen=True)
 class TableVersion:
-    """One version of a table, and the way to the next; `IcebergTable` explains the attributes."""
+    """One version of a table, and the way to the next; `IcebergTable` explains the attributes.
+
+    A version that others have committed is accepted in this order: it is of the same table, it
+    meets the reader's expectation, its seal is valid, it is no older state and under the same
+    master key, and a file that was read before has not changed. Nothing of it is used earlier.
+    """
 
     metadata: TableMetadata
     place: Place

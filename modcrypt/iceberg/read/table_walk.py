@@ -50,7 +50,12 @@ MAX_READ = 2 << 30
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk through one version of a table."""
+    """A walk through one version of a table.
+
+    The keys of a file come from what names it, and are found before the file is opened. A file
+    without keys must be allowed to be in plaintext, and must not begin as an encrypted one does.
+    Its length is compared with what names it before a byte is decrypted.
+    """
 
     metadata: TableMetadata
     locations: Locations
@@ -81,7 +86,7 @@ class Walk:
         return self.resolver.open_entry(entry, self.metadata)
 
     def manifest_keys(self, manifest: ManifestFile) -> StandardKeyMetadata | None:
-        """Return the key metadata of a manifest with its trusted length. Raises as `list_keys`."""
+        """Return the key metadata of a manifest with its trusted length. See `list_keys`."""
         if manifest.key_metadata is None:
             self._check_plaintext_allowed(f"{manifest.location}: the manifest has no key metadata")
             return None
@@ -149,7 +154,7 @@ class Walk:
         )
 
     def check_specs(self, manifests: Iterable[ManifestFile]) -> None:
-        """Check partition specs by reading the newest manifest of each; raise as `entries` does."""
+        """Check partition specs by reading the newest manifest of each. See `entries`."""
         by_age = sorted(manifests, key=lambda manifest: manifest.sequence_number)
         for newest in {manifest.spec_id: manifest for manifest in by_age}.values():
             self.entries(newest)

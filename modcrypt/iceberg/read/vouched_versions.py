@@ -13,11 +13,7 @@ from modcrypt.errors import KmsUnavailableError, ModcryptError
 from modcrypt.iceberg.format.deletion import METADATA
 from modcrypt.iceberg.format.locations import plain_location
 from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
-from modcrypt.iceberg.format.table_versions import (
-    file_names,
-    is_later,
-    read_metadata,
-)
+from modcrypt.iceberg.format.table_versions import file_names, is_later, read_metadata
 from modcrypt.iceberg.read.inventory import Failure
 from modcrypt.io.places import Place
 
@@ -65,7 +61,8 @@ def vouched_versions(
         if times.get(name, -before) != -before:
             continue
         metadata = _read_version(table, name, read)
-        times[name] = None if metadata is None else _update_time(metadata)
+        when = None if metadata is None else metadata.document.get("last-updated-ms")
+        times[name] = when if type(when) is int else None
         if metadata is not None and times[name] == -before:
             times[name] = None
             yield table.place.beside(name), metadata
@@ -108,8 +105,3 @@ def _read_version(
 
 def _identity(metadata: TableMetadata) -> tuple[str, str]:
     return metadata.uuid, plain_location(metadata.location)
-
-
-def _update_time(metadata: TableMetadata) -> int | None:
-    when = metadata.document.get("last-updated-ms")
-    return when if type(when) is int else None

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.errors import PlaintextError
-from modcrypt.iceberg.keys.wrapping_keys import format_wrapped_key, wrapped_part
+from modcrypt.iceberg.keys.master_keys import format_wrapped_key
+from modcrypt.iceberg.keys.wrapping_keys import wrapped_part
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.tables.catalogs import format_identifier, list_tables, load_table
 from modcrypt.iceberg.verify.key_checks import master_key_version

@@ -12,8 +12,8 @@ from typing import TypeAlias
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.ags1.writer import Ags1Writer
 from modcrypt.errors import IntegrityError, TruncationError
+from modcrypt.iceberg.format.encrypted_files import decryption_properties, encryption_properties
 from modcrypt.iceberg.format.locations import Locations
-from modcrypt.iceberg.format.parquet_files import decryption_properties, encryption_properties
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, open_from_manifest, seal_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.tables.table import IcebergTable

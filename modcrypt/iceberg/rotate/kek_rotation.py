@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from modcrypt.errors import FormatError, PlaintextError
-from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
+from modcrypt.iceberg.format.encrypted_files import write_ags1
 from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import (

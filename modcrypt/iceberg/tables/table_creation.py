@@ -14,8 +14,8 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
+from modcrypt.iceberg.format.encrypted_files import make_folder
 from modcrypt.iceberg.format.locations import Locations, find_place
-from modcrypt.iceberg.format.parquet_files import make_folder
 from modcrypt.iceberg.format.table_metadata import KEY_ID, KEY_LENGTH, TableMetadata
 from modcrypt.iceberg.format.table_versions import FolderVersions, has_versions
 from modcrypt.iceberg.keys.key_policies import KeyPolicy

@@ -10,16 +10,11 @@ from dataclasses import dataclass
 
 from modcrypt.ags1.layout import MAGIC
 from modcrypt.ags1.reader import Ags1Reader
-from modcrypt.errors import (
-    FormatError,
-    KeyNotFoundError,
-    ModcryptError,
-    TagMismatchError,
-)
+from modcrypt.errors import FormatError, KeyNotFoundError, ModcryptError, TagMismatchError
 from modcrypt.iceberg.format.avro_files import open_avro
+from modcrypt.iceberg.format.encrypted_files import decryption_properties
 from modcrypt.iceberg.format.manifests import FileEntry
-from modcrypt.iceberg.format.parquet_files import decryption_properties
-from modcrypt.iceberg.read.inventory import Keys, Mark, ReachedFile, mark_of
+from modcrypt.iceberg.read.inventory import Keys, ReachedFile, mark_of
 from modcrypt.iceberg.read.position_deletes import place_of_vector, read_vector
 from modcrypt.iceberg.verify.table_findings import TableFinding, TableReport
 from modcrypt.keys.metadata import StandardKeyMetadata
@@ -43,14 +38,12 @@ def check_file(keys: Keys, reached: ReachedFile, threads: int | None = 1) -> Tab
     try:
         check.run()
     except (ModcryptError, OSError) as error:
-        lost = isinstance(error, KeyNotFoundError) and keys.is_lost(reached.sealed_by)
+        lost = isinstance(error, KeyNotFoundError) and keys.is_lost(reached.encrypted_by)
         check.report.add_failure(error, reached.location, lost=lost)
     return check.report
 
 
 class _FileCheck:
-    """The check of one file, with its findings."""
-
     def __init__(self, keys: Keys, reached: ReachedFile, threads: int | None) -> None:
         self._keys, self._reached, self._threads = keys, reached, threads
         self._entry, self._location = reached.entry, reached.location
@@ -84,24 +77,17 @@ class _FileCheck:
         mark = self._reached.mark = None if found is None else mark_of(found)
         for other in entries[1:]:
             if other.size != entry.size:
-                self.report.tell(
-                    "truncation",
-                    f"manifests disagree about its size: {entry.size} and {other.size} bytes",
-                    other.location,
-                )
-            if self._mark_of_entry(other, mark) != mark:
-                self.report.tell(
-                    "key-material", "two manifests have different keys for it", other.location
-                )
+                sizes = f"{entry.size} and {other.size} bytes"
+                message = f"manifests disagree about its size: {sizes}"
+                self.report.tell("truncation", message, other.location)
+            same = other.key_metadata == entry.key_metadata
+            own = found if same else self._keys.of_file(other)
+            if (None if own is None else mark_of(own)) != mark:
+                message = "two manifests have different keys for it"
+                self.report.tell("key-material", message, other.location)
         if entry.file_format != "PUFFIN" and len({each.record_count for each in entries}) > 1:
             self._tell("format", "two manifests have different numbers of rows for it")
         return found
-
-    def _mark_of_entry(self, other: FileEntry, mark: Mark | None) -> Mark | None:
-        if other.key_metadata == self._entry.key_metadata:
-            return mark
-        key_metadata = self._keys.of_file(other)
-        return None if key_metadata is None else mark_of(key_metadata)
 
     # --- formats --------------------------------------------------------------------------------
 
@@ -111,9 +97,8 @@ class _FileCheck:
         self.report.add_plaintext(self._location, expected=not walk.metadata.is_encrypted)
         with walk.open_stored(self._location, self._entry.size) as source:
             if source.read_at(0, min(source.size, len(MAGIC))) in (MAGIC, MAGIC_ENCRYPTED):
-                raise KeyNotFoundError(
-                    "the file is encrypted, but its manifest has no key metadata for it"
-                )
+                why = "the file is encrypted, but its manifest has no key metadata for it"
+                raise KeyNotFoundError(why)
         if self._entry.file_format == "PARQUET":
             self._check_parquet(None, 1)
 
@@ -172,7 +157,6 @@ class _FileCheck:
             self._tell("truncation", f"the file has {count} rows, but its manifest says {listed}")
 
     def _check_vector(self, reader: Ags1Reader, entry: FileEntry) -> None:
-        """Check the place, checksum and number of positions of a deletion vector."""
         try:
             start, size = place_of_vector(entry)
             if start > reader.size - size:

@@ -23,9 +23,10 @@ from modcrypt.errors import (
     list_names,
 )
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.keys.key_policies import KeyPolicy
+from modcrypt.iceberg.keys.key_policies import DAY_MS, KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
-from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey, format_wrapped_key
+from modcrypt.iceberg.keys.master_keys import format_wrapped_key
+from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey
 from modcrypt.iceberg.read.inventory import Failure, Inventory
 from modcrypt.iceberg.verify.table_findings import TableReport, is_refusal
 from modcrypt.io.threads import in_threads
@@ -33,12 +34,14 @@ from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.kms.client import is_current
 from modcrypt.parquet.format.findings import FILE
 
-DAY_MS = 24 * 60 * 60 * 1000
-
 
 @dataclass
 class KeyChecks:
-    """The keys of a table, and what was found out about them."""
+    """The keys of a table, and what was found out about them.
+
+    `check_keks` comes first: it finds the KEKs, and notes those that failed for the readers of
+    files. `count_uses` needs the inventory; `report_unused` and `describe_keks` need its counts.
+    """
 
     metadata: TableMetadata
     resolver: KeyResolver
@@ -88,11 +91,7 @@ class KeyChecks:
         gone: dict[str, KmsUnavailableError] = {}
         wanted = [kek for kek in self.keks.values() if kek.id not in self.failed]
         with contextlib.suppress(KmsUnavailableError):  # reported for each KEK
-            by_master: dict[str, dict[bytes, str]] = {}
-            for kek in wanted:
-                by_master.setdefault(kek.master_key_id, {})[kek.wrapped or b""] = kek.id
-            for master_key_id, group in by_master.items():
-                self.resolver.masters.fetch(group, master_key_id, list(group.values()))
+            self.resolver.masters.fetch_keks(wanted)
         for key, result in in_threads(partial(self._unwrap_kek, gone), wanted, jobs):
             self.opened[key.id] = isinstance(result, int)
             if isinstance(result, int):
@@ -154,19 +153,17 @@ class KeyChecks:
         """Yield the KEKs with their attributes of `TableKek`."""
         current = self._newest_versions()
         for key in self.keks.values():
-            yield (
-                key,
-                {
-                    "id": key.id,
-                    "master_key_id": key.master_key_id,
-                    "created_ms": key.timestamp_ms,
-                    "age_days": self._age_days(key),
-                    "store": "table" if key.id in self.metadata.keys else "key store",
-                    "scope": key.scope,
-                    "current": current[key.id],
-                    "files": self.files[key.id],
-                },
-            )
+            attributes = {
+                "id": key.id,
+                "master_key_id": key.master_key_id,
+                "created_ms": key.timestamp_ms,
+                "age_days": self._age_days(key),
+                "store": "table" if key.id in self.metadata.keys else "key store",
+                "scope": key.scope,
+                "current": current[key.id],
+                "files": self.files[key.id],
+            }
+            yield key, attributes
 
     def _newest_versions(self) -> dict[str, bool | None]:
         """Return, by KEK id, whether the newest version of the master key wraps the KEK.
@@ -195,8 +192,8 @@ class KeyChecks:
         keys, snapshots = self.metadata.keys, self.metadata.snapshots
         named = {snapshot.key_id for snapshot in snapshots if snapshot.key_id is not None}
         self.lists = Counter(keys[id_].encrypted_by for id_ in named if id_ in keys)
-        sealing = (reached.sealed_by for reached in inventory.files)
-        self.files = Counter(by[0] for by in sealing if by is not None)
+        used = (reached.encrypted_by for reached in inventory.files)
+        self.files = Counter(key[0] for key in used if key is not None)
         keks = set(self.metadata.kek_ids())
         unused = [id_ for id_ in keys if id_ not in named and id_ not in keks]
         if whole:
@@ -207,12 +204,9 @@ class KeyChecks:
         """Report unused `encryption-keys`; a removed `key-id` can also make a key look unused."""
         if self.unused:
             advice = "; prune_keys drops them" if whole else ""
-            self.report.tell(
-                "key",
-                f"no snapshot uses {len(self.unused):,} of encryption-keys{advice}: "
-                + list_names(self.unused),
-                warning=True,
-            )
+            count, names = f"{len(self.unused):,}", list_names(self.unused)
+            message = f"no snapshot uses {count} of encryption-keys{advice}: {names}"
+            self.report.tell("key", message, warning=True)
 
     # --- reuse ----------------------------------------------------------------------------------
 
@@ -251,6 +245,5 @@ def _report_reuse(files: list[tuple[str, bytes]], report: TableReport) -> None:
         if exchangeable
         else "; each file should have its own"
     )
-    report.tell(
-        "integrity", f"{len(files)} files have the same key{why}: {names}", warning=not exchangeable
-    )
+    message = f"{len(files)} files have the same key{why}: {names}"
+    report.tell("integrity", message, warning=not exchangeable)

@@ -279,8 +279,6 @@ MOST = 14
 
 @dataclass(slots=True)
 class _Box:
-    """A box for an item, or for several that have none of their own."""
-
     item: Any
     x: int
     y: int

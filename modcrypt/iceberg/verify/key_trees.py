@@ -9,18 +9,19 @@ files that are not available have an error.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from modcrypt.errors import KeyMaterialError
-from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, wrapped_part
+from modcrypt.iceberg.keys.wrapping_keys import wrapped_part
 from modcrypt.iceberg.read.inventory import (
     Keys,
     ReachedFile,
     ReachedList,
     ReachedManifest,
-    sealed_part,
+    encrypted_part,
     take_inventory,
 )
 from modcrypt.iceberg.tables.table import IcebergTable
@@ -134,28 +135,26 @@ def key_tree(
     checks.count_uses(inventory, whole=inventory.is_whole)
     current = metadata.document.get("current-snapshot-id")
     lists = [_tree_list(manifest_list, current) for manifest_list in inventory.lists]
+    lists.sort(key=lambda manifest_list: manifest_list.sequence_number, reverse=True)
     return KeyTree(
         location=metadata.location,
         uuid=metadata.uuid,
         master_key_id=metadata.master_key_id,
-        keks=tuple(_tree_kek(checks, key, facts) for key, facts in checks.describe_keks()),
-        lists=tuple(
-            sorted(lists, key=lambda manifest_list: manifest_list.sequence_number, reverse=True)
+        keks=tuple(
+            TreeKek(
+                **facts,
+                lists=checks.lists[key.id],
+                version=None if key.wrapped is None else master_key_version(key.wrapped),
+                error=str(checks.failed[key.id]) if key.id in checks.failed else None,
+            )
+            for key, facts in checks.describe_keks()
         ),
+        lists=tuple(lists),
         manifests=tuple(map(_tree_manifest, inventory.manifests)),
         files=tuple(map(_tree_file, inventory.files)),
         unused=checks.unused,
         whole=inventory.is_whole,
         kms_unavailable=inventory.kms_unavailable,
-    )
-
-
-def _tree_kek(checks: KeyChecks, key: IcebergKey, facts: dict[str, Any]) -> TreeKek:
-    return TreeKek(
-        **facts,
-        lists=checks.lists[key.id],
-        version=None if key.wrapped is None else master_key_version(key.wrapped),
-        error=str(checks.failed[key.id]) if key.id in checks.failed else None,
     )
 
 
@@ -169,7 +168,7 @@ def _tree_list(reached: ReachedList, current: Any) -> TreeList:
         timestamp_ms=first.timestamp_ms,
         current=current in ids,
         key_id=first.key_id,
-        **_sealing(reached.sealed_by, None if reached.key is None else reached.key.encrypted),
+        **_key_facts(reached.encrypted_by, None if reached.key is None else reached.key.encrypted),
         manifests=tuple(manifest.number for manifest in reached.manifests),
         error=None if reached.error is None else str(reached.error),
     )
@@ -187,31 +186,26 @@ def _tree_manifest(reached: ReachedManifest) -> TreeManifest:
 
 
 def _tree_file(reached: ReachedFile) -> TreeFile:
-    by = reached.sealed_by
-    sealed = None if by is None else sealed_part(reached.entry.key_metadata or b"")
+    by = reached.encrypted_by
+    encrypted = None if by is None else encrypted_part(reached.entry.key_metadata or b"")
     return TreeFile(
         kind=reached.kind,
         location=reached.location,
         size=reached.entry.size,
         records=reached.records,
         encrypted=reached.encrypted,
-        **_sealing(by, sealed),
+        **_key_facts(by, encrypted),
     )
 
 
-def _sealing(by: tuple[str, bool] | None, sealed: bytes | None) -> dict[str, Any]:
+def _key_facts(by: tuple[str, bool] | None, encrypted: bytes | None) -> dict[str, Any]:
     """Return the attributes of a node about the key that encrypts its key metadata."""
-    id_, single = (None, False) if by is None else by
-    version = _single_version(sealed) if single and sealed is not None else None
+    id_, single = by or (None, False)
+    version = None
+    if single and encrypted is not None:
+        with contextlib.suppress(KeyMaterialError):  # the version is unknown
+            version = master_key_version(wrapped_part(encrypted))
     return {"sealed_by": id_, "single": single, "version": version}
-
-
-def _single_version(sealed: bytes) -> str | None:
-    """Return the version of the master key that wraps a data key directly; None if unknown."""
-    try:
-        return master_key_version(wrapped_part(sealed))
-    except KeyMaterialError:
-        return None
 
 
 # --- what a key protects -------------------------------------------------------------------------

@@ -26,22 +26,16 @@ def _check_list(reached: ReachedList, report: TableReport) -> None:
                 report.add_note("snapshot", reached.location, f"its header has no {name}")
         for what in find_misplacements(reached.header, snapshot):
             report.tell("integrity", what, reached.location)
-        newer = [
-            m for m in reached.manifests if m.manifest.sequence_number > snapshot.sequence_number
-        ]
-        if newer:
-            report.tell(
-                "integrity",
-                f"{len(newer)} of its manifests are newer than snapshot {snapshot.id}",
-                reached.location,
-            )
+        numbers = (each.manifest.sequence_number for each in reached.manifests)
+        if newer := sum(number > snapshot.sequence_number for number in numbers):
+            message = f"{newer} of its manifests are newer than snapshot {snapshot.id}"
+            report.tell("integrity", message, reached.location)
 
 
 _STATUSES = ((ADDED, "added"), (EXISTING, "existing"), (DELETED, "deleted"))
 
 
 def _check_manifest(reached: ReachedManifest, metadata: TableMetadata, report: TableReport) -> None:
-    """Check a manifest against its manifest list and metadata.json."""
     _check_counts(reached, report)
     try:
         for what in find_redefinitions(reached.header, metadata):
@@ -58,8 +52,5 @@ def _check_counts(reached: ReachedManifest, report: TableReport) -> None:
         for number, what in zip(counted, ("files", "rows"), strict=True):
             listed = row.get(f"{name}_{what}_count")
             if listed is not None and listed != number:
-                report.tell(
-                    "truncation",
-                    f"it has {number} {name} {what}, but the manifest list says {listed}",
-                    reached.location,
-                )
+                message = f"it has {number} {name} {what}, but the manifest list says {listed}"
+                report.tell("truncation", message, reached.location)

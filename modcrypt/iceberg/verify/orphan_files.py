@@ -12,7 +12,7 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -23,10 +23,7 @@ from modcrypt.errors import ModcryptError, list_names
 from modcrypt.iceberg.format.deletion import METADATA, is_marker, is_protected
 from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
-from modcrypt.iceberg.format.table_versions import (
-    read_metadata,
-    version_number,
-)
+from modcrypt.iceberg.format.table_versions import read_metadata, version_number
 from modcrypt.iceberg.read.inventory import Inventory
 from modcrypt.iceberg.read.vouched_versions import vouched_versions
 from modcrypt.iceberg.tables.table import IcebergTable
@@ -41,7 +38,6 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads
 from modcrypt.parquet.datasets.discovery import as_arrow
-from modcrypt.runtime.fork_safety import cached_property
 
 DAY = 24 * 60 * 60
 
@@ -50,7 +46,7 @@ SETTLED_DAYS = 3
 
 _TEMPORARY = re.compile(r"\.modcrypt-[0-9a-f]{16}\.tmp")
 
-_SEALED = (MAGIC, b"PARE")
+_ENCRYPTED = (MAGIC, b"PARE")
 _PLAIN = (b"PAR1", b"Obj\x01", b"PFA1", b"ORC", b"PK\x03\x04")
 _MAGIC_SIZE = 4
 
@@ -83,25 +79,22 @@ def check_orphans(
 
 
 def list_stored(folder: Place) -> list[StrayFile]:
-    """Return all files below a folder, of unknown kinds; raise if a folder cannot be listed."""
-    return list(_list_files(folder))
-
-
-def _list_files(folder: Place) -> Iterator[StrayFile]:
-    """Yield all files below a folder, including hidden ones; raise if a folder cannot be listed."""
+    """Return all files below a folder, including hidden ones; raise if it cannot be listed."""
+    found: list[StrayFile] = []
     if folder.filesystem is not None:
         selector = pafs.FileSelector(folder.path, recursive=True)
         for info in as_arrow(folder.filesystem).get_file_info(selector):
             if info.is_file and not info.path.endswith("/"):
                 changed = None if info.mtime_ns is None else info.mtime_ns / 1e9
-                yield _stray(info.path, info.size, changed)
-        return
+                found.append(_stray(info.path, info.size, changed))
+        return found
     for base, _, names in os.walk(os.path.realpath(folder.path), onerror=_raise):
         for name in names:
             path = os.path.join(base, name)
             with contextlib.suppress(FileNotFoundError):  # it was deleted after the listing
                 status = os.lstat(path)
-                yield _stray(path, status.st_size, status.st_mtime)
+                found.append(_stray(path, status.st_size, status.st_mtime))
+    return found
 
 
 def _raise(error: OSError) -> None:
@@ -132,7 +125,7 @@ def _judge(folder: Place, file: StrayFile) -> StrayFile:
             head = source.read_at(0, min(_MAGIC_SIZE, source.size))
     except (ModcryptError, OSError):
         return file
-    if head in _SEALED:
+    if head in _ENCRYPTED:
         return replace(file, state="encrypted")
     return replace(file, state="plaintext") if head.startswith(_PLAIN) else file
 
@@ -162,8 +155,6 @@ def _kind(orphan: StrayFile) -> str:
 
 @dataclass
 class _FolderCheck:
-    """The check of the files in a table's folder."""
-
     table: IcebergTable
     folder: Place
     stored: Sequence[StrayFile]
@@ -172,6 +163,7 @@ class _FolderCheck:
     # What logs say of the versions that were read, by path: reading each again takes long.
     known: dict[str, TableMetadata] = field(default_factory=dict)
     lists: RepeatedLists = field(default_factory=history_lists)
+    real: Callable[[str], str] = field(default_factory=lambda: cache(os.path.realpath))
 
     def find_orphans(self, inventory: Inventory) -> tuple[StrayFile, ...] | None:
         """Report findings; return the orphan files, or None if they cannot be determined."""
@@ -209,20 +201,15 @@ class _FolderCheck:
         if paths:
             self.report.tell(word, f"{len(paths):,} {what}: {list_names(paths)}", warning=True)
 
-    @cached_property
-    def _real(self) -> Callable[[str], str]:
-        return cache(os.path.realpath)
-
     def _without_links(self, path: str) -> str:
         """Return the path of a file of the table with links in its folders resolved."""
         if self.table.place.filesystem is not None:
             return path
-        return posixpath.join(self._real(posixpath.dirname(path)), posixpath.basename(path))
+        return posixpath.join(self.real(posixpath.dirname(path)), posixpath.basename(path))
 
     # --- metadata -------------------------------------------------------------------------------
 
     def _check_log(self) -> None:
-        """Report entries of `metadata-log` whose files are missing."""
         missing = []
         logged = list(self.table.metadata.texts_of("metadata-log", "metadata-file"))
         for location in logged:
@@ -241,7 +228,8 @@ class _FolderCheck:
         verified, own = self.table.metadata, self._without_links(self.table.place.path)
         there = [file.path for file in self.stored if file.path != own]
         others = [path for path in there if METADATA.fullmatch(posixpath.basename(path))]
-        others.sort(key=_version_order)  # versions that follow each other are parsed faster
+        # From the newest to the oldest: versions that follow each other are parsed faster.
+        others.sort(key=lambda path: (-(version_number(posixpath.basename(path)) or 0), path))
         now = _wrapped_keks(verified)
         odd, keeping, newer = set[str](), set[str](), self.report.newer_versions
         for path, metadata in in_threads(self._read, others, self.jobs):
@@ -251,7 +239,9 @@ class _FolderCheck:
                 self.report.tell("format", message, path, warning=True)
             elif metadata.uuid != verified.uuid:
                 odd.add(path)
-                self.report.add_other_table(path, metadata.uuid)
+                self.report.other_tables[path] = metadata.uuid
+                message = f"it belongs to another table, {metadata.uuid}"
+                self.report.tell("integrity", message, path, warning=True)
             else:
                 self.known[path] = metadata.without_history()
                 if metadata.last_sequence_number > verified.last_sequence_number:
@@ -302,11 +292,5 @@ class _FolderCheck:
         )  # fmt: skip
 
 
-def _version_order(path: str) -> tuple[int, str]:
-    """Return a key that sorts metadata.json files by number, the newest first."""
-    return -(version_number(posixpath.basename(path)) or 0), path
-
-
 def _wrapped_keks(metadata: TableMetadata) -> set[tuple[str, bytes]]:
-    """Return the ids and wrapped keys of all KEKs of a version."""
     return {(id_, metadata.keys[id_].encrypted) for id_ in metadata.kek_ids()}

@@ -11,19 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.ags1.layout import DEFAULT_BLOCK_LENGTH
-from modcrypt.errors import (
-    KeyMaterialError,
-    KeyRetrievalError,
-    ModcryptError,
-    PlaintextError,
-)
+from modcrypt.errors import KeyMaterialError, KeyRetrievalError, ModcryptError, PlaintextError
 from modcrypt.io.threads import check_threads, usable_cores
-from modcrypt.parquet.format.findings import (
-    ALWAYS_OPEN,
-    FILE,
-    Finding,
-    Report,
-)
+from modcrypt.parquet.format.findings import ALWAYS_OPEN, FILE, Finding, Report
 
 ORPHAN = "orphan"
 """Error code for a file that nothing reaches."""
@@ -202,12 +192,6 @@ class TableReport(Report):
         else:
             self.tell(error.word, str(error), location)
         self.add_note("file", location, "it could not be read")
-
-    def add_other_table(self, path: str, uuid: str) -> None:
-        """Add a warning about a metadata.json of another table."""
-        self.other_tables[path] = uuid
-        message = f"it belongs to another table, {uuid}"
-        self.tell("integrity", message, path, warning=True)
 
     def add_plaintext(self, location: str, *, expected: bool) -> None:
         """Add a plaintext file that the caller accepts; a warning in an encrypted table."""

@@ -50,7 +50,7 @@ class TableVerification(VerificationResult):
 
     @property
     def complete(self) -> bool:
-        """Whether there is no fault, and tags of all parts that the format encrypts are verified.
+        """True if there is no fault, and tags of all parts that the format encrypts are verified.
 
         metadata.json and statistics files, which the format never encrypts, do not count.
         """

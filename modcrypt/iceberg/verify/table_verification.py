@@ -74,20 +74,26 @@ def verify_table(
         ValueError: A snapshot does not exist, or `jobs` is below 1.
         ModcryptError, OSError: The key store failed.
     """
-    jobs, wanted = choose_jobs(jobs), _select_snapshots(table, snapshots)
+    jobs, wanted = choose_jobs(jobs), list(table.metadata.snapshots)
+    if snapshots is not None:
+        selected = filter(None, map(table.snapshot, snapshots))
+        wanted = list({snapshot.id: snapshot for snapshot in selected}.values())
     return _Run(table, wanted, snapshots is None, jobs, add_up(progress)).result()
-
-
-def _select_snapshots(table: IcebergTable, snapshots: Sequence[int | str] | None) -> list[Snapshot]:
-    if snapshots is None:
-        return list(table.metadata.snapshots)
-    selected = (table.snapshot(name) for name in snapshots)
-    return list({snapshot.id: snapshot for snapshot in selected if snapshot is not None}.values())
 
 
 @dataclass
 class _Run:
-    """One verification."""
+    """One verification; each step needs those before it.
+
+    1. References within metadata.json, which nothing signs.
+    2. KEKs. Each is unwrapped once, so that an unavailable one is reported here, and not again for
+       each file that needs it.
+    3. Manifest lists and manifests, from which the inventory follows.
+    4. Data and delete files, each once. Then the marks of all data keys are known and compared.
+    5. Uses of keys. They are complete only if all snapshots were checked and every list and
+       manifest could be read. Otherwise a key that seems unused may be in use.
+    6. The folder of the table. An orphan is what nothing in a complete inventory names.
+    """
 
     table: IcebergTable
     snapshots: list[Snapshot]
@@ -127,9 +133,7 @@ class _Run:
             files=tuple(self.files),
             keks=tuple(
                 CheckedKek(
-                    **facts,
-                    manifest_lists=checks.lists[key.id],
-                    opened=checks.opened.get(key.id),
+                    **facts, manifest_lists=checks.lists[key.id], opened=checks.opened.get(key.id)
                 )
                 for key, facts in checks.describe_keks()
             ),
@@ -142,7 +146,6 @@ class _Run:
     # --- manifest lists and manifests -----------------------------------------------------------
 
     def _check_table(self, reached: ReachedTable, keys: Keys, checks: KeyChecks) -> None:
-        """Check a manifest list or manifest."""
         report, location = TableReport(), reached.location
         if reached.error is not None:
             if isinstance(reached, ReachedList):
@@ -154,9 +157,8 @@ class _Run:
             report.check_block_length(reached.block_length, location)
             check_table(reached, self.table.metadata, report)
         if isinstance(reached, ReachedManifest) and reached.contradicted:
-            report.tell(
-                "integrity", "two manifest lists have different lengths or keys for it", location
-            )
+            message = "two manifest lists have different lengths or keys for it"
+            report.tell("integrity", message, location)
         if reached.mark is None and reached.error is None:
             report.add_plaintext(location, expected=not self.table.metadata.is_encrypted)
         self._add_result(reached, report, None)
@@ -186,13 +188,12 @@ class _Run:
 def _report_unread_list(
     reached: ReachedList, error: Failure, keys: Keys, checks: KeyChecks, report: TableReport
 ) -> None:
-    """Report a manifest list that could not be read."""
     key, location = reached.key, reached.location
     if key is not None and key.encrypted_by in checks.failed:  # already reported
         report.add_note("file", location, f"its key is not available: {error}")
     else:
         named = key is not None or reached.snapshots[0].key_id is not None
-        report.add_failure(error, location, lost=named and keys.is_lost(reached.sealed_by))
+        report.add_failure(error, location, lost=named and keys.is_lost(reached.encrypted_by))
     ids = ", ".join(str(snapshot.id) for snapshot in reached.snapshots)
     report.add_note("snapshot", location, f"the files of snapshot {ids} are unknown")
 

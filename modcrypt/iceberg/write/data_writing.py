@@ -37,15 +37,15 @@ from pyiceberg.utils.properties import property_as_int
 from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 
 from modcrypt.errors import FormatError
+from modcrypt.iceberg.format.encrypted_files import write_parquet
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA
-from modcrypt.iceberg.format.parquet_files import write_parquet
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.format.table_metadata import EMPTY_HISTORY, TableMetadata
-from modcrypt.iceberg.read.partitions import split_by_partition
 from modcrypt.iceberg.read.row_lineage import with_lineage
 from modcrypt.iceberg.write.manifest_writing import PartitionPaths
 from modcrypt.iceberg.write.new_files import NewFiles
+from modcrypt.iceberg.write.partitions import split_by_partition
 from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema, fit_rows, rows_for_file
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import usable_cores

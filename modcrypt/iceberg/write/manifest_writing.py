@@ -34,8 +34,8 @@ from pyiceberg.utils.decimal import (
 
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.errors import FormatError
-from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
+from modcrypt.iceberg.format.encrypted_files import write_ags1
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.manifest_schemas import (

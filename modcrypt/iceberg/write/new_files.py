@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.deletion import is_protected, remove_new
+from modcrypt.iceberg.format.encrypted_files import write_ags1, write_parquet
 from modcrypt.iceberg.format.locations import Locations
-from modcrypt.iceberg.format.parquet_files import write_parquet
 from modcrypt.iceberg.format.table_versions import file_names
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source

@@ -24,8 +24,9 @@ from pyiceberg.types import (
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
+from modcrypt.iceberg.read.file_pruning import as_data_file
 from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents
-from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner, as_data_file
+from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.schema_projection import Projection
 from modcrypt.iceberg.read.table_scan import TableScan
 from modcrypt.iceberg.write.manifest_writing import first_row_ids

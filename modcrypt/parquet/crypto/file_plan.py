@@ -208,7 +208,8 @@ class OpenFile:
             leaves_of(self.leaves, names)  # a name that matches nothing would require nothing
         elif not isinstance(self.properties.key_retriever, BoundRetriever):
             return
-        self._kinds = self.find_kinds(range(len(self.leaves)))
+        every, groups = range(self.leaf_count), range(len(self.metadata.row_groups))
+        self._kinds = find_kinds(self.metadata, self.leaves, every, groups, self._report)
         for error in requirement_faults(self.properties, self.leaves, self._kinds):
             raise error
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,9 +12,6 @@ import pyarrow.compute as pc
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.spark.source.options import Alternatives
-
-if TYPE_CHECKING:
-    from modcrypt.spark.source.reading import TableFile
 
 
 def filter_terms(filters: Alternatives, target: pa.Schema) -> list[Alternatives]:
@@ -84,17 +81,18 @@ def _combine(terms: Sequence[Alternatives]) -> Alternatives | None:
     return tuple(tuple(chain(*choice)) for choice in product(*terms)) if terms else None
 
 
-def drop_unmatched_files(
-    files: list[TableFile], terms: Sequence[Alternatives], target: pa.Schema
-) -> list[TableFile]:
-    """Return the files without those whose folder names show that no row matches."""
+def find_matches(
+    values: Sequence[Mapping[str, Any]], terms: Sequence[Alternatives], target: pa.Schema
+) -> list[int]:
+    """Return the numbers of the files that may have matching rows by the values in folder names."""
+    numbers = list(range(len(values)))
     for term in terms:
         names, condition = _names(term), as_filter(term)
-        if files and condition and all(names <= file.values.keys() for file in files):
+        if numbers and condition and all(names <= values[n].keys() for n in numbers):
             columns = {
-                name: pa.array([file.values[name] for file in files], target.field(name).type)
+                name: pa.array([values[n][name] for n in numbers], target.field(name).type)
                 for name in names
             }
-            table = pa.table({**columns, "": pa.array(range(len(files)))})
-            files = [files[n] for n in table.filter(condition.expression)[""].to_pylist()]
-    return files
+            table = pa.table({**columns, "": pa.array(numbers)})
+            numbers = table.filter(condition.expression)[""].to_pylist()
+    return numbers

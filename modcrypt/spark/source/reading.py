@@ -37,7 +37,7 @@ from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset, parse_partition
 from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.spark.source.arrow_types import check_types, conform, to_spark_arrow_schema
-from modcrypt.spark.source.filter_terms import drop_unmatched_files, filter_terms, split_terms
+from modcrypt.spark.source.filter_terms import filter_terms, find_matches, split_terms
 from modcrypt.spark.source.options import Alternatives, ReadOptions, ReadSettings
 from modcrypt.spark.source.restrictions import FileRestrictions, Restrictions, make_restrictions
 from modcrypt.spark.source.table_schema import (
@@ -373,7 +373,9 @@ class Reader(PieceReader, spark.DataSourceReader):
         """Divide the files among tasks."""
         files = find_files(self._options, self._schema, self._settings.required_seal)
         if self._restrictions is None:
-            files = drop_unmatched_files(files, self._terms, to_spark_arrow_schema(self._schema))
+            target = to_spark_arrow_schema(self._schema)
+            values = [file.values for file in files]
+            files = [files[n] for n in find_matches(values, self._terms, target)]
         else:  # the names of folders may state the values of a masked column
             self._restrictions.check_known(self._settings, [file.path for file in files])
         options = self._options

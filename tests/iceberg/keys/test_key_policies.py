@@ -37,7 +37,8 @@ from modcrypt.iceberg.keys.key_policies import (
     writing_keys,
 )
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore, seal_for_manifest
-from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, MasterKeys, OpenKey
+from modcrypt.iceberg.keys.master_keys import MasterKeys
+from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, OpenKey
 from modcrypt.keys.metadata import StandardKeyMetadata
 from tests.support.cases import each_case
 from tests.support.iceberg.java_judge import JavaError, Judge, plain_rows

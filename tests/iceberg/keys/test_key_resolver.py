@@ -34,12 +34,13 @@ from modcrypt.iceberg import IcebergTable, open_table
 from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import (
     KeyResolver,
-    is_sealed_metadata,
+    is_encrypted_metadata,
     open_from_manifest,
     seal_for_manifest,
     sealing_key,
 )
-from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, IcebergKey, MasterKeys
+from modcrypt.iceberg.keys.master_keys import MasterKeys
+from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, IcebergKey
 from modcrypt.keys import Key
 from modcrypt.keys.metadata import StandardKeyMetadata
 from tests.support.cases import each_case
@@ -396,7 +397,7 @@ def test_metadata_in_a_manifest_goes_there_and_back(
     name = id_.encode()
     assert data[:3] == bytes((0x81 if double else 0x82,)) + len(name).to_bytes(2, "big")
     assert data[3 : 3 + len(name)] == name
-    assert is_sealed_metadata(data)
+    assert is_encrypted_metadata(data)
     assert sealing_key(data) == (id_, not double)
     metadata = with_keys(table, key.entry()) if double else table.metadata
     assert keys.open_metadata(data, metadata) == METADATA
@@ -417,7 +418,7 @@ def test_the_sealed_part_opens_by_hand(table: IcebergTable) -> None:
 
 def test_metadata_in_the_clear_stays_what_it_is(table: IcebergTable) -> None:
     data = METADATA.encode()
-    assert not is_sealed_metadata(data)
+    assert not is_encrypted_metadata(data)
     assert table.walk.resolver.open_metadata(data, table.metadata) == METADATA
 
 

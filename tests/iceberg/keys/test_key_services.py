@@ -16,12 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError
-from modcrypt.iceberg.keys.wrapping_keys import (
-    IcebergKey,
-    MasterKeys,
-    OpenKey,
-    format_wrapped_key,
-)
+from modcrypt.iceberg.keys.master_keys import MasterKeys, format_wrapped_key
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.keys import Key
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.client import is_current

@@ -31,7 +31,8 @@ from modcrypt.iceberg import FileKeyStore, SqliteKeyStore
 from modcrypt.iceberg.format.table_metadata import SCOPE
 from modcrypt.iceberg.keys import key_stores
 from modcrypt.iceberg.keys.key_resolver import KeyStore
-from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, IcebergKey, MasterKeys
+from modcrypt.iceberg.keys.master_keys import MasterKeys
+from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, IcebergKey
 from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.kms.key_servers import leaks

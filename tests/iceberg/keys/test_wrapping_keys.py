@@ -27,15 +27,13 @@ from modcrypt.errors import (
 )
 from modcrypt.iceberg import IcebergTable
 from modcrypt.iceberg.format.table_metadata import SCOPE
+from modcrypt.iceberg.keys.master_keys import MasterKeys, format_wrapped_key, wrapped_bytes
 from modcrypt.iceberg.keys.wrapping_keys import (
     KEY_TIMESTAMP,
     TABLE,
     IcebergKey,
-    MasterKeys,
     OpenKey,
-    format_wrapped_key,
     new_key_id,
-    wrapped_bytes,
     wrapped_part,
 )
 from modcrypt.keys import Key

@@ -27,11 +27,11 @@ def test_the_interpreter_ends_when_the_last_thread_has_let_go(what: str) -> None
 
         atexit.register(lambda: print(gone() is None))  # called after those that come later
 
-        from modcrypt.iceberg.read import object_lifetimes
+        from modcrypt.iceberg.read import pyarrow_decryption
         from modcrypt.iceberg.read.pyarrow_decryption import StoredFile
         from modcrypt.io.sources import MemorySource
 
-        object_lifetimes.MAX_WAIT = 200  # a busy machine may let the thread sleep longer
+        pyarrow_decryption.MAX_WAIT = 200  # a busy machine may let the thread sleep longer
 
         def hold(things):
             time.sleep(0.3)

@@ -22,7 +22,7 @@ from modcrypt.iceberg import (
     rotate_table,
     verify_table,
 )
-from modcrypt.iceberg.format.parquet_files import decryption_properties
+from modcrypt.iceberg.format.encrypted_files import decryption_properties
 from modcrypt.keys import Secret
 from tests.support.iceberg.plaintext_manifests import Rows, rewrite_in_plaintext
 from tests.support.iceberg.sample_kms import SampleKms

@@ -33,8 +33,8 @@ from modcrypt.iceberg import (
     prune_keys,
     verify_table,
 )
-from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
+from modcrypt.iceberg.format.encrypted_files import write_ags1
 from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey

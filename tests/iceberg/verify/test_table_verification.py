@@ -37,7 +37,7 @@ from modcrypt.iceberg import (
     open_table,
     verify_table,
 )
-from modcrypt.iceberg.verify.key_checks import DAY_MS
+from modcrypt.iceberg.keys.key_policies import DAY_MS
 from modcrypt.iceberg.verify.table_findings import TableFinding
 from tests.support.cases import each_case
 from tests.support.iceberg import builder

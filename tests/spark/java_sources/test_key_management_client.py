@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from modcrypt.iceberg.keys.wrapping_keys import MasterKeys
+from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.keys import Key, key_bytes
 from modcrypt.spark.jvm.native_jar import ICEBERG_CLIENT
 from tests.support.java.iceberg_java import iceberg_jars

@@ -23,9 +23,9 @@ from pyiceberg.typedef import Record
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
+from modcrypt.iceberg.read.equality_deletes import comparable
 from modcrypt.runtime.fork_safety import cached_property
 
-_BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 _ROW = "row"
 
 
@@ -107,14 +107,3 @@ def _as_stored(values: pa.Array) -> pa.Array:
     if pa.types.is_date(values.type):
         return values.cast(pa.int32())
     return values.cast(pa.int64()) if pa.types.is_temporal(values.type) else values
-
-
-def comparable(values: pa.Array) -> pa.Array:
-    """Return values that can be grouped and are equal if Iceberg's Java treats them as equal."""
-    if isinstance(values, pa.ExtensionArray):  # uuid
-        values = values.storage
-    bits = _BITS.get(values.type)
-    if bits is None:
-        return values
-    canonical_nan = pa.scalar(float("nan"), values.type)
-    return pc.if_else(pc.is_nan(values), canonical_nan, values).view(bits)

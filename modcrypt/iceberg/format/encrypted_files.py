@@ -1,24 +1,28 @@
-"""Write new Parquet files of a table with PME as Iceberg's Java does, each with its own data key.
+"""Write new files of a table, each with its own data key: Parquet with PME, others as AGS1.
 
-The files use uniform encryption with AES_GCM_V1 and an encrypted footer; the data key is the footer
-key. The AAD prefix is stored only in the key metadata, not in the file, so that no other file can
-take its place.
+Parquet files use uniform encryption with AES_GCM_V1 and an encrypted footer, as Iceberg's Java
+does; the data key is the footer key. The AAD prefix is stored only in the key metadata, not in the
+file, so that no other file can take its place.
 """
 
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
+from modcrypt.ags1.writer import seal
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.io.buffers import open_output
+from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.convert.encryptor import Encryption, plan_encryption
 from modcrypt.parquet.convert.plain_feed import PlainFeed
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
+from modcrypt.parquet.format.modules import chunk_start
+from modcrypt.runtime.tracebacks import hide_frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +62,34 @@ def write_parquet(
         file.add(PlainFeed(source), plan)
         file.close(plan.metadata)
         size = out.position
-    return EncryptedParquet(
-        keys.with_length(size),
-        [_start(row_group) for row_group in file.row_groups if row_group.columns],
-        _column_sizes(file.row_groups),
-    )
+    sizes = Counter[tuple[str, ...]]()
+    for row_group in file.row_groups:
+        for chunk in row_group.columns:
+            path = tuple(part.decode() for part in chunk.meta_data.path_in_schema)
+            sizes[path] += int(chunk.meta_data.total_compressed_size)
+    groups = [row_group for row_group in file.row_groups if row_group.columns]
+    starts = [chunk_start(row_group.columns[0].meta_data) for row_group in groups]
+    return EncryptedParquet(keys.with_length(size), starts, dict(sizes))
+
+
+@hide_frames  # a manifest in plaintext holds data keys
+def write_ags1(
+    locations: Locations, location: str, data: bytes, key_length: int
+) -> StandardKeyMetadata:
+    """Encrypt a new file with a fresh key of `key_length` bytes; return its key metadata.
+
+    The result includes the length of the file; the caller must keep it, and keep it secret. Keep
+    the plaintext of a manifest out of local variables, because tracebacks hold them. Raise
+    FileExistsError if the file exists already, and FormatError if the location is outside the
+    table.
+    """
+    keys = StandardKeyMetadata.generate(key_length)
+    encrypted = seal(data, keys)
+    place = locations.place(location)
+    make_folder(place)
+    with open_sink_at(place, overwrite=False) as sink:
+        sink.append(encrypted)
+    return keys.with_length(len(encrypted))
 
 
 def encryption_properties(keys: StandardKeyMetadata) -> FileEncryptionProperties:
@@ -85,18 +112,3 @@ def make_folder(place: Place) -> None:
     from modcrypt.parquet.datasets.discovery import DatasetFolder
 
     DatasetFolder(posixpath.dirname(place.path), place.filesystem).place(place.name)
-
-
-def _start(row_group: Any) -> int:
-    first = row_group.columns[0].meta_data
-    dictionary, data = first.dictionary_page_offset, int(first.data_page_offset)
-    return data if dictionary is None else min(data, int(dictionary))
-
-
-def _column_sizes(row_groups: list[Any]) -> dict[tuple[str, ...], int]:
-    found: dict[tuple[str, ...], int] = {}
-    for row_group in row_groups:
-        for chunk in row_group.columns:
-            path = tuple(part.decode() for part in chunk.meta_data.path_in_schema)
-            found[path] = found.get(path, 0) + int(chunk.meta_data.total_compressed_size)
-    return found

@@ -1,0 +1,188 @@
+"""Prune manifests and data files by their partitions and statistics, with pyiceberg's evaluators.
+
+These evaluators take pyiceberg's classes and assume its writers. Bounds and values of other writers
+are converted or widened first, so that no file with matching rows is lost.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import (
+    expression_evaluator,
+    inclusive_projection,
+    manifest_evaluator,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, PartitionFieldSummary
+from pyiceberg.manifest import ManifestFile as PyManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    DecimalType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StructType,
+    UUIDType,
+)
+
+from modcrypt.iceberg.format.avro_rows import read_decimal
+from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
+
+
+class SpecFilter:
+    """The partitions of a spec, and the projection of a filter on them."""
+
+    def __init__(self, spec: PartitionSpec, schema: Schema, row_filter: BooleanExpression) -> None:
+        self._spec = spec
+        self._type: StructType = spec.partition_type(schema)
+        # In version 1, removed fields remain as `void`.
+        transforms = [field.transform for field in spec.fields]
+        self.is_unpartitioned = all(isinstance(each, VoidTransform) for each in transforms)
+        try:
+            projected = inclusive_projection(schema, spec)(row_filter)
+        except OverflowError:  # beyond the range of Python's dates
+            projected = AlwaysTrue()
+        self._matches = expression_evaluator(Schema(*self._type.fields), projected, True)
+        self._matches_in = manifest_evaluator(spec, schema, projected)
+        self._wrapped = {
+            field.field_id: _first_wrapped(field.transform, kind.field_type)
+            for field, kind in zip(spec.fields, self._type.fields, strict=True)
+        }
+
+    def manifest_may_match(self, manifest: ManifestFile) -> bool:
+        """Return whether a manifest may have matching files, by its partition summaries."""
+        py_manifest = _as_manifest(manifest, self._type)
+        bounds = (summary.upper_bound for summary in py_manifest.partitions or ())
+        may_be_wrapped = any(
+            least is not None and bound and int.from_bytes(bound, "little", signed=True) >= least
+            for bound, least in zip(bounds, self._wrapped.values(), strict=False)
+        )
+        return may_be_wrapped or self._matches_in(py_manifest)
+
+    def file_may_match(self, entry: FileEntry) -> bool:
+        """Return whether a file may match by its partition; true if the partition is unknown."""
+        values = entry.partition_by_id
+        if any(field.field_id not in values for field in self._type.fields):
+            return True
+        for id_, least in self._wrapped.items():
+            if least is not None and isinstance(values[id_], int) and values[id_] >= least:
+                return True
+        return self._matches(Record(*self._values(entry)))
+
+    def of(self, entry: FileEntry) -> Any:
+        """Return a value that is equal for two files exactly if they are in the same partition.
+
+        The text of a float equals that of the same NaN, and differs for 0.0 and -0.0.
+        """
+        values = self._values(entry)
+        return tuple(repr(value) if isinstance(value, float) else value for value in values)
+
+    def _values(self, entry: FileEntry) -> list[Any]:
+        values = entry.partition_by_id
+        return [_as_type(values.get(kind.field_id), kind.field_type) for kind in self._type.fields]
+
+    def constants(self, entry: FileEntry) -> Mapping[int, Any]:
+        """Return the values of a file's columns that its partition contains unchanged."""
+        values = entry.partition_by_id
+        return {
+            field.source_id: _as_type(values.get(field.field_id), kind.field_type)
+            for field, kind in zip(self._spec.fields, self._type.fields, strict=True)
+            if isinstance(field.transform, IdentityTransform)
+            and values.get(field.field_id) is not None
+        }
+
+
+def _first_wrapped(transform: Any, kind: IcebergType) -> int | None:
+    """Return the first value of a partition that may stand for the smallest numbers of its type.
+
+    These have no multiple of the width below them: in Java the result wraps to the greatest number
+    of the type, or one near it.
+    """
+    if not isinstance(transform, TruncateTransform) or not isinstance(kind, IntegerType | LongType):
+        return None
+    return (1 << (31 if isinstance(kind, IntegerType) else 63)) - transform.width + 1
+
+
+# --- pyiceberg's classes -------------------------------------------------------------------------
+
+
+def _as_manifest(manifest: ManifestFile, partition: StructType) -> PyManifestFile:
+    kinds = (field.field_type for field in partition.fields)
+    summaries = []
+    for summary, kind in zip(manifest.row.get("partitions") or (), kinds, strict=False):
+        lower, upper = _bounds(summary.get("lower_bound"), summary.get("upper_bound"), kind)
+        nulls = {name: summary.get(name) for name in ("contains_null", "contains_nan")}
+        summaries.append(
+            PartitionFieldSummary.from_args(**nulls, lower_bound=lower, upper_bound=upper)
+        )
+    return PyManifestFile.from_args(
+        manifest_path=manifest.location,
+        partition_spec_id=manifest.spec_id,
+        partitions=summaries or None,
+    )
+
+
+def _bounds(lower: Any, upper: Any, kind: IcebergType) -> tuple[Any, Any]:
+    """Return bounds by which pyiceberg may safely prune a manifest."""
+    is_uuid = isinstance(kind, UUIDType) and isinstance(lower, bytes) and isinstance(upper, bytes)
+    if not is_uuid:
+        return _narrow(lower, kind), _narrow(upper, kind)
+    # Java compares a uuid as two signed numbers of 64 bits, others compare its bytes: if the first
+    # numbers have the same sign, the orders differ only in the second number.
+    first, last = lower[:8], upper[:8]
+    return (first + bytes(8), last + _LAST) if first <= last else (bytes(16), 2 * _LAST)
+
+
+_LAST = b"\xff" * 8
+
+
+def _narrow(bound: Any, kind: IcebergType) -> Any:
+    """Return a bound in the type of an older snapshot's schema, before the type was widened."""
+    if isinstance(bound, bytes) and len(bound) == 8:
+        if isinstance(kind, IntegerType):
+            return bound[:4]
+        if isinstance(kind, FloatType):
+            return struct.pack("<f", *struct.unpack("<d", bound))
+    return bound
+
+
+_MAPS = (
+    "column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds",
+    "upper_bounds",
+)  # fmt: skip
+
+
+def as_data_file(entry: FileEntry) -> DataFile:
+    """Return a file as pyiceberg's class, without its key."""
+    maps: dict[str, Any] = {
+        name: {pair["key"]: pair["value"] for pair in pairs}
+        for name in _MAPS
+        if (pairs := entry.file.get(name)) is not None
+    }
+    file = DataFile.from_args(
+        content=DataFileContent(entry.content),
+        file_path=entry.location,
+        file_format=FileFormat(entry.file_format),
+        partition=Record(*entry.partition.values()),
+        record_count=entry.record_count,
+        file_size_in_bytes=entry.size,
+        **maps,
+    )
+    file.spec_id = entry.spec_id
+    return file
+
+
+def _as_type(value: Any, kind: IcebergType) -> Any:
+    """Convert a value of Avro, which has no logical types here, to pyiceberg's form."""
+    if isinstance(value, bytes) and isinstance(kind, DecimalType):
+        return read_decimal(value, kind.scale)
+    if isinstance(value, str) and isinstance(kind, UUIDType):
+        return bytes.fromhex(value.replace("-", ""))
+    return value
