@@ -25,8 +25,13 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import CurrentVersion, check_newest
 from modcrypt.iceberg.tables import rest_requests
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions, is_opened
-from modcrypt.iceberg.tables.renewed_credentials import EXPIRY, expires, renew_credentials
-from modcrypt.iceberg.tables.rest_stores import merge_settings, names_address
+from modcrypt.iceberg.tables.rest_stores import (
+    EXPIRY,
+    expires,
+    merge_settings,
+    names_address,
+    renew_credentials,
+)
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.rest_requests import TableAnswer
