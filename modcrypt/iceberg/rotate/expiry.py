@@ -31,9 +31,9 @@ from modcrypt.iceberg.read.vouched_versions import check_lasting, metadata_files
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule, check_newest_stay
 from modcrypt.iceberg.rotate.key_pruning import own_keks, retired_keks, used_keys
 from modcrypt.iceberg.rotate.retention import Kept, Retention
-from modcrypt.iceberg.rotate.rotation_report import latest, logged_versions
+from modcrypt.iceberg.rotate.rotation_report import logged_versions
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.commit import commit, latest
 from modcrypt.iceberg.write.removed_versions import update_hint
 from modcrypt.io.places import Place
 from modcrypt.report.json_fields import json_fields

@@ -18,9 +18,8 @@ from modcrypt.iceberg.rotate.plaintext_manifests import (
     Vouching,
     is_plaintext,
 )
-from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.commit import commit, latest
 from modcrypt.iceberg.write.manifest_writing import entry_row, partition_values, write_manifest
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import add_snapshot, add_totals, new_snapshot_id

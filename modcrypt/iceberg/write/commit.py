@@ -74,6 +74,13 @@ class Retries:
         return random.uniform(0.5, 1) * longest  # noqa: S311  # it need not be unpredictable
 
 
+def latest(table: Table) -> Table:
+    """Return the current version of a table; read it only if it is another than `table`."""
+    newest = table if table.versions.current() == table.place else table.refreshed()
+    newest.metadata.check_members()
+    return newest
+
+
 def commit(
     table: Table,
     make: Make[Table],
