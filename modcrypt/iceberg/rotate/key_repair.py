@@ -29,12 +29,12 @@ from modcrypt.iceberg.read.vouched_versions import metadata_files
 from modcrypt.iceberg.rotate.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit, latest
-from modcrypt.iceberg.write.snapshot_writing import MAIN
-from modcrypt.report.json_fields import json_fields
+from modcrypt.iceberg.write.snapshot_writing import MAIN, ancestors
+from modcrypt.report.json_fields import JsonFields
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repaired:
+class Repaired(JsonFields):
     """The result of `repair_table`: what was restored or dropped, or in a dry run would be.
 
     Attributes:
@@ -54,9 +54,7 @@ class Repaired:
     dropped: bool = False
     newest_intact: int | None = None
 
-    def fields(self) -> dict[str, Any]:
-        """Return the result as values for JSON, without the table."""
-        return json_fields(self, without=("table",))
+    _without = ("table",)
 
 
 def repair_table(
@@ -129,19 +127,11 @@ def _plan(table: IcebergTable, drop_lost: bool) -> tuple[Repaired, TableMetadata
 
 def _newest(metadata: TableMetadata, intact: Sequence[Snapshot]) -> Snapshot | None:
     """Return the newest intact snapshot, only as a last resort with the rows of another branch."""
-    former = _list_former(metadata)
+    known, current = {old.id: old for old in metadata.snapshots}, metadata.current
+    # The snapshots that are or have been current: the branch main's.
+    former = set() if current is None else {old.id for old in ancestors(current.id, known)}
     on_main = [snapshot for snapshot in intact if snapshot.id in former]
     return max(on_main or intact, key=lambda snapshot: snapshot.sequence_number, default=None)
-
-
-def _list_former(metadata: TableMetadata) -> set[int]:
-    """Return the ids of the snapshots that are or have been current: the branch main's."""
-    former, known = set[int](), {snapshot.id: snapshot for snapshot in metadata.snapshots}
-    current = metadata.current
-    while current is not None and current.id not in former:
-        former.add(current.id)
-        current = known.get(current.parent or -1)
-    return former
 
 
 def _lost_snapshots(table: IcebergTable) -> list[Snapshot]:

@@ -21,7 +21,7 @@ the files as existing ones, with their own numbers, as Java's `rewrite_manifests
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,14 +39,15 @@ from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import WritingKeys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.manifest_writing import (
-    entry_row,
-    first_row_ids,
-    partition_values,
+    LiveEntry,
+    live_entries,
+    live_row,
+    replace_manifest,
     write_manifest,
 )
 from modcrypt.iceberg.write.moved_deletes import Rename
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, add_totals, new_snapshot_id
+from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, ancestors, new_snapshot_id
 from modcrypt.keys import Secret
 
 FileId: TypeAlias = tuple[str, int | None]
@@ -109,7 +110,7 @@ def list_behind(metadata: TableMetadata) -> tuple[str, ...]:
     if current is None:
         return ()
     by_id = {snapshot.id: snapshot for snapshot in metadata.snapshots}
-    older = {snapshot.id for snapshot in _ancestors(current, by_id)} - {current.id}
+    older = {snapshot.id for snapshot in ancestors(current.id, by_id)} - {current.id}
     return tuple(
         name for name, ref in metadata.refs.items()
         if ref.get("type") == "branch" and ref.get("snapshot-id") in older
@@ -120,23 +121,11 @@ def _find_base(
     snapshot: Snapshot, ahead: set[int], by_id: Mapping[int, Snapshot]
 ) -> tuple[int | None, frozenset[str | None]]:
     operations = set[str | None]()
-    for ancestor in _ancestors(snapshot, by_id):
+    for ancestor in ancestors(snapshot.id, by_id):
         if ancestor.id in ahead:
             return ancestor.id, frozenset(operations)
         operations.add(ancestor.operation)
     return None, frozenset()
-
-
-def _ancestors(snapshot: Snapshot, by_id: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
-    """Yield a snapshot and those before it; a forged history may be a circle."""
-    seen, next_one = set[int](), snapshot
-    while next_one.id not in seen:
-        yield next_one
-        seen.add(next_one.id)
-        parent = by_id.get(next_one.parent or 0)
-        if parent is None:
-            return
-        next_one = parent
 
 
 # --- their new snapshots --------------------------------------------------------------------------
@@ -147,13 +136,6 @@ class NewFile(NamedTuple):
 
     members: Mapping[str, Any]  # other changed members of its entry
     key_metadata: Secret[bytes]
-
-
-class _Live(NamedTuple):
-    """A live entry of an old snapshot."""
-
-    entry: FileEntry
-    first_row_id: int | None
 
 
 class _Added(NamedTuple):
@@ -182,7 +164,7 @@ class _Written:
     """A head that is rewritten, or that has no files."""
 
     snapshot: Snapshot  # the new one, or the head itself
-    live: Mapping[FileId, _Live] = field(default_factory=dict)
+    live: Mapping[FileId, LiveEntry] = field(default_factory=dict)
     # Rows of its new manifests, by the locations of the old ones.
     rows: Mapping[str, _Row] = field(default_factory=dict)
 
@@ -244,7 +226,7 @@ class RotatedSnapshots:
         new = add_snapshot(
             self.table, by.snapshot_id, listed, self.keys.of_list, self.files,
             operation="replace" if base is None else change.operation(head.operations),
-            summary=add_totals(summary, parent), parent=parent, refs=head.refs,
+            summary=summary, parent=parent, refs=head.refs,
             new_keys=() if self.has_new_keys else self.keys.entries,
             schema_id=head.snapshot.schema_id if keeps_schema else None,
         )  # fmt: skip
@@ -256,12 +238,11 @@ class RotatedSnapshots:
         """True if a snapshot, and with it the new KEKs, was added already."""
         return any(written.rows for written in self.heads.values())
 
-    def _live_files(self, manifests: Manifests) -> dict[FileId, _Live]:
+    def _live_files(self, manifests: Manifests) -> dict[FileId, LiveEntry]:
         return {
-            self._id(entry): _Live(entry, first)
+            self._id(live.entry): live
             for manifest, entries in manifests
-            for entry, first in zip(entries, first_row_ids(manifest, entries), strict=True)
-            if entry.is_live
+            for live in live_entries(manifest, entries)
         }
 
     def _id(self, entry: FileEntry) -> FileId:
@@ -269,7 +250,7 @@ class RotatedSnapshots:
 
     # --- manifests ------------------------------------------------------------------------------
 
-    def _existing(self, live: Mapping[FileId, _Live], by: _Commit) -> dict[FileId, _Added]:
+    def _existing(self, live: Mapping[FileId, LiveEntry], by: _Commit) -> dict[FileId, _Added]:
         """Return what added the files that a head which follows its old one has from there."""
         if not self.same_files:
             return dict.fromkeys(live, _Added(*by))
@@ -310,29 +291,23 @@ class RotatedSnapshots:
         """
         added: dict[FileId, _Added] = {}
         rows: list[dict[str, Any]] = []
-        for entry, first in zip(entries, first_row_ids(manifest, entries), strict=True):
-            if not entry.is_live:
-                continue
-            id_ = self._id(entry)
+        for live in live_entries(manifest, entries):
+            id_ = self._id(live.entry)
             added[id_] = before.get(id_) or _Added(*by)
             status = EXISTING if id_ in before else ADDED
-            rows.append(self._new_row(_Live(entry, first), status, added[id_], by))
+            rows.append(self._new_row(live, status, added[id_], by))
             if replaces:  # without the old key: only the older snapshots keep it
-                rows.append(self._old_row(_Live(entry, first), by))
-        row = write_manifest(
-            self.table, manifest.spec_id, rows, self.files, content=manifest.content,
-            snapshot_id=by.snapshot_id,
-        )  # fmt: skip
+                rows.append(self._row(live, DELETED, by, key_metadata=None))
+        row = replace_manifest(self.table, manifest, rows, self.files, by.snapshot_id)
         # Other lists may name it: its numbers are those of this snapshot.
-        # Its files have explicit row ids, except where the old manifest assigned none.
         numbers = {
             name: by.sequence_number if row[name] is None else row[name]
             for name in ("sequence_number", "min_sequence_number")
         }
-        return _Row({**row, **numbers, "first_row_id": manifest.row.get("first_row_id")}, added)
+        return _Row({**row, **numbers}, added)
 
     def _write_removed(
-        self, live: Mapping[FileId, _Live], base: _Written, by: _Commit
+        self, live: Mapping[FileId, LiveEntry], base: _Written, by: _Commit
     ) -> list[Mapping[str, Any]]:
         """Write manifests that delete the files of a base which a branch no longer has."""
         groups: dict[tuple[int, bool], list[dict[str, Any]]] = {}
@@ -349,7 +324,7 @@ class RotatedSnapshots:
             for (spec_id, is_data), rows in groups.items()
         ]  # fmt: skip
 
-    def _new_row(self, live: _Live, status: int, added: _Added, by: _Commit) -> dict[str, Any]:
+    def _new_row(self, live: LiveEntry, status: int, added: _Added, by: _Commit) -> dict[str, Any]:
         """Return the row of a rewritten file."""
         new, changes = self.moved.get(self._id(live.entry)), dict[str, Any]()
         if new is not None:
@@ -362,17 +337,11 @@ class RotatedSnapshots:
         row["file_sequence_number"] = None if status == ADDED else added.sequence_number
         return row
 
-    def _old_row(self, live: _Live, by: _Commit) -> dict[str, Any]:
-        return self._row(live, DELETED, by, key_metadata=None)
-
     def _row(
-        self, live: _Live, status: int, acting: _Added | _Commit, **file: Any
+        self, live: LiveEntry, status: int, acting: _Added | _Commit, **file: Any
     ) -> dict[str, Any]:
-        partition = partition_values(self.table.metadata, live.entry)
-        return entry_row(
-            live.entry, status=status, snapshot_id=acting.snapshot_id,
-            first_row_id=live.first_row_id, partition=partition, **file,
-        )  # fmt: skip
+        metadata, snapshot_id = self.table.metadata, acting.snapshot_id
+        return live_row(metadata, live, status=status, snapshot_id=snapshot_id, **file)
 
     # --- summary --------------------------------------------------------------------------------
 
@@ -400,11 +369,13 @@ class RotatedSnapshots:
 class _Change:
     """The files that a new snapshot adds and removes."""
 
-    added: Mapping[FileId, _Live]
-    removed: Mapping[FileId, _Live]
+    added: Mapping[FileId, LiveEntry]
+    removed: Mapping[FileId, LiveEntry]
 
     @classmethod
-    def of(cls, live: Mapping[FileId, _Live], base: Mapping[FileId, _Live] | None) -> _Change:
+    def of(
+        cls, live: Mapping[FileId, LiveEntry], base: Mapping[FileId, LiveEntry] | None
+    ) -> _Change:
         """Return the change from a base; without one, all files are replaced."""
         if base is None:
             return cls(live, live)
