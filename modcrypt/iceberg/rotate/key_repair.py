@@ -29,7 +29,7 @@ from modcrypt.iceberg.read.vouched_versions import metadata_files
 from modcrypt.iceberg.rotate.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit, latest
-from modcrypt.iceberg.write.snapshot_writing import MAIN, ancestors
+from modcrypt.iceberg.write.snapshot_writing import MAIN, ancestors, names_any
 from modcrypt.report.json_fields import JsonFields
 
 
@@ -279,13 +279,13 @@ def _drop(metadata: TableMetadata, lost: set[int], newest: Snapshot) -> TableMet
     document = metadata.document
     members: dict[str, Any] = {
         "snapshots": [old.document for old in metadata.snapshots if old.id not in lost],
-        "refs": {name: ref for name, ref in metadata.refs.items() if not _names(ref, lost)},
+        "refs": {name: ref for name, ref in metadata.refs.items() if not names_any(ref, lost)},
     }
     for name in STATISTICS:
         if document.get(name):
-            stay = [entry for entry in document[name] if not _names(entry, lost)]
+            stay = [entry for entry in document[name] if not names_any(entry, lost)]
             members[name.replace("-", "_")] = stay
-    log = [entry for entry in document.get("snapshot-log") or () if not _names(entry, lost)]
+    log = [entry for entry in document.get("snapshot-log") or () if not names_any(entry, lost)]
     if document.get("current-snapshot-id") in lost:
         main = {**metadata.refs.get(MAIN, {}), "snapshot-id": newest.id, "type": "branch"}
         members["refs"] = {**members["refs"], MAIN: main}
@@ -293,7 +293,3 @@ def _drop(metadata: TableMetadata, lost: set[int], newest: Snapshot) -> TableMet
         now = max(int(time.time() * 1000), int(document.get("last-updated-ms") or 0))
         log.append({"timestamp-ms": now, "snapshot-id": newest.id})
     return metadata.with_members(**members, snapshot_log=log)
-
-
-def _names(entry: Any, snapshots: set[int]) -> bool:
-    return isinstance(entry, dict) and entry.get("snapshot-id") in snapshots

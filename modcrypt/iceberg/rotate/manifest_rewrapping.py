@@ -66,7 +66,7 @@ class Exchange:
     key_length: int
 
     def keys(self, by: tuple[str, bool]) -> tuple[IcebergKey, IcebergKey] | None:
-        """Return the old and the new key for key metadata; `by` is the result of `sealed_by`.
+        """Return the old and the new key for key metadata; `by` is the result of `sealing_key`.
 
         Return None for a missing KEK, for example of a partition that was shredded.
         """

@@ -103,7 +103,7 @@ class Retention:
         for name, ref in refs.items():
             own = _own_setting(metadata, name, ref, "max-ref-age-ms", longest)
             snapshot = there.get(ref["snapshot-id"])
-            if snapshot is not None and (own is None or self._age(snapshot) <= own):
+            if snapshot is not None and (own is None or self.now_ms - snapshot.timestamp_ms <= own):
                 staying[name] = ref
         return staying
 
@@ -142,9 +142,6 @@ class Retention:
             elif snapshot.timestamp_ms >= since:
                 kept[snapshot.id] = "young"
         return kept
-
-    def _age(self, snapshot: Snapshot) -> int:
-        return self.now_ms - snapshot.timestamp_ms
 
     def _since(self, metadata: TableMetadata) -> float:
         """Return the time in ms from which on snapshots are young, if their branch states none."""

@@ -168,7 +168,10 @@ def rotate_table(
         if not dry_run and rotation.has_work:
             _check_none_lost(current, what)
             if rotation.in_table:
-                current = _commit(current, rotation, files, target)
+                former = current.metadata.master_key_id or ""
+                current = commit(current, rotation.next_version, files=files)
+                if current.versions.merges:
+                    current = _settle(current, rotation, target, former)
             done, target = rotation.finish(current), current.metadata.master_key_id or ""
             done = replace(
                 done, committed=rotation.in_table, kms_calls=client.calls, proved=proof.proved
@@ -194,13 +197,6 @@ def _check_none_lost(table: IcebergTable, what: Rotated) -> None:
             f"key store ({list_names(lost)}): restore them with repair_table (modcrypt iceberg "
             "repair), or have it drop these snapshots"
         )
-
-
-def _commit(table: IcebergTable, rotation: Rotation, files: NewFiles, target: str) -> IcebergTable:
-    """Commit a rotation; settle it if the catalog has merged it with what others have committed."""
-    former = table.metadata.master_key_id or ""
-    committed = commit(table, rotation.next_version, files=files)
-    return _settle(committed, rotation, target, former) if table.versions.merges else committed
 
 
 # --- rotations in a REST catalog -----------------------------------------------------------------

@@ -168,7 +168,7 @@ def _open_store(
     from pyiceberg.io.fsspec import FsspecFileIO
 
     filesystem = FsspecFileIO(settings).get_fs(scheme)
-    if load is not None and _is_s3(scheme) and expires(answer.config):
+    if load is not None and scheme.lower() in ("s3", "s3a", "s3n") and expires(answer.config):
 
         def renew() -> dict[str, Any]:
             newest = load()
@@ -176,7 +176,3 @@ def _open_store(
 
         renew_credentials(filesystem, {**settings, EXPIRY: answer.config[EXPIRY]}, renew)
     return filesystem
-
-
-def _is_s3(scheme: str) -> bool:
-    return scheme.lower() in ("s3", "s3a", "s3n")

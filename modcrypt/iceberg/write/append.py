@@ -202,14 +202,14 @@ def added_rows(
     files: Sequence[NewDataFile], of_files: Sequence[OpenKey | None], snapshot_id: int
 ) -> list[Row]:
     """Return rows of a manifest that add files; `of_files` is as for `encrypt_key_metadata`."""
-    sealed = encrypt_key_metadata([file.keys for file in files], of_files)
+    encrypted = encrypt_key_metadata([file.keys for file in files], of_files)
     return [
         {
             "status": ADDED,
             "snapshot_id": snapshot_id,
             "data_file": {**file.file, "key_metadata": key_metadata},
         }
-        for file, key_metadata in zip(files, sealed, strict=True)
+        for file, key_metadata in zip(files, encrypted, strict=True)
     ]
 
 

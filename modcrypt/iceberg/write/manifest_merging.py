@@ -62,7 +62,8 @@ def plan_merges(metadata: TableMetadata, spec_id: int, manifests: Sequence[Manif
     if metadata.properties.get(ENABLED, "true").lower() != "true":
         return Merges(kept=manifests)
     size = min(metadata.number(TARGET_SIZE, 8 << 20), MAX_TARGET_SIZE)
-    newest, *older = _pack([m for m in manifests if _is_mergeable(m, spec_id)], size)
+    mergeable = [m for m in manifests if m.content == DATA and m.spec_id == spec_id]
+    newest, *older = _pack(mergeable, size)
     with_new = newest if len(newest) + 1 >= metadata.number(MIN_COUNT, 100) else []
     others = [group for group in older if len(group) > 1]
     merged = {id(manifest) for group in (with_new, *others) for manifest in group}
@@ -87,10 +88,6 @@ def existing_rows(
             values = entry.partition_by_id
             partition = {name: values.get(id_) for id_, name in names.items()}
             yield entry_row(entry, status=EXISTING, first_row_id=first, partition=partition)
-
-
-def _is_mergeable(manifest: ManifestFile, spec_id: int) -> bool:
-    return manifest.content == DATA and manifest.spec_id == spec_id
 
 
 def _pack(manifests: Sequence[ManifestFile], size: int) -> list[list[ManifestFile]]:

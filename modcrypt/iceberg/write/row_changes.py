@@ -12,7 +12,7 @@ refuses instead. Only rewritten files that are still right are taken over from t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,7 +29,6 @@ from modcrypt.iceberg.format.manifests import (
 )
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import writing_keys, writing_policy
-from modcrypt.iceberg.keys.wrapping_keys import OpenKey
 from modcrypt.iceberg.read.position_deletes import place_of_vector
 from modcrypt.iceberg.read.scan_planning import PlannedFile
 from modcrypt.iceberg.read.table_version import TableVersion
@@ -164,10 +163,14 @@ class RowChange:
         paths = [file.partition_path for file in added]
         keys = writing_keys(table, writing_policy(metadata, self.seen), paths)
         of_files = iter(keys.of_files)
-        manifests = [
-            self._write_added(table, spec, files, of_files, snapshot_id)
-            for spec, files in by_spec.items()
-        ]
+        manifests = list[Row]()
+        for spec, files in by_spec.items():
+            rows = added_rows(files, [next(of_files) for _ in files], snapshot_id)
+            manifests.append(
+                write_manifest(
+                    table, spec, rows, self.new_files, content=DATA, snapshot_id=snapshot_id
+                )
+            )
         kept = [manifest for manifest in candidates.others if _has_files(manifest)]
         for listed in candidates.manifests:
             if removed.note(listed):
@@ -192,19 +195,6 @@ class RowChange:
             new_keys=keys.entries,
             parent=parent,
             refs=(self.branch,),
-        )
-
-    def _write_added(
-        self,
-        table: TableVersion,
-        spec_id: int,
-        files: Sequence[NewDataFile],
-        of_files: Iterator[OpenKey | None],
-        snapshot_id: int,
-    ) -> Row:
-        rows = added_rows(files, [next(of_files) for _ in files], snapshot_id)
-        return write_manifest(
-            table, spec_id, rows, self.new_files, content=DATA, snapshot_id=snapshot_id
         )
 
     def _write_removed(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, TableMetadata
@@ -56,6 +56,11 @@ def ancestors(id_: int | None, by_id: Mapping[int, Snapshot]) -> Iterator[Snapsh
         seen.add(id_)
         yield by_id[id_]
         id_ = by_id[id_].parent
+
+
+def names_any(entry: Any, snapshots: Collection[int]) -> bool:
+    """Return whether an entry of a log, a branch or a file of statistics is of these snapshots."""
+    return isinstance(entry, dict) and entry.get("snapshot-id") in snapshots
 
 
 def add_snapshot(
