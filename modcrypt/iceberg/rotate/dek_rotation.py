@@ -9,6 +9,14 @@ Rows and deleted rows do not change. Files that several branches and tags share 
 Older snapshots keep their files under the old keys until `expire_history` drops them. The table's
 current policy decides which keys protect the new keys.
 
+`DekRotation.next_version` writes in this order, since each step needs the locations or keys that
+the one before has made; after a crash at any of them, the files are orphans:
+
+    1. data files and equality deletes, once for all attempts, by any process
+    2. position deletes, once for all attempts: they name the new data files
+    3. the new keys, encrypted under KEKs that fit the version that the attempt follows
+    4. for each head, its manifests, manifest list and snapshot: again for each attempt
+
 Key metadata is passed to and from the processes that rewrite files. It is encrypted under a KEK
 that is used only for this job, so every process that can use the table's master key can take part.
 """

@@ -185,7 +185,6 @@ class DeletionRule:
 
 
 def _own_folder(table: TableVersion) -> Place:
-    """Return the table's own folder."""
     folder = Place(table.place.filesystem, posixpath.dirname(table.place.path) or ".").resolve()
     if folder.name == "metadata":
         folder = Place(folder.filesystem, posixpath.dirname(folder.path))

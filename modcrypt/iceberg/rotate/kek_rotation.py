@@ -178,7 +178,6 @@ class _RotationPlan:
 
     @property
     def slots(self) -> Collection[_Slot]:
-        """All slots, each once."""
         return dict.fromkeys((*self.lists.values(), *self.files.values())).keys()
 
     def kept_under_others(self, table: IcebergTable, target: str) -> list[IcebergKey]:
@@ -294,7 +293,6 @@ class KekRotation:
     # --- keys -----------------------------------------------------------------------------------
 
     def _make_keks(self, table: IcebergTable, since: int) -> None:
-        """Create the KEKs of slots that have none yet."""
         left = [slot for slot in self.planned.slots if slot not in self.made]
         for in_table in (True, False):
             slots = [slot for slot in left if slot.in_table is in_table]

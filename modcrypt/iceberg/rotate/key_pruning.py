@@ -113,7 +113,6 @@ def retired_keks(table: IcebergTable) -> tuple[str, ...]:
 
 
 def _plan_pruning(table: IcebergTable) -> tuple[Pruned, Sequence[EncryptedKey]]:
-    """Return what is dropped, and the keys that stay."""
     kept, keks = used_keys(table), set(table.metadata.kek_ids())
     stay = {entry.id for entry in kept}
     dropped = [entry for id_, entry in table.metadata.keys.items() if id_ not in stay]

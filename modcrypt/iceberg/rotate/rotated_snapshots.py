@@ -146,8 +146,6 @@ class _Added(NamedTuple):
 
 
 class _Commit(NamedTuple):
-    """The new snapshot."""
-
     snapshot_id: int
     sequence_number: int
 
@@ -325,7 +323,6 @@ class RotatedSnapshots:
         ]  # fmt: skip
 
     def _new_row(self, live: LiveEntry, status: int, added: _Added, by: _Commit) -> dict[str, Any]:
-        """Return the row of a rewritten file."""
         new, changes = self.moved.get(self._id(live.entry)), dict[str, Any]()
         if new is not None:
             changes = {**new.members, "key_metadata": new.key_metadata}

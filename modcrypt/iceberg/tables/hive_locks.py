@@ -97,7 +97,6 @@ def table_lock(connect: Connect, database: str, table: str) -> Iterator[HeldLock
 
 
 def _wait(client: Client, lock: LockResponse, database: str, table: str) -> None:
-    """Return when a lock is acquired."""
     deadline, pause = time.monotonic() + PATIENCE, FIRST_PAUSE
     while lock.state == LockState.WAITING and time.monotonic() < deadline:
         _release(client, database, table, _is_abandoned)

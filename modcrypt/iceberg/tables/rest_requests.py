@@ -121,7 +121,6 @@ def _pages(
     catalog: RestCatalog, url: str, params: Mapping[str, str], member: str,
     read: Callable[[Any], tuple[str, ...]],
 ) -> Iterator[tuple[str, ...]]:  # fmt: skip
-    """Yield the items of all pages of a list."""
     if size := catalog.properties.get(PAGE_SIZE):
         params = {**params, "pageSize": size}
     for _ in range(MAX_PAGES):

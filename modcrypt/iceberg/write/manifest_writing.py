@@ -318,7 +318,6 @@ def _comparable(value: Any, kind: IcebergType) -> Any:
 
 
 def _least_sequence_number(rows: Sequence[Row], otherwise: int | None) -> int | None:
-    """Return the least sequence number of the live files, as Java does."""
     live = (row["sequence_number"] for row in rows if row["status"] != DELETED)
     return min((number for number in live if number is not None), default=otherwise)
 

@@ -221,7 +221,6 @@ class _Removed:
     manifests: int = 0
 
     def has(self, entry: FileEntry) -> bool:
-        """Return whether an entry is removed."""
         location = entry.location
         if entry.content != DATA:
             target = entry.file.get("referenced_data_file")
@@ -261,7 +260,6 @@ class _Removed:
             counts["removed-files-size"] += entry.size
 
     def summary(self) -> dict[str, str]:
-        """Return members for the snapshot's summary."""
         return {name: str(count) for name, count in self.counts.items()}
 
 
