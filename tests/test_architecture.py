@@ -88,7 +88,7 @@ IMPORTERS = {
         "modcrypt.iceberg.tables.hive_pointer",
     },
     "thrift": {"modcrypt.iceberg.tables.hive_locks", "modcrypt.iceberg.tables.hive_pointer"},
-    "aiobotocore": {"modcrypt.iceberg.tables.renewed_credentials"},  # with s3fs
+    "aiobotocore": {"modcrypt.iceberg.tables.rest_stores"},  # with s3fs
     "pyroaring": {"modcrypt.iceberg.read.position_deletes"},
     "fastavro": {
         "modcrypt.iceberg.format.avro_files",

@@ -17,7 +17,6 @@ from modcrypt.iceberg.rotate.manifest_repair import RepairedManifests as Repaire
 from modcrypt.iceberg.rotate.manifest_repair import repair_manifests as repair_manifests
 from modcrypt.iceberg.rotate.orphan_removal import RemovedOrphans as RemovedOrphans
 from modcrypt.iceberg.rotate.orphan_removal import remove_orphan_files as remove_orphan_files
-from modcrypt.iceberg.rotate.policy_change import set_policy as set_policy
 from modcrypt.iceberg.rotate.purge import Purged as Purged
 from modcrypt.iceberg.rotate.purge import purge_table as purge_table
 from modcrypt.iceberg.rotate.rotation_report import TableRotation as TableRotation
@@ -34,6 +33,7 @@ from modcrypt.iceberg.verify.key_trees import key_tree as key_tree
 from modcrypt.iceberg.verify.table_results import TableVerification as TableVerification
 from modcrypt.iceberg.verify.table_verification import verify_table as verify_table
 from modcrypt.iceberg.write.append import append as append
+from modcrypt.iceberg.write.policy_change import set_policy as set_policy
 from modcrypt.iceberg.write.row_deletion import delete as delete
 from modcrypt.iceberg.write.row_deletion import overwrite as overwrite
 from modcrypt.iceberg.write.table_sealing import change_seal_writers as change_seal_writers

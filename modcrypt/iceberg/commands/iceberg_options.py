@@ -288,8 +288,7 @@ def open_catalog(
     from pyiceberg.exceptions import NotInstalledError
     from sqlalchemy.exc import SQLAlchemyError
 
-    from modcrypt.iceberg.tables.catalog_opening import open_pyiceberg_catalog
-    from modcrypt.iceberg.tables.catalog_settings import find_settings
+    from modcrypt.iceberg.tables.catalog_opening import find_settings, open_pyiceberg_catalog
 
     try:
         called, properties = find_settings(catalog, name, create=create)

@@ -179,8 +179,7 @@ def _open_catalog(catalog: str, name: str | None) -> Any:
     from pyiceberg.exceptions import NotInstalledError
     from sqlalchemy.exc import SQLAlchemyError
 
-    from modcrypt.iceberg.tables.catalog_opening import open_pyiceberg_catalog
-    from modcrypt.iceberg.tables.catalog_settings import find_settings
+    from modcrypt.iceberg.tables.catalog_opening import find_settings, open_pyiceberg_catalog
 
     called, properties = find_settings(catalog, name)
     try:

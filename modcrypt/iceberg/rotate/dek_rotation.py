@@ -9,6 +9,14 @@ Rows and deleted rows do not change. Files that several branches and tags share 
 Older snapshots keep their files under the old keys until `expire_history` drops them. The table's
 current policy decides which keys protect the new keys.
 
+`DekRotation.next_version` writes in this order, since each step needs the locations or keys that
+the one before has made; after a crash at any of them, the files are orphans:
+
+    1. data files and equality deletes, once for all attempts, by any process
+    2. position deletes, once for all attempts: they name the new data files
+    3. the new keys, encrypted under KEKs that fit the version that the attempt follows
+    4. for each head, its manifests, manifest list and snapshot: again for each attempt
+
 Key metadata is passed to and from the processes that rewrite files. It is encrypted under a KEK
 that is used only for this job, so every process that can use the table's master key can take part.
 """
@@ -38,12 +46,13 @@ from modcrypt.iceberg.rotate.file_rekeying import (
     rewrite_files,
 )
 from modcrypt.iceberg.rotate.plaintext_manifests import check_registered, read_registered
-from modcrypt.iceberg.rotate.ref_heads import list_behind, list_heads
 from modcrypt.iceberg.rotate.rotated_snapshots import (
     Manifests,
     NewFile,
     RotatedSnapshots,
     file_id,
+    list_behind,
+    list_heads,
     tag_names,
     with_live_files,
 )
@@ -52,7 +61,7 @@ from modcrypt.iceberg.rotate.rotation_report import (
     TableRotation,
     target_of,
 )
-from modcrypt.iceberg.rotate.wrapped_in_manifests import sealing_keys
+from modcrypt.iceberg.rotate.wrapped_in_manifests import encrypting_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.table_copying import Contents
 from modcrypt.iceberg.write.append import encrypt_key_metadata
@@ -114,7 +123,7 @@ class _Files(Contents):
 
     def kms_calls(self, table: IcebergTable) -> int:
         """Return the number of KMS calls to rewrite the files, without new KEKs of the policy."""
-        by = sealing_keys(self.live.values())
+        by = encrypting_keys(self.live.values())
         opened = sum(single for _, single in by) + len({id_ for id_, single in by if not single})
         policy = KeyPolicy.of(table.metadata)
         wraps = 1
@@ -153,9 +162,10 @@ class DekRotation:
     job: OpenKey | None = field(default=None, init=False, repr=False)
     # Rewritten files, by the paths of the old files.
     moved: dict[str, MovedFile] = field(default_factory=dict, repr=False)
-    # See `MekRotation`.
+    # See `Rotation`.
     has_work: bool = True
     in_table: bool = True
+    replaced: frozenset[str] = frozenset()
 
     def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
         """Return what would be done; a table without files has nothing to rotate."""
@@ -181,12 +191,12 @@ class DekRotation:
         policy = writing_policy(metadata, self.seen)
         keys = writing_keys(table, policy, self.files.partition_paths(metadata))
         moved = [self.moved[table.walk.locations.key(entry.location)] for entry in entries]
-        sealed = encrypt_key_metadata([file.keys for file in moved], keys.of_files)
+        encrypted = encrypt_key_metadata([file.keys for file in moved], keys.of_files)
         new = RotatedSnapshots(
             table,
             {
                 file_id(table, entry): NewFile(file.members, key_metadata)
-                for entry, file, key_metadata in zip(entries, moved, sealed, strict=True)
+                for entry, file, key_metadata in zip(entries, moved, encrypted, strict=True)
             },
             self._make_rename(table), keys, self.new_files, tag_names(metadata),
         )  # fmt: skip

@@ -44,9 +44,7 @@ from modcrypt.iceberg.format.deletion import JOBS, Rule, check_gc, is_protected
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.manifests import FileEntry
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
-from modcrypt.iceberg.format.table_versions import (
-    has_versions,
-)
+from modcrypt.iceberg.format.table_versions import has_versions
 from modcrypt.iceberg.read.inventory import (
     Inventory,
     Keys,
@@ -187,7 +185,6 @@ class DeletionRule:
 
 
 def _own_folder(table: TableVersion) -> Place:
-    """Return the table's own folder."""
     folder = Place(table.place.filesystem, posixpath.dirname(table.place.path) or ".").resolve()
     if folder.name == "metadata":
         folder = Place(folder.filesystem, posixpath.dirname(folder.path))
@@ -226,8 +223,8 @@ def _raise_first_error(tables: Iterable[ReachedTable]) -> None:
 
 def _check_kek(entry: FileEntry, keys: Keys) -> None:
     """Raise if the KEK of a file is missing or wrong: an older version may have the right one."""
-    sealing = known_sealing_key(entry.key_metadata)
-    if sealing is not None and not sealing[1]:  # a master key itself is in no metadata.json
+    key = known_sealing_key(entry.key_metadata)
+    if key is not None and not key[1]:  # a master key itself is in no metadata.json
         keys.of_file(entry)
 
 

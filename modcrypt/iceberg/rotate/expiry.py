@@ -31,10 +31,11 @@ from modcrypt.iceberg.read.vouched_versions import check_lasting, metadata_files
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule, check_newest_stay
 from modcrypt.iceberg.rotate.key_pruning import own_keks, retired_keks, used_keys
 from modcrypt.iceberg.rotate.retention import Kept, Retention
-from modcrypt.iceberg.rotate.rotation_report import latest, logged_versions
+from modcrypt.iceberg.rotate.rotation_report import logged_versions
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.commit import commit, latest
 from modcrypt.iceberg.write.removed_versions import update_hint
+from modcrypt.iceberg.write.snapshot_writing import names_any
 from modcrypt.io.places import Place
 from modcrypt.report.json_fields import json_fields
 
@@ -163,14 +164,10 @@ def _drop_snapshots(table: IcebergTable, staying: Kept) -> TableMetadata:
         members["current_snapshot_id"] = None
     for name in STATISTICS:
         if name in document:
-            stay = [entry for entry in document[name] or () if _stays(entry, kept)]
+            stay = [entry for entry in document[name] or () if names_any(entry, kept)]
             members[name.replace("-", "_")] = stay
     new = metadata.with_members(**members)
     return new.with_keys(used_keys(table.with_metadata(new))) if metadata.keys else new
-
-
-def _stays(entry: Any, kept: Mapping[int, str]) -> bool:
-    return isinstance(entry, dict) and entry.get("snapshot-id") in kept
 
 
 # --- what goes -----------------------------------------------------------------------------------
@@ -354,7 +351,10 @@ class Expiry:
             self.base = table.metadata
             staying = self.choose(self.base)
             self.kept, self.new = staying.snapshots, _drop_snapshots(table, staying)
-            self.retired = self._find_retired(table) if _uses_store(table) else ()
+            self.retired = ()
+            if _uses_store(table):
+                new = table.with_metadata(self.new)
+                self.retired = own_keks(table) if self.keep is None else retired_keks(new)
             self.losses = _Losses(table, self.new)
             self.losses.find(self.keep, changes=self.changes)
             self.place = table.place
@@ -371,11 +371,6 @@ class Expiry:
             or bool(self.retired)
             or len(logged_versions(old)) > 1  # the new version logs its predecessor anyway
         )
-
-    def _find_retired(self, table: IcebergTable) -> tuple[str, ...]:
-        if self.keep is None:
-            return own_keks(table)
-        return retired_keks(table.with_metadata(self.new))
 
     def delete(self, table: IcebergTable) -> tuple[str, ...]:
         """Delete what is dropped after the commit of a version; return what is left.

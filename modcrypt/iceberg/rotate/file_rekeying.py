@@ -86,8 +86,8 @@ def rewrite_files(
     run: Run, table: IcebergTable, job: OpenKey, rewrite: Rewrite, files: Sequence[FileToRewrite]
 ) -> list[tuple[str, StandardKeyMetadata]]:
     """Have files rewritten; return the location and key metadata of each new file."""
-    sealed = seal_for_manifest([keys for *_, keys in files], job)
-    items = [RekeyItem(*file[:3], data) for file, data in zip(files, sealed, strict=True)]
+    encrypted = seal_for_manifest([keys for *_, keys in files], job)
+    items = [RekeyItem(*file[:3], data) for file, data in zip(files, encrypted, strict=True)]
     done = list(run(table, job.key, rewrite, items)) if items else []
     by_old = {file.old: file for file in done}
     if len(by_old) != len(done) or by_old.keys() != {item.location for item in items}:

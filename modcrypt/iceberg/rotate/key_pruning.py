@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.key_policies import retired_kek_ids
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey
-from modcrypt.iceberg.rotate.rotation_report import latest, older_versions
-from modcrypt.iceberg.rotate.wrapped_in_manifests import sealed_manifests
+from modcrypt.iceberg.rotate.rotation_report import older_versions
+from modcrypt.iceberg.rotate.wrapped_in_manifests import find_key_manifests
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.commit import commit, latest
 from modcrypt.report.json_fields import JsonFields
 
 
@@ -78,8 +78,8 @@ def used_keys(table: IcebergTable) -> list[EncryptedKey]:
     """Return the keys of a table's metadata that its snapshots use."""
     keys = table.metadata.keys
     named = {snapshot.key_id for snapshot in table.metadata.snapshots}
-    sealing = {entry.encrypted_by for id_, entry in keys.items() if id_ in named}
-    used = named | sealing | sealed_manifests(table).keks
+    encrypting = {entry.encrypted_by for id_, entry in keys.items() if id_ in named}
+    used = named | encrypting | find_key_manifests(table).keks
     return [entry for id_, entry in keys.items() if id_ in used]
 
 
@@ -104,7 +104,7 @@ def retired_keks(table: IcebergTable) -> tuple[str, ...]:
     if not retired_ids:
         return ()
     listing = {entry.encrypted_by for entry in metadata.keys.values()}
-    needed = listing | sealed_manifests(table).keks
+    needed = listing | find_key_manifests(table).keks
     known = [held[id_] for id_ in needed if id_ in held]
     # The time of a KEK in metadata.json is authenticated if the KEK encrypts a list's key.
     known += [IcebergKey.of(metadata.keys[id_]) for id_ in metadata.kek_ids() if id_ in listing]
@@ -113,7 +113,6 @@ def retired_keks(table: IcebergTable) -> tuple[str, ...]:
 
 
 def _plan_pruning(table: IcebergTable) -> tuple[Pruned, Sequence[EncryptedKey]]:
-    """Return what is dropped, and the keys that stay."""
     kept, keks = used_keys(table), set(table.metadata.kek_ids())
     stay = {entry.id for entry in kept}
     dropped = [entry for id_, entry in table.metadata.keys.items() if id_ not in stay]

@@ -26,16 +26,15 @@ from modcrypt.iceberg.format.table_metadata import STATISTICS, EncryptedKey, Sna
 from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.read.vouched_versions import metadata_files
-from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.rotate.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit
-from modcrypt.iceberg.write.snapshot_writing import MAIN
-from modcrypt.report.json_fields import json_fields
+from modcrypt.iceberg.write.commit import commit, latest
+from modcrypt.iceberg.write.snapshot_writing import MAIN, ancestors, names_any
+from modcrypt.report.json_fields import JsonFields
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repaired:
+class Repaired(JsonFields):
     """The result of `repair_table`: what was restored or dropped, or in a dry run would be.
 
     Attributes:
@@ -55,9 +54,7 @@ class Repaired:
     dropped: bool = False
     newest_intact: int | None = None
 
-    def fields(self) -> dict[str, Any]:
-        """Return the result as values for JSON, without the table."""
-        return json_fields(self, without=("table",))
+    _without = ("table",)
 
 
 def repair_table(
@@ -130,19 +127,11 @@ def _plan(table: IcebergTable, drop_lost: bool) -> tuple[Repaired, TableMetadata
 
 def _newest(metadata: TableMetadata, intact: Sequence[Snapshot]) -> Snapshot | None:
     """Return the newest intact snapshot, only as a last resort with the rows of another branch."""
-    former = _list_former(metadata)
+    known, current = {old.id: old for old in metadata.snapshots}, metadata.current
+    # The snapshots that are or have been current: the branch main's.
+    former = set() if current is None else {old.id for old in ancestors(current.id, known)}
     on_main = [snapshot for snapshot in intact if snapshot.id in former]
     return max(on_main or intact, key=lambda snapshot: snapshot.sequence_number, default=None)
-
-
-def _list_former(metadata: TableMetadata) -> set[int]:
-    """Return the ids of the snapshots that are or have been current: the branch main's."""
-    former, known = set[int](), {snapshot.id: snapshot for snapshot in metadata.snapshots}
-    current = metadata.current
-    while current is not None and current.id not in former:
-        former.add(current.id)
-        current = known.get(current.parent or -1)
-    return former
 
 
 def _lost_snapshots(table: IcebergTable) -> list[Snapshot]:
@@ -290,13 +279,13 @@ def _drop(metadata: TableMetadata, lost: set[int], newest: Snapshot) -> TableMet
     document = metadata.document
     members: dict[str, Any] = {
         "snapshots": [old.document for old in metadata.snapshots if old.id not in lost],
-        "refs": {name: ref for name, ref in metadata.refs.items() if not _names(ref, lost)},
+        "refs": {name: ref for name, ref in metadata.refs.items() if not names_any(ref, lost)},
     }
     for name in STATISTICS:
         if document.get(name):
-            stay = [entry for entry in document[name] if not _names(entry, lost)]
+            stay = [entry for entry in document[name] if not names_any(entry, lost)]
             members[name.replace("-", "_")] = stay
-    log = [entry for entry in document.get("snapshot-log") or () if not _names(entry, lost)]
+    log = [entry for entry in document.get("snapshot-log") or () if not names_any(entry, lost)]
     if document.get("current-snapshot-id") in lost:
         main = {**metadata.refs.get(MAIN, {}), "snapshot-id": newest.id, "type": "branch"}
         members["refs"] = {**members["refs"], MAIN: main}
@@ -304,7 +293,3 @@ def _drop(metadata: TableMetadata, lost: set[int], newest: Snapshot) -> TableMet
         now = max(int(time.time() * 1000), int(document.get("last-updated-ms") or 0))
         log.append({"timestamp-ms": now, "snapshot-id": newest.id})
     return metadata.with_members(**members, snapshot_log=log)
-
-
-def _names(entry: Any, snapshots: set[int]) -> bool:
-    return isinstance(entry, dict) and entry.get("snapshot-id") in snapshots

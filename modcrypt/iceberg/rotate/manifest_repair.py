@@ -13,22 +13,20 @@ from modcrypt.iceberg.keys.key_policies import require_encrypted, writing_keys, 
 from modcrypt.iceberg.read.data_files import count_parquet_rows
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.rotate.plaintext_manifests import (
-    LiveEntry,
     NotVouchedError,
     Vouching,
     is_plaintext,
 )
-from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit
-from modcrypt.iceberg.write.manifest_writing import entry_row, partition_values, write_manifest
+from modcrypt.iceberg.write.commit import commit, latest
+from modcrypt.iceberg.write.manifest_writing import LiveEntry, live_row, replace_manifest
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.iceberg.write.snapshot_writing import add_snapshot, add_totals, new_snapshot_id
-from modcrypt.report.json_fields import json_fields
+from modcrypt.iceberg.write.snapshot_writing import add_snapshot, new_snapshot_id
+from modcrypt.report.json_fields import JsonFields
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairedManifests:
+class RepairedManifests(JsonFields):
     """The result of `repair_manifests`: what was encrypted, or in a dry run would be.
 
     Attributes:
@@ -53,9 +51,7 @@ class RepairedManifests:
     replaced: bool = False
     older_snapshots: tuple[int, ...] = ()
 
-    def fields(self) -> dict[str, Any]:
-        """Return the result as values for JSON, without the table."""
-        return json_fields(self, without=("table",))
+    _without = ("table",)
 
 
 def repair_manifests(
@@ -188,7 +184,8 @@ def _write(table: IcebergTable, plan: _Plan, seen: TableMetadata, files: NewFile
     for manifest in plan.manifests:
         if manifest.location in plan.entries:
             live = plan.entries[manifest.location]
-            new.append(_write_manifest(table, manifest, live, snapshot_id, files))
+            rows = [live_row(metadata, each, status=EXISTING) for each in live]
+            new.append(replace_manifest(table, manifest, rows, files, snapshot_id))
         else:
             kept.append(manifest.row)
     summary = {
@@ -199,29 +196,5 @@ def _write(table: IcebergTable, plan: _Plan, seen: TableMetadata, files: NewFile
     }
     return add_snapshot(
         table, snapshot_id, [*new, *kept], keys.of_list, files,
-        operation="replace", summary=add_totals(summary, metadata.current), new_keys=keys.entries,
+        operation="replace", summary=summary, new_keys=keys.entries,
     )  # fmt: skip
-
-
-def _write_manifest(
-    table: IcebergTable,
-    manifest: ManifestFile,
-    live: Sequence[LiveEntry],
-    snapshot_id: int,
-    files: NewFiles,
-) -> dict[str, Any]:
-    """Write the live entries of a plaintext manifest as an encrypted one; return its row."""
-    rows = [
-        entry_row(
-            entry,
-            status=EXISTING,
-            first_row_id=first,
-            partition=partition_values(table.metadata, entry),
-        )
-        for entry, first in live
-    ]
-    row = write_manifest(
-        table, manifest.spec_id, rows, files, content=manifest.content, snapshot_id=snapshot_id
-    )
-    # Its files have explicit row ids, except where the old manifest assigned none.
-    return {**row, "first_row_id": manifest.row.get("first_row_id")}

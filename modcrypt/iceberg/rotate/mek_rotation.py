@@ -7,6 +7,8 @@
 
 A key store changes before the table. Its KEKs name their own master key, so every version of the
 table stays readable, and a reader of the table under the new master key does not need the old one.
+A crash between the two leaves KEKs under both master keys; the next rotation moves the rest. KEKs
+that other writers store for the version before, while this one is committed, move afterwards.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TypeAlias
 from modcrypt.errors import KeyRetrievalError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, open_from_manifest, sealing_key
+from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.key_pruning import retired_keks
 from modcrypt.iceberg.rotate.rotation_report import (
@@ -28,7 +31,7 @@ from modcrypt.iceberg.rotate.rotation_report import (
     move_calls,
     target_of,
 )
-from modcrypt.iceberg.rotate.wrapped_in_manifests import check_store, has_singles, seals_files
+from modcrypt.iceberg.rotate.wrapped_in_manifests import check_store, encrypts_files, has_singles
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.places import Place
 
@@ -46,7 +49,6 @@ def _check_double(table: IcebergTable) -> None:
 class MekRotation:
     """A move of KEKs to a master key; a retry of the commit reuses the KEKs already moved."""
 
-    resolver: KeyResolver  # key resolver of the table; its KMS calls are counted
     new_id: str | None  # id of the requested master key; None for the table's own
     # Moved KEKs, by the id and the wrapped key before the move.
     moved: dict[tuple[str, bytes | None], IcebergKey] = field(default_factory=dict, repr=False)
@@ -54,19 +56,20 @@ class MekRotation:
     stuck: set[str] = field(default_factory=set)
     samples: Samples | None = field(default=None, repr=False)  # of the version at `sampled`
     sampled: Place | None = None
-    has_work: bool = True  # whether there is anything to rotate; known after `plan`
-    # Whether the table changes, and not only its key store; known after `plan`.
+    # See `Rotation`.
+    has_work: bool = True
     in_table: bool = True
+    replaced: frozenset[str] = frozenset()
 
     def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
         """Return what would be done; only the key store changes if the table has no KEKs."""
-        keks = self.resolver.keks(table.metadata).values()
+        keks = table.resolver.keks(table.metadata).values()
         _check_double(table)
         check_store(table)
         self.in_table = target != table.metadata.master_key_id or bool(table.metadata.kek_ids())
         return TableRotation(
             what="mek", table=table, keks=len(keks),
-            kms_calls=self.resolver.masters.proof.expected_calls(len(keks))
+            kms_calls=table.resolver.masters.proof.expected_calls(len(keks))
             + sum(move_calls(client, kek.master_key_id, target) for kek in keks),
         )  # fmt: skip
 
@@ -87,7 +90,7 @@ class MekRotation:
         metadata, target = table.metadata, target_of(table, self.new_id)
         _check_double(table)
         check_store(table)
-        self.fetch_keks(self.resolver.keks(metadata).values(), target)
+        self.fetch_keks(table.resolver, table.resolver.keks(metadata).values(), target)
         moved = self.move_keks(table, metadata.kek_ids(), target)
         self._move_store(table, target)
         keys = [moved.get(id_, entry) for id_, entry in metadata.keys.items()]
@@ -98,8 +101,9 @@ class MekRotation:
     ) -> dict[str, EncryptedKey]:
         """Return the entries of some of the table's KEKs, wrapped by the master key `target`."""
         samples = self._samples_of(table)
-        keks = [self.resolver.find(id_, table.metadata) for id_ in ids]
-        return {kek.id: self._move_kek(kek, target, samples).entry() for kek in keks}
+        keks = [table.resolver.find(id_, table.metadata) for id_ in ids]
+        masters = table.resolver.masters
+        return {kek.id: self._move_kek(masters, kek, target, samples).entry() for kek in keks}
 
     def _move_late(self, table: IcebergTable) -> tuple[str, ...]:
         """Move KEKs that other writers put into the store for the version before.
@@ -107,11 +111,11 @@ class MekRotation:
         Return the ids of those that could not be moved; the table is already rotated.
         """
         metadata, target = table.metadata, table.metadata.master_key_id or ""
-        if self.resolver.store is None:
+        if table.resolver.store is None:
             return ()
         late: list[str] = []
         with contextlib.suppress(ModcryptError, OSError):
-            keks = self.resolver.keks(metadata)
+            keks = table.resolver.keks(metadata)
             under = {id_ for id_, kek in keks.items() if kek.master_key_id != target}
             late += sorted(under - metadata.keys.keys() - self.stuck)
             self._move_store(table, target, but=target)
@@ -124,30 +128,31 @@ class MekRotation:
         A KEK that only older versions need does not block the move if it cannot be unwrapped: its
         master key may be deleted, as may those of older metadata.json files.
         """
-        metadata, store = table.metadata, self.resolver.store
+        metadata, resolver = table.metadata, table.resolver
         samples, done = self._samples_of(table), list(self.moved.values())
         moved: list[IcebergKey] = []
-        for id_, kek in self.resolver.keks(metadata).items():
+        for id_, kek in resolver.keks(metadata).items():
             known = kek in done or kek.master_key_id == but or id_ in self.stuck
             if id_ in metadata.keys or known:
                 continue
             try:
-                moved.append(self._move_kek(self.resolver.find(id_, metadata), target, samples))
+                found = resolver.find(id_, metadata)
+                moved.append(self._move_kek(resolver.masters, found, target, samples))
             except KeyRetrievalError:
                 if id_ not in retired_keks(table):
                     raise
                 self.stuck.add(id_)
-        if store is not None and moved:
-            store.replace(moved)
+        if resolver.store is not None and moved:
+            resolver.store.replace(moved)
 
-    def fetch_keks(self, keks: Iterable[IcebergKey], target: str) -> None:
+    def fetch_keks(self, resolver: KeyResolver, keks: Iterable[IcebergKey], target: str) -> None:
         """Have KEKs moved together that `move_keks` will move one by one."""
         by_master: dict[str, dict[bytes, str]] = {}
         for kek in keks:
             if kek.wrapped is not None and (kek.id, kek.wrapped) not in self.moved:
                 by_master.setdefault(kek.master_key_id, {})[kek.wrapped] = kek.id
         for old_id, group in by_master.items():
-            self.resolver.masters.fetch_moves(group, old_id, target, list(group.values()))
+            resolver.masters.fetch_moves(group, old_id, target, list(group.values()))
 
     def _samples_of(self, table: IcebergTable) -> Samples:
         """Return the samples for a version of the table; a retry reads new versions again."""
@@ -155,20 +160,17 @@ class MekRotation:
             self.samples, self.sampled = _find_samples(table), table.place
         return self.samples
 
-    def _move_kek(self, key: IcebergKey, target: str, samples: Samples) -> IcebergKey:
+    def _move_kek(
+        self, masters: MasterKeys, key: IcebergKey, target: str, samples: Samples
+    ) -> IcebergKey:
         place = key.id, key.wrapped
         if place not in self.moved:
-            wrapped = self._wrap_again(key, target, samples.get(key.id))
+            assert key.wrapped is not None  # it is a KEK
+            sample = samples.get(key.id)
+            opens = None if sample is None else lambda kek: sample(OpenKey(key, masters, kek))
+            wrapped = masters.move(key.wrapped, key.master_key_id, target, key.id, opens)
             self.moved[place] = replace(key, master_key_id=target, wrapped=wrapped)
         return self.moved[place]
-
-    def _wrap_again(
-        self, key: IcebergKey, target: str, open_sample: Callable[[OpenKey], object] | None
-    ) -> bytes:
-        assert key.wrapped is not None  # it is a KEK
-        masters = self.resolver.masters
-        opens = None if open_sample is None else lambda kek: open_sample(OpenKey(key, masters, kek))
-        return masters.move(key.wrapped, key.master_key_id, target, key.id, opens)
 
 
 Samples: TypeAlias = Mapping[str, Callable[[OpenKey], object]]
@@ -182,7 +184,7 @@ def _find_samples(table: IcebergTable) -> Samples:
         entry.encrypted_by: lambda kek, entry=entry: kek.open(entry.encrypted)  # type: ignore[misc]
         for entry in metadata.keys.values()
     }
-    left = {id_ for id_, kek in table.resolver.keks(metadata).items() if seals_files(kek)}
+    left = {id_ for id_, kek in table.resolver.keks(metadata).items() if encrypts_files(kek)}
     with contextlib.suppress(ModcryptError, OSError):  # without a sample, KEKs are unwrapped twice
         for snapshot in reversed(metadata.snapshots) if left else ():
             for manifest in table.walk.manifests(snapshot):

@@ -21,11 +21,11 @@ from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.format.deletion import JOBS, Rule, is_marker, remove_files
 from modcrypt.iceberg.read.inventory import Keys, take_inventory
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule
-from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.verify.orphan_files import DAY, SETTLED_DAYS, check_orphans, list_stored
 from modcrypt.iceberg.verify.table_findings import StrayFile, TableReport
+from modcrypt.iceberg.write.commit import latest
 from modcrypt.io.places import Place
 from modcrypt.report.json_fields import json_fields
 

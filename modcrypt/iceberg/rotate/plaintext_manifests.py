@@ -31,10 +31,7 @@ from modcrypt.iceberg.format.avro_files import open_avro
 from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.read.table_walk import Walk
-from modcrypt.iceberg.write.manifest_writing import first_row_ids
-
-LiveEntry: TypeAlias = tuple[FileEntry, int | None]
-"""A live entry of a manifest, and its first row id."""
+from modcrypt.iceberg.write.manifest_writing import LiveEntry, live_entries
 
 _FileId: TypeAlias = tuple[str, int | None, int]
 """Path of a file, offset of a deletion vector in it, and partition spec."""
@@ -59,7 +56,7 @@ def read_registered(walk: Walk, manifest: ManifestFile) -> list[FileEntry]:
     if not is_plaintext(manifest):
         return walk.entries(manifest)
     entries = replace(walk, encrypted=False).entries(manifest)
-    _check_counts(manifest, [(entry, None) for entry in entries if entry.is_live])
+    _check_counts(manifest, live_entries(manifest, entries))
     if any(entry.key_metadata is not None or entry.content != DATA for entry in entries):
         raise PlaintextError(
             f"{manifest.location}: the manifest is in plaintext, but its files are encrypted, or "
@@ -223,9 +220,7 @@ class Vouching:
 
 
 def _live_entries(walk: Walk, manifest: ManifestFile) -> list[LiveEntry]:
-    entries = walk.entries(manifest)
-    numbered = zip(entries, first_row_ids(manifest, entries), strict=True)
-    return [(entry, first) for entry, first in numbered if entry.is_live]
+    return live_entries(manifest, walk.entries(manifest))
 
 
 def _check_counts(manifest: ManifestFile, live: Sequence[LiveEntry]) -> None:

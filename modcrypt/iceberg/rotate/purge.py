@@ -32,12 +32,10 @@ from modcrypt.iceberg.format.table_versions import file_names, is_later
 from modcrypt.iceberg.read.vouched_versions import metadata_files
 from modcrypt.iceberg.rotate.expiry import Expired, Expiry
 from modcrypt.iceberg.rotate.retention import Kept
-from modcrypt.iceberg.rotate.rotation_report import latest
-from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
+from modcrypt.iceberg.tables.catalog_versions import CatalogVersions, pointer_of
 from modcrypt.iceberg.tables.catalogs import list_tables
-from modcrypt.iceberg.tables.pointers import pointer_of
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.commit import commit, latest
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.report.json_fields import json_fields

@@ -23,7 +23,7 @@ from typing import Any
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
-from modcrypt.iceberg.write.snapshot_writing import MAIN
+from modcrypt.iceberg.write.snapshot_writing import MAIN, ancestors
 
 STAGED, PUBLISHED = "wap.id", "published-wap-id"
 """Members of a snapshot's summary that mark staged snapshots, and those that publish them."""
@@ -103,7 +103,7 @@ class Retention:
         for name, ref in refs.items():
             own = _own_setting(metadata, name, ref, "max-ref-age-ms", longest)
             snapshot = there.get(ref["snapshot-id"])
-            if snapshot is not None and (own is None or self._age(snapshot) <= own):
+            if snapshot is not None and (own is None or self.now_ms - snapshot.timestamp_ms <= own):
                 staying[name] = ref
         return staying
 
@@ -116,7 +116,7 @@ class Retention:
         since = self._since(metadata) if age is None else self.now_ms - age
         least = self.keep_last or _setting(metadata, _COUNT) or 1
         count = _own_setting(metadata, name, ref, "min-snapshots-to-keep", least) or 1
-        for number, snapshot in enumerate(_ancestors(ref["snapshot-id"], there)):
+        for number, snapshot in enumerate(ancestors(ref["snapshot-id"], there)):
             if number >= count and snapshot.timestamp_ms < since:
                 return
             yield snapshot.id
@@ -129,7 +129,7 @@ class Retention:
         reached = {
             snapshot.id
             for ref in staying.values()
-            for snapshot in _ancestors(ref["snapshot-id"], there)
+            for snapshot in ancestors(ref["snapshot-id"], there)
         }
         published = {_mark(there[id_], name) for id_ in reached for name in (STAGED, PUBLISHED)}
         since, kept = self._since(metadata), dict[int, str]()
@@ -142,9 +142,6 @@ class Retention:
             elif snapshot.timestamp_ms >= since:
                 kept[snapshot.id] = "young"
         return kept
-
-    def _age(self, snapshot: Snapshot) -> int:
-        return self.now_ms - snapshot.timestamp_ms
 
     def _since(self, metadata: TableMetadata) -> float:
         """Return the time in ms from which on snapshots are young, if their branch states none."""
@@ -178,15 +175,6 @@ def _refs(metadata: TableMetadata) -> dict[str, Mapping[str, Any]]:
         own = refs.get(MAIN, {})
         refs[MAIN] = {**own, "snapshot-id": metadata.current.id, "type": "branch"}
     return refs
-
-
-def _ancestors(id_: int | None, there: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
-    """Yield a snapshot and those before it, as far as the table has them."""
-    seen = set[int]()
-    while id_ is not None and id_ in there and id_ not in seen:
-        seen.add(id_)
-        yield there[id_]
-        id_ = there[id_].parent
 
 
 def _setting(metadata: TableMetadata, name: str) -> int | None:

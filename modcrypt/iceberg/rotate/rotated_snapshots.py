@@ -1,7 +1,14 @@
 """Write the snapshots of rotated keys, one for each head of branches and tags.
 
+    main      S ── A ── N_main               N_main has the rows of A under new keys
+                    │      └── N_b           a branch that is ahead of main stays ahead of it
+    branch b        └── B
+
+Iceberg fast-forwards `main` to a branch if the head of `main` is an ancestor of the branch's. So
+what takes the place of B follows what takes the place of A.
+
 With new data keys, main gets a `replace` after its head: each new manifest adds the new files and
-deletes the old ones. A head that is ahead of main (see `ref_heads`) follows the new snapshot of its
+deletes the old ones. A head that is ahead of main follows the new snapshot of its
 base, and repeats what the branch has changed since: its own files are added, those that it no
 longer has are deleted. Other heads get a `replace` after themselves, whose manifests have the new
 files as existing ones: where such a head expires, Java deletes files that its snapshot has added,
@@ -30,17 +37,17 @@ from modcrypt.iceberg.format.manifests import (
 )
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import WritingKeys
-from modcrypt.iceberg.rotate.ref_heads import Head
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.manifest_writing import (
-    entry_row,
-    first_row_ids,
-    partition_values,
+    LiveEntry,
+    live_entries,
+    live_row,
+    replace_manifest,
     write_manifest,
 )
 from modcrypt.iceberg.write.moved_deletes import Rename
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.iceberg.write.snapshot_writing import add_snapshot, add_totals, new_snapshot_id
+from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, ancestors, new_snapshot_id
 from modcrypt.keys import Secret
 
 FileId: TypeAlias = tuple[str, int | None]
@@ -50,18 +57,85 @@ Manifests: TypeAlias = Sequence[tuple[ManifestFile, Sequence[FileEntry]]]
 """The manifests of a snapshot that have live entries, with all of their entries."""
 
 
+# --- heads --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """A snapshot that branches or tags name."""
+
+    snapshot: Snapshot
+    refs: tuple[str, ...]
+    # Id of the nearest other head that it descends from, where that is the one of main or descends
+    # from it in turn; None otherwise.
+    base: int | None = None
+    # Operations of the snapshots after `base`.
+    operations: frozenset[str | None] = frozenset()
+
+    @property
+    def is_main(self) -> bool:
+        """True if the branch main names the snapshot."""
+        return MAIN in self.refs
+
+
+def list_heads(metadata: TableMetadata) -> list[Head]:
+    """Return the heads of a table: those beside main, that of main, and those ahead of it.
+
+    So the snapshot that takes the place of main's head is newer than all that it does not lead to.
+    """
+    by_id = {snapshot.id: snapshot for snapshot in metadata.snapshots}
+    refs: dict[int, list[str]] = {}
+    current = metadata.current
+    if current is not None:
+        refs[current.id] = [MAIN]
+    for name, ref in metadata.refs.items():
+        if name != MAIN and ref.get("snapshot-id") in by_id:
+            refs.setdefault(ref["snapshot-id"], []).append(name)
+    others = (by_id[id_] for id_ in refs if current is None or id_ != current.id)
+    ordered = sorted(others, key=lambda other: (other.sequence_number, other.timestamp_ms))
+    heads = [] if current is None else [Head(snapshot=current, refs=tuple(refs[current.id]))]
+    ahead = {head.snapshot.id for head in heads}
+    for snapshot in ordered:
+        base, operations = _find_base(snapshot, ahead, by_id)
+        if base is not None:
+            ahead.add(snapshot.id)
+        names = tuple(refs[snapshot.id])
+        heads.append(Head(snapshot=snapshot, refs=names, base=base, operations=operations))
+    return sorted(heads, key=lambda head: 2 if head.base is not None else int(head.is_main))
+
+
+def list_behind(metadata: TableMetadata) -> tuple[str, ...]:
+    """Return the branches whose heads are older snapshots of main, which could follow it."""
+    current = metadata.current
+    if current is None:
+        return ()
+    by_id = {snapshot.id: snapshot for snapshot in metadata.snapshots}
+    older = {snapshot.id for snapshot in ancestors(current.id, by_id)} - {current.id}
+    return tuple(
+        name for name, ref in metadata.refs.items()
+        if ref.get("type") == "branch" and ref.get("snapshot-id") in older
+    )  # fmt: skip
+
+
+def _find_base(
+    snapshot: Snapshot, ahead: set[int], by_id: Mapping[int, Snapshot]
+) -> tuple[int | None, frozenset[str | None]]:
+    operations = set[str | None]()
+    for ancestor in ancestors(snapshot.id, by_id):
+        if ancestor.id in ahead:
+            return ancestor.id, frozenset(operations)
+        operations.add(ancestor.operation)
+    return None, frozenset()
+
+
+# --- their new snapshots --------------------------------------------------------------------------
+
+
 class NewFile(NamedTuple):
     """A file with new key metadata, as manifests store it."""
 
     members: Mapping[str, Any]  # other changed members of its entry
     key_metadata: Secret[bytes]
-
-
-class _Live(NamedTuple):
-    """A live entry of an old snapshot."""
-
-    entry: FileEntry
-    first_row_id: int | None
 
 
 class _Added(NamedTuple):
@@ -72,8 +146,6 @@ class _Added(NamedTuple):
 
 
 class _Commit(NamedTuple):
-    """The new snapshot."""
-
     snapshot_id: int
     sequence_number: int
 
@@ -90,7 +162,7 @@ class _Written:
     """A head that is rewritten, or that has no files."""
 
     snapshot: Snapshot  # the new one, or the head itself
-    live: Mapping[FileId, _Live] = field(default_factory=dict)
+    live: Mapping[FileId, LiveEntry] = field(default_factory=dict)
     # Rows of its new manifests, by the locations of the old ones.
     rows: Mapping[str, _Row] = field(default_factory=dict)
 
@@ -152,7 +224,7 @@ class RotatedSnapshots:
         new = add_snapshot(
             self.table, by.snapshot_id, listed, self.keys.of_list, self.files,
             operation="replace" if base is None else change.operation(head.operations),
-            summary=add_totals(summary, parent), parent=parent, refs=head.refs,
+            summary=summary, parent=parent, refs=head.refs,
             new_keys=() if self.has_new_keys else self.keys.entries,
             schema_id=head.snapshot.schema_id if keeps_schema else None,
         )  # fmt: skip
@@ -164,12 +236,11 @@ class RotatedSnapshots:
         """True if a snapshot, and with it the new KEKs, was added already."""
         return any(written.rows for written in self.heads.values())
 
-    def _live_files(self, manifests: Manifests) -> dict[FileId, _Live]:
+    def _live_files(self, manifests: Manifests) -> dict[FileId, LiveEntry]:
         return {
-            self._id(entry): _Live(entry, first)
+            self._id(live.entry): live
             for manifest, entries in manifests
-            for entry, first in zip(entries, first_row_ids(manifest, entries), strict=True)
-            if entry.is_live
+            for live in live_entries(manifest, entries)
         }
 
     def _id(self, entry: FileEntry) -> FileId:
@@ -177,7 +248,7 @@ class RotatedSnapshots:
 
     # --- manifests ------------------------------------------------------------------------------
 
-    def _existing(self, live: Mapping[FileId, _Live], by: _Commit) -> dict[FileId, _Added]:
+    def _existing(self, live: Mapping[FileId, LiveEntry], by: _Commit) -> dict[FileId, _Added]:
         """Return what added the files that a head which follows its old one has from there."""
         if not self.same_files:
             return dict.fromkeys(live, _Added(*by))
@@ -218,29 +289,23 @@ class RotatedSnapshots:
         """
         added: dict[FileId, _Added] = {}
         rows: list[dict[str, Any]] = []
-        for entry, first in zip(entries, first_row_ids(manifest, entries), strict=True):
-            if not entry.is_live:
-                continue
-            id_ = self._id(entry)
+        for live in live_entries(manifest, entries):
+            id_ = self._id(live.entry)
             added[id_] = before.get(id_) or _Added(*by)
             status = EXISTING if id_ in before else ADDED
-            rows.append(self._new_row(_Live(entry, first), status, added[id_], by))
+            rows.append(self._new_row(live, status, added[id_], by))
             if replaces:  # without the old key: only the older snapshots keep it
-                rows.append(self._old_row(_Live(entry, first), by))
-        row = write_manifest(
-            self.table, manifest.spec_id, rows, self.files, content=manifest.content,
-            snapshot_id=by.snapshot_id,
-        )  # fmt: skip
+                rows.append(self._row(live, DELETED, by, key_metadata=None))
+        row = replace_manifest(self.table, manifest, rows, self.files, by.snapshot_id)
         # Other lists may name it: its numbers are those of this snapshot.
-        # Its files have explicit row ids, except where the old manifest assigned none.
         numbers = {
             name: by.sequence_number if row[name] is None else row[name]
             for name in ("sequence_number", "min_sequence_number")
         }
-        return _Row({**row, **numbers, "first_row_id": manifest.row.get("first_row_id")}, added)
+        return _Row({**row, **numbers}, added)
 
     def _write_removed(
-        self, live: Mapping[FileId, _Live], base: _Written, by: _Commit
+        self, live: Mapping[FileId, LiveEntry], base: _Written, by: _Commit
     ) -> list[Mapping[str, Any]]:
         """Write manifests that delete the files of a base which a branch no longer has."""
         groups: dict[tuple[int, bool], list[dict[str, Any]]] = {}
@@ -257,8 +322,7 @@ class RotatedSnapshots:
             for (spec_id, is_data), rows in groups.items()
         ]  # fmt: skip
 
-    def _new_row(self, live: _Live, status: int, added: _Added, by: _Commit) -> dict[str, Any]:
-        """Return the row of a rewritten file."""
+    def _new_row(self, live: LiveEntry, status: int, added: _Added, by: _Commit) -> dict[str, Any]:
         new, changes = self.moved.get(self._id(live.entry)), dict[str, Any]()
         if new is not None:
             changes = {**new.members, "key_metadata": new.key_metadata}
@@ -270,17 +334,11 @@ class RotatedSnapshots:
         row["file_sequence_number"] = None if status == ADDED else added.sequence_number
         return row
 
-    def _old_row(self, live: _Live, by: _Commit) -> dict[str, Any]:
-        return self._row(live, DELETED, by, key_metadata=None)
-
     def _row(
-        self, live: _Live, status: int, acting: _Added | _Commit, **file: Any
+        self, live: LiveEntry, status: int, acting: _Added | _Commit, **file: Any
     ) -> dict[str, Any]:
-        partition = partition_values(self.table.metadata, live.entry)
-        return entry_row(
-            live.entry, status=status, snapshot_id=acting.snapshot_id,
-            first_row_id=live.first_row_id, partition=partition, **file,
-        )  # fmt: skip
+        metadata, snapshot_id = self.table.metadata, acting.snapshot_id
+        return live_row(metadata, live, status=status, snapshot_id=snapshot_id, **file)
 
     # --- summary --------------------------------------------------------------------------------
 
@@ -308,11 +366,13 @@ class RotatedSnapshots:
 class _Change:
     """The files that a new snapshot adds and removes."""
 
-    added: Mapping[FileId, _Live]
-    removed: Mapping[FileId, _Live]
+    added: Mapping[FileId, LiveEntry]
+    removed: Mapping[FileId, LiveEntry]
 
     @classmethod
-    def of(cls, live: Mapping[FileId, _Live], base: Mapping[FileId, _Live] | None) -> _Change:
+    def of(
+        cls, live: Mapping[FileId, LiveEntry], base: Mapping[FileId, LiveEntry] | None
+    ) -> _Change:
         """Return the change from a base; without one, all files are replaced."""
         if base is None:
             return cls(live, live)

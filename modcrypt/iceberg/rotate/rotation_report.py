@@ -13,6 +13,7 @@ from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import master_key_of
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.tables.table import IcebergTable
+from modcrypt.iceberg.write.commit import latest
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.proof import WrapProof
 from modcrypt.report.json_fields import JsonFields
@@ -160,14 +161,6 @@ def _is_gone(table: IcebergTable, location: str) -> bool:
     with contextlib.suppress(FormatError):
         return table.walk.place(location).stamp() is None
     return False
-
-
-def latest(table: IcebergTable) -> IcebergTable:
-    """Return the current version of a table; read it only if it is another than `table`."""
-    current = table.versions.current()
-    newest = table if current == table.place else table.refreshed()
-    newest.metadata.check_members()
-    return newest
 
 
 # --- calls of the key service --------------------------------------------------------------------

@@ -26,7 +26,7 @@ THREADS = 16
 
 
 @dataclass(frozen=True)
-class SealedManifest:
+class KeyManifest:
     """A manifest that contains encrypted key metadata."""
 
     manifest: ManifestFile
@@ -34,17 +34,12 @@ class SealedManifest:
     # Ids of master keys, and the data keys of files that they wrap themselves.
     singles: tuple[tuple[str, bytes], ...] = field(repr=False)
 
-    @property
-    def single(self) -> int:
-        """Number of files whose key metadata a master key itself wraps."""
-        return len(self.singles)
-
 
 @dataclass(frozen=True)
-class SealedManifests:
+class KeyManifests:
     """The manifests with encrypted key metadata in snapshots of a table."""
 
-    manifests: Mapping[str, SealedManifest]
+    manifests: Mapping[str, KeyManifest]
     # The locations of the manifests that a manifest list names, by its location; only of lists that
     # name some.
     lists: Mapping[str, frozenset[str]]
@@ -54,26 +49,26 @@ class SealedManifests:
         """Ids of all KEKs that encrypt key metadata in the manifests."""
         return frozenset().union(*(manifest.keks for manifest in self.manifests.values()))
 
-    def of(self, snapshots: Iterable[Snapshot]) -> SealedManifests:
+    def of(self, snapshots: Iterable[Snapshot]) -> KeyManifests:
         """Return those of some of the snapshots."""
         named = {old.manifest_list for old in snapshots} & self.lists.keys()
         lists = {name: self.lists[name] for name in self.lists if name in named}
         inside = frozenset[str]().union(*lists.values())
         kept = {place: held for place, held in self.manifests.items() if place in inside}
-        return SealedManifests(kept, lists)
+        return KeyManifests(kept, lists)
 
 
 Opened: TypeAlias = "MutableMapping[tuple[str, bytes], StandardKeyMetadata]"
 """Key metadata of manifest lists by `place_of`: with single wrapping each costs a KMS call."""
 
 
-def sealed_manifests(table: IcebergTable, opened: Opened | None = None) -> SealedManifests:
+def find_key_manifests(table: IcebergTable, opened: Opened | None = None) -> KeyManifests:
     """Find the manifests of all snapshots with encrypted key metadata; unwrap no file keys.
 
     `opened` has known key metadata of manifest lists; new ones are added. Raise as `Walk.manifests`
     does.
     """
-    results: dict[str, SealedManifest | None] = {}
+    results: dict[str, KeyManifest | None] = {}
     lists, known = dict[str, frozenset[str]](), {} if opened is None else opened
     snapshots = table.metadata.snapshots if _may_hold_any(table) else ()
     keys = table.metadata.keys
@@ -87,13 +82,13 @@ def sealed_manifests(table: IcebergTable, opened: Opened | None = None) -> Seale
     )  # fmt: skip
     for snapshot, manifests in read:
         fresh = [manifest for manifest in manifests if manifest.location not in results]
-        sealed = in_threads(partial(_read_sealed, table), fresh, THREADS)
-        results |= {new.location: held for new, held in zip(fresh, sealed, strict=True)}
+        read_keys = in_threads(partial(_read_keys, table), fresh, THREADS)
+        results |= {new.location: held for new, held in zip(fresh, read_keys, strict=True)}
         places = (manifest.location for manifest in manifests)
         if named := frozenset(place for place in places if results[place] is not None):
             lists[snapshot.manifest_list] = named
     held = {location: result for location, result in results.items() if result is not None}
-    return SealedManifests(held, lists)
+    return KeyManifests(held, lists)
 
 
 def list_keys(
@@ -120,20 +115,20 @@ def _may_hold_any(table: IcebergTable) -> bool:
     key of a manifest list: then only manifests can need it.
     """
     keks = table.resolver.keks(table.metadata).values()
-    sealing = {entry.encrypted_by for entry in table.metadata.keys.values()}
+    used = {entry.encrypted_by for entry in table.metadata.keys.values()}
     single = _has_single_entries(table.metadata) or SINGLES in table.metadata.properties
     if table.resolver.store is None and KEKS_SINCE in table.metadata.properties:
         return True  # KEKs may be in a key store that is not given
-    return single or any(seals_files(kek) or (kek.scope and kek.id not in sealing) for kek in keks)
+    return single or any(encrypts_files(kek) or (kek.scope and kek.id not in used) for kek in keks)
 
 
 def has_singles(table: IcebergTable) -> bool:
-    """Return whether the master key itself wraps file keys; raises as `sealed_manifests`."""
+    """Return whether the master key itself wraps file keys; raises as `find_key_manifests`."""
     if _has_single_entries(table.metadata):
         return True
     is_recorded = SINGLES in table.metadata.properties
     return is_recorded and any(
-        manifest.single for manifest in sealed_manifests(table).manifests.values()
+        manifest.singles for manifest in find_key_manifests(table).manifests.values()
     )
 
 
@@ -155,7 +150,7 @@ def check_store(table: IcebergTable) -> None:
     ]
     needed = {entry.encrypted_by for entry in lists}
     if KEKS_SINCE in metadata.properties:
-        needed |= sealed_manifests(table).keks
+        needed |= find_key_manifests(table).keks
     for missing in sorted(needed - keks):
         resolver.find(missing, metadata)
 
@@ -173,8 +168,8 @@ def lost_keys(table: IcebergTable) -> tuple[str, ...]:
 
 
 @hide_frames  # plaintext key metadata contains data keys
-def sealing_keys(entries: Iterable[FileEntry]) -> list[tuple[str, bool]]:
-    """Return the keys that encrypt the key metadata of files, as `sealed_by`; skip plaintext.
+def encrypting_keys(entries: Iterable[FileEntry]) -> list[tuple[str, bool]]:
+    """Return the keys that encrypt the key metadata of files, as `sealing_key`; skip plaintext.
 
     Raise KeyMaterialError if encrypted key metadata names no key.
     """
@@ -182,17 +177,17 @@ def sealing_keys(entries: Iterable[FileEntry]) -> list[tuple[str, bool]]:
     return [key for key in keys if key is not None]
 
 
-def seals_files(key: IcebergKey) -> bool:
+def encrypts_files(key: IcebergKey) -> bool:
     """Return whether a KEK is made for key metadata in manifests."""
     return key.scope == FILES_SCOPE or key.scope.startswith(partition_scope(""))
 
 
-def _read_sealed(table: IcebergTable, manifest: ManifestFile) -> SealedManifest | None:
+def _read_keys(table: IcebergTable, manifest: ManifestFile) -> KeyManifest | None:
     entries = table.walk.entries(manifest)
-    by = sealing_keys(entries)
+    by = encrypting_keys(entries)
     if not by:
         return None
     keks = frozenset(id_ for id_, single in by if not single)
     metadata = (entry.key_metadata for entry in entries)
     singles = (wrapped_by_master(data) for data in metadata if data is not None)
-    return SealedManifest(manifest, keks, tuple(single for single in singles if single))
+    return KeyManifest(manifest, keks, tuple(single for single in singles if single))

@@ -9,18 +9,22 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
 
 from modcrypt.errors import (
     CommitConflictError,
     FormatError,
     IntegrityError,
     ModcryptError,
+    UnsupportedFormatError,
     printable,
 )
 from modcrypt.iceberg.format.deletion import remove_new
@@ -34,8 +38,8 @@ from modcrypt.iceberg.format.table_versions import (
     read_metadata,
     version_number,
 )
-from modcrypt.iceberg.tables.pointed import Pointed
-from modcrypt.iceberg.tables.pointers import Identifier, Pointer, pointer_of
+from modcrypt.iceberg.tables.pointers import Identifier, Pointed, Pointer
+from modcrypt.iceberg.tables.sql_pointer import SqlPointer
 from modcrypt.io.addresses import local_path
 from modcrypt.io.hadoop import is_configured
 from modcrypt.io.places import Place
@@ -267,6 +271,65 @@ class CatalogVersions:
             f"{self._name}: the catalog names another version now, or none: another writer has "
             "committed, or dropped or renamed the table"
         )
+
+
+def pointer_of(catalog: Any, identifier: Identifier) -> Pointer:
+    """Return the pointer of a pyiceberg catalog to a table."""
+    namespace = Catalog.namespace_to_string(Catalog.namespace_from(identifier))
+    name = Catalog.table_name_from(identifier)
+    if isinstance(catalog, SqlCatalog):
+        return SqlPointer(catalog, namespace, name)
+    hive = sys.modules.get("pyiceberg.catalog.hive")  # importing it needs Thrift
+    if hive is not None and isinstance(catalog, hive.HiveCatalog):
+        from modcrypt.iceberg.tables.hive_pointer import HivePointer
+
+        return HivePointer(catalog, namespace, name)
+    glue = sys.modules.get("pyiceberg.catalog.glue")  # importing it needs boto3
+    if glue is not None and isinstance(catalog, glue.GlueCatalog):
+        from modcrypt.iceberg.tables.glue_pointer import GluePointer
+
+        return GluePointer(catalog, namespace, name)
+    rest = sys.modules.get("pyiceberg.catalog.rest")  # importing it takes long
+    if rest is not None and isinstance(catalog, rest.RestCatalog):
+        from modcrypt.iceberg.tables.rest_pointer import RestPointer
+
+        return RestPointer(catalog, identifier)
+    return _ReadPointer(catalog, identifier)
+
+
+@dataclass(frozen=True)
+class _ReadPointer:
+    """The pointer of a catalog that modcrypt cannot commit to."""
+
+    catalog: Any
+    identifier: Identifier
+    is_remote = True
+
+    def find(self) -> Pointed | None:
+        try:
+            return Pointed(str(self.catalog.load_table(self.identifier).metadata_location))
+        except NoSuchTableError:
+            return None
+
+    def check_writable(self) -> None:
+        name = ".".join(Catalog.identifier_to_tuple(self.identifier))
+        raise UnsupportedFormatError(
+            f"{name}: tables of a {type(self.catalog).__name__} cannot be changed: pyiceberg's "
+            "commits cannot write format version 3; use a SqlCatalog, HiveCatalog, GlueCatalog or "
+            "RestCatalog"
+        )
+
+    def swap(self, old: str, new: str, metadata: TableMetadata) -> bool:
+        raise NotImplementedError  # `check_writable` comes first
+
+    def drop(self, old: str) -> bool:
+        raise NotImplementedError
+
+    def register(self, location: str, metadata: TableMetadata) -> None:
+        raise NotImplementedError
+
+    def default_location(self) -> str:
+        raise NotImplementedError
 
 
 def is_opened(location: str) -> bool:

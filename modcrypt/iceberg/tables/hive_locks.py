@@ -76,9 +76,10 @@ def table_lock(connect: Connect, database: str, table: str) -> Iterator[HeldLock
         type=LockType.EXCLUSIVE, level=LockLevel.TABLE, dbname=database, tablename=table,
         operationType=None,
     )  # fmt: skip
+    process = f"{_this_machine()} {os.getpid()} {_start_time(os.getpid())}"
     request = LockRequest(
         [component], user=_user_name(), hostname=socket.gethostname(),
-        agentInfo=f"{_this_process()} {secrets.token_hex(8)}",  # at most 128 characters
+        agentInfo=f"{process} {secrets.token_hex(8)}",  # at most 128 characters
     )  # fmt: skip
     released = False
     try:
@@ -96,7 +97,6 @@ def table_lock(connect: Connect, database: str, table: str) -> Iterator[HeldLock
 
 
 def _wait(client: Client, lock: LockResponse, database: str, table: str) -> None:
-    """Return when a lock is acquired."""
     deadline, pause = time.monotonic() + PATIENCE, FIRST_PAUSE
     while lock.state == LockState.WAITING and time.monotonic() < deadline:
         _release(client, database, table, _is_abandoned)
@@ -127,10 +127,6 @@ def _is_abandoned(lock: ShowLocksResponseElement) -> bool:
     if not machine or machine != _this_machine() or not number.isdecimal() or len(number) > 9:
         return False
     return _has_ended(int(number)) or _start_time(int(number)) not in {started, None}
-
-
-def _this_process() -> str:
-    return f"{_this_machine()} {os.getpid()} {_start_time(os.getpid())}"
 
 
 def _this_machine() -> str:

@@ -28,7 +28,7 @@ from thrift.Thrift import TException
 from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.format.table_metadata import KEY_ID, TableMetadata
 from modcrypt.iceberg.tables.hive_locks import table_lock
-from modcrypt.iceberg.tables.pointed import Pointed, is_iceberg
+from modcrypt.iceberg.tables.pointers import Pointed, is_iceberg
 
 if TYPE_CHECKING:
     from hive_metastore.ThriftHiveMetastore import Client

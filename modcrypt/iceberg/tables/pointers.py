@@ -1,21 +1,26 @@
-"""The pointer of a catalog to the current metadata.json of a table."""
+"""The pointer of a catalog to the current metadata.json of a table: what a catalog must offer.
+
+To support another catalog, write a class with the methods of `Pointer` in a file of its own, as
+`sql_pointer` has the smallest one, and name it in `catalog_versions.pointer_of`. Everything else
+(the order of a commit, what may be removed after a failure, who was faster) is in
+`CatalogVersions`, which every pointer shares.
+"""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+import base64
+import contextlib
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NoSuchTableError
-
-from modcrypt.errors import UnsupportedFormatError
-from modcrypt.iceberg.tables.pointed import Pointed
-from modcrypt.iceberg.tables.sql_pointer import SqlPointer
-
-if TYPE_CHECKING:
-    from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.errors import IntegrityError
+from modcrypt.iceberg.format.java_metadata import hash_as_java
+from modcrypt.iceberg.format.table_metadata import MAX_METADATA, TableMetadata
+from modcrypt.iceberg.format.table_versions import read_metadata
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 
 Identifier = str | tuple[str, ...]
 
@@ -60,60 +65,49 @@ class Pointer(Protocol):
         """Return the folder for a new table; raise ValueError if the catalog has none."""
 
 
-def pointer_of(catalog: Any, identifier: Identifier) -> Pointer:
-    """Return the pointer of a pyiceberg catalog to a table."""
-    namespace = Catalog.namespace_to_string(Catalog.namespace_from(identifier))
-    name = Catalog.table_name_from(identifier)
-    if isinstance(catalog, SqlCatalog):
-        return SqlPointer(catalog, namespace, name)
-    hive = sys.modules.get("pyiceberg.catalog.hive")  # importing it needs Thrift
-    if hive is not None and isinstance(catalog, hive.HiveCatalog):
-        from modcrypt.iceberg.tables.hive_pointer import HivePointer
+class Pointed(NamedTuple):
+    """The entry of a table in a catalog."""
 
-        return HivePointer(catalog, namespace, name)
-    glue = sys.modules.get("pyiceberg.catalog.glue")  # importing it needs boto3
-    if glue is not None and isinstance(catalog, glue.GlueCatalog):
-        from modcrypt.iceberg.tables.glue_pointer import GluePointer
+    location: str
+    digest: str | None = None  # hash of the metadata, as Java makes it; None without one
+    master_key_id: str | None = None  # id of the table's master key; None if it is not stored
 
-        return GluePointer(catalog, namespace, name)
-    rest = sys.modules.get("pyiceberg.catalog.rest")  # importing it takes long
-    if rest is not None and isinstance(catalog, rest.RestCatalog):
-        from modcrypt.iceberg.tables.rest_pointer import RestPointer
+    def check(self, place: Place) -> None:
+        """Raise IntegrityError if the metadata.json at a place does not have the hash.
 
-        return RestPointer(catalog, identifier)
-    return _ReadPointer(catalog, identifier)
+        Without a hash, as in entries of Java 1.10, it must have the master key. The bytes are
+        hashed first: Java and modcrypt write the form that is hashed.
+        """
+        if self.digest is None:
+            self._check_master_key(place)
+            return
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile; its reader finds another
+            with open_source_at(place) as source:  # a longer file is refused by its reader
+                data = source.read_at(0, min(source.size, MAX_METADATA))
+            if self._is(base64.b64encode(hashlib.sha256(data).digest()).decode()):
+                return
+            if not self._is(hash_as_java(read_metadata(place))):
+                raise IntegrityError(
+                    f"{place.path}: the catalog has another hash of the table's metadata: the "
+                    "file was altered; restore it, or register an older one that is intact"
+                )
+
+    def _check_master_key(self, place: Place) -> None:
+        if self.master_key_id is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            found = read_metadata(place).master_key_id
+            if found != self.master_key_id:
+                raise IntegrityError(
+                    f"{place.path}: the catalog has the master key {self.master_key_id!r} for this "
+                    f"table, and the file {found!r}: it was altered; restore it, or register an "
+                    "older one that is intact"
+                )
+
+    def _is(self, digest: str) -> bool:
+        return hmac.compare_digest(digest, self.digest or "")
 
 
-@dataclass(frozen=True)
-class _ReadPointer:
-    """The pointer of a catalog that modcrypt cannot commit to."""
-
-    catalog: Any
-    identifier: Identifier
-    is_remote = True
-
-    def find(self) -> Pointed | None:
-        try:
-            return Pointed(str(self.catalog.load_table(self.identifier).metadata_location))
-        except NoSuchTableError:
-            return None
-
-    def check_writable(self) -> None:
-        name = ".".join(Catalog.identifier_to_tuple(self.identifier))
-        raise UnsupportedFormatError(
-            f"{name}: tables of a {type(self.catalog).__name__} cannot be changed: pyiceberg's "
-            "commits cannot write format version 3; use a SqlCatalog, HiveCatalog, GlueCatalog or "
-            "RestCatalog"
-        )
-
-    def swap(self, old: str, new: str, metadata: TableMetadata) -> bool:
-        raise NotImplementedError  # `check_writable` comes first
-
-    def drop(self, old: str) -> bool:
-        raise NotImplementedError
-
-    def register(self, location: str, metadata: TableMetadata) -> None:
-        raise NotImplementedError
-
-    def default_location(self) -> str:
-        raise NotImplementedError
+def is_iceberg(parameters: Mapping[str, str] | None) -> bool:
+    """Return whether the parameters of a table in a metastore are those of an Iceberg table."""
+    return ((parameters or {}).get("table_type") or "").upper() == "ICEBERG"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.schema import Schema
@@ -11,10 +10,7 @@ from pyiceberg.schema import Schema
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.tables import rest_requests
-from modcrypt.iceberg.tables.pointed import Pointed
-
-if TYPE_CHECKING:
-    from modcrypt.iceberg.tables.pointers import Identifier
+from modcrypt.iceberg.tables.pointers import Identifier, Pointed
 
 
 @dataclass(frozen=True)

@@ -92,11 +92,11 @@ def list_tables(catalog: RestCatalog, namespace: tuple[str, ...]) -> list[tuple[
     """Return the identifiers of the tables in a namespace. Raises as `list_namespaces`."""
     catalog._check_endpoint(Capability.V1_LIST_TABLES)
     url = _url(catalog, Endpoints.list_tables, namespace)
-    return list(_pages(catalog, url, {}, "identifiers", _read_identifier))
 
+    def read(table: Mapping[str, Any]) -> tuple[str, ...]:
+        return (*map(str, table["namespace"]), str(table["name"]))
 
-def _read_identifier(table: Mapping[str, Any]) -> tuple[str, ...]:
-    return (*map(str, table["namespace"]), str(table["name"]))
+    return list(_pages(catalog, url, {}, "identifiers", read))
 
 
 def list_namespaces(catalog: RestCatalog, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -121,7 +121,6 @@ def _pages(
     catalog: RestCatalog, url: str, params: Mapping[str, str], member: str,
     read: Callable[[Any], tuple[str, ...]],
 ) -> Iterator[tuple[str, ...]]:  # fmt: skip
-    """Yield the items of all pages of a list."""
     if size := catalog.properties.get(PAGE_SIZE):
         params = {**params, "pageSize": size}
     for _ in range(MAX_PAGES):
@@ -279,16 +278,13 @@ def check_names(catalog: RestCatalog, names: Sequence[str]) -> None:
     Clients resolve `.` and `..` in paths, even encoded, so the request would be about another
     table. Servers split namespaces at the unit separator, and at the one that they announce.
     """
+    separators = "\x1f", catalog._namespace_separator
     for name in names:
-        if name in ("", ".", "..") or any(each in name for each in _separators(catalog)):
+        if name in ("", ".", "..") or any(each in name for each in separators):
             raise UnsupportedFormatError(
                 f"{printable(name, MAX_REASON)!r}: requests to a REST catalog cannot have this "
                 "name: it is empty, only dots, or has the separator of namespaces; rename it"
             )
-
-
-def _separators(catalog: RestCatalog) -> tuple[str, str]:
-    return "\x1f", catalog._namespace_separator
 
 
 def _request(

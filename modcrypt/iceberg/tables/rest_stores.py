@@ -3,12 +3,19 @@
 A server may vend credentials, and name the endpoint that they are for. It never learns the user's:
 those go only to endpoints that the user names. Other settings of a server could lead requests
 elsewhere, load code, or have a client look for credentials on this machine.
+
+Vended credentials for S3 are renewed before they expire. s3fs signs each request with the
+credentials of its session, so a session that renews them serves all files that are open. It stays
+in this process: a copy of the file system in another one has the credentials of the time when it
+was opened.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from modcrypt.errors import FormatError, printable
@@ -158,3 +165,59 @@ def _is_azure_secret(name: str) -> bool:
         "adls.connection-string", "adls.credential", "adls.account-key", "adls.token",
         "adls.tenant-id", "adls.client-id", "adls.client-secret",
     }  # fmt: skip
+
+
+# --- renewed credentials --------------------------------------------------------------------------
+
+EXPIRY = "s3.session-token-expires-at-ms"
+"""Setting of a server with the time at which its credentials expire, in milliseconds."""
+
+ADVISORY_SECONDS, MANDATORY_SECONDS = 300, 60
+"""Seconds before the expiry when renewal is tried, and when requests wait for it."""
+
+_S3FS_NAMES = {
+    "access_key": ("s3.access-key-id", "aws_access_key_id"),
+    "secret_key": ("s3.secret-access-key", "aws_secret_access_key"),
+    "token": ("s3.session-token", "aws_session_token"),
+}
+_MILLISECONDS = re.compile(r"[0-9]{1,14}")
+
+
+def expires(vended: Mapping[str, str]) -> bool:
+    """Return whether a server says when its credentials for S3 expire."""
+    return _MILLISECONDS.fullmatch(vended.get(EXPIRY, "")) is not None
+
+
+def renew_credentials(
+    filesystem: Any, settings: Mapping[str, Any], load: Callable[[], Mapping[str, Any]]
+) -> None:
+    """Have a file system of s3fs renew its credentials.
+
+    Args:
+        filesystem: File system that has sent no request yet.
+        settings: Settings that it was opened with, and `EXPIRY`.
+        load: Function that returns new ones; an error of it is raised by the request that waits.
+    """
+    from aiobotocore.credentials import AioRefreshableCredentials
+    from aiobotocore.session import AioSession
+
+    async def refresh() -> dict[str, Any]:
+        return _describe_credentials(await asyncio.to_thread(load))
+
+    session = AioSession()
+    session._credentials = AioRefreshableCredentials.create_from_metadata(
+        _describe_credentials(settings), refresh_using=refresh, method="iceberg-rest",
+        advisory_timeout=ADVISORY_SECONDS, mandatory_timeout=MANDATORY_SECONDS,
+    )  # fmt: skip
+    static = {name for _, name in _S3FS_NAMES.values()}
+    filesystem.session, filesystem._session_is_owned = session, False  # it must not make its own
+    filesystem.client_kwargs = {
+        name: value for name, value in filesystem.client_kwargs.items() if name not in static
+    }
+
+
+def _describe_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in the form of botocore; credentials without an expiry count as expired."""
+    milliseconds = int(settings[EXPIRY]) if expires(settings) else 0
+    found = {name: settings.get(key) for name, (key, _) in _S3FS_NAMES.items()}
+    return {**found, "expiry_time": datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()}

@@ -25,8 +25,13 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import CurrentVersion, check_newest
 from modcrypt.iceberg.tables import rest_requests
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions, is_opened
-from modcrypt.iceberg.tables.renewed_credentials import EXPIRY, expires, renew_credentials
-from modcrypt.iceberg.tables.rest_stores import merge_settings, names_address
+from modcrypt.iceberg.tables.rest_stores import (
+    EXPIRY,
+    expires,
+    merge_settings,
+    names_address,
+    renew_credentials,
+)
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.rest_requests import TableAnswer
@@ -163,7 +168,7 @@ def _open_store(
     from pyiceberg.io.fsspec import FsspecFileIO
 
     filesystem = FsspecFileIO(settings).get_fs(scheme)
-    if load is not None and _is_s3(scheme) and expires(answer.config):
+    if load is not None and scheme.lower() in ("s3", "s3a", "s3n") and expires(answer.config):
 
         def renew() -> dict[str, Any]:
             newest = load()
@@ -171,7 +176,3 @@ def _open_store(
 
         renew_credentials(filesystem, {**settings, EXPIRY: answer.config[EXPIRY]}, renew)
     return filesystem
-
-
-def _is_s3(scheme: str) -> bool:
-    return scheme.lower() in ("s3", "s3a", "s3n")

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from modcrypt.errors import UnsupportedFormatError
-from modcrypt.iceberg.tables.pointed import Pointed
+from modcrypt.iceberg.tables.pointers import Pointed
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.format.table_metadata import TableMetadata

@@ -110,7 +110,7 @@ def encrypt_table(
     staged = place.stage(metadata, resolver)
     with NewFiles(staged.walk.locations) as files:
         new = Copy(contents, staged, files).write()
-        files.offered = place.folder
+        files.offered = place.folder  # from here on an error may come after the publication
         try:
             return place.publish(new, resolver)
         except FileExistsError:  # another writer was faster
@@ -135,7 +135,6 @@ def _open_source(
 def _empty_metadata(
     source: TableMetadata, location: str, properties: Mapping[str, str]
 ) -> TableMetadata:
-    """Return the metadata of the new table before it has snapshots."""
     document = dict(source.document)
     if source.format_version == 1:
         document |= _upgrade_members(source)

@@ -31,7 +31,6 @@ from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import (
     MAIN,
     add_snapshot,
-    add_totals,
     branch_head,
     new_snapshot_id,
 )
@@ -153,9 +152,7 @@ class _Addition:
             keys.of_list,
             self.new_files,
             operation="append",
-            summary=add_totals(
-                {**self.properties, **self._summary(len(manifests), merges)}, parent
-            ),
+            summary={**self.properties, **self._summary(len(manifests), merges)},
             new_keys=keys.entries,
             parent=parent,
             refs=(self.branch,),
@@ -174,11 +171,8 @@ class _Addition:
         ]
 
     def _summary(self, created: int, merges: Merges) -> dict[str, str]:
-        records = sum(file.file["record_count"] for file in self.files)
         return {
-            "added-data-files": str(len(self.files)),
-            "added-records": str(records),
-            "added-files-size": str(sum(file.file["file_size_in_bytes"] for file in self.files)),
+            **count_added(self.files),
             "changed-partition-count": str(len({file.partition_path for file in self.files})),
             "manifests-created": str(created),
             "manifests-kept": str(len(merges.kept)),
@@ -192,18 +186,30 @@ def check_same_spec(metadata: TableMetadata, base: TableMetadata, spec_id: int) 
         raise CommitConflictError(f"{metadata.name}: another writer changed the partitioning")
 
 
+def count_added(files: Iterable[NewDataFile]) -> dict[str, str]:
+    """Return the members of a snapshot's summary that count added data files; none without any."""
+    entries = [file.file for file in files]
+    if not entries:
+        return {}
+    return {
+        "added-data-files": str(len(entries)),
+        "added-records": str(sum(entry["record_count"] for entry in entries)),
+        "added-files-size": str(sum(entry["file_size_in_bytes"] for entry in entries)),
+    }
+
+
 def added_rows(
     files: Sequence[NewDataFile], of_files: Sequence[OpenKey | None], snapshot_id: int
 ) -> list[Row]:
     """Return rows of a manifest that add files; `of_files` is as for `encrypt_key_metadata`."""
-    sealed = encrypt_key_metadata([file.keys for file in files], of_files)
+    encrypted = encrypt_key_metadata([file.keys for file in files], of_files)
     return [
         {
             "status": ADDED,
             "snapshot_id": snapshot_id,
             "data_file": {**file.file, "key_metadata": key_metadata},
         }
-        for file, key_metadata in zip(files, sealed, strict=True)
+        for file, key_metadata in zip(files, encrypted, strict=True)
     ]
 
 

@@ -1,4 +1,21 @@
-"""Commit a table's next version, and retry on the newer version if another writer was faster."""
+"""Commit a table's next version, and retry on the newer version if another writer was faster.
+
+All changes of a table take these steps, each of which leaves a table that readers can open:
+
+    1. read the current version, which must follow the one that the caller has seen; with a signing
+       key, check that all it has may be sealed
+    2. make the next version: its files are noted, then written, and nothing names them yet. After a
+       crash the table is as before, with orphan files.
+    3. commit it, completely or not at all. If another writer was faster, the files of the attempt
+       are removed, and 1 follows. After any other failure they stay, unless the version was
+       certainly not committed: a request that has failed here may still be carried out.
+    4. where a server has merged the commit with others, settle it (`check_merged`)
+    5. remove the files that the version does not use
+    6. seal the version. After a crash before it, readers who require seals refuse the table until
+       its owner has looked at the change, and accepted it.
+    7. delete older metadata.json files, if the table's properties want that: last, as nothing may
+       go before the new version is certain
+"""
 
 from __future__ import annotations
 
@@ -6,17 +23,17 @@ import contextlib
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from modcrypt.errors import CommitConflictError, ModcryptError
-from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.errors import CommitConflictError, IntegrityError, ModcryptError
+from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import CurrentVersion, Versions
 from modcrypt.iceberg.read.table_version import TableVersion
-from modcrypt.iceberg.write.merged_commits import check_merged
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.removed_versions import remove_unlogged_versions
+from modcrypt.iceberg.write.snapshot_writing import MAIN
 from modcrypt.iceberg.write.table_sealing import (
     Sealing,
     begin_sealing,
@@ -32,7 +49,8 @@ Make: TypeAlias = Callable[[Table], TableMetadata]
 """Returns the metadata of the version after the given one; may write files that it names."""
 
 ATTEMPTS = 5
-"""Default number of attempts to commit (Iceberg's `commit.retry.num-retries` is 4)."""
+"""Default number of attempts to commit (Iceberg's `commit.retry.num-retries` is 4), and number of
+those to settle a merged commit while others change the table."""
 
 FIRST_PAUSE = 0.1
 """Default of the maximum seconds before the second attempt; doubled before each further one."""
@@ -72,6 +90,13 @@ class Retries:
         """Return the seconds to wait after a number of failed attempts, of random length."""
         longest = min(self.min_pause * 2.0 ** min(failed - 1, 30), self.max_pause)
         return random.uniform(0.5, 1) * longest  # noqa: S311  # it need not be unpredictable
+
+
+def latest(table: Table) -> Table:
+    """Return the current version of a table; read it only if it is another than `table`."""
+    newest = table if table.versions.current() == table.place else table.refreshed()
+    newest.metadata.check_members()
+    return newest
 
 
 def commit(
@@ -213,3 +238,97 @@ def successor(new: TableMetadata, *, of: TableVersion) -> TableMetadata:
     max_logged = max(1, base.number("write.metadata.previous-versions-max", 100))
     now = max(int(time.time() * 1000), before + 1)
     return new.with_members(metadata_log=log[max(0, len(log) - max_logged) :], last_updated_ms=now)
+
+
+# --- merged commits ------------------------------------------------------------------------------
+#
+# A REST catalog compares branches, but no master key. So it accepts a snapshot that was written
+# before another writer rotated the table to another master key, and readers refuse its KEK.
+
+
+def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion) -> CurrentVersion:
+    """Return a committed version; settle a new snapshot that is under another master key.
+
+    Its KEK moves to the table's master key if the caller expects that. Otherwise the snapshot is
+    undone. `table` is the version that the commit followed, and `sent` what was committed.
+
+    Raises:
+        CommitConflictError: The snapshot was undone.
+        IntegrityError: It could not be undone, because others have changed the table since.
+    """
+    known = {snapshot.id for snapshot in table.metadata.snapshots}
+    new = [snapshot for snapshot in sent.snapshots if snapshot.id not in known]
+    ids = {snapshot.id for snapshot in new}
+    for _ in range(ATTEMPTS):
+        there = [snapshot for snapshot in new if snapshot in done.metadata.snapshots]
+        if all(_has_its_key(done.metadata, snapshot) for snapshot in there):
+            return done
+        is_expected = done.metadata.master_key_id in (table.expected.master_key_ids or ())
+        if is_expected:
+            settled = _with_moved_keks(done.metadata, table)
+        elif _named(done.metadata, ids) == _named(sent, ids):
+            settled = _without(done.metadata, ids, table.metadata)
+        else:
+            break
+        place = done.place
+        try:
+            done = CurrentVersion(*table.versions.commit(place, settled))
+        except CommitConflictError:
+            done = table.versions.read()
+            continue
+        if not is_expected:
+            raise CommitConflictError(f"{place.path}: another writer has rotated the master key")
+    raise IntegrityError(
+        f"{done.place.path}: snapshot {', '.join(map(str, sorted(ids)))} was committed, and its "
+        "KEK is not under the table's master key, which another writer has rotated at the same "
+        "time: do not repeat the change, but rotate mek with both master keys in master_key_ids"
+    )
+
+
+def _named(metadata: TableMetadata, ids: Collection[int]) -> dict[str, int]:
+    """Return the branches and tags that name one of these snapshots."""
+    refs = {name: ref["snapshot-id"] for name, ref in metadata.refs.items()}
+    return {name: id_ for name, id_ in refs.items() if id_ in ids}
+
+
+def _with_moved_keks(metadata: TableMetadata, table: TableVersion) -> TableMetadata:
+    """Return a version all of whose KEKs are under its master key."""
+    masters, target = table.resolver.masters, metadata.master_key_id or ""
+    keys = dict(metadata.keys)
+    for id_ in metadata.kek_ids():
+        kek = table.resolver.find(id_, metadata)
+        if kek.wrapped is not None and kek.master_key_id != target:
+            wrapped = masters.move(kek.wrapped, kek.master_key_id, target, kek.id)
+            keys[id_] = replace(kek, master_key_id=target, wrapped=wrapped).entry()
+    return metadata.with_keys(keys.values())
+
+
+def _has_its_key(metadata: TableMetadata, snapshot: Snapshot) -> bool:
+    """Return whether the KEK of a snapshot is under the table's master key, or in a key store."""
+    entry = metadata.keys.get(snapshot.key_id or "")
+    if entry is None:
+        return True
+    kek = metadata.keys.get(entry.encrypted_by)
+    master = entry.encrypted_by if entry.is_single else kek and kek.encrypted_by
+    return master in (None, metadata.master_key_id)
+
+
+def _without(metadata: TableMetadata, ids: Collection[int], base: TableMetadata) -> TableMetadata:
+    """Return a version without new snapshots and the KEKs that came with them.
+
+    The commit has carried all KEKs of `base`: unused ones under another master key are dropped.
+    """
+    entries = {snapshot.key_id for snapshot in metadata.snapshots if snapshot.id in ids}
+    keys = {id_: key for id_, key in metadata.keys.items() if id_ not in entries}
+    sealing = {key.encrypted_by for key in keys.values()}
+    former = {id_ for id_ in metadata.kek_ids() if keys[id_].encrypted_by != metadata.master_key_id}
+    moved = _named(metadata, ids)
+    refs = {name: ref for name, ref in metadata.refs.items() if name not in moved}
+    refs |= {name: base.refs[name] for name in moved if name in base.refs}
+    before = base if MAIN in moved else metadata
+    return metadata.with_keys(
+        (key for id_, key in keys.items() if id_ not in former - sealing),
+        snapshots=[old.document for old in metadata.snapshots if old.id not in ids],
+        refs=refs,
+        current_snapshot_id=before.document.get("current-snapshot-id"),
+    )

@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.schema import make_compatible_name
 
-from modcrypt.iceberg.format.manifests import DATA, EXISTING, FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifests import DATA, EXISTING, ManifestFile
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.write.manifest_writing import entry_row, first_row_ids, partition_spec
+from modcrypt.iceberg.write.manifest_writing import (
+    LiveEntry,
+    entry_row,
+    live_entries,
+    partition_spec,
+)
 from modcrypt.io.threads import in_threads
 
 if TYPE_CHECKING:
@@ -57,7 +62,8 @@ def plan_merges(metadata: TableMetadata, spec_id: int, manifests: Sequence[Manif
     if metadata.properties.get(ENABLED, "true").lower() != "true":
         return Merges(kept=manifests)
     size = min(metadata.number(TARGET_SIZE, 8 << 20), MAX_TARGET_SIZE)
-    newest, *older = _pack([m for m in manifests if _is_mergeable(m, spec_id)], size)
+    mergeable = [m for m in manifests if m.content == DATA and m.spec_id == spec_id]
+    newest, *older = _pack(mergeable, size)
     with_new = newest if len(newest) + 1 >= metadata.number(MIN_COUNT, 100) else []
     others = [group for group in older if len(group) > 1]
     merged = {id(manifest) for group in (with_new, *others) for manifest in group}
@@ -74,20 +80,14 @@ def existing_rows(
     fields = partition_spec(table.metadata, spec_id).fields
     names = {field.field_id: make_compatible_name(field.name) for field in fields}
 
-    def read(manifest: ManifestFile) -> list[tuple[FileEntry, int | None]]:
-        entries = table.walk.entries(manifest)
-        return list(zip(entries, first_row_ids(manifest, entries), strict=True))
+    def read(manifest: ManifestFile) -> list[LiveEntry]:
+        return live_entries(manifest, table.walk.entries(manifest))
 
-    for pairs in in_threads(read, manifests, _THREADS):
-        for entry, first in pairs:
-            if entry.is_live:
-                values = entry.partition_by_id
-                partition = {name: values.get(id_) for id_, name in names.items()}
-                yield entry_row(entry, status=EXISTING, first_row_id=first, partition=partition)
-
-
-def _is_mergeable(manifest: ManifestFile, spec_id: int) -> bool:
-    return manifest.content == DATA and manifest.spec_id == spec_id
+    for live in in_threads(read, manifests, _THREADS):
+        for entry, first in live:
+            values = entry.partition_by_id
+            partition = {name: values.get(id_) for id_, name in names.items()}
+            yield entry_row(entry, status=EXISTING, first_row_id=first, partition=partition)
 
 
 def _pack(manifests: Sequence[ManifestFile], size: int) -> list[list[ManifestFile]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyiceberg.manifest import construct_partition_summaries
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -225,6 +225,43 @@ def first_row_ids(manifest: ManifestFile, entries: Sequence[FileEntry]) -> list[
     return first_ids
 
 
+class LiveEntry(NamedTuple):
+    """A live entry of a manifest, and its first row id, which another manifest must keep."""
+
+    entry: FileEntry
+    first_row_id: int | None
+
+
+def live_entries(manifest: ManifestFile, entries: Sequence[FileEntry]) -> list[LiveEntry]:
+    """Return the live entries of a manifest; `entries` are all of its entries, in order."""
+    numbered = zip(entries, first_row_ids(manifest, entries), strict=True)
+    return [LiveEntry(entry, first) for entry, first in numbered if entry.is_live]
+
+
+def live_row(
+    metadata: TableMetadata, live: LiveEntry, *, status: int, snapshot_id: int | None = None,
+    **file: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a live entry as a row for another manifest of the table; see `entry_row`."""
+    return entry_row(
+        live.entry, status=status, snapshot_id=snapshot_id, first_row_id=live.first_row_id,
+        partition=partition_values(metadata, live.entry), **file,
+    )  # fmt: skip
+
+
+def replace_manifest(
+    table: TableVersion, old: ManifestFile, rows: Iterable[Row], files: NewFiles, snapshot_id: int
+) -> dict[str, Any]:
+    """Write the files of a manifest as another one; return and raise as `write_manifest`.
+
+    Its files have explicit row ids, except where the old manifest assigned none.
+    """
+    row = write_manifest(
+        table, old.spec_id, rows, files, content=old.content, snapshot_id=snapshot_id
+    )
+    return {**row, "first_row_id": old.row.get("first_row_id")}
+
+
 def _full_entry(row: Row, partition: Mapping[str, IcebergType]) -> dict[str, Any]:
     """Return a row with exactly the members of the schema."""
     file: Row = row["data_file"]
@@ -281,7 +318,6 @@ def _comparable(value: Any, kind: IcebergType) -> Any:
 
 
 def _least_sequence_number(rows: Sequence[Row], otherwise: int | None) -> int | None:
-    """Return the least sequence number of the live files, as Java does."""
     live = (row["sequence_number"] for row in rows if row["status"] != DELETED)
     return min((number for number in live if number is not None), default=otherwise)
 

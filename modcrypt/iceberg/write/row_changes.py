@@ -12,7 +12,7 @@ refuses instead. Only rewritten files that are still right are taken over from t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,25 +29,24 @@ from modcrypt.iceberg.format.manifests import (
 )
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import writing_keys, writing_policy
-from modcrypt.iceberg.keys.wrapping_keys import OpenKey
 from modcrypt.iceberg.read.position_deletes import place_of_vector
 from modcrypt.iceberg.read.scan_planning import PlannedFile
 from modcrypt.iceberg.read.table_version import TableVersion
-from modcrypt.iceberg.write.append import added_rows, check_same_spec, open_for_writing
+from modcrypt.iceberg.write.append import added_rows, check_same_spec, count_added, open_for_writing
 from modcrypt.iceberg.write.commit import Table, commit
 from modcrypt.iceberg.write.data_writing import DataWriter, NewDataFile
 from modcrypt.iceberg.write.manifest_writing import (
     PartitionPaths,
     Row,
-    entry_row,
+    live_row,
     partition_values,
+    replace_manifest,
     write_manifest,
 )
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.row_selection import Candidates, ListedManifest
 from modcrypt.iceberg.write.snapshot_writing import (
     add_snapshot,
-    add_totals,
     branch_head,
     new_snapshot_id,
 )
@@ -164,10 +163,14 @@ class RowChange:
         paths = [file.partition_path for file in added]
         keys = writing_keys(table, writing_policy(metadata, self.seen), paths)
         of_files = iter(keys.of_files)
-        manifests = [
-            self._write_added(table, spec, files, of_files, snapshot_id)
-            for spec, files in by_spec.items()
-        ]
+        manifests = list[Row]()
+        for spec, files in by_spec.items():
+            rows = added_rows(files, [next(of_files) for _ in files], snapshot_id)
+            manifests.append(
+                write_manifest(
+                    table, spec, rows, self.new_files, content=DATA, snapshot_id=snapshot_id
+                )
+            )
         kept = [manifest for manifest in candidates.others if _has_files(manifest)]
         for listed in candidates.manifests:
             if removed.note(listed):
@@ -176,7 +179,7 @@ class RowChange:
                 kept.append(listed.manifest)
         changed = {*paths, *removed.partitions}
         summary = {
-            **self.properties, **_count_added(added), **removed.summary(),
+            **self.properties, **count_added(added), **removed.summary(),
             "changed-partition-count": str(len(changed)),
             "manifests-created": str(len(manifests)), "manifests-kept": str(len(kept)),
             "manifests-replaced": str(removed.manifests),
@@ -188,48 +191,23 @@ class RowChange:
             keys.of_list,
             self.new_files,
             operation=_operation(added, removed),
-            summary=add_totals(summary, parent),
+            summary=summary,
             new_keys=keys.entries,
             parent=parent,
             refs=(self.branch,),
-        )
-
-    def _write_added(
-        self,
-        table: TableVersion,
-        spec_id: int,
-        files: Sequence[NewDataFile],
-        of_files: Iterator[OpenKey | None],
-        snapshot_id: int,
-    ) -> Row:
-        rows = added_rows(files, [next(of_files) for _ in files], snapshot_id)
-        return write_manifest(
-            table, spec_id, rows, self.new_files, content=DATA, snapshot_id=snapshot_id
         )
 
     def _write_removed(
         self, table: TableVersion, listed: ListedManifest, removed: _Removed, snapshot_id: int
     ) -> Row:
         """Write a manifest again, in which removed files are deleted."""
-        manifest, rows = listed.manifest, list[Row]()
-        for entry, first in zip(listed.entries, listed.first_ids, strict=True):
-            if not entry.is_live:
-                continue
-            members: dict[str, Any] = {
-                "first_row_id": first,
-                "partition": partition_values(table.metadata, entry),
-            }
-            if removed.has(entry):  # without the key: only the older snapshots keep it
-                members |= {"snapshot_id": snapshot_id, "key_metadata": None}
-                rows.append(entry_row(entry, status=DELETED, **members))
-            else:
-                rows.append(entry_row(entry, status=EXISTING, **members))
-        row = write_manifest(
-            table, manifest.spec_id, rows, self.new_files, content=manifest.content,
-            snapshot_id=snapshot_id,
-        )  # fmt: skip
-        # Its files have explicit row ids, except where the old manifest assigned none.
-        return {**row, "first_row_id": manifest.row.get("first_row_id")}
+        rows = list[Row]()
+        for live in listed.live:
+            members: dict[str, Any] = {"status": EXISTING}
+            if removed.has(live.entry):  # without the key: only the older snapshots keep it
+                members = {"status": DELETED, "snapshot_id": snapshot_id, "key_metadata": None}
+            rows.append(live_row(table.metadata, live, **members))
+        return replace_manifest(table, listed.manifest, rows, self.new_files, snapshot_id)
 
 
 @dataclass
@@ -243,7 +221,6 @@ class _Removed:
     manifests: int = 0
 
     def has(self, entry: FileEntry) -> bool:
-        """Return whether an entry is removed."""
         location = entry.location
         if entry.content != DATA:
             target = entry.file.get("referenced_data_file")
@@ -254,7 +231,7 @@ class _Removed:
 
     def note(self, listed: ListedManifest) -> bool:
         """Count the files of a manifest that are removed; return whether there are any."""
-        gone = [entry for entry in listed.entries if entry.is_live and self.has(entry)]
+        gone = [live.entry for live in listed.live if self.has(live.entry)]
         if not gone:
             return False
         self.manifests += 1
@@ -283,7 +260,6 @@ class _Removed:
             counts["removed-files-size"] += entry.size
 
     def summary(self) -> dict[str, str]:
-        """Return members for the snapshot's summary."""
         return {name: str(count) for name, count in self.counts.items()}
 
 
@@ -351,17 +327,6 @@ def _has_files(manifest: ManifestFile) -> bool:
     """Return whether a manifest has live files; Java leaves out others of new snapshots, too."""
     row = manifest.row
     return row.get("added_files_count") != 0 or row.get("existing_files_count") != 0
-
-
-def _count_added(files: Iterable[NewDataFile]) -> dict[str, str]:
-    entries = [file.file for file in files]
-    if not entries:
-        return {}
-    return {
-        "added-data-files": str(len(entries)),
-        "added-records": str(sum(entry["record_count"] for entry in entries)),
-        "added-files-size": str(sum(entry["file_size_in_bytes"] for entry in entries)),
-    }
 
 
 def _operation(added: Sequence[NewDataFile], removed: _Removed) -> str:

@@ -29,7 +29,7 @@ from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.schema_projection import Projection
 from modcrypt.iceberg.read.table_scan import TableScan
-from modcrypt.iceberg.write.manifest_writing import first_row_ids
+from modcrypt.iceberg.write.manifest_writing import LiveEntry, live_entries
 from modcrypt.runtime.fork_safety import cached_property
 
 if TYPE_CHECKING:
@@ -39,11 +39,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListedManifest:
-    """A manifest and all of its entries, each with the id of its first row."""
+    """A manifest and its live entries."""
 
     manifest: ManifestFile
-    entries: Sequence[FileEntry] = field(repr=False)
-    first_ids: Sequence[int | None] = field(repr=False)
+    live: Sequence[LiveEntry] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -70,14 +69,14 @@ class Candidates:
         planner = Planner(walk, null_with_parents(schema_of(walk.metadata)), row_filter)
         every = walk.manifests(snapshot)
         chosen = planner.choose_manifests(every)
-        listed = [_list_manifest(walk, manifest) for manifest in chosen]
-        data, deletes = [], []
+        listed = [ListedManifest(each, live_entries(each, walk.entries(each))) for each in chosen]
+        data, deletes = list[LiveEntry](), list[FileEntry]()
         for each in listed:
-            for entry, first in zip(each.entries, each.first_ids, strict=True):
-                if entry.is_live and each.manifest.content != DATA:
-                    deletes.append(entry)
-                elif entry.is_live and planner.file_may_match(entry):
-                    data.append((entry, first))
+            for live in each.live:
+                if each.manifest.content != DATA:
+                    deletes.append(live.entry)
+                elif planner.file_may_match(live.entry):
+                    data.append(live)
         planned = planner.with_deletes([entry for entry, _ in data], deletes)
         files = [
             replace(file, first_row_id=first)
@@ -85,11 +84,6 @@ class Candidates:
         ]
         read = {manifest.location for manifest in chosen}
         return cls(files, listed, [other for other in every if other.location not in read])
-
-
-def _list_manifest(walk: Walk, manifest: ManifestFile) -> ListedManifest:
-    entries = walk.entries(manifest)
-    return ListedManifest(manifest, entries, first_row_ids(manifest, entries))
 
 
 class Matching:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, TableMetadata
@@ -46,6 +46,23 @@ def branch_head(metadata: TableMetadata, branch: str) -> Snapshot | None:
     return metadata.snapshot(ref["snapshot-id"])
 
 
+def ancestors(id_: int | None, by_id: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
+    """Yield a snapshot and those before it, as far as the table has them.
+
+    A forged history may be a circle.
+    """
+    seen = set[int]()
+    while id_ is not None and id_ in by_id and id_ not in seen:
+        seen.add(id_)
+        yield by_id[id_]
+        id_ = by_id[id_].parent
+
+
+def names_any(entry: Any, snapshots: Collection[int]) -> bool:
+    """Return whether an entry of a log, a branch or a file of statistics is of these snapshots."""
+    return isinstance(entry, dict) and entry.get("snapshot-id") in snapshots
+
+
 def add_snapshot(
     table: TableVersion,
     snapshot_id: int,
@@ -66,7 +83,7 @@ def add_snapshot(
         snapshot_id: Id from `new_snapshot_id`.
         rows: Rows of all manifests of the snapshot, the new ones first, as in Java.
         operation: `append`, `replace`, `overwrite` or `delete`.
-        summary: Other members of the snapshot's summary.
+        summary: Other members of the snapshot's summary, but for the totals.
         parent: Snapshot that it follows; None for the current one.
         refs: Branches and tags that name it from now on; they keep their retention.
         schema_id: Id of its schema; None for the current one.
@@ -86,7 +103,7 @@ def add_snapshot(
         document["parent-snapshot-id"] = parent.id
     document |= {
         "timestamp-ms": now,
-        "summary": {"operation": operation, **summary},
+        "summary": {"operation": operation, **_add_totals(summary, parent)},
         "manifest-list": location,
         "schema-id": base.document["current-schema-id"] if schema_id is None else schema_id,
         "first-row-id": fields.first_row_id,
@@ -124,7 +141,7 @@ _TOTALS = (
 )
 
 
-def add_totals(summary: Mapping[str, str], parent: Snapshot | None) -> dict[str, str]:
+def _add_totals(summary: Mapping[str, str], parent: Snapshot | None) -> dict[str, str]:
     """Return a snapshot's summary with totals: those of its parent plus the snapshot's changes.
 
     Totals that the parent lacks, or has in another form than a number, are omitted.

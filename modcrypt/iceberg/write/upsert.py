@@ -93,14 +93,10 @@ def upsert(
     changed, notes = change_rows(
         table, partial(_KeyedRows.find, request), branch=branch, properties=properties
     )
-    updated, left = _count_notes(notes, rows.num_rows)
-    inserted = left if when_not_matched_insert_all else 0
+    updated = sum(len(note.updated) for note in notes)
+    unmatched = rows.num_rows - sum(len(note.rows) for note in notes)
+    inserted = unmatched if when_not_matched_insert_all else 0
     return Upserted(table=changed, rows_updated=updated, rows_inserted=inserted)
-
-
-def _count_notes(notes: Sequence[_Found], count: int) -> tuple[int, int]:
-    """Return the numbers of updated rows and of rows without a match."""
-    return sum(len(note.updated) for note in notes), count - sum(len(note.rows) for note in notes)
 
 
 @dataclass(frozen=True)

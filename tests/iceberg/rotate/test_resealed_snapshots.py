@@ -29,7 +29,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format.manifests import ADDED, EXISTING
 from modcrypt.iceberg.format.table_versions import FolderVersions
-from modcrypt.iceberg.rotate.wrapped_in_manifests import sealing_keys
+from modcrypt.iceberg.rotate.wrapped_in_manifests import encrypting_keys
 from modcrypt.iceberg.tables import rest_requests
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.rest_catalog import RestTable
@@ -90,7 +90,7 @@ def sealed_by(table: IcebergTable, ref: Any = None) -> set[str]:
     assert snapshot is not None
     walk = table.walk
     entries = [entry for each in walk.manifests(snapshot) for entry in walk.entries(each)]
-    return {id_ for id_, _ in sealing_keys(entry for entry in entries if entry.is_live)}
+    return {id_ for id_, _ in encrypting_keys(entry for entry in entries if entry.is_live)}
 
 
 @pytest.mark.parametrize("name", POLICIES)

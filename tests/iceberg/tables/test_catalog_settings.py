@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modcrypt.iceberg.tables.catalog_settings import find_settings
+from modcrypt.iceberg.tables.catalog_opening import find_settings
 from tests.support.cases import each_case
 
 FILE = "catalog:\n  prod:\n    uri: https://catalog.example\n    py-io-impl: evil.Evil\n"

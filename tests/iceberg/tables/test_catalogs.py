@@ -41,7 +41,7 @@ from modcrypt.iceberg import (
     set_policy,
 )
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
-from modcrypt.iceberg.tables.pointed import Pointed
+from modcrypt.iceberg.tables.pointers import Pointed
 from modcrypt.iceberg.tables.sql_pointer import SqlPointer
 from modcrypt.iceberg.write.commit import commit
 from modcrypt.io import stores

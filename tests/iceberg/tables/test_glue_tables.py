@@ -22,8 +22,7 @@ from modcrypt.iceberg import (
     repair_table,
     verify_table,
 )
-from modcrypt.iceberg.tables.glue_entries import MAX_COMMENT, make_table_input
-from modcrypt.iceberg.tables.glue_pointer import GluePointer
+from modcrypt.iceberg.tables.glue_pointer import MAX_COMMENT, GluePointer, make_table_input
 from tests.support.cases import each_case
 from tests.support.iceberg.catalog_tables import (
     SCHEMA,

@@ -23,7 +23,7 @@ from modcrypt.errors import FormatError, LimitError
 from modcrypt.iceberg.tables import rest_requests
 from modcrypt.iceberg.tables.catalog_opening import open_pyiceberg_catalog
 from modcrypt.iceberg.tables.catalogs import list_tables, versions_of
-from modcrypt.iceberg.tables.renewed_credentials import EXPIRY
+from modcrypt.iceberg.tables.rest_stores import EXPIRY
 from modcrypt.kms.services.bounded_http import AnswerLimits
 from tests.support.cases import each_case
 from tests.support.kms.key_servers import LONG, SLOW, Server, whole

@@ -38,7 +38,6 @@ from modcrypt.iceberg.tables import rest_requests, rest_versions
 from modcrypt.iceberg.tables.catalogs import list_tables, parse_identifier
 from modcrypt.iceberg.tables.rest_versions import RestVersions
 from modcrypt.iceberg.write import commit as commits
-from modcrypt.iceberg.write import merged_commits
 from tests.support.cases import each_case
 from tests.support.iceberg.catalog_tables import (
     SCHEMA,
@@ -301,7 +300,7 @@ def test_a_snapshot_that_others_have_built_upon_stays(
     rest: RestTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = ["keyA", "keyB"]
-    table, real = rest.load(), merged_commits.check_merged
+    table, real = rest.load(), commits.check_merged
 
     def rotate() -> None:
         rotate_table(rest.load(), "mek", new_master_key_id="keyB")

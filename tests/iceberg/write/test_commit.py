@@ -23,8 +23,7 @@ from modcrypt.iceberg.format.table_versions import (
     read_metadata,
     version_number,
 )
-from modcrypt.iceberg.rotate.rotation_report import latest
-from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.commit import commit, latest
 from modcrypt.io.places import Place
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.sample_kms import SampleKms

@@ -23,7 +23,7 @@ from modcrypt.iceberg import (
     set_policy,
 )
 from modcrypt.iceberg.format.table_versions import FolderVersions
-from modcrypt.iceberg.rotate import merged_rotations
+from modcrypt.iceberg.rotate import table_rotation
 from modcrypt.iceberg.write import commit
 from modcrypt.iceberg.write.table_sealing import seal_commit
 from modcrypt.kms.signing.ledger import Ledger
@@ -90,7 +90,7 @@ def test_a_second_commit_of_a_rotation_is_sealed(
     folder: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([False, True])
-    monkeypatch.setattr(merged_rotations, "_is_settled", lambda *_: next(answers))
+    monkeypatch.setattr(table_rotation, "_is_settled", lambda *_: next(answers))
     monkeypatch.setattr(FolderVersions, "merges", True)
     after = rotate_table(reopen(folder, kms, signing_key=WRITER), "kek").table
     assert reopen(folder, kms, seal_at_least=3).place.path == after.place.path

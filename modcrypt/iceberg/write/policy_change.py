@@ -11,12 +11,11 @@ from modcrypt.iceberg.keys.key_policies import (
     next_kek_time,
     require_encrypted,
 )
-from modcrypt.iceberg.rotate.rotation_report import latest
-from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.read.table_version import TableVersion
+from modcrypt.iceberg.write.commit import Table, commit, latest
 
 
-def set_policy(table: IcebergTable, policy: KeyPolicy) -> IcebergTable:
+def set_policy(table: Table, policy: KeyPolicy) -> Table:
     """Change how the keys of a table's new files are protected; the key service is not called.
 
     Existing files and their keys are unchanged and readable until they are rotated:
@@ -44,7 +43,7 @@ def set_policy(table: IcebergTable, policy: KeyPolicy) -> IcebergTable:
     if KeyPolicy.of((current := latest(table)).metadata) == policy:
         return current
 
-    def next_version(base: IcebergTable) -> TableMetadata:
+    def next_version(base: TableVersion) -> TableMetadata:
         metadata = base.metadata
         if KeyPolicy.of(metadata) != seen:
             raise CommitConflictError(
@@ -57,7 +56,7 @@ def set_policy(table: IcebergTable, policy: KeyPolicy) -> IcebergTable:
     return commit(current, next_version)
 
 
-def _legacy_properties(base: IcebergTable, seen: KeyPolicy, policy: KeyPolicy) -> dict[str, str]:
+def _legacy_properties(base: TableVersion, seen: KeyPolicy, policy: KeyPolicy) -> dict[str, str]:
     """Return the properties that record which keys of the previous policy remain."""
     properties = {SINGLES: "true"} if seen.wraps_files_singly else {}
     if policy.store != seen.store:
