@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.run_record import Record
     from modcrypt.kms.proof import Prove
 
+
 # --- options -------------------------------------------------------------------------------------
 
 files_options = combine_options(
@@ -109,8 +110,7 @@ class Batch:
 
     def _make_source(self, sources: Sequence[str], destination: str | None) -> Folder:
         """Return the only source, or all, whose files keep their names in a folder."""
-        from modcrypt.cli.source_set import SourceSet
-        from modcrypt.jobs.listing import Folder
+        from modcrypt.jobs.listing import Folder, SourceSet
 
         only = Folder.at(sources[0], absolute=False)
         into_folder = (
@@ -122,25 +122,29 @@ class Batch:
         return SourceSet.of(sources) if self._is_set else only
 
     def _find_files(self) -> None:
-        from modcrypt.cli.source_set import SourceSet
         from modcrypt.jobs.listing import check_apart, list_tables, place_at
 
         source, target = self._source, self._destination
-        members = source.members if isinstance(source, SourceSet) else (source,)
         # A copy would lack the markers by which readers skip files of incomplete writes.
         self._files: Sequence[File] = list_tables(
-            members, as_read=target is not None, glob=self._options["glob"],
+            source.members, as_read=target is not None, glob=self._options["glob"],
             without=(self._options["record"], self._parameters.get("audit")),
         )  # fmt: skip
         if target is None:
             self._check_named_once()
             return
-        for member in members:
+        for member in source.members:
             check_apart(member, target)
-        if isinstance(source, SourceSet):
-            source.check_distinct([file.name for file in self._files])
+        named: dict[str, str] = {}
+        for file in self._files:
+            other = named.setdefault(source.inside(file.name), file.name)
+            if other != file.name:
+                raise click.UsageError(
+                    f"{other} and {file.name} would be the same file of DESTINATION; convert them "
+                    "in two runs"
+                )
         sources = {file.place.resolve() for file in self._files}
-        for name in (target.file(source.inside(file.name)) for file in self._files):
+        for name in map(target.file, named):
             if place_at(name).resolve() in sources:
                 raise click.UsageError(
                     f"{name} is a file of SOURCE and would be replaced; choose another DESTINATION"
@@ -257,12 +261,7 @@ class Batch:
         return self._finish(report, len(self._files))
 
     def _list_folders(self) -> list[Folder]:
-        """Return the source folders of the run."""
-        from modcrypt.cli.source_set import SourceSet
-
-        source = self._source
-        members = source.members if isinstance(source, SourceSet) else (source,)
-        return [member for member in members if member.is_folder]
+        return [member for member in self._source.members if member.is_folder]
 
     def _check_sidecars(self, encryption: Any) -> None:
         """Raise ValueError if values would stay beside the files of a folder."""

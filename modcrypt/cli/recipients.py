@@ -40,7 +40,7 @@ from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.jobs.recipient_changes import ChangedRecipients
+    from modcrypt.jobs.recipients import ChangedRecipients
     from modcrypt.kms.keyring.keyring_passphrase import Passphrase
 
 # click keeps the lines of a paragraph after \b as they are.

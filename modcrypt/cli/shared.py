@@ -322,7 +322,7 @@ def format_table(
 
     `left` numbers the columns aligned to the left, such as columns of text.
     """
-    from modcrypt.cli.output.text_table import align_cells, wrap_cells  # not for the help
+    from modcrypt.cli.output.terminal import align_cells, wrap_cells  # not for the help
 
     cells = [["-" if value is None else printable(str(value)) for value in row] for row in rows]
     right = set(range(len(titles))) - set(left)

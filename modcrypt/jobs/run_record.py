@@ -16,7 +16,6 @@ from modcrypt.errors import ModcryptError
 from modcrypt.io.locks import lock
 from modcrypt.io.places import Place
 from modcrypt.jobs.engine import FileResult, Job, run_job
-from modcrypt.jobs.failures import describe_failure
 from modcrypt.pkmt1.external import store_of
 
 F = TypeVar("F", bound=FileResult)
@@ -218,8 +217,7 @@ def run_recorded(
         return file
 
     def fail(place: Place, error: Exception) -> tuple[F, None]:
-        code, message = describe_failure(error)
-        return kind(path=place.path, result=code, message=message), None
+        return kind.of_failure(place, error), None
 
     with record or nullcontext():
         files = list(run_job(Job(process), places, threads=threads, progress=progress))

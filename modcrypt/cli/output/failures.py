@@ -15,10 +15,10 @@ from dataclasses import replace
 import click
 
 from modcrypt.cli.output.signals import Stopped
-from modcrypt.cli.output.suggestions import suggest_columns
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import Failure, describe
 from modcrypt.keys.lookalikes import looks_like_key, looks_like_private_key
+from modcrypt.report.suggestions import suggest
 
 EXIT_CODES = """\
   0    done
@@ -155,3 +155,18 @@ def _hide_queries(message: str, arguments: Sequence[str]) -> str:
             visible = printable(match["shown"])
             message = message.replace(printable(match["uri"]), f"{visible}(hidden)")
     return message
+
+
+_UNKNOWN = re.compile(
+    r"the file does not have these columns: (?P<unknown>.+?); it has (?P<known>.+)"
+)
+
+
+def suggest_columns(message: str) -> str:
+    """Return a question for the first misspelt column that a message names; empty for others."""
+    match = _UNKNOWN.search(message)
+    if match is None:
+        return ""
+    known = match["known"].split(", ")
+    hints = (suggest(name, known) for name in match["unknown"].split(", "))
+    return next(filter(None, hints), "")

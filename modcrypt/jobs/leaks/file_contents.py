@@ -13,20 +13,20 @@ from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.publication import CHECKSUM_MAGIC
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.jobs.leaks.avro_header import MAGIC as AVRO_MAGIC
-from modcrypt.jobs.leaks.avro_header import find_fields
 from modcrypt.jobs.leaks.checksums import find_checked_file, is_stale
 from modcrypt.jobs.leaks.exposure import Contents, Exposure, columns_of_folders
-from modcrypt.jobs.leaks.json_values import (
+from modcrypt.jobs.leaks.format_contents import (
+    AVRO_MAGIC,
     MAX_LOG,
     Columns,
     LogColumns,
     UnreadError,
+    describe_parquet,
+    find_avro_fields,
     find_names,
     find_summary_columns,
     parse_lines,
 )
-from modcrypt.jobs.leaks.parquet_contents import describe_parquet
 from modcrypt.parquet.format.framing import read_tail
 from modcrypt.parquet.format.idl import decode
 from modcrypt.parquet.format.schema import leaf_paths
@@ -171,7 +171,7 @@ def _describe_puffin(source: Source, path: str) -> Contents:
 
 
 def _describe_avro(source: Source, path: str) -> Contents:
-    columns = find_fields(source)
+    columns = find_avro_fields(source)
     if columns & {("manifest_path",), ("data_file",)}:
         what = "an Iceberg manifest in plaintext: bounds and partitions of data files"
         return _expose("iceberg-manifest", path, what, anything=True)
