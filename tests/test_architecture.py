@@ -115,7 +115,7 @@ IMPORTERS = {
         "modcrypt.lake.commands",
         "modcrypt.spark.commands",
     },
-    "rich": {"modcrypt.cli.output.progress", "modcrypt.cli.output.terminal"},
+    "rich": {"modcrypt.cli.output.progress", "modcrypt.cli.output.text_table"},
 }
 
 # The standard library's ways to files, processes and networks, and who may go none of them.

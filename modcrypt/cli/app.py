@@ -28,7 +28,6 @@ from modcrypt.cli.verify import verify
 from modcrypt.runtime.log import LOGGER
 from modcrypt.runtime.plugins import COMMANDS, load_all
 
-# click keeps the lines of a paragraph after \b as they are.
 _FIRST_EXAMPLE = """\b
 A first file:
   (umask 077; openssl rand -hex 16 > footer.key)

@@ -222,7 +222,8 @@ class Batch:
         options = self._options
         from modcrypt.parquet.rewrite.changes import Change
 
-        report = BatchReport(self._verb, options["dry_run"], options["as_json"], self._arguments)
+        texts = [text for value in self._parameters.values() for text in _iterate_texts(value)]
+        report = BatchReport(self._verb, options["dry_run"], options["as_json"], texts)
         how: dict[str, Any] = {
             "verb": self._verb,
             "encryption": encryption,
@@ -241,7 +242,11 @@ class Batch:
         if not self._is_folder:
             self._files = list_tables([self._source])
         if self._is_folder and self._verb == "encrypt" and not self._allow_leaks:
-            self._check_sidecars(encryption)
+            from modcrypt.jobs.leaks.sidecars import check_sidecars
+
+            to = None if self._destination is None else self._destination.place
+            for folder in self._list_folders():
+                check_sidecars(folder.place, to, encryption, drop_summaries=self._drop_summaries)
         with ExitStack() as stack:
             record = self._open_record()
             how["change"] = replace(how["change"], hash_key=hash_key)
@@ -263,14 +268,6 @@ class Batch:
     def _list_folders(self) -> list[Folder]:
         return [member for member in self._source.members if member.is_folder]
 
-    def _check_sidecars(self, encryption: Any) -> None:
-        """Raise ValueError if values would stay beside the files of a folder."""
-        from modcrypt.jobs.leaks.sidecars import check_sidecars
-
-        target = None if self._destination is None else self._destination.place
-        for folder in self._list_folders():
-            check_sidecars(folder.place, target, encryption, drop_summaries=self._drop_summaries)
-
     def _finish(self, report: BatchReport, files: int) -> int:
         """Print the totals, and remove the summaries if nothing failed; return the exit code."""
         code = report.finish(files)
@@ -290,10 +287,6 @@ class Batch:
             return [self._source.inside(file.name) for file in self._files]
         found = (file.place.inside(folder.place) for file in self._files)
         return [path for path in found if path is not None]
-
-    @property
-    def _arguments(self) -> list[str]:
-        return [text for value in self._parameters.values() for text in _iterate_texts(value)]
 
     def _open_record(self) -> Record | None:
         path, dry_run = self._options["record"], self._options["dry_run"]

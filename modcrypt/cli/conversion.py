@@ -6,8 +6,7 @@ Each command collects its options into the arguments of a `Conversion`; `Batch` 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -30,7 +29,6 @@ from modcrypt.cli.options.parquet_options import (
 )
 from modcrypt.cli.shared import key_options, make_reference, prove_option, read_json, read_key
 
-# click keeps the lines of a paragraph after \b as they are.
 _ENCRYPT_EXAMPLE = """\b
 Examples: prices under a key of their own, ship dates readable by everyone
   modcrypt encrypt --key-file footer.key --column-key price=file:price.key \\
@@ -154,15 +152,6 @@ def _rename_options(text: str) -> str:
     return _NAMES.sub(r"--new-\1", text)
 
 
-@contextmanager
-def _use_new_option_names() -> Iterator[None]:
-    """Replace option names in usage errors with those of the new file."""
-    try:
-        yield
-    except click.UsageError as error:
-        raise click.UsageError(_rename_options(error.message), error.ctx) from None
-
-
 def _take_new_options(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the new file's options from a command's; return them without their prefix."""
     names = [name for name in options if name.startswith(_NEW)]
@@ -172,13 +161,10 @@ def _take_new_options(options: dict[str, Any]) -> dict[str, Any]:
 def _new_encryption(batch: Batch, options: dict[str, Any]) -> Any:
     """Return the encryption of the new files; remove its options from a command's."""
     new = {**_take_new_options(options), "audit": options["audit"]}
-    with _use_new_option_names():
+    try:
         return batch.encryption(new, _NEW)
-
-
-def _has_new_options() -> bool:
-    parameters = click.get_current_context().params
-    return is_any_typed([name for name in parameters if name.startswith(_NEW)])
+    except click.UsageError as error:
+        raise click.UsageError(_rename_options(error.message), error.ctx) from None
 
 
 # --- rekey, mask and share -----------------------------------------------------------------------
@@ -295,7 +281,8 @@ def mask(
     batch = Batch("mask", paths, options)
     reference = _hash_key_reference(options, bool(hashed))
     hash_key = reference if on_spark else read_key(reference, "key of the hashes")
-    encryption = _new_encryption(batch, options) if _has_new_options() else None
+    new = [name for name in click.get_current_context().params if name.startswith(_NEW)]
+    encryption = _new_encryption(batch, options) if is_any_typed(new) else None
     _take_new_options(options)
     return batch.run(
         decryption=batch.decryption(options), encryption=encryption, null=null, hashed=hashed,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.format.findings import Finding
 
 
-# click keeps the lines of a paragraph after \b as they are.
 _LEAKS_EXAMPLE = """\b
 Examples: the columns that the folder's files encrypt; those of a policy
   modcrypt leaks lake

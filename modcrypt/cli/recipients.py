@@ -43,7 +43,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.recipients import ChangedRecipients
     from modcrypt.kms.keyring.keyring_passphrase import Passphrase
 
-# click keeps the lines of a paragraph after \b as they are.
 _GROUP_EXAMPLE = """\b
 Examples: a key pair for a partner, a file for the partner, and one more recipient
   modcrypt recipients generate partner.key

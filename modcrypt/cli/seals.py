@@ -26,7 +26,6 @@ from modcrypt.cli.shared import (
 )
 from modcrypt.errors import printable
 
-# click keeps the lines of a paragraph after \b as they are.
 _GROUP_EXAMPLE = """\b
 Example: a writer signs the files of a folder, and a reader compares them
   modcrypt seals generate writer.key

@@ -46,7 +46,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
 
 
-# click keeps the lines of a paragraph after \b as they are.
 EXAMPLE = """\b
 Examples: one file with its keys; a folder that must be fully authentic
   modcrypt verify --key-file footer.key --column-key price=file:price.key \\

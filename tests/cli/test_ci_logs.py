@@ -11,7 +11,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.cli.output.json_output import dump_line
-from modcrypt.cli.output.terminal import wrap_cells
+from modcrypt.cli.output.text_table import wrap_cells
 from modcrypt.errors import printable
 from tests.support.cases import each_case
 from tests.support.cli.program import KEY, private, run

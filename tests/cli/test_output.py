@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.cells import cell_len
 
-from modcrypt.cli.output.terminal import RED, paint, wrap_cells, wrap_words
+from modcrypt.cli.output.terminal import RED, paint, wrap_words
+from modcrypt.cli.output.text_table import wrap_cells
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
 from tests.support.cli.program import KEY, PROGRAM, check_failure, environment, private, run

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt
-from modcrypt.cli.output.terminal import align_cells, format_cell
+from modcrypt.cli.output.text_table import align_cells, format_cell
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
 from tests.support.cli.program import (

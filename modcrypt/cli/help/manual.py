@@ -52,12 +52,9 @@ def complete_paths(group: Any) -> None:
             complete_paths(command)
             continue
         for parameter in command.params:
-            if parameter.type is click.STRING and _is_path(parameter):
+            name = parameter.metavar or parameter.name or ""
+            if parameter.type is click.STRING and _PATH_WORDS.search(name):
                 parameter.type = click.Path()
-
-
-def _is_path(parameter: click.Parameter) -> bool:
-    return bool(_PATH_WORDS.search(parameter.metavar or parameter.name or ""))
 
 
 def _make_manual_page(program: click.Context) -> str:
@@ -80,13 +77,12 @@ def _make_manual_page(program: click.Context) -> str:
         ".SH EXIT STATUS",
         *_verbatim(EXIT_CODES),
         ".SH EXAMPLES",
-        *_verbatim(_examples(command)),
+        *_verbatim((command.epilog or "").partition("\b\nExit codes")[0].replace("\b\n", "")),
     ]
     return "\n".join(lines)
 
 
 def _describe_commands(above: click.Context) -> Iterator[str]:
-    """Yield a section for each command that is not a group."""
     group: Any = above.command
     for name, command in sorted(group.commands.items()):
         context = command.context_class(command, info_name=name, parent=above)
@@ -105,10 +101,6 @@ def _describe_command(context: click.Context) -> Iterator[str]:
         if isinstance(parameter, click.Option) and (record := parameter.get_help_record(context)):
             yield from (".TP", f".B {_escape(record[0])}", _escape(record[1]))
     yield from _verbatim((command.epilog or "").replace("\b\n", ""))
-
-
-def _examples(command: click.Command) -> str:
-    return (command.epilog or "").partition("\b\nExit codes")[0].replace("\b\n", "")
 
 
 def _paragraphs(text: str) -> Iterator[str]:

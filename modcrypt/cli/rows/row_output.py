@@ -103,7 +103,7 @@ def check_output(form: str, output: str | None, *, safe: bool, force: bool) -> N
 def print_rows(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
     """Print rows of `rows_of` as a table that fits the width of the terminal."""
     from modcrypt.cli.output.rows import is_number
-    from modcrypt.cli.output.terminal import align_cells, format_cell
+    from modcrypt.cli.output.text_table import align_cells, format_cell
 
     cells = [[format_cell(value) for value in row.values()] for row in rows]
     right = [number for number, field in enumerate(kinds) if is_number(field.type)]
