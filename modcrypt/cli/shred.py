@@ -48,8 +48,8 @@ from modcrypt.report.text import format_count
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import SparkSession
 
-    from modcrypt.jobs.shredding import ShreddedFile
-    from modcrypt.jobs.shredding_proof import Proof, ProvenFile
+    from modcrypt.jobs.shredding.proof import Proof, ProvenFile
+    from modcrypt.jobs.shredding.removal import ShreddedFile
     from modcrypt.kms.key_tools import KeyTools
     from modcrypt.kms.settings import Settings
 
@@ -173,7 +173,7 @@ class _Files:
         self, show: Callable[[ShreddedFile, int], object], record: str | None, dry_run: bool
     ) -> None:
         """Remove the keys, and call `show` with each result and the number of files."""
-        from modcrypt.jobs.shredding import ShreddedFile, shred_keys
+        from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
 
         if self.spark is not None:
             report = load_spark().shred_keys(
@@ -193,7 +193,7 @@ class _Files:
                 self.spark, self.paths, self.settings, progress=show, **self.selection
             )
             return proof
-        from modcrypt.jobs.shredding_proof import prove_shredded
+        from modcrypt.jobs.shredding.proof import prove_shredded
 
         return prove_shredded(self.paths, progress=show, **self._local)
 
@@ -212,7 +212,7 @@ class _Files:
 def _run_shredding(
     files: _Files, record: str | None, destroy: bool, dry_run: bool, as_json: bool
 ) -> int:
-    from modcrypt.jobs.shredding import end_master_keys
+    from modcrypt.jobs.shredding.removal import end_master_keys
 
     tally = _Tally(as_json)
     with files_bar("Shredding") as bar:
@@ -275,7 +275,7 @@ def _print_summary(
 def _print_totals_as_json(
     tally: _Tally, ended: Sequence[ShreddedFile], unmet: Sequence[str], dry_run: bool
 ) -> None:
-    from modcrypt.jobs.shredding import REMAINS
+    from modcrypt.jobs.shredding.removal import REMAINS
 
     for file in ended:
         tally.print_fields(file)
@@ -288,7 +288,7 @@ def _print_totals_as_json(
 def _print_totals(
     tally: _Tally, ended: Sequence[ShreddedFile], unmet: Sequence[str], dry_run: bool
 ) -> None:
-    from modcrypt.jobs.shredding import REMAINS
+    from modcrypt.jobs.shredding.removal import REMAINS
 
     tally.print_failures("result")
     for note, count in tally.notes.items():

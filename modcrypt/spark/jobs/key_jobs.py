@@ -13,7 +13,7 @@ from modcrypt.io.places import Place
 from modcrypt.jobs.key_rotation import RotatedFile
 from modcrypt.jobs.key_scan import scan_keys
 from modcrypt.jobs.listing import File, MakeFilesystem
-from modcrypt.jobs.shredding import ShreddedFile
+from modcrypt.jobs.shredding.removal import ShreddedFile
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.file_work import FLAG, TEXT, Row, TableJob
 

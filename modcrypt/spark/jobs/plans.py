@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.jobs import key_rotation
-from modcrypt.jobs.key_rotation import What, check_rotation
+from modcrypt.jobs.key_rewrapping import What
+from modcrypt.jobs.key_rotation import check_rotation
 from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.kms.proof import Prove, check_prove
 from modcrypt.kms.settings import Settings

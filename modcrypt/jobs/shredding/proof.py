@@ -21,9 +21,9 @@ from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.key_scan import resolve_decryption
-from modcrypt.jobs.shredding import REMAINS
-from modcrypt.jobs.shredding_choice import Criteria, criteria_of
-from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify
+from modcrypt.jobs.shredding.choice import Criteria, criteria_of
+from modcrypt.jobs.shredding.removal import REMAINS
+from modcrypt.jobs.shredding.trial import TEMPORARY, KeyProof, Trial, identify
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.discovery import is_dataset, list_files, list_sizes

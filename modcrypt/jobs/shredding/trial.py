@@ -19,8 +19,8 @@ from modcrypt.errors import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
-from modcrypt.jobs.shredding import is_ags1, stores_of
-from modcrypt.jobs.shredding_choice import Criteria
+from modcrypt.jobs.shredding.choice import Criteria
+from modcrypt.jobs.shredding.removal import is_ags1, stores_of
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.kms.wrapping import Refusals

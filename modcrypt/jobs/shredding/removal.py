@@ -38,7 +38,7 @@ from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
 from modcrypt.jobs.key_scan import resolve_decryption
 from modcrypt.jobs.run_record import Record, list_files_except, run_recorded
-from modcrypt.jobs.shredding_choice import (
+from modcrypt.jobs.shredding.choice import (
     Chosen,
     Criteria,
     choose,
