@@ -21,7 +21,9 @@ from modcrypt.cli.shared import (
     make_reference,
     print_json,
     print_line,
+    read_passphrase,
     refuse_existing,
+    save_key_pair,
     threads_option,
 )
 from modcrypt.errors import printable
@@ -132,18 +134,11 @@ def generate(*, path: str, scheme: str, ask: bool, as_json: bool, **options: Any
     FILE.key has mode 0600 and must stay secret. FILE.pub is one line of text; give it to readers,
     and compare the id with them.
     """
-    private, public = choose_key_pair(path, "a signing key", "verifier")
+    pair = choose_key_pair(path, "a signing key", "verifier")
     key = modcrypt.SigningKey.generate(scheme)
-    key.save(private, passphrase=_read_passphrase(path, ask, options, twice=True))
-    with public.open("x", encoding="ascii") as file:
-        file.write(f"{key.verifier}\n")
-    id_ = key.verifier.hex_id
-    if as_json:
-        fields = {"signing_key": str(private), "verifier": str(public), "id": id_}
-        print_json("seals.pair", fields)
-        return
-    print_line(f"signing key  {private} (secret)")
-    print_line(f"verifier     {public}, id {id_}")
+    passphrase = read_passphrase(f"the signing key {path}", ask, options, twice=True)
+    schema = "seals.pair" if as_json else None
+    save_key_pair(pair, ("signing key", "verifier"), key, key.verifier, passphrase, schema)
 
 
 @seals.command(epilog=_EXPORT_EXAMPLE)
@@ -172,19 +167,11 @@ def _load_key(key: str, ask: bool, options: dict[str, Any]) -> modcrypt.SigningK
     from modcrypt.kms.signing.signing_references import names_service
 
     if not names_service(key):
-        return modcrypt.SigningKey.load(key, _read_passphrase(key, ask, options))
+        passphrase = read_passphrase(f"the signing key {key}", ask, options)
+        return modcrypt.SigningKey.load(key, passphrase)
     if ask or make_reference(options, "--passphrase") is not None:
         raise click.UsageError("a passphrase is for a signing key in a file")
     return modcrypt.SigningKey.open(key)
-
-
-def _read_passphrase(path: str, ask: bool, options: dict[str, Any], *, twice: bool = False) -> Any:
-    from modcrypt.kms.keyring.keyring_passphrase import ask_passphrase, make_reference_asker
-
-    if ask:
-        return ask_passphrase(f"the signing key {path}", twice=twice)
-    reference = make_reference(options, "--passphrase")
-    return None if reference is None else make_reference_asker(reference)
 
 
 _sign_options = combine_options(

@@ -29,6 +29,10 @@ from modcrypt.pkmt1.strict_json import load_json
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
+    from modcrypt.kms.keyring.keyring_passphrase import Passphrase
+    from modcrypt.kms.recipients.identity import Identity
+    from modcrypt.kms.recipients.recipient import Recipient
+    from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 
 SIGPIPE_EXIT = 141
 """Exit code that a shell reports for a program that SIGPIPE ended."""
@@ -355,6 +359,37 @@ def print_facts(facts: Iterable[Sequence[object]]) -> None:
 
 
 # --- key pairs -----------------------------------------------------------------------------------
+
+
+def read_passphrase(
+    what: str, ask: bool, options: Mapping[str, Any], *, twice: bool = False
+) -> Passphrase | None:
+    """Return the passphrase that `--passphrase` or `passphrase_options` demand; None without."""
+    from modcrypt.kms.keyring.keyring_passphrase import ask_passphrase, make_reference_asker
+
+    if ask:
+        return ask_passphrase(what, twice=twice)
+    reference = make_reference(options, "--passphrase")
+    return None if reference is None else make_reference_asker(reference)
+
+
+def save_key_pair(
+    pair: tuple[Path, Path], names: tuple[str, str], key: Identity | SigningKey,
+    public_key: Recipient | VerifyingKey, passphrase: Passphrase | None, schema: str | None,
+) -> None:  # fmt: skip
+    """Write the two files of `choose_key_pair`, and print where they are; as JSON with a schema."""
+    private, public = pair
+    key.save(private, passphrase=passphrase)
+    with public.open("x", encoding="ascii") as file:
+        file.write(f"{public_key}\n")
+    id_ = public_key.hex_id
+    if schema is not None:
+        fields = {name.replace(" ", "_"): str(path) for name, path in zip(names, pair, strict=True)}
+        print_json(schema, {**fields, "id": id_})
+        return
+    width = max(map(len, names)) + 2
+    print_line(printable(f"{names[0]:{width}}{private} (secret)"))
+    print_line(printable(f"{names[1]:{width}}{public}, id {id_}"))
 
 
 def choose_key_pair(path: str, private: str, public: str) -> tuple[Path, Path]:

@@ -58,8 +58,7 @@ def shred_keys(
 ) -> DataFrame:
     """Remove the wrapped keys of columns, of master keys or of whole files; this is final.
 
-    As `modcrypt.shred_keys`; destroy master keys afterwards, when no file has
-    failed.
+    As `modcrypt.shred_keys`; destroy master keys afterwards, when no file has failed.
 
     Args:
         spark: Spark session, as in `encrypt_table`.
