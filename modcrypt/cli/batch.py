@@ -2,6 +2,10 @@
 
 A failed file does not stop the others. Each file appears complete or not at all, so an interrupted
 run leaves finished files and untouched ones; the next run finds the finished ones up to date.
+
+Everything that the user may have got wrong is checked before the first file is written: options,
+names that clash, a destination inside its source, values that would stay beside encrypted files.
+Summaries of footers are removed last, and only if no file failed: until then they may be true.
 """
 
 from __future__ import annotations

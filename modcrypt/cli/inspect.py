@@ -105,21 +105,18 @@ def inspect(
             bar(len(files))
             if isinstance(inspection, Failure):
                 codes.add(inspection.code)
-                _print_failure(file, inspection, as_json)
+                if as_json:
+                    print_json("failure", {"name": file.name, **inspection.fields()})
+                    continue
+                message = inspection.message.removeprefix(f"{file.name}: ")
+                line = f"modcrypt: {printable(file.name)}: {inspection.word}: {message}"
+                click.echo(line, err=True)
                 continue
             if number and not as_json:
                 print_line("")
             _print_inspection(inspection, pages, as_json)
             codes |= {4} if inspection.kms_unavailable else set()
     return common_code(codes)
-
-
-def _print_failure(file: File, failure: Failure, as_json: bool) -> None:
-    if as_json:
-        print_json("failure", {"name": file.name, **failure.fields()})
-        return
-    message = failure.message.removeprefix(f"{file.name}: ")
-    click.echo(f"modcrypt: {printable(file.name)}: {failure.word}: {message}", err=True)
 
 
 def _print_inspection(inspection: Inspection, pages: bool, as_json: bool) -> None:

@@ -249,7 +249,8 @@ def print_result(
     if as_json:
         for file in files:
             more = {} if several else {"seconds": seconds}
-            print_json("verify.file", {**_verification_fields(file), **more})
+            found = [_finding_fields(finding) for finding in file.findings]
+            print_json("verify.file", {**describe_result(file), "findings": found, **more})
         if several:
             print_totals(
                 files=len(files), ok=result.ok, complete=result.complete, num_rows=result.num_rows,
@@ -315,11 +316,6 @@ def verification_code(
     return 3 if unchecked or (missing and demands) else int(incomplete)
 
 
-def _verification_fields(verification: Verification) -> dict[str, Any]:
-    fields = describe_result(verification)
-    return {**fields, "findings": [_finding_fields(finding) for finding in verification.findings]}
-
-
 def _finding_fields(finding: Finding) -> dict[str, Any]:
     return {**finding.fields(), "message": use_option_names(finding.message)}
 
@@ -333,18 +329,14 @@ def format_findings(findings: Sequence[tuple[str | None, Finding]]) -> str:
             finding.word,
             None if finding.module is None else str(finding.module),
             None if finding.start is None else f"{finding.start}-{finding.end}",
-            _finding_text(finding),
+            # without its leading module, which has a column of its own
+            use_option_names(finding.message).removeprefix(f"{finding.module}: "),
         )
         for name, finding in findings
     ]
     titles = ("file", "severity", "error", "module", "bytes", "meaning")
     first = 0 if any(name is not None for name, _ in findings) else 1
     return format_table(titles[first:], [row[first:] for row in rows], left=range(6))
-
-
-def _finding_text(finding: Finding) -> str:
-    """Return the message without its leading module, which has a column of its own."""
-    return use_option_names(finding.message).removeprefix(f"{finding.module}: ")
 
 
 def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticated]]) -> None:

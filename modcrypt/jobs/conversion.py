@@ -106,7 +106,19 @@ class DifferentError(FileExistsError):
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """A conversion of files in one process, with its keys."""
+    """A conversion of files in one process, with its keys.
+
+    A file is converted in this order, so that the process can be killed at any step:
+
+    1. The record, or a look at the destination, may show that it is up to date.
+    2. In place, a file with hashes must not be one that an interrupted run has replaced: hashes
+       must not be hashed again.
+    3. In place, the record notes that the file is about to be replaced, on disk.
+    4. The result is published as a whole.
+    5. If that fails, the destination is looked at again: another attempt at the task may have made
+       it.
+    6. The record notes the file as finished, last.
+    """
 
     verb: Verb
     source: Folder  # folder of the source files, or a single file

@@ -210,8 +210,9 @@ def update_seal(
     writer = make_seal_writer(key, signed_by, at_least)
     former = begin_change(ledger, writer, signs=not propose)
     gone = [_path_of(name, where, ledger.folder) for name in removed]
-    if gone:
-        _check_sealed(gone, _load_all(ledger, writer, former))
+    known = _load_all(ledger, writer, former).files if gone else {}
+    if unknown := [path for path in gone if path not in known]:
+        raise ValueError(f"the seal has no {list_names(unknown)}")
     places = [place for name in added for place in _list_added(name, where, ledger.folder)]
     changes: dict[str, SealedFile | None] = dict.fromkeys(gone)
     for place, file in zip(places, run_job(Job(hash_file), places, threads=threads), strict=True):
@@ -368,11 +369,6 @@ def _path_of(name: str, where: Any, folder: Place) -> str:
     return Place(*locate(text, filesystem)).inside(folder) or text
 
 
-def _check_sealed(paths: Iterable[str], seal: Seal) -> None:
-    if unknown := [path for path in paths if path not in seal.files]:
-        raise ValueError(f"the seal has no {list_names(unknown)}")
-
-
 def _list_added(name: str, where: Any, folder: Place) -> list[Place]:
     """Return the places of a file, or of the files below a folder, which readers read."""
     path = _path_of(name, where, folder)
@@ -424,7 +420,6 @@ def _ledger_at(where: Any, filesystem: Any) -> Ledger:
 def _hash_files(
     where: Any, filesystem: Any, threads: int | None, progress: Callable[[int, int], object] | None
 ) -> _FoundFiles:
-    """Hash all files of a dataset."""
     folder, links = _folder_at(where, filesystem), list[Place]()
     places = list_files(where, filesystem, every_link=True, folder_links=links)
     paths = [_path_inside(place, folder) for place in places]

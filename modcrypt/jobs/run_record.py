@@ -55,6 +55,11 @@ def read_record(path: str | os.PathLike[str], run: Mapping[str, Any]) -> dict[st
 class Record:
     """A record of the finished files of a run: a line of JSON for each, and one at its end.
 
+    A file has its line only after it was published; a line has the stamps of the file, so that a
+    file that has changed since counts as unfinished. Work that must not be done twice also calls
+    `begin` before the file is replaced, and `check_unprocessed` before that. Lines are appended
+    whole, and broken ones are skipped: a crash costs at most the work on one file.
+
     Args:
         run: JSON fields that identify the run among others in the record.
         is_done: Function that takes a line and returns whether its file needs no more work; by

@@ -95,7 +95,10 @@ _OPTION_NAMES = (
 def explain(error: BaseException, arguments: Sequence[str]) -> Failure:
     """Return the report and exit code for an exception that ends the program."""
     if isinstance(error, click.ClickException):
-        failure = Failure("usage", _click_message(error), 2)
+        message = use_option_names(error.format_message().rstrip("."))
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            message += f"; see {error.ctx.command_path} --help"
+        failure = Failure("usage", message, 2)
     elif isinstance(error, Stopped):
         failure = Failure("interrupted", f"ended by {error.signal}", int(error.code or 1))
     else:
@@ -121,12 +124,6 @@ def use_option_names(message: str) -> str:
     for name, option in _OPTION_NAMES:
         message = message.replace(name, option)
     return message
-
-
-def _click_message(error: click.ClickException) -> str:
-    message = use_option_names(error.format_message().rstrip("."))
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return message if context is None else f"{message}; see {context.command_path} --help"
 
 
 def _hide_keys(message: str, arguments: Sequence[str], looks: Callable[[str], bool]) -> str:

@@ -201,7 +201,12 @@ def _restore_columns(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Shredding:
-    """The state of one call of `shred_keys`."""
+    """The state of one call of `shred_keys`.
+
+    For each file, the new end is made before any key is removed, because that may need the footer
+    key, which may be in the external key material. Then external key material goes, and the file
+    is replaced last. A run that is killed in between leaves keys that the next run still finds.
+    """
 
     def __init__(
         self,
@@ -372,7 +377,9 @@ class _Shredding:
         if self._wanted.columns and not chosen.references:
             return {}
         removed: dict[str, str] = {}
-        for store in reversed(stores_of(place)):
+        for store in reversed(
+            stores_of(place)
+        ):  # a rotation moves the temporary one over the other
             removed |= self._shred_store(place, store, source, chosen)
         return removed
 
@@ -410,7 +417,6 @@ class _Shredding:
     # --- AGS1 key metadata and audit events ------------------------------------------------------
 
     def _shred_key_metadata(self, place: Place, source: Source) -> ShreddedFile:
-        """Shred the encrypted key metadata of an AGS1 stream."""
         data = source.read_at(0, source.size)
         if data == SHREDDED or self._wanted.columns:
             note = "key metadata of an AGS1 stream has no columns" if self._wanted.columns else ""
@@ -432,7 +438,6 @@ class _Shredding:
         return ShreddedFile(path=place.path, result="shredded", keys=1, whole=True, message=note)
 
     def _record_removals(self, place: Place, chosen: Chosen, removed: Mapping[str, str]) -> None:
-        """Write an audit event for each removed key."""
         if self._dry_run:
             return
         for metadata, material in chosen.within.items():

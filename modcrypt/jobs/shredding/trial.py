@@ -304,18 +304,15 @@ class Trial:
             write = write_of(material.others)
             if near and write not in self.traces.writes and not self.is_about(place):
                 return False
-            if self.wanted.columns:
-                return self._may_be_of_columns(name, write)
-            return self.wanted.covers(material)
+            if not self.wanted.columns:
+                return self.wanted.covers(material)
+            base = STAGED.sub("", name)
+            return any(
+                base == ref.name and (None in (write, ref.write) or write == ref.write)
+                for ref in self.traces.references
+            )
 
         return list(self.try_entries(store, Refusals(prove=True), may_be_selected))
-
-    def _may_be_of_columns(self, name: str, write: str | None) -> bool:
-        base = STAGED.sub("", name)
-        return any(
-            base == ref.name and (None in (write, ref.write) or write == ref.write)
-            for ref in self.traces.references
-        )
 
     # --- one key ---------------------------------------------------------------------------------
 
