@@ -106,7 +106,7 @@ def _local_path(path: str) -> str | None:
 
 
 def _identity(destination: str) -> Stamp | None:
-    """Return what distinguishes a file from its replacement; None for pipes and URLs.
+    """Return the stamp that distinguishes a file from its replacement; None for pipes and URLs.
 
     A file that does not exist has an identity, too.
     """

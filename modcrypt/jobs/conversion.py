@@ -69,7 +69,7 @@ class ConvertedFile:
 
     @property
     def failed(self) -> bool:
-        """Whether the file was not converted, and is not up to date."""
+        """True if the file was not converted, and is not up to date."""
         return self.code != 0
 
     def fields(self) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class Conversion:
     # --- the work --------------------------------------------------------------------------------
 
     def check(self, file: File) -> None:
-        """Open a file as `process` does, and check that it can be converted if it is not yet.
+        """Check that a file can be converted, if it is not yet; open it with the same keys.
 
         Raise ModcryptError, ValueError or OSError if the file can't be converted.
         """

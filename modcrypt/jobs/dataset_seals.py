@@ -93,7 +93,7 @@ class SealVerification(JsonFields):
 
     @property
     def ok(self) -> bool:
-        """Whether the dataset is what the writer signed."""
+        """True if the dataset is what the writer signed."""
         return not self.findings
 
 
@@ -318,7 +318,7 @@ def verify_seal(
 
 
 def begin_change(ledger: Ledger, writer: SealWriter, *, signs: bool = True) -> Former:
-    """Return what a seal with changes follows; raise as `update_seal`."""
+    """Return the statement that a seal with changes follows; raise as `update_seal`."""
     former = writer.begin(ledger, signs=signs)
     if former.statement is None:
         raise IntegrityError(
@@ -440,7 +440,7 @@ def _path_inside(place: Place, folder: Place) -> str:
 
 
 def hash_file(place: Place) -> SealedFile:
-    """Return what a seal states about a file; raise OSError if it cannot be read."""
+    """Return the size and hashes that a seal states about a file; raise OSError if unreadable."""
     with open_source_at(place) as source:
         size, sha256 = hash_source(source)
         return SealedFile(size, sha256, hash_end(source))

@@ -67,7 +67,7 @@ class FileResult:
 
     @property
     def failed(self) -> bool:
-        """Whether the job could not do its work on the file."""
+        """True if the job could not do its work on the file."""
         raise NotImplementedError
 
     @classmethod

@@ -144,7 +144,7 @@ class KeyRewrapping:
 
     @property
     def has_unchecked_keys(self) -> bool:
-        """Whether data keys have been unwrapped that no file was opened with; no KEKs."""
+        """True if data keys (not KEKs) were unwrapped that have not opened their file yet."""
         return bool(self._deks)
 
     @hide_frames

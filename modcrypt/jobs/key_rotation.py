@@ -94,7 +94,7 @@ class RotatedFile(FileResult):
 
     @property
     def failed(self) -> bool:
-        """Whether an error left the file unchanged."""
+        """True if an error left the file unchanged."""
         return bool(self.message) or self.result not in ("rotated", "current", "plaintext")
 
 

@@ -73,7 +73,7 @@ class Folder:
 
     @property
     def is_folder(self) -> bool:
-        """Whether the folder exists and is a folder."""
+        """True if the folder exists and is a folder."""
         place = self.place
         if place.filesystem is None:
             return os.path.isdir(place.path)

@@ -68,7 +68,7 @@ class ChangedRecipients(FileResult):
 
     @property
     def failed(self) -> bool:
-        """Whether an error left the file unchanged."""
+        """True if an error left the file unchanged."""
         return self.result not in ("changed", "rotated", "current")
 
 
@@ -186,7 +186,7 @@ class _OpenedFile:
 
     @property
     def is_wrapped_by_service(self) -> bool:
-        """Whether a key service wraps the footer key, too."""
+        """True if a key service wraps the footer key, too."""
         try:
             return isinstance(decode_metadata(self.key_metadata), KeyMaterial)
         except KeyMaterialError:
@@ -364,7 +364,7 @@ class ListedRecipients(FileResult):
 
     @property
     def failed(self) -> bool:
-        """Whether the file could not be read."""
+        """True if the file could not be read."""
         return self.result != "listed"
 
 

@@ -149,7 +149,7 @@ def cosign_seal(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealEntry(JsonFields):
-    """What one seal of a dataset states.
+    """The statement of one seal of a dataset.
 
     Attributes:
         sequence: Number of the seal.
@@ -187,7 +187,7 @@ class SealLog(JsonFields):
 def seal_log(
     where: Any, signed_by: Iterable[VerifyingKey], *, needed: int = 1, filesystem: Any = None
 ) -> SealLog:
-    """Return what the seals of a dataset state, from the oldest one that is there.
+    """Return the statements of the seals of a dataset, from the oldest one that is there.
 
     Args:
         where: Path or URL of the dataset's folder.

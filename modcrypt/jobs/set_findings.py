@@ -58,7 +58,7 @@ def find_missing_files(
 def find_missing_below(
     seal: DatasetSeal | None, paths: Sequence[str]
 ) -> tuple[list[Finding], list[str]]:
-    """Return what is missing below paths according to a required seal, and which have files."""
+    """Return findings about files that a required seal names below paths, and paths with files."""
     findings: list[Finding] = []
     left: list[str] = []
     for path in paths:

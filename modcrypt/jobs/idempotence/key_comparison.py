@@ -274,7 +274,7 @@ class WrappedKey(NamedTuple):
 
 
 class KeyFacts(NamedTuple):
-    """What decides whether the keys of a file are as a policy says.
+    """Facts about the keys of a file, by which it is compared with a policy.
 
     Attributes:
         has_rows: Whether the file has row groups.

@@ -126,7 +126,7 @@ class ExpectedMasks:
     change: Change
 
     def find_open_difference(self, file: OpenFile) -> str | None:
-        """Return what is still to be masked in an open file; None if nothing is.
+        """Return a clause about columns to mask in an open file; None if all are masked.
 
         Raise ValueError if the change names columns that the file does not have.
         """

@@ -80,7 +80,7 @@ _TABLE_LINES = 5
 
 
 def describe_file(place: Place, inside: str) -> Contents:
-    """Return what a file is and shows; `inside` is its path within the folder.
+    """Return the kind and exposures of a file; `inside` is its path within the folder.
 
     Errors become an exposure: a file that cannot be read may have anything.
     """
@@ -234,7 +234,7 @@ def _unpack(data: bytes) -> bytes:
 
 
 def _describe_text(source: Source, path: str, *, is_json: bool | None = None) -> Contents:
-    """Return what text shows; `is_json` is None if only its form tells whether it is data."""
+    """Return the exposures of text; `is_json` is None if only its form tells that it is data."""
     head = _decode_text(source.read_at(0, min(source.size, HEAD)))
     if is_json or (is_json is None and head.lstrip().startswith((b"{", b"["))):
         what = "a JSON file in plaintext"
@@ -283,7 +283,7 @@ def _describe_delta(source: Source, path: str, name: str) -> Contents:
 
 
 def _describe_checkpoint(source: Source, path: str, what: str) -> Contents:
-    """Return what a checkpoint shows: its columns are those of the log."""
+    """Return the exposures of a checkpoint, whose columns are those of the log."""
     try:
         tail = read_tail(source)
         if tail.magic != b"PAR1":
@@ -309,7 +309,7 @@ def _describe_hudi(path: str, name: str) -> Contents:
 
 
 def _describe_sink_log(source: Source, path: str) -> Contents:
-    """Return what the log of a streaming sink shows: the paths of the files that it has written."""
+    """Return the exposures of a streaming sink's log, which has the paths of its files."""
     text = source.read_at(0, min(source.size, MAX_LOG)).decode("utf-8", "replace")
     columns = set(columns_of_folders(text))
     what = "values in the paths of a streaming sink's log"

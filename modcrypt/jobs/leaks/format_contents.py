@@ -1,4 +1,4 @@
-"""What JSON, Avro and Parquet show of columns to readers without a key; no value is returned.
+"""Columns that JSON, Avro and Parquet show to readers without a key; no value is returned.
 
 Files are hostile: each search is bounded in bytes, depth and members, and does not recurse.
 """

@@ -142,7 +142,7 @@ class Proof(FactSheet):
 
     @property
     def ok(self) -> bool:
-        """Whether all selected keys are proven unreadable; False if no key was found at all."""
+        """True if all selected keys are proven unreadable; False if no key was found at all."""
         open_ends = self.still_readable or self.unknown or self.unseen or self.unmet
         return bool(self.no_longer_readable) and not open_ends
 

@@ -98,7 +98,7 @@ class ShreddedFile(FileResult):
 
     @property
     def failed(self) -> bool:
-        """Whether the selected data is still readable, or partly readable."""
+        """True if the selected data is still readable, or partly readable."""
         if self.master_key_id is not None and self.result in ("destroyed", "disabled"):
             return False
         return self.result not in ("shredded", "current")
