@@ -295,9 +295,9 @@ def cosign(*, folder: str, proposal: str | None, as_json: bool, **options: Any) 
     It prints what the proposal states, and its name; with --proposal it signs it. --verify-key
     names the other writers.
     """
-    how = _writing(options)
-    how.pop("valid_for")
-    update, is_newest = modcrypt.cosign_seal(folder, _load_keys(options), proposal=proposal, **how)
+    update, is_newest = modcrypt.cosign_seal(
+        folder, _load_keys(options), proposal=proposal, **_trusting(options)
+    )
     if as_json:
         print_json("seals.update", update.fields())
         return
@@ -348,10 +348,8 @@ def writers(
     VERIFIER is a .pub file or line. As many keys as were needed until now must --sign, and as many
     of the new ones as are needed from now on.
     """
-    how = _writing(options)
-    how.pop("valid_for")
     update = modcrypt.change_seal_writers(
-        folder, _load_keys(options), _read_keys(writers), needed=needed, **how
+        folder, _load_keys(options), _read_keys(writers), needed=needed, **_trusting(options)
     )
     _print_update(update, as_json)
 
@@ -452,13 +450,15 @@ def _load_keys(options: dict[str, Any]) -> list[modcrypt.SigningKey]:
     return [_load_key(key, options["ask"], options) for key in options["sign"]]
 
 
+def _trusting(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that say which old seal is accepted."""
+    return {"signed_by": _read_keys(options["verify_keys"]), "at_least": options["at_least"]}
+
+
 def _writing(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of functions that make the next seal."""
-    days = options.get("valid_days")
-    return {
-        "signed_by": _read_keys(options["verify_keys"]), "at_least": options["at_least"],
-        "valid_for": None if days is None else days * 86_400,
-    }  # fmt: skip
+    days = options["valid_days"]
+    return {**_trusting(options), "valid_for": None if days is None else days * 86_400}
 
 
 def _read_keys(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:
