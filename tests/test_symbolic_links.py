@@ -16,7 +16,7 @@ import modcrypt as mc
 from modcrypt.cli import app
 from modcrypt.io.destinations import open_sink, open_sink_at
 from modcrypt.io.places import Place
-from modcrypt.jobs.shredding import shred_keys
+from modcrypt.jobs.shredding.removal import shred_keys
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
 from tests.support.kms.rotating_kms import RotatingKms

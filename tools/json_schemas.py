@@ -37,11 +37,10 @@ from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.key_rotation import RotatedFile
 from modcrypt.jobs.key_scan import ScannedKey
 from modcrypt.jobs.leaks.scan import ValueLeak
-from modcrypt.jobs.recipient_changes import ChangedRecipients
-from modcrypt.jobs.recipient_listing import ListedRecipients
-from modcrypt.jobs.seal_log import SealLog
-from modcrypt.jobs.shredding import ShreddedFile
-from modcrypt.jobs.shredding_proof import Proof, ProvenFile
+from modcrypt.jobs.recipients import ChangedRecipients, ListedRecipients
+from modcrypt.jobs.seal_writers import SealLog
+from modcrypt.jobs.shredding.proof import Proof, ProvenFile
+from modcrypt.jobs.shredding.removal import ShreddedFile
 from modcrypt.kms.client import MasterKey
 from modcrypt.module_ids import ModuleId
 from modcrypt.parquet.verify.inspection import Inspection

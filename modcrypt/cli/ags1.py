@@ -1,27 +1,25 @@
 """`modcrypt ags1`: encrypt, decrypt and inspect any file or pipe as an AES GCM Stream.
 
-This module has more than 400 lines because the three commands share keys, trusted lengths and the
-handling of pipes.
+A stream does not contain its length, so a reader that does not know it cannot detect that the end
+is missing. `decrypt` and `cat` demand it, in the key metadata or by `--length`, unless the user
+waives it.
 """
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from pathlib import Path
-from types import TracebackType
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.ags1_files import Encode, MetadataFile, is_stream, open_input, open_output
 from modcrypt.cli.options.kms_options import (
     default_key,
     master_keys_option,
@@ -29,10 +27,9 @@ from modcrypt.cli.options.kms_options import (
     service_options,
     service_settings,
 )
+from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
-    SIGPIPE_EXIT,
     combine_options,
-    convert,
     end_with_help,
     exclude_each_other,
     force_option,
@@ -52,14 +49,12 @@ from modcrypt.errors import printable
 from modcrypt.report.text import format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.io.places import Stamp
     from modcrypt.kms.settings import Settings
 
 _READ_BYTES = 4 << 20
 """Bytes of plaintext read at once, enough to occupy several threads."""
 
 Progress = Callable[[int], None]
-Encode = Callable[["modcrypt.StandardKeyMetadata"], bytes]
 
 _key_options = combine_options(
     key_options("Key"),
@@ -91,7 +86,6 @@ _reading_options = combine_options(
     exclude_each_other("length", "unverified_length"),
 )
 
-# click keeps the lines of a paragraph after \b as they are.
 _GROUP_EXAMPLE = """\b
 Examples:
   modcrypt ags1 encrypt --new-key-metadata notes.key notes.txt notes.ags1
@@ -171,7 +165,7 @@ def encrypt(
     file appears only when it is complete. encrypt prints the length of the stream, on standard
     error if the stream is on standard output: store it. Use a fresh key each time.
     """
-    keeper: AbstractContextManager[_MetadataFile | None]
+    keeper: AbstractContextManager[MetadataFile | None]
     if new_key_metadata is None:
         refuse({"key_length", "master_key"}, "this needs --new-key-metadata")
         key, aad_prefix = _read_key_and_prefix(source, references)
@@ -186,22 +180,22 @@ def encrypt(
         key, aad_prefix = modcrypt.StandardKeyMetadata.generate(length), None
         if settings is None:
             refuse({"master_key"}, "this needs --kms or --policy")
-        kept = keeper = _MetadataFile(new_key_metadata, key, source, destination, force=force)
+        kept = keeper = MetadataFile(new_key_metadata, key, source, destination, force=force)
         if settings is not None:
             replaces = os.path.exists(destination) or os.path.exists(new_key_metadata)
             kept.encode = _make_metadata_encrypter(settings, master_key, length, replaces)
-    with _open_input(source) as file, _open_output(destination) as sink:
+    with open_input(source) as file, open_output(destination) as sink:
 
         def work(progress: Progress | None) -> dict[str, Any]:
             with keeper as kept:
                 writer = modcrypt.Ags1Writer(
                     sink, key, aad_prefix=aad_prefix, overwrite=force, threads=threads
                 )
-                _seal(file, writer, progress, kept)
+                _encrypt_stream(file, writer, progress, kept)
             return {"encrypted_bytes": writer.encrypted_length}
 
-        result = convert("Encrypting", source, destination, work, as_json)
-        if not as_json and sys.stdout is sys.stderr:  # see `_open_output`
+        result = _convert("Encrypting", source, destination, work, as_json)
+        if not as_json and sys.stdout is sys.stderr:  # see `open_output`
             click.echo(f"modcrypt: encrypted length: {result['encrypted_bytes']}", err=True)
         elif not as_json:
             print_line(str(result["encrypted_bytes"]))
@@ -232,14 +226,14 @@ def decrypt(
     authenticated: only the end and the exit code show whether the stream was truncated.
     """
     options = {**_reading_arguments(source, **reading), "overwrite": force, "threads": threads}
-    with _open_input(source) as file, _open_output(destination) as sink:
+    with open_input(source) as file, open_output(destination) as sink:
 
         def work(progress: Progress | None) -> dict[str, Any]:
             size = modcrypt.decrypt_ags1(file, sink, progress=progress, **options)
             return {"plaintext_bytes": size}
 
-        result = convert("Decrypting", source, destination, work, as_json)
-    if not as_json and not (destination == "-" or _is_stream(destination)):
+        result = _convert("Decrypting", source, destination, work, as_json)
+    if not as_json and not (destination == "-" or is_stream(destination)):
         size = format_size(result["plaintext_bytes"])
         print_line(printable(f"decrypted {source} to {destination}; {size}"))
 
@@ -255,7 +249,7 @@ def cat(*, file: str, as_json: bool, **reading: Any) -> None:
     """
     options = _reading_arguments(file, **reading)
     started = time.perf_counter()
-    with _open_input(file) as source, _open_output("-") as sink:
+    with open_input(file) as source, open_output("-") as sink:
         size = modcrypt.decrypt_ags1(source, sink, **options)
         if as_json:
             seconds = round(time.perf_counter() - started, 6)
@@ -271,7 +265,7 @@ def inspect(*, file: str, as_json: bool) -> None:
 
     No key is needed, and nothing in FILE is authenticated. Sizes are in bytes.
     """
-    with _open_input(file) as source:
+    with open_input(file) as source:
         summary = modcrypt.inspect_ags1(source)
     header = summary.encrypted_length - summary.plaintext_length - summary.overhead
     sizes = {
@@ -386,107 +380,46 @@ def _reading_arguments(
     return {"key": key, "aad_prefix": aad_prefix, "length": trusted}
 
 
-# --- encrypting ----------------------------------------------------------------------------------
+# --- the work ------------------------------------------------------------------------------------
 
 
-class _MetadataFile:
-    """The file for fresh key metadata, which appears complete or not at all.
-
-    A published stream must never lack its key. Therefore the metadata is in place before the stream
-    is published. If it replaces a file, whose key may open the stream that is being replaced, it
-    waits beside it, as `PATH.new`, until the new stream is published.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        metadata: modcrypt.StandardKeyMetadata,
-        source: str,
-        destination: str,
-        *,
-        force: bool,
-    ) -> None:
-        self._metadata, self._destination = metadata, destination
-        self.encode: Encode = modcrypt.StandardKeyMetadata.encode
-        self._target = self._place = os.path.realpath(path)
-        if path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
-            raise click.UsageError("--new-key-metadata takes the path of a file")
-        if self._target in {_local_path(source), _local_path(destination)}:
-            raise click.UsageError("--new-key-metadata must not be SOURCE or DESTINATION")
-        if os.path.lexists(path):
-            if not force:
-                raise FileExistsError(errno.EEXIST, "", path)
-            self._place += ".new"
-        if self._place != self._target and os.path.lexists(self._place):
-            raise click.UsageError(
-                f"{self._place} remains from an interrupted run and may hold the only key of its "
-                "DESTINATION; move it elsewhere first"
-            )
-        self._written = False
-
-    def __enter__(self) -> _MetadataFile:
-        from modcrypt.io.destinations import open_sink
-
-        self._before = _identity(self._destination)
-        self._stack = ExitStack()
-        mask = os.umask(0o077)
-        try:  # fail before the work if the folder is not writable
-            sink = open_sink(Path(self._place), overwrite=False)
-            self._sink = self._stack.enter_context(sink)
-        finally:
-            os.umask(mask)
-        return self
-
-    def write(self, length: int) -> None:
-        """Write the metadata of a stream of `length` bytes, which is about to be published."""
-        self._sink.append(self.encode(self._metadata.with_length(length)))
-        self._stack.close()
-        self._written = True
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not self._written:
-            self._stack.__exit__(kind, error, trace)
-        elif error is None:
-            if self._place != self._target:
-                os.replace(self._place, self._target)
-        elif self._before is not None and _identity(self._destination) == self._before:
-            os.unlink(self._place)
-        else:
-            where = printable(self._place)
-            click.echo(f"modcrypt: the key metadata is in {where}", err=True)
+def _convert(
+    verb: str, source: str, destination: str, work: Callable[[Progress | None], dict[str, Any]],
+    as_json: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Run a command's work with a progress bar; return its result, printed if `as_json`."""
+    source_size = _file_size(source)
+    started = time.perf_counter()
+    with progress_bar(verb, source_size) as progress:
+        more = work(progress)
+    seconds = time.perf_counter() - started
+    result = {
+        "source": source,
+        "destination": destination,
+        "source_bytes": source_size,
+        "destination_bytes": _file_size(destination),
+        "seconds": round(seconds, 6),
+        **more,
+    }
+    if as_json:
+        print_json("ags1.file", result)
+    return result
 
 
-def _local_path(path: str) -> str | None:
-    """Return the real local path; None for the URL of a store, or standard input or output."""
-    from modcrypt.io.stores import locate
-
-    filesystem, place = locate(path, None)
-    return None if filesystem is not None or path == "-" else os.path.realpath(place)
-
-
-def _identity(destination: str) -> Stamp | None:
-    """Return what distinguishes a file from its replacement; None for pipes and URLs.
-
-    A file that does not exist has an identity, too.
-    """
-    from modcrypt.io.places import Place
-
-    path = _local_path(destination)
-    if path is None or _is_stream(destination):
+def _file_size(path: str) -> int | None:
+    """Return a file's size; None for a pipe, a URL or an inaccessible file."""
+    try:
+        status = os.stat(path)
+    except OSError:
         return None
-    return Place(None, path).stamp() or ()
+    return status.st_size if stat.S_ISREG(status.st_mode) and path != "-" else None
 
 
-def _seal(
+def _encrypt_stream(
     source: str | IO[bytes],
     writer: modcrypt.Ags1Writer,
     progress: Progress | None,
-    kept: _MetadataFile | None,
+    kept: MetadataFile | None,
 ) -> None:
     """Encrypt all of the source, and write the key metadata before the stream is complete."""
     from modcrypt.ags1.layout import encrypted_length
@@ -500,68 +433,3 @@ def _seal(
                 progress(writer.tell())
         if kept is not None:
             kept.write(encrypted_length(writer.tell(), writer.block_length))
-
-
-# --- files and pipes -----------------------------------------------------------------------------
-
-
-@contextmanager
-def _open_input(source: str) -> Iterator[Any]:
-    """Yield what the library reads for a SOURCE."""
-    if source != "-":
-        yield source
-        return
-    if sys.stdin is None:
-        raise click.UsageError("standard input is closed; pass a path as SOURCE")
-    buffer: Any = sys.stdin.buffer
-    file = getattr(buffer, "raw", buffer)
-    # If a file is partly read, encrypt only the rest.
-    is_file = file.seekable() and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-    yield file if is_file and file.tell() == 0 else _Pipe(file)
-
-
-@contextmanager
-def _open_output(destination: str) -> Iterator[str | IO[bytes]]:
-    """Yield what the library writes to for a DESTINATION; end quietly if its reader closes it.
-
-    While the stream is on standard output, print_line writes to standard error.
-    """
-    with ExitStack() as stack:
-        if destination == "-":
-            if sys.stdout is None:
-                raise click.UsageError("standard output is closed; pass a path as DESTINATION")
-            file = sys.stdout.buffer
-            sys.stdout = sys.stderr
-            sink: IO[bytes] = getattr(file, "raw", file)
-        elif _is_stream(destination):
-            sink = stack.enter_context(open(destination, "wb", buffering=0))
-        else:
-            yield destination
-            return
-        try:
-            yield sink
-        except BrokenPipeError:
-            sys.exit(SIGPIPE_EXIT)
-
-
-class _Pipe(io.RawIOBase):
-    """A file object that can only be read sequentially."""
-
-    def __init__(self, file: Any) -> None:
-        self._file, self.name = file, file.name
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        size: int | None = self._file.readinto(buffer)
-        return size
-
-
-def _is_stream(path: str) -> bool:
-    """Return whether a path is a pipe or device, which is written to and not replaced."""
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # opening it will raise a clear error
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)

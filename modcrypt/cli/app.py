@@ -9,6 +9,7 @@ import cloup
 
 from modcrypt.cli import version_line
 from modcrypt.cli.ags1 import ags1
+from modcrypt.cli.conversion import decrypt, encrypt, mask, rekey, share
 from modcrypt.cli.doctor import doctor
 from modcrypt.cli.help.manual import complete_paths, completion, man
 from modcrypt.cli.help.short_help import add_short_help
@@ -17,19 +18,16 @@ from modcrypt.cli.keys import keys
 from modcrypt.cli.leaks import leaks
 from modcrypt.cli.output.failures import EXIT_CODES
 from modcrypt.cli.output.terminal import WarningLines
-from modcrypt.cli.parquet import decrypt, encrypt
 from modcrypt.cli.program import LAKE, OTHERS, Program
 from modcrypt.cli.recipients import recipients
-from modcrypt.cli.rewrite import mask, rekey, share
 from modcrypt.cli.rows.tables import cat, head, schema
+from modcrypt.cli.seals import seals
 from modcrypt.cli.shared import end_with_help
 from modcrypt.cli.shred import shred
-from modcrypt.cli.signing.seals import seals
-from modcrypt.cli.verification.verify import verify
+from modcrypt.cli.verify import verify
 from modcrypt.runtime.log import LOGGER
 from modcrypt.runtime.plugins import COMMANDS, load_all
 
-# click keeps the lines of a paragraph after \b as they are.
 _FIRST_EXAMPLE = """\b
 A first file:
   (umask 077; openssl rand -hex 16 > footer.key)

@@ -2,6 +2,10 @@
 
 A failed file does not stop the others. Each file appears complete or not at all, so an interrupted
 run leaves finished files and untouched ones; the next run finds the finished ones up to date.
+
+Everything that the user may have got wrong is checked before the first file is written: options,
+names that clash, a destination inside its source, values that would stay beside encrypted files.
+Summaries of footers are removed last, and only if no file failed: until then they may be true.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.listing import File, Folder
     from modcrypt.jobs.run_record import Record
     from modcrypt.kms.proof import Prove
+
 
 # --- options -------------------------------------------------------------------------------------
 
@@ -109,8 +114,7 @@ class Batch:
 
     def _make_source(self, sources: Sequence[str], destination: str | None) -> Folder:
         """Return the only source, or all, whose files keep their names in a folder."""
-        from modcrypt.cli.source_set import SourceSet
-        from modcrypt.jobs.listing import Folder
+        from modcrypt.jobs.listing import Folder, SourceSet
 
         only = Folder.at(sources[0], absolute=False)
         into_folder = (
@@ -122,25 +126,29 @@ class Batch:
         return SourceSet.of(sources) if self._is_set else only
 
     def _find_files(self) -> None:
-        from modcrypt.cli.source_set import SourceSet
         from modcrypt.jobs.listing import check_apart, list_tables, place_at
 
         source, target = self._source, self._destination
-        members = source.members if isinstance(source, SourceSet) else (source,)
         # A copy would lack the markers by which readers skip files of incomplete writes.
         self._files: Sequence[File] = list_tables(
-            members, as_read=target is not None, glob=self._options["glob"],
+            source.members, as_read=target is not None, glob=self._options["glob"],
             without=(self._options["record"], self._parameters.get("audit")),
         )  # fmt: skip
         if target is None:
             self._check_named_once()
             return
-        for member in members:
+        for member in source.members:
             check_apart(member, target)
-        if isinstance(source, SourceSet):
-            source.check_distinct([file.name for file in self._files])
+        named: dict[str, str] = {}
+        for file in self._files:
+            other = named.setdefault(source.inside(file.name), file.name)
+            if other != file.name:
+                raise click.UsageError(
+                    f"{other} and {file.name} would be the same file of DESTINATION; convert them "
+                    "in two runs"
+                )
         sources = {file.place.resolve() for file in self._files}
-        for name in (target.file(source.inside(file.name)) for file in self._files):
+        for name in map(target.file, named):
             if place_at(name).resolve() in sources:
                 raise click.UsageError(
                     f"{name} is a file of SOURCE and would be replaced; choose another DESTINATION"
@@ -218,7 +226,8 @@ class Batch:
         options = self._options
         from modcrypt.parquet.rewrite.changes import Change
 
-        report = BatchReport(self._verb, options["dry_run"], options["as_json"], self._arguments)
+        texts = [text for value in self._parameters.values() for text in _iterate_texts(value)]
+        report = BatchReport(self._verb, options["dry_run"], options["as_json"], texts)
         how: dict[str, Any] = {
             "verb": self._verb,
             "encryption": encryption,
@@ -237,7 +246,11 @@ class Batch:
         if not self._is_folder:
             self._files = list_tables([self._source])
         if self._is_folder and self._verb == "encrypt" and not self._allow_leaks:
-            self._check_sidecars(encryption)
+            from modcrypt.jobs.leaks.sidecars import check_sidecars
+
+            to = None if self._destination is None else self._destination.place
+            for folder in self._list_folders():
+                check_sidecars(folder.place, to, encryption, drop_summaries=self._drop_summaries)
         with ExitStack() as stack:
             record = self._open_record()
             how["change"] = replace(how["change"], hash_key=hash_key)
@@ -257,20 +270,7 @@ class Batch:
         return self._finish(report, len(self._files))
 
     def _list_folders(self) -> list[Folder]:
-        """Return the source folders of the run."""
-        from modcrypt.cli.source_set import SourceSet
-
-        source = self._source
-        members = source.members if isinstance(source, SourceSet) else (source,)
-        return [member for member in members if member.is_folder]
-
-    def _check_sidecars(self, encryption: Any) -> None:
-        """Raise ValueError if values would stay beside the files of a folder."""
-        from modcrypt.jobs.leaks.sidecars import check_sidecars
-
-        target = None if self._destination is None else self._destination.place
-        for folder in self._list_folders():
-            check_sidecars(folder.place, target, encryption, drop_summaries=self._drop_summaries)
+        return [member for member in self._source.members if member.is_folder]
 
     def _finish(self, report: BatchReport, files: int) -> int:
         """Print the totals, and remove the summaries if nothing failed; return the exit code."""
@@ -291,10 +291,6 @@ class Batch:
             return [self._source.inside(file.name) for file in self._files]
         found = (file.place.inside(folder.place) for file in self._files)
         return [path for path in found if path is not None]
-
-    @property
-    def _arguments(self) -> list[str]:
-        return [text for value in self._parameters.values() for text in _iterate_texts(value)]
 
     def _open_record(self) -> Record | None:
         path, dry_run = self._options["record"], self._options["dry_run"]

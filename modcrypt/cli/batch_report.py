@@ -19,7 +19,7 @@ from modcrypt.report.text import format_count, format_size
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.conversion import ConvertedFile, Verb
     from modcrypt.jobs.key_rotation import RotatedFile
-    from modcrypt.jobs.shredding import ShreddedFile
+    from modcrypt.jobs.shredding.removal import ShreddedFile
 
 
 class Tally:

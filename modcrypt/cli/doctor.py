@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.settings import Settings
 
-# click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
 Examples: only the machine; a keyring and a file under it; logs of a history server
   modcrypt doctor

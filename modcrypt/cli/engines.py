@@ -90,7 +90,7 @@ def print_report(
 
 
 def take_details(row: dict[str, Any]) -> dict[str, Any]:
-    """Return what the command prints as JSON for a file, as without Spark."""
+    """Return the fields that the command prints as JSON for a file, as without Spark."""
     details: dict[str, Any] = json.loads(row["details"])
     for fields in (details, *details.get("findings", ())):
         if "message" in fields:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.listing import File
     from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection
 
-# click keeps the lines of a paragraph after \b as they are.
 _INSPECT_EXAMPLE = """\b
 Examples: what anyone can see; all modules, with the keys; a drawing
   modcrypt inspect orders.enc.parquet
@@ -106,21 +105,18 @@ def inspect(
             bar(len(files))
             if isinstance(inspection, Failure):
                 codes.add(inspection.code)
-                _print_failure(file, inspection, as_json)
+                if as_json:
+                    print_json("failure", {"name": file.name, **inspection.fields()})
+                    continue
+                message = inspection.message.removeprefix(f"{file.name}: ")
+                line = f"modcrypt: {printable(file.name)}: {inspection.word}: {message}"
+                click.echo(line, err=True)
                 continue
             if number and not as_json:
                 print_line("")
             _print_inspection(inspection, pages, as_json)
             codes |= {4} if inspection.kms_unavailable else set()
     return common_code(codes)
-
-
-def _print_failure(file: File, failure: Failure, as_json: bool) -> None:
-    if as_json:
-        print_json("failure", {"name": file.name, **failure.fields()})
-        return
-    message = failure.message.removeprefix(f"{file.name}: ")
-    click.echo(f"modcrypt: {printable(file.name)}: {failure.word}: {message}", err=True)
 
 
 def _print_inspection(inspection: Inspection, pages: bool, as_json: bool) -> None:
@@ -140,11 +136,18 @@ def _print_inspection(inspection: Inspection, pages: bool, as_json: bool) -> Non
         print_list(heading, sentences)
     if pages:
         print_line("")
-        print_line(_format_modules(inspection))
+        names = ("kind", "row_group", "path", "page", "start", "size", "key", "state")
+        titles = ("module", "row group", "column", "page", "offset", "size", "key", "state")
+        rows = map(attrgetter(*names), inspection.regions)
+        print_line(format_table(titles, rows, left=(0, 2, 6, 7)))
 
 
 def _format_columns(inspection: Inspection) -> str:
     fits = {True: "yes", False: "no", None: None}
+
+    def visible(column: ColumnInspection) -> str | None:
+        return "everything" if "pages" in column.visible else ", ".join(column.visible) or None
+
     rows = [
         (
             column.path,
@@ -156,7 +159,7 @@ def _format_columns(inspection: Inspection) -> str:
             column.compressed_size,
             column.uncompressed_size,
             column.values,
-            _format_visible(column) if inspection.encrypted else None,
+            visible(column) if inspection.encrypted else None,
         )
         for column in inspection.columns or ()
     ]
@@ -171,19 +174,6 @@ def _format_columns(inspection: Inspection) -> str:
     return format_table(
         [titles[n] for n in shown], [[row[n] for n in shown] for row in rows], left=left
     )
-
-
-def _format_visible(column: ColumnInspection) -> str | None:
-    if "pages" in column.visible:
-        return "everything"
-    return ", ".join(column.visible) or None
-
-
-def _format_modules(inspection: Inspection) -> str:
-    names = ("kind", "row_group", "path", "page", "start", "size", "key", "state")
-    rows = map(attrgetter(*names), inspection.regions)
-    titles = ("module", "row group", "column", "page", "offset", "size", "key", "state")
-    return format_table(titles, rows, left=(0, 2, 6, 7))
 
 
 # --- on Spark -----------------------------------------------------------------------------------

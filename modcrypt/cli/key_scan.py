@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -71,7 +71,11 @@ def scan(
         refuse({"audit", "master_keys"}, "this needs --kms or --policy")
     scan_results = modcrypt.scan_keys(list(paths), tools, decryption=decryption)
     if as_json:
-        return _print_scan_as_json(scan_results)
+        error_codes = set()
+        for key in scan_results:
+            print_json("keys.scan", {**key.fields(), "message": use_option_names(key.message)})
+            error_codes |= {key.word} if key.kind == "error" else set()
+        return exit_code(error_codes)
     scanned = list(scan_results)
     rows = [_scan_row(key) for key in scanned if key.kind != "error"]
     titles = ("file", "column", "master key", "version", "KEK", "storage")
@@ -83,14 +87,6 @@ def scan(
         where = "" if failure.message.startswith(failure.file) else f"{failure.file}: "
         click.echo(f"modcrypt: {printable(where + use_option_names(failure.message))}", err=True)
     return exit_code(failure.word for failure in failures)
-
-
-def _print_scan_as_json(scan_results: Iterator[ScannedKey]) -> int:
-    error_codes = set()
-    for key in scan_results:
-        print_json("keys.scan", {**key.fields(), "message": use_option_names(key.message)})
-        error_codes |= {key.word} if key.kind == "error" else set()
-    return exit_code(error_codes)
 
 
 def _scan_row(key: ScannedKey) -> tuple[str | None, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,7 +60,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.client import MasterKey
     from modcrypt.kms.settings import Settings
 
-# click keeps the lines of a paragraph after \b as they are.
 _GROUP_EXAMPLE = """\b
 Examples: create a master key, use it, rotate it and disable its first version
   modcrypt keys create --kms file:lake.keyring footer
@@ -213,9 +211,18 @@ def list_(*, as_json: bool, **options: Any) -> None:
         print_json("keys.list", {"keys": [asdict(master) for master in master_keys]})
         return
     rows = [
-        (m.id, m.version, _master_key_state(m), m.created, ", ".join(_disabled_versions(m)) or None)
-        for m in master_keys
-    ]
+        (
+            key.id,
+            key.version,
+            "destroyed" if key.destroyed else "enabled" if key.enabled else "disabled",
+            key.created,
+            ", ".join(
+                f"{version} (destroyed)" if version in key.destroyed_versions else str(version)
+                for version in key.disabled_versions
+            ) or None,
+        )
+        for key in master_keys
+    ]  # fmt: skip
     titles = ("master key", "version", "state", "created", "disabled versions")
     print_line(format_table(titles, rows, left=(0, 2, 3, 4)))
 
@@ -303,17 +310,6 @@ def _print_master(done: str, master: MasterKey, as_json: bool, version: int | No
     else:
         suffix = "" if done in versions or master.version is None else f", version {master.version}"
     print_line(printable(f"{done} {master.id}{suffix}"))
-
-
-def _master_key_state(master: MasterKey) -> str:
-    if master.destroyed:
-        return "destroyed"
-    return "enabled" if master.enabled else "disabled"
-
-
-def _disabled_versions(master: MasterKey) -> list[str]:
-    gone = master.destroyed_versions
-    return [f"{n} (destroyed)" if n in gone else str(n) for n in master.disabled_versions]
 
 
 # --- rotation ------------------------------------------------------------------------------------
@@ -425,7 +421,11 @@ def rotate(
         how: dict[str, Any] = {"what": what, "new_master_keys": renamed, "dry_run": dry_run}
         how |= {"double_wrapping": double_wrapping, "prove": prove}
         if spark_master is not None:
-            _rotate_on_spark(spark_master, list(paths), settings, show, **how)
+            with start_spark(spark_master, "keys rotate") as spark:
+                report = load_spark().rotate_keys(spark, list(paths), settings, **how)
+                total = report.count()
+                for row in iterate_rows(report.drop("failed", "worker")):
+                    show(modcrypt.RotatedFile(**row), total)
         else:
             modcrypt.rotate_keys(
                 list(paths),
@@ -446,17 +446,6 @@ _FILE_PARAMETERS = {
     "what", "new_master_keys", "double_wrapping", "record", "dry_run", "accept_algorithms", "jobs",
     "sign", "prove",
 }  # fmt: skip
-
-
-def _rotate_on_spark(
-    master: str, paths: list[str], settings: Settings,
-    show: Callable[[RotatedFile, int], object], **how: Any,
-) -> None:  # fmt: skip
-    with start_spark(master, "keys rotate") as spark:
-        report = load_spark().rotate_keys(spark, paths, settings, **how)
-        total = report.count()
-        for row in iterate_rows(report.drop("failed", "worker")):
-            show(modcrypt.RotatedFile(**row), total)
 
 
 def _print_totals(tally: Tally, dry_run: bool) -> None:

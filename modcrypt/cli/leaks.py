@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.engines import is_any_typed
+from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_table, lines_option, paths_argument, print_json, print_line
 from modcrypt.errors import list_names, printable
 from modcrypt.report.text import format_count
 
-# click keeps the lines of a paragraph after \b as they are.
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.parquet.format.findings import Finding
+
+
 _LEAKS_EXAMPLE = """\b
 Examples: the columns that the folder's files encrypt; those of a policy
   modcrypt leaks lake
@@ -62,3 +70,18 @@ def leaks(*, paths: tuple[str, ...], policy_file: str | None, as_json: bool) -> 
         leaks = format_count(len(report.leaks), "leak") if report.leaks else "no leak found"
         print_line(printable(f"{path}: {counts}: {leaks}"))
     return int(found > 0)
+
+
+def find_leaks_below(paths: Sequence[str], reading: dict[str, Any]) -> list[Finding]:
+    """Return the leaks in those of the paths that are folders, by options that name keys."""
+    from modcrypt.jobs.leaks.scan import find_leak_faults
+    from modcrypt.jobs.listing import Folder
+
+    settings = decryption_settings(reading) if is_any_typed(reading) else None
+    folders = [Folder.at(path, absolute=False) for path in paths]
+    return [
+        finding
+        for folder in folders
+        if folder.is_folder
+        for finding in find_leak_faults(folder.place, settings)
+    ]

@@ -31,19 +31,17 @@ from modcrypt.cli.shared import (
     jobs_option,
     json_option,
     lines_option,
-    make_reference,
     paths_argument,
     print_json,
     print_line,
+    read_passphrase,
+    save_key_pair,
 )
-from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.jobs.recipient_changes import ChangedRecipients
-    from modcrypt.kms.keyring.keyring_passphrase import Passphrase
+    from modcrypt.jobs.recipients import ChangedRecipients
 
-# click keeps the lines of a paragraph after \b as they are.
 _GROUP_EXAMPLE = """\b
 Examples: a key pair for a partner, a file for the partner, and one more recipient
   modcrypt recipients generate partner.key
@@ -110,27 +108,12 @@ def generate(*, path: str, kind: str, ask: bool, as_json: bool, **options: Any) 
     FILE.key has mode 0600 and must stay secret. FILE.pub is one line of text; send it to those who
     encrypt files for you, and compare the id with them.
     """
-    private, public = choose_key_pair(path, "an identity", "recipient")
+    pair = choose_key_pair(path, "an identity", "recipient")
     identity = modcrypt.Identity.generate(kind)
-    identity.save(private, passphrase=_new_passphrase(path, ask, options))
-    with public.open("x", encoding="ascii") as file:
-        file.write(f"{identity.recipient}\n")
-    id_ = identity.recipient.hex_id
-    if as_json:
-        fields = {"identity": str(private), "recipient": str(public), "id": id_}
-        print_json("recipients.pair", fields)
-        return
-    print_line(printable(f"identity   {private} (secret)"))
-    print_line(printable(f"recipient  {public}, id {id_}"))
-
-
-def _new_passphrase(path: str, ask: bool, options: dict[str, Any]) -> Passphrase | None:
-    from modcrypt.kms.keyring.keyring_passphrase import ask_passphrase, make_reference_asker
-
-    if ask:
-        return ask_passphrase(f"the new identity {path}", twice=True)
-    reference = make_reference(options, "--passphrase")
-    return None if reference is None else make_reference_asker(reference)
+    passphrase = read_passphrase(f"the new identity {path}", ask, options, twice=True)
+    schema = "recipients.pair" if as_json else None
+    names = "identity", "recipient"
+    save_key_pair(pair, names, identity, identity.recipient, passphrase, schema)
 
 
 @recipients.command("list", epilog=_LIST_EXAMPLE)

@@ -1,4 +1,7 @@
-"""Options, results and output that Parquet and AGS1 commands share."""
+r"""Options, results and output that Parquet and AGS1 commands share.
+
+The examples of commands begin with \b, after which click keeps the lines of a paragraph.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import errno
 import os
 import stat
 import sys
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -18,7 +20,6 @@ from cloup.constraints import Constraint, ConstraintViolated, constraint, mutual
 from cloup.constraints.common import get_params_whose_value_is_set
 
 from modcrypt.cli.output import json_output
-from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
@@ -28,6 +29,10 @@ from modcrypt.pkmt1.strict_json import load_json
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
+    from modcrypt.kms.keyring.keyring_passphrase import Passphrase
+    from modcrypt.kms.recipients.identity import Identity
+    from modcrypt.kms.recipients.recipient import Recipient
+    from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 
 SIGPIPE_EXIT = 141
 """Exit code that a shell reports for a program that SIGPIPE ended."""
@@ -36,7 +41,6 @@ TABLE_ROWS = 1000
 """Number of rows of a long table that are aligned together, and held in memory."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-Work = Callable[[Callable[[int], None] | None], dict[str, Any]]
 
 
 def print_line(text: str) -> None:
@@ -300,18 +304,16 @@ def read_aad_prefix(options: Mapping[str, Any], *, may_be_empty: bool = False) -
     if path is not None:
         with open(path, "rb") as file:
             prefix = file.read()
+    elif digits is None:
+        prefix = os.fsencode(text or "")
     else:
-        prefix = os.fsencode(text or "") if digits is None else _parse_hex(digits)
+        try:
+            prefix = bytes.fromhex(digits)
+        except ValueError:
+            raise click.UsageError("--aad-prefix-hex takes pairs of hex digits") from None
     if not prefix and not may_be_empty:
         raise click.UsageError("the AAD prefix is empty; omit the option to use no prefix")
     return prefix
-
-
-def _parse_hex(digits: str) -> bytes:
-    try:
-        return bytes.fromhex(digits)
-    except ValueError:
-        raise click.UsageError("--aad-prefix-hex takes pairs of hex digits") from None
 
 
 def format_table(
@@ -357,36 +359,38 @@ def print_facts(facts: Iterable[Sequence[object]]) -> None:
     print_line(format_table(("", ""), facts, left=(0, 1)).partition("\n")[2])
 
 
-# --- results -------------------------------------------------------------------------------------
+# --- key pairs -----------------------------------------------------------------------------------
 
 
-def convert(verb: str, source: str, destination: str, work: Work, as_json: bool) -> dict[str, Any]:
-    """Run a command's work with a progress bar; return its result, printed if `as_json`."""
-    source_size = _size(source)
-    started = time.perf_counter()
-    with progress_bar(verb, source_size) as progress:
-        more = work(progress)
-    seconds = time.perf_counter() - started
-    result = {
-        "source": source,
-        "destination": destination,
-        "source_bytes": source_size,
-        "destination_bytes": _size(destination),
-        "seconds": round(seconds, 6),
-        **more,
-    }
-    if as_json:
-        print_json("ags1.file", result)
-    return result
+def read_passphrase(
+    what: str, ask: bool, options: Mapping[str, Any], *, twice: bool = False
+) -> Passphrase | None:
+    """Return the passphrase that `--passphrase` or `passphrase_options` demand; None without."""
+    from modcrypt.kms.keyring.keyring_passphrase import ask_passphrase, make_reference_asker
+
+    if ask:
+        return ask_passphrase(what, twice=twice)
+    reference = make_reference(options, "--passphrase")
+    return None if reference is None else make_reference_asker(reference)
 
 
-def _size(path: str) -> int | None:
-    """Return a file's size; None for a pipe, a URL or an inaccessible file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) and path != "-" else None
+def save_key_pair(
+    pair: tuple[Path, Path], names: tuple[str, str], key: Identity | SigningKey,
+    public_key: Recipient | VerifyingKey, passphrase: Passphrase | None, schema: str | None,
+) -> None:  # fmt: skip
+    """Write the two files of `choose_key_pair`, and print where they are; as JSON with a schema."""
+    private, public = pair
+    key.save(private, passphrase=passphrase)
+    with public.open("x", encoding="ascii") as file:
+        file.write(f"{public_key}\n")
+    id_ = public_key.hex_id
+    if schema is not None:
+        fields = {name.replace(" ", "_"): str(path) for name, path in zip(names, pair, strict=True)}
+        print_json(schema, {**fields, "id": id_})
+        return
+    width = max(map(len, names)) + 2
+    print_line(printable(f"{names[0]:{width}}{private} (secret)"))
+    print_line(printable(f"{names[1]:{width}}{public}, id {id_}"))
 
 
 def choose_key_pair(path: str, private: str, public: str) -> tuple[Path, Path]:

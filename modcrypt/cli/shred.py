@@ -48,12 +48,11 @@ from modcrypt.report.text import format_count
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import SparkSession
 
-    from modcrypt.jobs.shredding import ShreddedFile
-    from modcrypt.jobs.shredding_proof import Proof, ProvenFile
+    from modcrypt.jobs.shredding.proof import Proof, ProvenFile
+    from modcrypt.jobs.shredding.removal import ShreddedFile
     from modcrypt.kms.key_tools import KeyTools
     from modcrypt.kms.settings import Settings
 
-# click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
 Examples: a dry run; a column, with proof; a tenant with its master key; a partition;
 a later proof for it
@@ -174,16 +173,17 @@ class _Files:
         self, show: Callable[[ShreddedFile, int], object], record: str | None, dry_run: bool
     ) -> None:
         """Remove the keys, and call `show` with each result and the number of files."""
+        from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
+
         if self.spark is not None:
             report = load_spark().shred_keys(
                 self.spark, self.paths, self.settings, dry_run=dry_run, **self.selection
             )
             total = report.count()
             for row in iterate_rows(report):
-                show(_shredded_file(row), total)
+                del row["failed"], row["worker"]
+                show(ShreddedFile(**{**row, "columns": tuple(row["columns"])}), total)
             return
-        from modcrypt.jobs.shredding import shred_keys
-
         shred_keys(self.paths, progress=show, record=record, dry_run=dry_run, **self._local)
 
     def prove(self, show: Callable[[ProvenFile, int], object]) -> Proof:
@@ -193,7 +193,7 @@ class _Files:
                 self.spark, self.paths, self.settings, progress=show, **self.selection
             )
             return proof
-        from modcrypt.jobs.shredding_proof import prove_shredded
+        from modcrypt.jobs.shredding.proof import prove_shredded
 
         return prove_shredded(self.paths, progress=show, **self._local)
 
@@ -212,7 +212,7 @@ class _Files:
 def _run_shredding(
     files: _Files, record: str | None, destroy: bool, dry_run: bool, as_json: bool
 ) -> int:
-    from modcrypt.jobs.shredding import end_master_keys
+    from modcrypt.jobs.shredding.removal import end_master_keys
 
     tally = _Tally(as_json)
     with files_bar("Shredding") as bar:
@@ -230,14 +230,6 @@ def _run_shredding(
     if dry_run:
         click.echo("modcrypt: nothing was changed; pass --yes to shred permanently", err=True)
     return code
-
-
-def _shredded_file(row: dict[str, Any]) -> ShreddedFile:
-    """Return the result of a file from a row of Spark's report."""
-    from modcrypt.jobs.shredding import ShreddedFile
-
-    del row["failed"], row["worker"]
-    return ShreddedFile(**{**row, "columns": tuple(row["columns"])})
 
 
 class _Tally(Tally):
@@ -283,7 +275,7 @@ def _print_summary(
 def _print_totals_as_json(
     tally: _Tally, ended: Sequence[ShreddedFile], unmet: Sequence[str], dry_run: bool
 ) -> None:
-    from modcrypt.jobs.shredding import REMAINS
+    from modcrypt.jobs.shredding.removal import REMAINS
 
     for file in ended:
         tally.print_fields(file)
@@ -296,7 +288,7 @@ def _print_totals_as_json(
 def _print_totals(
     tally: _Tally, ended: Sequence[ShreddedFile], unmet: Sequence[str], dry_run: bool
 ) -> None:
-    from modcrypt.jobs.shredding import REMAINS
+    from modcrypt.jobs.shredding.removal import REMAINS
 
     tally.print_failures("result")
     for note, count in tally.notes.items():

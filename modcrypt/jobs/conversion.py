@@ -69,7 +69,7 @@ class ConvertedFile:
 
     @property
     def failed(self) -> bool:
-        """Whether the file was not converted, and is not up to date."""
+        """True if the file was not converted, and is not up to date."""
         return self.code != 0
 
     def fields(self) -> dict[str, Any]:
@@ -106,7 +106,19 @@ class DifferentError(FileExistsError):
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """A conversion of files in one process, with its keys."""
+    """A conversion of files in one process, with its keys.
+
+    A file is converted in this order, so that the process can be killed at any step:
+
+    1. The record, or a look at the destination, may show that it is up to date.
+    2. In place, a file with hashes must not be one that an interrupted run has replaced: hashes
+       must not be hashed again.
+    3. In place, the record notes that the file is about to be replaced, on disk.
+    4. The result is published as a whole.
+    5. If that fails, the destination is looked at again: another attempt at the task may have made
+       it.
+    6. The record notes the file as finished, last.
+    """
 
     verb: Verb
     source: Folder  # folder of the source files, or a single file
@@ -266,7 +278,7 @@ class Conversion:
     # --- the work --------------------------------------------------------------------------------
 
     def check(self, file: File) -> None:
-        """Open a file as `process` does, and check that it can be converted if it is not yet.
+        """Check that a file can be converted, if it is not yet; open it with the same keys.
 
         Raise ModcryptError, ValueError or OSError if the file can't be converted.
         """

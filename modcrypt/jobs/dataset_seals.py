@@ -94,7 +94,7 @@ class SealVerification(JsonFields):
 
     @property
     def ok(self) -> bool:
-        """Whether the dataset is what the writer signed."""
+        """True if the dataset is what the writer signed."""
         return not self.findings
 
 
@@ -213,8 +213,9 @@ def update_seal(
     writer = make_seal_writer(key, signed_by, at_least)
     former = begin_change(ledger, writer, signs=not propose)
     gone = [_path_of(name, source, ledger.folder) for name in removed]
-    if gone:
-        _check_sealed(gone, _load_all(ledger, writer, former))
+    known = _load_all(ledger, writer, former).files if gone else {}
+    if unknown := [path for path in gone if path not in known]:
+        raise ValueError(f"the seal has no {list_names(unknown)}")
     places = [place for name in added for place in _list_added(name, source, ledger.folder)]
     changes: dict[str, SealedFile | None] = dict.fromkeys(gone)
     for place, file in zip(places, run_job(Job(hash_file), places, jobs=jobs), strict=True):
@@ -321,7 +322,7 @@ def verify_seal(
 
 
 def begin_change(ledger: Ledger, writer: SealWriter, *, signs: bool = True) -> Former:
-    """Return what a seal with changes follows; raise as `update_seal`."""
+    """Return the statement that a seal with changes follows; raise as `update_seal`."""
     former = writer.begin(ledger, signs=signs)
     if former.statement is None:
         raise IntegrityError(
@@ -370,11 +371,6 @@ def _path_of(name: str, where: Any, folder: Place) -> str:
         return text
     filesystem = None if is_url(text) else folder.filesystem
     return Place(*locate(text, filesystem)).inside(folder) or text
-
-
-def _check_sealed(paths: Iterable[str], seal: Seal) -> None:
-    if unknown := [path for path in paths if path not in seal.files]:
-        raise ValueError(f"the seal has no {list_names(unknown)}")
 
 
 def _list_added(name: str, where: Any, folder: Place) -> list[Place]:
@@ -428,7 +424,6 @@ def _ledger_at(where: Any, filesystem: Any) -> Ledger:
 def _hash_files(
     where: Any, filesystem: Any, jobs: int | None, progress: Callable[[int, int], object] | None
 ) -> _FoundFiles:
-    """Hash all files of a dataset."""
     folder, links = _folder_at(where, filesystem), list[Place]()
     places = list_files(where, filesystem, every_link=True, folder_links=links)
     paths = [_path_inside(place, folder) for place in places]
@@ -449,7 +444,7 @@ def _path_inside(place: Place, folder: Place) -> str:
 
 
 def hash_file(place: Place) -> SealedFile:
-    """Return what a seal states about a file; raise OSError if it cannot be read."""
+    """Return the size and hashes that a seal states about a file; raise OSError if unreadable."""
     with open_source_at(place) as source:
         size, sha256 = hash_source(source)
         return SealedFile(size, sha256, hash_end(source))

@@ -6,11 +6,9 @@ The set is verified by the AAD prefix, with which the writer named each file, an
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from modcrypt.errors import (
     KeyMaterialError,
@@ -25,8 +23,7 @@ from modcrypt.io.threads import check_threads, in_threads, usable_cores
 from modcrypt.jobs.engine import Job, Meter, Progress, run_job
 from modcrypt.jobs.set_findings import (
     MAX_LISTED,
-    Groups,
-    Shape,
+    FileSet,
     find_copies,
     find_links,
     find_missing_files,
@@ -44,21 +41,17 @@ from modcrypt.parquet.datasets.aad_prefixes import (
     PrefixTemplate,
     check_expected_parts,
     check_no_prefix,
-    find_numbers,
-    find_part_faults,
     foreign_file_error,
     identify_part,
 )
 from modcrypt.parquet.datasets.discovery import split_hidden
 from modcrypt.parquet.datasets.write_notes import NOTES
-from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import (
     FILE,
     Finding,
     Unauthenticated,
 )
 from modcrypt.parquet.format.framing import read_tail
-from modcrypt.parquet.signatures.signers import DatasetSeal
 from modcrypt.parquet.verify.file_verification import (
     CheckedFile,
     FileAad,
@@ -159,7 +152,7 @@ def verify_dataset(
     )  # fmt: skip
     earlier = run.set_aside(verified)
     files = run.finish(jobs, progress, each)
-    file_set = _FileSet(run.places, files, run.parts, earlier)
+    file_set = FileSet(run.places, files, run.parts, earlier)
     if template is None:
         fault = run.demands_prefix and not shared_aad_prefix
         file_set.findings += find_shared_prefixes(file_set.group_by_prefix(), fault=fault)
@@ -325,157 +318,3 @@ def _make_unreadable_result(place: Place, error: OSError) -> CheckedFile:
         not_authenticated=(Unauthenticated(what="file", path=None, why="it could not be read"),),
     )
     return CheckedFile(verification, FileAad(None, None))
-
-
-_Item = TypeVar("_Item")
-
-
-def _group(items: Iterable[tuple[bytes | None, _Item]]) -> dict[bytes, list[_Item]]:
-    """Return the items that share their first part."""
-    groups: defaultdict[bytes, list[_Item]] = defaultdict(list)
-    for content, item in items:
-        if content:
-            groups[content].append(item)
-    return {content: several for content, several in groups.items() if len(several) > 1}
-
-
-# --- the set -------------------------------------------------------------------------------------
-
-
-class _FileSet:
-    """The files of a set, and what comparing them with each other finds."""
-
-    def __init__(
-        self,
-        places: Sequence[Place],
-        files: Sequence[CheckedFile],
-        parts: dict[int, int],
-        earlier: Sequence[tuple[Place, FileAad]],
-    ) -> None:
-        self._places, self._files, self._parts = places, files, parts
-        self._aads = [*zip(places, (file.aad for file in files), strict=True), *earlier]
-        self.findings: list[Finding] = []
-        self.notes: list[Unauthenticated] = []
-
-    def _add_finding(self, word: str, message: str, severity: Severity = "fault") -> None:
-        self.findings.append(Finding(word=word, message=message, severity=severity))
-
-    def _add_note(self, what: str, why: str) -> None:
-        self.notes.append(Unauthenticated(what=what, path=None, why=why))
-
-    def compare_parts(self, template: PrefixTemplate, expected: int | None) -> None:
-        """Report missing, duplicate and surplus parts, and exchanged names."""
-        named = [(self._places[number].path, part) for number, part in self._parts.items()]
-        for fault in find_part_faults(sorted(named), expected, template):
-            self._add_finding("aad-prefix", fault)
-        if expected is None and self._parts:
-            self._warn_about_gaps(template, set(self._parts.values()))
-        if expected is None:
-            why = "their number is not known, so the last ones may be missing; pass expected_parts"
-            self._add_note("parts", why)
-        self._compare_names(template)
-
-    def _warn_about_gaps(self, template: PrefixTemplate, parts: set[int]) -> None:
-        last = max(parts)  # unbounded: a file may claim to be part 9,999,999,999
-        if missing := last + 1 - len(parts):
-            first = islice((part for part in range(last) if part not in parts), MAX_LISTED)
-            names = ", ".join(repr(template.prefix(part)) for part in first)
-            more = f" and {missing - MAX_LISTED} more" if missing > MAX_LISTED else ""
-            message = f"{missing} parts before the last one are missing: {names}{more}"
-            self._add_finding("aad-prefix", message, "warning")
-
-    def _compare_names(self, template: PrefixTemplate) -> None:
-        """Report files that have each other's names, if names contain the part number."""
-        position = self._find_part_in_names()
-        if position is None:
-            return
-        by_name = {
-            number: numbers[position]
-            for number in self._parts
-            if len(numbers := find_numbers(self._places[number].path)) > position
-        }
-        parts = set(self._parts.values())
-        for number, named_part in sorted(by_name.items()):
-            part = self._parts[number]
-            if named_part != part:
-                severity: Severity = "fault" if named_part in parts else "warning"
-                self._add_finding(
-                    "aad-prefix",
-                    f"{self._places[number].path} is {template.prefix(part)!r} by its AAD prefix, "
-                    f"and part {named_part} by its name: files were exchanged or renamed",
-                    severity,
-                )
-
-    def _find_part_in_names(self) -> int | None:
-        """Return which of the numbers in a file name is the part number, in most files."""
-        votes: Counter[int] = Counter()
-        for number, part in self._parts.items():
-            for position, named_part in enumerate(find_numbers(self._places[number].path)):
-                votes[position] += named_part == part
-        if not votes:
-            return None
-        position, count = votes.most_common(1)[0]
-        # If two files were exchanged, neither has its own number in its name.
-        numbers = [find_numbers(self._places[number].path) for number in self._parts]
-        if 2 * count > len(self._parts):
-            return position
-        same = [
-            position
-            for position in range(min(map(len, numbers)))
-            if sorted(row[position] for row in numbers) == sorted(self._parts.values())
-        ]
-        return same[-1] if same else None
-
-    def report_unidentified(self, why: dict[int, str]) -> None:
-        """Report files that are none of the parts, or may be any part."""
-        for number, reason in sorted(why.items()):
-            path = self._places[number].path
-            if reason:
-                self._add_finding("aad-prefix", f"{path}: cannot tell which part it is: {reason}")
-            else:
-                text = "it stores no AAD prefix, and there is no footer key to identify the part"
-                self._add_note("parts", f"{path}: {text}")
-        if any(self._files[number].verification.modules == 0 for number in self._parts):
-            self._add_note("parts", "stored AAD prefixes are unverified: there is no footer key")
-
-    def group_by_prefix(self) -> Groups:
-        """Return the paths of the files that share an AAD prefix."""
-        return _group((aad.prefix, place.path) for place, aad in self._aads)
-
-    def group_by_unique(self) -> Mapping[bytes, Sequence[tuple[str, Shape]]]:
-        """Return the paths and shapes of the files that share their `aad_file_unique`."""
-        return _group((aad.unique, (place.path, (aad.size, aad.rows))) for place, aad in self._aads)
-
-    def check_row_count(self, expected: int | None) -> None:
-        """Compare the number of rows of all files with the expected number."""
-        if expected is None:
-            return
-        counts = [file.verification.num_rows for file in self._files]
-        rows = sum(count for count in counts if count is not None)
-        if None in counts:
-            why = f"{counts.count(None)} files do not state how many rows they have"
-            self._add_note("rows", why)
-        elif rows != expected:
-            self._add_finding(
-                "truncation",
-                f"the files have {rows} rows, but {expected} are expected: files or row groups "
-                "were dropped or added",
-            )
-
-    def compare_seal(self, seal: DatasetSeal | None, folders: Iterable[Place]) -> None:
-        """Report missing files that the seal of a folder names, if one is required."""
-        below: defaultdict[str | None, list[Place]] = defaultdict(list)
-        for place, _ in self._aads:
-            below[place.root].append(place)
-        for folder in folders:
-            self.findings += find_missing_files(seal, folder, below[folder.path])
-
-    def note_hidden_files(self, places: Sequence[Place]) -> None:
-        """Note the files that notes about writes hide from readers; anyone can write such notes."""
-        if places:
-            names = list_names([place.path for place in places], MAX_LISTED)
-            why = (
-                f"notes in {NOTES} hide {names} from readers, as while a write is in progress; "
-                "nothing authenticates notes"
-            )
-            self._add_note("files", why)

@@ -1,4 +1,4 @@
-"""Hand over what a process writes to a dataset to its seal, as `sealing` does."""
+"""Signing of the changes that a process makes to a dataset: `sealing`."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def record_here(
 
 
 def take_changes(record: WriteRecord[SealedFile]) -> str:
-    """Return what was recorded since the last call as text that `note_changes` reads."""
+    """Return the changes recorded since the last call as text that `note_changes` reads."""
     return encode_files(select_visible(record.take())).decode()
 
 

@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, Never, TypeAlias, TypeVar
+from typing import Any, Generic, Never, Self, TypeAlias, TypeVar
 
 from modcrypt.errors import printable
+from modcrypt.io.places import Place
 from modcrypt.io.threads import in_threads
+from modcrypt.jobs.failures import describe_failure
 from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.log import LOGGER
 
@@ -65,8 +67,14 @@ class FileResult:
 
     @property
     def failed(self) -> bool:
-        """Whether the job could not do its work on the file."""
+        """True if the job could not do its work on the file."""
         raise NotImplementedError
+
+    @classmethod
+    def of_failure(cls, place: Place, error: Exception) -> Self:
+        """Return the result of a file that failed; re-raise internal errors."""
+        word, message = describe_failure(error)
+        return cls(path=place.path, result=word, message=message)
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as JSON values."""

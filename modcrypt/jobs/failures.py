@@ -107,7 +107,7 @@ def describe_failure(error: Exception) -> tuple[str, str]:
 
 
 def describe_result(result: Inspection | Verification) -> dict[str, Any]:
-    """Return what `--json` prints about a file, locally and on Spark."""
+    """Return the fields that `--json` prints about a file, locally and on Spark."""
     fields = result.fields()
     del fields["regions"]
     return fields

@@ -17,15 +17,12 @@ A copy of the old material stays usable for as long as the old version of the ma
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from modcrypt.errors import (
     KeyMaterialError,
-    KeyRetrievalError,
-    KmsUnavailableError,
     PlaintextError,
 )
 from modcrypt.io.places import Place
@@ -33,9 +30,8 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.data_key_rotation import replace_data_keys
 from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
+from modcrypt.jobs.key_rewrapping import KeyRewrapping, What
 from modcrypt.jobs.run_record import Record, list_files_except, rotation_fields, run_recorded
-from modcrypt.keys import Key
-from modcrypt.kms import client as kms
 from modcrypt.kms.audit import record_key
 from modcrypt.kms.file_keys import expect_also
 from modcrypt.kms.key_tools import KeyTools, check_tools
@@ -46,8 +42,6 @@ from modcrypt.kms.wrapped_key_metadata import (
     holds_encrypted_metadata,
     parse_wrapped_metadata,
 )
-from modcrypt.kms.wrapping import require_opens
-from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import (
     list_key_metadata,
     new_tail,
@@ -76,11 +70,7 @@ from modcrypt.pkmt1.material import (
     decode_material,
     decode_metadata,
 )
-from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.former_names import accept_former_names
-from modcrypt.runtime.tracebacks import hide_frames
-
-What: TypeAlias = Literal["mek", "kek", "dek"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +95,7 @@ class RotatedFile(FileResult):
 
     @property
     def failed(self) -> bool:
-        """Whether an error left the file unchanged."""
+        """True if an error left the file unchanged."""
         return bool(self.message) or self.result not in ("rotated", "current", "plaintext")
 
 
@@ -206,7 +196,16 @@ def check_rotation(
 
 
 class _Rotation:
-    """The state of one call of `rotate_keys`."""
+    """The state of one call of `rotate_keys`.
+
+    For each file, in this order, so that a failure at any step leaves the file as it was:
+
+    1. Every master key must be expected, before the key service is asked about it.
+    2. All keys are rewrapped, and the data keys among them must open the file.
+    3. New key material must decode to what was encoded.
+    4. The file, or its store of key material, is replaced as a whole, unless it has changed.
+    5. The events are recorded for the audit, and the file in the record of the run.
+    """
 
     def __init__(
         self,
@@ -233,13 +232,7 @@ class _Rotation:
         renamed = {*new_master_keys, *new_master_keys.values()}
         self._decryption, expected = expect_also(decryption, renamed)
         self._expected = expected or tools.expected_keys().also(renamed)
-        # Maps master key id and wrapped key to the new wrapped key, or to the error.
-        self._answers: dict[tuple[str, str], str | KeyRetrievalError] = {}
-        self._current: dict[tuple[str, str], bool | None] = {}
-        self._locks: dict[tuple[str, str], threading.Lock] = {}
-        # Data keys by master key id and wrapped key, until they have opened their file.
-        self._deks: dict[tuple[str, str], Key] = {}
-        self._guard = fork_safe(threading.Lock())
+        self._rewrapping = KeyRewrapping(self._wrapper, what, new_master_keys, double_wrapping)
 
     def run(self, place: Place) -> tuple[RotatedFile, dict[str, Any] | None]:
         """Rotate one file; return the result, and the fields to record."""
@@ -262,7 +255,9 @@ class _Rotation:
         be under the newest version.
         """
         is_complete = "ended" in entry
-        answers = [self._ask_if_newest(master, wrapped) for master, wrapped in entry["under"]]
+        answers = [
+            self._rewrapping.ask_if_newest(master, wrapped) for master, wrapped in entry["under"]
+        ]
         if is_complete:
             return self.what == "mek" and bool(answers) and all(answers)
         return False not in answers
@@ -289,7 +284,7 @@ class _Rotation:
                 if self._dry_run and not hidden:  # the key metadata is not encrypted
                     unique = dict.fromkeys(key.metadata for key in keys if key.metadata)
                     materials = [self._decode_internal(place, metadata) for metadata in unique]
-                    return sum(map(self._would_change, materials))
+                    return sum(map(self._rewrapping.would_change, materials))
                 return self._rotate_internal(place, source, under)
         return self._rotate_external(place, material, under)
 
@@ -307,16 +302,18 @@ class _Rotation:
                 return None
             new.clear()
             new.update((name, self._rotate_text(place, name, old[name], under)) for name in old)
-            if self._deks:  # none with double wrapping, whose KEKs have opened data keys
+            if self._rewrapping.has_unchecked_keys:
                 with open_source_at(place) as source:
-                    self._check_deks(source, lambda metadata: _find_in_store(old, metadata))
+                    self._rewrapping.check_data_keys(
+                        source, self._decryption, lambda metadata: _find_in_store(old, metadata)
+                    )
             settled = settle_keys(new, footer.write)
             return None if settled == old else settled
 
         old = update_store(store_of(place), lambda: read_store(place), change)
         if self._dry_run:
             return sum(
-                self._would_change(self._check_expected(decode_material(text), place))
+                self._rewrapping.would_change(self._check_expected(decode_material(text), place))
                 for text in {*old.values()}
             )
         names = [name for name, text in old.items() if new[name] != text]
@@ -332,7 +329,7 @@ class _Rotation:
         material = parse_wrapped_metadata(source.read_at(0, source.size))
         self._expected.check(material, None, place.path)
         if self.what != "mek" or self._dry_run:
-            return int(self.what == "mek" and not self._is_current(material))
+            return int(self.what == "mek" and not self._rewrapping.is_current(material))
         rotated = self._rotate_material(material, under, may_change_wrapping=False)
         if rotated == material:
             return 0
@@ -356,7 +353,7 @@ class _Rotation:
         def change(metadata: bytes, column: str | None) -> bytes:
             material = self._decode_internal(place, metadata)
             if self._dry_run:
-                changed.update({metadata} if self._would_change(material) else ())
+                changed.update({metadata} if self._rewrapping.would_change(material) else ())
                 return metadata
             rotated = self._rotate_material(material, under)
             if rotated == material:
@@ -370,12 +367,26 @@ class _Rotation:
         refuse_lost_signature(self._decryption, place.path, lost=lost)
         if tail is None:
             return len(changed)
-        self._check_deks(source, lambda metadata: self._decode_internal(place, metadata))
+        self._rewrapping.check_data_keys(
+            source, self._decryption, lambda metadata: self._decode_internal(place, metadata)
+        )
         replace_file(place, source, tail.data, keep=tail.start)
         self._lost.update({place.path} if tail.lost_signature else ())
         for column, material in rewrapped:
             self._record_event(place, column, material)
         return len(changed)
+
+    def _rotate_material(
+        self,
+        material: KeyMaterial,
+        under: set[tuple[str, str]],
+        *,
+        may_change_wrapping: bool = True,
+    ) -> KeyMaterial:
+        """Return rewrapped material of the same data key; add its master key to `under`."""
+        rotated = self._rewrapping.rewrap(material, may_change_wrapping=may_change_wrapping)
+        under.add((rotated.master_key_id, rotated.master_wrapped))
+        return rotated
 
     def _decode_internal(self, place: Place, metadata: bytes) -> KeyMaterial:
         material = decode_metadata(metadata)
@@ -406,130 +417,6 @@ class _Rotation:
         """
         self._expected.check_any(material, place.path)
         return material
-
-    def _map_master_key(self, material: KeyMaterial) -> str:
-        return self.new_master_keys.get(material.master_key_id, material.master_key_id)
-
-    # --- one key ---------------------------------------------------------------------------------
-
-    def _would_change(self, material: KeyMaterial) -> bool:
-        if self.what == "dek" or (self.what == "kek" and material.double_wrapping):
-            return True
-        if self._changes_wrapping(material):
-            return True
-        return not self._is_current(material)
-
-    def _is_current(self, material: KeyMaterial) -> bool:
-        master = material.master_key_id
-        if self._map_master_key(material) != master:
-            return False
-        return self._ask_if_newest(master, material.master_wrapped) is True
-
-    def _ask_if_newest(self, master_key_id: str, wrapped: str) -> bool | None:
-        question = master_key_id, wrapped
-        if question not in self._current:
-            self._current[question] = kms.is_current(self._wrapper.client, wrapped, master_key_id)
-        return self._current[question]
-
-    def _changes_wrapping(self, material: KeyMaterial) -> bool:
-        return self._double_wrapping not in (None, material.double_wrapping)
-
-    def _rotate_material(
-        self,
-        material: KeyMaterial,
-        under: set[tuple[str, str]],
-        *,
-        may_change_wrapping: bool = True,
-    ) -> KeyMaterial:
-        """Return rewrapped material of the same data key; add its master key to `under`."""
-        rotated = self._rewrap_material(material, may_change_wrapping)
-        under.add((rotated.master_key_id, rotated.master_wrapped))
-        return rotated
-
-    def _rewrap_material(self, material: KeyMaterial, may_change_wrapping: bool) -> KeyMaterial:
-        new_id = self._map_master_key(material)
-        wrapper = self._wrapper
-        if may_change_wrapping and self._changes_wrapping(material):
-            return self._change_wrapping(material, new_id)
-        if self.what == "kek" and material.double_wrapping:
-            kek = wrapper.get_writing_kek(new_id, wrapper.get_reading_kek(material).length)
-            return replace(
-                material,
-                master_key_id=new_id,
-                wrapped_dek=kek.wrap(wrapper.unwrap(material)),
-                kek_id=kek.id,
-                wrapped_kek=kek.wrapped,
-            )
-        return material.with_master_wrapped(self._rewrap_once(material, new_id), new_id)
-
-    def _change_wrapping(self, material: KeyMaterial, new_id: str) -> KeyMaterial:
-        """Wrap a data key under a KEK instead of the master key, or the reverse."""
-        wrapper, dek = self._wrapper, self._wrapper.unwrap(material)
-        if not material.double_wrapping:
-            self._deks[material.master_key_id, material.wrapped_dek] = dek
-        if material.double_wrapping:
-            (wrapped,) = wrapper.wrap([dek], new_id)
-            kek_id = wrapped_kek = None
-        else:
-            kek = wrapper.get_writing_kek(new_id, len(dek))  # no weaker than what it wraps
-            wrapped, kek_id, wrapped_kek = kek.wrap(dek), kek.id, kek.wrapped
-        return replace(
-            material, master_key_id=new_id, wrapped_dek=wrapped, kek_id=kek_id,
-            wrapped_kek=wrapped_kek,
-        )  # fmt: skip
-
-    def _rewrap_once(self, material: KeyMaterial, new_id: str) -> str:
-        """Rewrap what the master key has wrapped, with one request per KEK of many files."""
-        question = material.master_key_id, material.master_wrapped
-        with self._guard:
-            lock = self._locks.setdefault(question, fork_safe(threading.Lock()))
-        with lock:
-            if question not in self._answers:
-                try:
-                    self._answers[question] = self._request_rewrap(material, new_id)
-                except KmsUnavailableError:
-                    raise  # it may be available again for the next file
-                except KeyRetrievalError as error:  # remembered: ten thousand files may share it
-                    self._answers[question] = error
-            answer = self._answers[question]
-        if isinstance(answer, KeyRetrievalError):
-            raise type(answer)(str(answer))
-        return answer
-
-    def _request_rewrap(self, material: KeyMaterial, new_id: str) -> str:
-        if self._is_current(material):
-            return material.master_wrapped
-        return self._wrapper.rewrap(
-            material.master_wrapped, material.master_key_id, new_id,
-            lambda key: self._check_opens(material, key),
-        )  # fmt: skip
-
-    @hide_frames
-    def _check_opens(self, material: KeyMaterial, key: Key) -> None:
-        """Check that a KEK opens a data key; remember a data key, which has to open the file."""
-        if material.double_wrapping:
-            require_opens(material, key)
-        else:
-            self._deks[material.master_key_id, material.wrapped_dek] = key
-
-    @hide_frames
-    def _check_deks(self, source: Source, decode: Callable[[bytes], KeyMaterial]) -> None:
-        """Check that the unwrapped data keys open the footer, and the metadata of their columns."""
-        footer, deks = list_key_metadata(source)[0][0], dict[bytes, Key]()
-
-        def find(metadata: bytes, column: str | None = None) -> Key | None:
-            material = decode(metadata)
-            key = self._deks.pop((material.master_key_id, material.wrapped_dek), None)
-            if key is None and metadata == footer.metadata and metadata not in deks:
-                key = self._wrapper.unwrap(material)
-            return deks.setdefault(metadata, key) if key is not None else deks.get(metadata)
-
-        if self._deks:
-            properties = replace(
-                self._decryption, key_retriever=find, on_missing_key="null", signed_by=(),
-                require_encrypted=False, accept_algorithms=ALGORITHMS,
-            )  # fmt: skip
-            OpenFile(source, properties).select()
 
 
 def _find_in_store(store: Mapping[str, str], metadata: bytes) -> KeyMaterial:

@@ -67,8 +67,13 @@ class Folder:
         return self._located or Place(*locate(self.name, self.filesystem))
 
     @property
+    def members(self) -> tuple[Folder, ...]:
+        """The folder itself; several for a `SourceSet`."""
+        return (self,)
+
+    @property
     def is_folder(self) -> bool:
-        """Whether the folder exists and is a folder."""
+        """True if the folder exists and is a folder."""
         place = self.place
         if place.filesystem is None:
             return os.path.isdir(place.path)
@@ -88,6 +93,40 @@ class Folder:
         """Return the place of a file to replace; writing follows no link below the folder."""
         inside = self.inside(name)
         return self.place.below(inside) if inside else self.place
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSet(Folder):
+    """Files and folders that a command converts in place, or into a folder under their names."""
+
+    _members: tuple[Folder, ...] = ()
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> SourceSet:
+        """Return the sources with these names, which are paths or URLs."""
+        members = tuple(Folder.at(name, absolute=False) for name in names)
+        return cls(", ".join(names), _members=members)
+
+    @property
+    def members(self) -> tuple[Folder, ...]:
+        """The named files and folders."""
+        return self._members
+
+    def inside(self, name: str) -> str:
+        """Return the path that a file has within a destination."""
+        member = self._find_member(name)
+        return posixpath.join(posixpath.basename(member.name), member.inside(name)).rstrip("/")
+
+    def place_of(self, name: str) -> Place:
+        """Return the place of a file in its source."""
+        return self._find_member(name).place_of(name)
+
+    def _find_member(self, name: str) -> Folder:
+        return next(
+            member
+            for member in self._members
+            if name == member.name or name.startswith(f"{member.name.rstrip('/')}/")
+        )
 
 
 class NamedFiles(NamedTuple):

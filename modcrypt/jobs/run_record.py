@@ -16,7 +16,6 @@ from modcrypt.errors import ModcryptError
 from modcrypt.io.locks import lock
 from modcrypt.io.places import Place
 from modcrypt.jobs.engine import FileResult, Job, run_job
-from modcrypt.jobs.failures import describe_failure
 from modcrypt.pkmt1.external import store_of
 
 F = TypeVar("F", bound=FileResult)
@@ -55,6 +54,11 @@ def read_record(path: str | os.PathLike[str], run: Mapping[str, Any]) -> dict[st
 
 class Record:
     """A record of the finished files of a run: a line of JSON for each, and one at its end.
+
+    A file has its line only after it was published; a line has the stamps of the file, so that a
+    file that has changed since counts as unfinished. Work that must not be done twice also calls
+    `begin` before the file is replaced, and `check_unprocessed` before that. Lines are appended
+    whole, and broken ones are skipped: a crash costs at most the work on one file.
 
     Args:
         run: JSON fields that identify the run among others in the record.
@@ -218,8 +222,7 @@ def run_recorded(
         return file
 
     def fail(place: Place, error: Exception) -> tuple[F, None]:
-        code, message = describe_failure(error)
-        return kind(path=place.path, result=code, message=message), None
+        return kind.of_failure(place, error), None
 
     with record or nullcontext():
         files = list(run_job(Job(process), places, jobs=jobs, progress=progress))

@@ -21,7 +21,7 @@ from modcrypt.errors import (
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe_failure
-from modcrypt.jobs.idempotence.key_facts import ExternalMaterial, KeyFacts, gather_key_facts
+from modcrypt.jobs.idempotence.key_comparison import ExternalMaterial, KeyFacts, gather_key_facts
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.lake.file_policies import DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.file_states import FileState, KeyUse, State

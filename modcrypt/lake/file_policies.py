@@ -14,8 +14,7 @@ from modcrypt.errors import PlaintextError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.declared_changes import hand_over
-from modcrypt.jobs.idempotence.key_comparison import NewKeys
-from modcrypt.jobs.idempotence.key_facts import KeyFacts
+from modcrypt.jobs.idempotence.key_comparison import KeyFacts, NewKeys
 from modcrypt.jobs.listing import Folder
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient

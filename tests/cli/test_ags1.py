@@ -71,7 +71,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def sealed_folder(folder: Path, once: Path) -> Path:
+def encrypted_folder(folder: Path, once: Path) -> Path:
     """The same with notes.ags1 under notes.key, which is key metadata."""
     for name in ("notes.ags1", "notes.key"):
         shutil.copy(once / name, folder)
@@ -247,24 +247,29 @@ def test_fresh_key_metadata_opens_the_stream(folder: Path, size: int | None) -> 
     assert names(folder) == {"notes.txt", "own.key", "notes.key", "notes.ags1"}
 
 
-def test_decrypt_prints_what_it_wrote(sealed_folder: Path) -> None:
+def test_decrypt_prints_what_it_wrote(encrypted_folder: Path) -> None:
     key = ("--key-metadata-file", "notes.key")
-    answer = run_here(sealed_folder, "decrypt", *key, "notes.ags1", "again.txt")
+    answer = run_here(encrypted_folder, "decrypt", *key, "notes.ags1", "again.txt")
     check_ok(answer)
     said = answer.stdout.decode() if isinstance(answer.stdout, bytes) else answer.stdout
     assert said.startswith("decrypted notes.ags1 to again.txt; ")
-    answer = run(sealed_folder, "decrypt", *key, "notes.ags1", "-")
+    answer = run(encrypted_folder, "decrypt", *key, "notes.ags1", "-")
     assert (answer.stdout, answer.stderr) == (NOTES, b"")
 
 
-def test_each_file_gets_a_key_of_its_own(sealed_folder: Path) -> None:
+def test_each_file_gets_a_key_of_its_own(encrypted_folder: Path) -> None:
     check_ok(
         run_here(
-            sealed_folder, "encrypt", "--new-key-metadata", "other.key", "notes.txt", "other.ags1"
+            encrypted_folder,
+            "encrypt",
+            "--new-key-metadata",
+            "other.key",
+            "notes.txt",
+            "other.ags1",
         )
     )
     first, second = (
-        split_key_metadata((sealed_folder / name).read_bytes())
+        split_key_metadata((encrypted_folder / name).read_bytes())
         for name in ("notes.key", "other.key")
     )
     assert first[0] != second[0]
@@ -272,8 +277,8 @@ def test_each_file_gets_a_key_of_its_own(sealed_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["raw", "hex", "HEX", "base64", "base64 of URLs"])
-def test_key_metadata_is_read_raw_and_as_text(sealed_folder: Path, form: str) -> None:
-    raw = (sealed_folder / "notes.key").read_bytes()
+def test_key_metadata_is_read_raw_and_as_text(encrypted_folder: Path, form: str) -> None:
+    raw = (encrypted_folder / "notes.key").read_bytes()
     spelt = {
         "raw": raw,
         "hex": raw.hex().encode() + b"\n",
@@ -281,8 +286,8 @@ def test_key_metadata_is_read_raw_and_as_text(sealed_folder: Path, form: str) ->
         "base64": base64.b64encode(raw) + b"\r\n",
         "base64 of URLs": base64.urlsafe_b64encode(raw).rstrip(b"="),
     }[form]
-    private(sealed_folder / "notes.key", spelt)
-    assert invoke(sealed_folder, "cat", *METADATA, "notes.ags1").stdout_bytes == NOTES
+    private(encrypted_folder / "notes.key", spelt)
+    assert invoke(encrypted_folder, "cat", *METADATA, "notes.ags1").stdout_bytes == NOTES
 
 
 @pytest.mark.parametrize(
@@ -314,16 +319,16 @@ def test_key_metadata_without_a_length_does_for_writing_and_needs_one_for_readin
     assert check_ok(run_here(folder, *reading, "--length", printed.decode().strip())) == NOTES
 
 
-def test_key_metadata_of_a_written_file_is_not_used_again(sealed_folder: Path) -> None:
-    answer = run_here(sealed_folder, "encrypt", *METADATA, "notes.txt", "other.ags1")
+def test_key_metadata_of_a_written_file_is_not_used_again(encrypted_folder: Path) -> None:
+    answer = run_here(encrypted_folder, "encrypt", *METADATA, "notes.txt", "other.ags1")
     assert "--new-key-metadata" in check_failure(answer, 2, "usage")
-    assert "other.ags1" not in names(sealed_folder)
+    assert "other.ags1" not in names(encrypted_folder)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
-def test_key_metadata_that_others_can_read_is_warned_of(sealed_folder: Path, mode: int) -> None:
-    (sealed_folder / "notes.key").chmod(mode)
-    result = invoke(sealed_folder, "cat", *METADATA, "notes.ags1")
+def test_key_metadata_that_others_can_read_is_warned_of(encrypted_folder: Path, mode: int) -> None:
+    (encrypted_folder / "notes.key").chmod(mode)
+    result = invoke(encrypted_folder, "cat", *METADATA, "notes.ags1")
     assert (result.exit_code, result.stdout_bytes) == (0, NOTES)
     warning = f"other users can read key metadata file notes.key (mode {mode:04o})"
     assert (warning in result.stderr) == (mode != 0o600)
@@ -340,18 +345,18 @@ def test_key_metadata_that_others_can_read_is_warned_of(sealed_folder: Path, mod
         lambda raw: b"",
     ],
 )
-def test_damaged_key_metadata_is_3_and_not_shown(sealed_folder: Path, damage: Any) -> None:
-    raw = (sealed_folder / "notes.key").read_bytes()
-    private(sealed_folder / "notes.key", damage(raw))
+def test_damaged_key_metadata_is_3_and_not_shown(encrypted_folder: Path, damage: Any) -> None:
+    raw = (encrypted_folder / "notes.key").read_bytes()
+    private(encrypted_folder / "notes.key", damage(raw))
     message = check_refusal(
-        invoke(sealed_folder, "cat", *METADATA, "notes.ags1"), 3, "key-material"
+        invoke(encrypted_folder, "cat", *METADATA, "notes.ags1"), 3, "key-material"
     )
     assert "notes.key" in message
     key = split_key_metadata(raw)[0]
     assert not [s for s in (key.hex(), repr(key)[2:-1]) if s[:12] in message]
 
 
-def test_sealed_key_metadata_is_under_the_master_key_that_is_expected(folder: Path) -> None:
+def test_encrypted_key_metadata_is_under_the_master_key_that_is_expected(folder: Path) -> None:
     ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
     for name in ("footer", "other"):
         ring.create_key(name)
@@ -371,13 +376,13 @@ def test_the_wrong_sort_of_key_metadata_file_is_3(folder: Path) -> None:
     check_refusal(invoke(folder, *reading, "."), 3, "key-material")
 
 
-def test_key_metadata_among_the_arguments_is_not_repeated(sealed_folder: Path) -> None:
-    raw = (sealed_folder / "notes.key").read_bytes()
+def test_key_metadata_among_the_arguments_is_not_repeated(encrypted_folder: Path) -> None:
+    raw = (encrypted_folder / "notes.key").read_bytes()
     spellings = [raw.hex(), base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode()]
     typed = raw.replace(b"\0", b"").decode("utf-8", "surrogateescape")
     for text in [*spellings, typed, f"\x01 {'[(key)]' * 5}"]:
         for option in ("--key-metadata-file", "--key-file", "--length", "--aad-prefix-hex", "--x"):
-            result = invoke(sealed_folder, "cat", *KEY, option, text, "notes.ags1", "--json")
+            result = invoke(encrypted_folder, "cat", *KEY, option, text, "notes.ags1", "--json")
             assert result.exit_code in (2, 3)
             assert text not in result.output
             assert repr(text)[1:-1] not in result.output
@@ -388,59 +393,63 @@ def test_key_metadata_among_the_arguments_is_not_repeated(sealed_folder: Path) -
 
 
 @pytest.mark.parametrize("command", ["encrypt", "decrypt"])
-def test_a_destination_is_replaced_only_on_request(sealed_folder: Path, command: str) -> None:
-    (sealed_folder / "dear").write_bytes(b"dear")
+def test_a_destination_is_replaced_only_on_request(encrypted_folder: Path, command: str) -> None:
+    (encrypted_folder / "dear").write_bytes(b"dear")
     options = (*KEY, "notes.txt") if command == "encrypt" else (*METADATA, "notes.ags1")
-    assert "--force" in check_failure(run_here(sealed_folder, command, *options, "dear"), 2, "file")
-    assert (sealed_folder / "dear").read_bytes() == b"dear"
-    assert run_here(sealed_folder, command, *options, "dear", "--force").returncode == 0
-    assert (sealed_folder / "dear").read_bytes()[:4] == (
+    assert "--force" in check_failure(
+        run_here(encrypted_folder, command, *options, "dear"), 2, "file"
+    )
+    assert (encrypted_folder / "dear").read_bytes() == b"dear"
+    assert run_here(encrypted_folder, command, *options, "dear", "--force").returncode == 0
+    assert (encrypted_folder / "dear").read_bytes()[:4] == (
         b"AGS1" if command == "encrypt" else NOTES[:4]
     )
 
 
 @pytest.mark.parametrize("there", ["file", "dangling link"])
-def test_key_metadata_is_replaced_only_on_request(sealed_folder: Path, there: str) -> None:
-    old = (sealed_folder / "notes.key").read_bytes()
+def test_key_metadata_is_replaced_only_on_request(encrypted_folder: Path, there: str) -> None:
+    old = (encrypted_folder / "notes.key").read_bytes()
     if there == "dangling link":
-        (sealed_folder / "notes.key").unlink()
-        (sealed_folder / "notes.key").symlink_to("elsewhere.key")
+        (encrypted_folder / "notes.key").unlink()
+        (encrypted_folder / "notes.key").symlink_to("elsewhere.key")
     again = ("encrypt", "--new-key-metadata", "notes.key", "notes.txt", "more.ags1")
     assert "notes.key: destination exists" in check_failure(
-        run_here(sealed_folder, *again), 2, "file"
+        run_here(encrypted_folder, *again), 2, "file"
     )
-    assert "more.ags1" not in names(sealed_folder)
-    check_ok(run_here(sealed_folder, *again[:-1], "notes.ags1", "--force"))
-    assert (sealed_folder / "notes.key").read_bytes() != old
-    assert open_by_metadata(sealed_folder) == NOTES
-    assert (sealed_folder / "notes.key").is_symlink() == (there == "dangling link")
-    assert not [name for name in names(sealed_folder) if name.endswith((".new", ".tmp"))]
+    assert "more.ags1" not in names(encrypted_folder)
+    check_ok(run_here(encrypted_folder, *again[:-1], "notes.ags1", "--force"))
+    assert (encrypted_folder / "notes.key").read_bytes() != old
+    assert open_by_metadata(encrypted_folder) == NOTES
+    assert (encrypted_folder / "notes.key").is_symlink() == (there == "dangling link")
+    assert not [name for name in names(encrypted_folder) if name.endswith((".new", ".tmp"))]
 
 
-def test_a_replaced_key_file_becomes_private(sealed_folder: Path) -> None:
-    (sealed_folder / "notes.key").chmod(0o644)
+def test_a_replaced_key_file_becomes_private(encrypted_folder: Path) -> None:
+    (encrypted_folder / "notes.key").chmod(0o644)
     files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
-    check_ok(run_here(sealed_folder, "encrypt", *files, "--force"))
-    assert stat.S_IMODE((sealed_folder / "notes.key").stat().st_mode) == 0o600
+    check_ok(run_here(encrypted_folder, "encrypt", *files, "--force"))
+    assert stat.S_IMODE((encrypted_folder / "notes.key").stat().st_mode) == 0o600
 
 
-def test_what_an_interrupted_run_left_is_not_replaced(sealed_folder: Path) -> None:
-    (sealed_folder / "notes.key.new").write_bytes(b"the only key")
+def test_what_an_interrupted_run_left_is_not_replaced(encrypted_folder: Path) -> None:
+    (encrypted_folder / "notes.key.new").write_bytes(b"the only key")
     files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
-    message = check_failure(run_here(sealed_folder, "encrypt", *files, "--force"), 2, "usage")
+    message = check_failure(run_here(encrypted_folder, "encrypt", *files, "--force"), 2, "usage")
     assert "notes.key.new" in message
-    assert (sealed_folder / "notes.key.new").read_bytes() == b"the only key"
-    assert open_by_metadata(sealed_folder) == NOTES
+    assert (encrypted_folder / "notes.key.new").read_bytes() == b"the only key"
+    assert open_by_metadata(encrypted_folder) == NOTES
 
 
 @pytest.mark.parametrize("where", ["notes.txt", "./notes.ags1", "-", "/dev/null", "."])
-def test_key_metadata_does_not_go_where_something_else_is(sealed_folder: Path, where: str) -> None:
+def test_key_metadata_does_not_go_where_something_else_is(
+    encrypted_folder: Path, where: str
+) -> None:
     files = ("--new-key-metadata", where, "notes.txt", "notes.ags1", "--force")
     assert "--new-key-metadata" in check_failure(
-        run_here(sealed_folder, "encrypt", *files), 2, "usage"
+        run_here(encrypted_folder, "encrypt", *files), 2, "usage"
     )
-    assert (sealed_folder / "notes.txt").read_bytes() == NOTES
-    assert open_by_metadata(sealed_folder) == NOTES
+    assert (encrypted_folder / "notes.txt").read_bytes() == NOTES
+    assert open_by_metadata(encrypted_folder) == NOTES
 
 
 def test_a_missing_folder_for_key_metadata_is_known_before_the_work(folder: Path) -> None:
@@ -487,12 +496,12 @@ def test_of_a_file_that_is_partly_read_the_rest_is_meant(folder: Path) -> None:
     assert decrypt_standard_stream(sent.stdout, FOOTER_KEY) == NOTES[1000:]
 
 
-def test_a_redirected_file_is_checked_before_anything_is_given(sealed_folder: Path) -> None:
-    with (sealed_folder / "notes.ags1").open("rb") as file:
-        assert check_ok(run(sealed_folder, "cat", *METADATA, "-", stdin=file)) == NOTES
-    os.truncate(sealed_folder / "notes.ags1", NOTES_LENGTH - 1)
-    with (sealed_folder / "notes.ags1").open("rb") as file:
-        answer = run(sealed_folder, "cat", *METADATA, "-", stdin=file)
+def test_a_redirected_file_is_checked_before_anything_is_given(encrypted_folder: Path) -> None:
+    with (encrypted_folder / "notes.ags1").open("rb") as file:
+        assert check_ok(run(encrypted_folder, "cat", *METADATA, "-", stdin=file)) == NOTES
+    os.truncate(encrypted_folder / "notes.ags1", NOTES_LENGTH - 1)
+    with (encrypted_folder / "notes.ags1").open("rb") as file:
+        answer = run(encrypted_folder, "cat", *METADATA, "-", stdin=file)
     check_failure(answer, 1, "truncation")
     assert answer.stdout == b""
 
@@ -531,23 +540,25 @@ def test_a_pipe_as_destination_needs_no_force_and_leaves_stdout_for_the_length(
 
 
 @pytest.mark.parametrize("cut", [1, FRAME, FRAME + 5])
-def test_a_pipe_cut_short_gives_what_authenticated_and_is_1(sealed_folder: Path, cut: int) -> None:
-    data = (sealed_folder / "notes.ags1").read_bytes()[:-cut]
+def test_a_pipe_cut_short_gives_what_authenticated_and_is_1(
+    encrypted_folder: Path, cut: int
+) -> None:
+    data = (encrypted_folder / "notes.ags1").read_bytes()[:-cut]
     for command in (("cat", *METADATA, "-"), ("decrypt", *METADATA, "-", "-")):
-        answer = run(sealed_folder, *command, input=data)
+        answer = run(encrypted_folder, *command, input=data)
         check_failure(answer, 1, "truncation")
         assert NOTES.startswith(answer.stdout)
         assert len(answer.stdout) >= MIB
     check_failure(
-        run(sealed_folder, "decrypt", *METADATA, "-", "back.txt", input=data), 1, "truncation"
+        run(encrypted_folder, "decrypt", *METADATA, "-", "back.txt", input=data), 1, "truncation"
     )
-    assert "back.txt" not in names(sealed_folder)
+    assert "back.txt" not in names(encrypted_folder)
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(sealed_folder: Path) -> None:
+def test_a_reader_that_goes_away_ends_it_quietly(encrypted_folder: Path) -> None:
     for command in (("cat", *METADATA, "notes.ags1"), ("decrypt", *METADATA, "notes.ags1", "-")):
         for more in ((), ("--json",)):
-            with start(sealed_folder, *command, *more) as process:
+            with start(encrypted_folder, *command, *more) as process:
                 assert process.stdout is not None
                 assert process.stderr is not None
                 assert process.stdout.read(10) == NOTES[:10]
@@ -556,19 +567,19 @@ def test_a_reader_that_goes_away_ends_it_quietly(sealed_folder: Path) -> None:
             assert process.returncode == 128 + signal.SIGPIPE
 
 
-def test_inspect_ends_quietly_too(sealed_folder: Path) -> None:
+def test_inspect_ends_quietly_too(encrypted_folder: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    answer = run(sealed_folder, "inspect", "notes.ags1", stdout=write, fork=False)
+    answer = run(encrypted_folder, "inspect", "notes.ags1", stdout=write, fork=False)
     os.close(write)
     assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, b"")
 
 
-def test_a_closed_standard_stream_is_2(sealed_folder: Path) -> None:
+def test_a_closed_standard_stream_is_2(encrypted_folder: Path) -> None:
     for redirection in ("<&-", ">&-"):
         command = f"{PROGRAM} ags1 cat {' '.join(METADATA)} - {redirection}"
         answer = subprocess.run(
-            ["bash", "-c", command], cwd=sealed_folder, stderr=subprocess.PIPE, check=False
+            ["bash", "-c", command], cwd=encrypted_folder, stderr=subprocess.PIPE, check=False
         )
         assert (answer.returncode, b"is closed" in answer.stderr) == (2, True)
 
@@ -615,12 +626,12 @@ def test_a_stream_that_lost_its_last_block_passes_only_unverified(folder: Path) 
     )
 
 
-def test_the_length_of_key_metadata_is_not_overruled(sealed_folder: Path) -> None:
+def test_the_length_of_key_metadata_is_not_overruled(encrypted_folder: Path) -> None:
     reading = ("cat", *METADATA, "notes.ags1")
-    message = check_failure(run_here(sealed_folder, *reading, "--length", "36"), 2, "usage")
+    message = check_failure(run_here(encrypted_folder, *reading, "--length", "36"), 2, "usage")
     assert str(NOTES_LENGTH) in message
-    os.truncate(sealed_folder / "notes.ags1", 8 + FRAME)
-    check_failure(run_here(sealed_folder, *reading, "--unverified-length"), 1, "truncation")
+    os.truncate(encrypted_folder / "notes.ags1", 8 + FRAME)
+    check_failure(run_here(encrypted_folder, *reading, "--unverified-length"), 1, "truncation")
 
 
 # --- what does not authenticate ------------------------------------------------------------------
@@ -628,18 +639,18 @@ def test_the_length_of_key_metadata_is_not_overruled(sealed_folder: Path) -> Non
 
 @pytest.mark.parametrize("block", [0, 2, 3])
 def test_a_flipped_byte_names_its_block_and_nothing_of_it_is_given(
-    sealed_folder: Path, block: int
+    encrypted_folder: Path, block: int
 ) -> None:
-    data = bytearray((sealed_folder / "notes.ags1").read_bytes())
+    data = bytearray((encrypted_folder / "notes.ags1").read_bytes())
     data[8 + block * FRAME + 14] ^= 1
-    (sealed_folder / "notes.ags1").write_bytes(data)
-    answer = run_here(sealed_folder, "cat", *METADATA, "notes.ags1")
+    (encrypted_folder / "notes.ags1").write_bytes(data)
+    answer = run_here(encrypted_folder, "cat", *METADATA, "notes.ags1")
     assert check_failure(answer, 1, "tag").startswith(f"block {block}: ")
     assert answer.stdout == NOTES[: block * MIB]
-    answer = run_here(sealed_folder, "decrypt", *METADATA, "--json", "notes.ags1", "back.txt")
+    answer = run_here(encrypted_folder, "decrypt", *METADATA, "--json", "notes.ags1", "back.txt")
     error = json.loads(answer.stdout)
     assert (error["error"], error["module"]) == ("tag", {"type": "block", "block": block})
-    assert "back.txt" not in names(sealed_folder)
+    assert "back.txt" not in names(encrypted_folder)
 
 
 def test_a_wrong_key_or_prefix_is_1(folder: Path) -> None:
@@ -725,20 +736,20 @@ def test_json_results_have_sizes_and_seconds(folder: Path) -> None:
     assert result == {**schema, **files, **sizes, "plaintext_bytes": len(NOTES)}
 
 
-def test_with_the_stream_on_stdout_json_is_on_stderr(sealed_folder: Path) -> None:
-    answer = run_here(sealed_folder, "cat", *METADATA, "--json", "notes.ags1")
+def test_with_the_stream_on_stdout_json_is_on_stderr(encrypted_folder: Path) -> None:
+    answer = run_here(encrypted_folder, "cat", *METADATA, "--json", "notes.ags1")
     assert answer.stdout == NOTES
     result = json.loads(answer.stderr)
     assert (result["file"], result["plaintext_bytes"]) == ("notes.ags1", len(NOTES))
 
-    answer = run(sealed_folder, "encrypt", *KEY, "--json", "-", "-", input=NOTES)
+    answer = run(encrypted_folder, "encrypt", *KEY, "--json", "-", "-", input=NOTES)
     assert decrypt_standard_stream(answer.stdout, FOOTER_KEY) == NOTES
     result = json.loads(answer.stderr)
     assert result["encrypted_bytes"] == NOTES_LENGTH
     assert (result["source_bytes"], result["destination_bytes"]) == (None, None)
 
-    stream = (sealed_folder / "notes.ags1").read_bytes()[:-1]
-    answer = run(sealed_folder, "decrypt", *METADATA, "--json", "-", "-", input=stream)
+    stream = (encrypted_folder / "notes.ags1").read_bytes()[:-1]
+    answer = run(encrypted_folder, "decrypt", *METADATA, "--json", "-", "-", input=stream)
     assert NOTES.startswith(answer.stdout)
     line, error = answer.stderr.decode().splitlines()
     assert json.loads(error)["error"] == "truncation"
@@ -777,11 +788,11 @@ def test_with_the_stream_on_stdout_json_is_on_stderr(sealed_folder: Path) -> Non
     ],
 )
 def test_wrong_options_are_2_and_explained_in_one_line(
-    sealed_folder: Path, arguments: tuple[str, ...], part: str
+    encrypted_folder: Path, arguments: tuple[str, ...], part: str
 ) -> None:
-    before = names(sealed_folder)
-    assert part in check_refusal(invoke(sealed_folder, *arguments), 2, "usage")
-    assert names(sealed_folder) == before
+    before = names(encrypted_folder)
+    assert part in check_refusal(invoke(encrypted_folder, *arguments), 2, "usage")
+    assert names(encrypted_folder) == before
 
 
 @pytest.mark.parametrize(
@@ -926,10 +937,14 @@ def test_a_full_disk_is_74_and_leaves_nothing(folder: Path, size: int, force: bo
         assert open_by_metadata(folder) == NOTES
 
 
-def test_a_full_device_is_74(sealed_folder: Path) -> None:
+def test_a_full_device_is_74(encrypted_folder: Path) -> None:
     with open("/dev/full", "wb") as full:
-        check_failure(run(sealed_folder, "cat", *METADATA, "notes.ags1", stdout=full), 74, "file")
-    check_failure(run(sealed_folder, "decrypt", *METADATA, "notes.ags1", "/dev/full"), 74, "file")
+        check_failure(
+            run(encrypted_folder, "cat", *METADATA, "notes.ags1", stdout=full), 74, "file"
+        )
+    check_failure(
+        run(encrypted_folder, "decrypt", *METADATA, "notes.ags1", "/dev/full"), 74, "file"
+    )
 
 
 @pytest.mark.parametrize("size", [100, 5 * MIB])
@@ -978,8 +993,14 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
     kms = ("--kms", "file:lake.keyring#footer")
     path = {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "MODCRYPT_PASSPHRASE": passphrase}
     if command == "decrypt":
-        sealed_folder = ("--new-key-metadata", "notes.key.enc", *kms, "notes.txt", "notes.kms.ags1")
-        check_ok(run(folder, "encrypt", *sealed_folder, env=path))
+        encrypted_folder = (
+            "--new-key-metadata",
+            "notes.key.enc",
+            *kms,
+            "notes.txt",
+            "notes.kms.ags1",
+        )
+        check_ok(run(folder, "encrypt", *encrypted_folder, env=path))
     text = check_ok(run_here(folder, *([] if command is None else [command]), "--help")).decode()
     joined = text.replace("\\\n", " ")
     examples = joined.partition("Example")[2].splitlines()

@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sealed_folder(folder: Path) -> Path:
+def encrypted_folder(folder: Path) -> Path:
     """The same with the files of `lake` encrypted in `sealed`."""
     run_ok(folder, "encrypt", *KEY, "lake", "sealed")
     return folder
@@ -78,23 +78,25 @@ def test_pyarrow_reads_every_file_of_a_folder_that_was_encrypted(folder: Path) -
         assert theirs.equals(small_table(rows))
 
 
-def test_a_folder_comes_back_byte_for_byte(sealed_folder: Path) -> None:
-    run_ok(sealed_folder, "decrypt", *KEY, "sealed/", "again/")
-    before = contents(sealed_folder / "lake")
-    assert contents(sealed_folder / "again") == {name: before[name] for name in NAMES}
+def test_a_folder_comes_back_byte_for_byte(encrypted_folder: Path) -> None:
+    run_ok(encrypted_folder, "decrypt", *KEY, "sealed/", "again/")
+    before = contents(encrypted_folder / "lake")
+    assert contents(encrypted_folder / "again") == {name: before[name] for name in NAMES}
 
 
-def test_a_copy_lacks_the_files_of_a_write_that_is_not_complete(sealed_folder: Path) -> None:
+def test_a_copy_lacks_the_files_of_a_write_that_is_not_complete(encrypted_folder: Path) -> None:
     """Readers of the source pass over them; the copy has no note that hides them."""
-    notes = sealed_folder / "sealed" / NOTES
+    notes = encrypted_folder / "sealed" / NOTES
     notes.mkdir()
     note = {"host": "h", "time": 0, "hidden": [sorted(NAMES)[0]]}
     (notes / "job.json").write_text(json.dumps(note))
-    run_ok(sealed_folder, "decrypt", *KEY, "sealed", "copy")
-    assert files_in(sealed_folder / "copy") == sorted(NAMES)[1:]
+    run_ok(encrypted_folder, "decrypt", *KEY, "sealed", "copy")
+    assert files_in(encrypted_folder / "copy") == sorted(NAMES)[1:]
     # In place all change their keys, so that the write can be completed.
     new = ("--new-key-file", "name.key")
-    assert run_ok(sealed_folder, "rekey", *KEY, *new, "--in-place", "sealed").startswith("4 files")
+    assert run_ok(encrypted_folder, "rekey", *KEY, *new, "--in-place", "sealed").startswith(
+        "4 files"
+    )
 
 
 @pytest.mark.parametrize("source", [".", "../{}/lake", "{}/lake", "file://{}/lake", "a link"])
@@ -200,40 +202,41 @@ def test_files_are_worked_on_at_once(folder: Path, monkeypatch: pytest.MonkeyPat
 # --- files that fail -----------------------------------------------------------------------------
 
 
-def test_one_file_that_fails_does_not_stop_the_others(sealed_folder: Path) -> None:
-    bad = sealed_folder / "sealed" / NAMES[1]
+def test_one_file_that_fails_does_not_stop_the_others(encrypted_folder: Path) -> None:
+    bad = encrypted_folder / "sealed" / NAMES[1]
     bad.write_bytes(bad.read_bytes()[:-9])
-    answer = run(sealed_folder, "decrypt", *KEY, "sealed", "out")
+    answer = run(encrypted_folder, "decrypt", *KEY, "sealed", "out")
     titles, failure, summary = answer.stdout.splitlines()
     assert (answer.returncode, answer.stderr) == (1, "")
     assert titles.split() == ["file", "error", "message"]
     assert failure.split()[:2] == [f"sealed/{NAMES[1]}", "format"]
     assert summary.startswith("4 files: 3 decrypted, 1 failed; ")
-    assert files_in(sealed_folder / "out") == sorted({*NAMES} - {NAMES[1]})
+    assert files_in(encrypted_folder / "out") == sorted({*NAMES} - {NAMES[1]})
 
 
-def test_a_failure_s_line_of_json_names_the_module(sealed_folder: Path) -> None:
-    bad = sealed_folder / "sealed" / "d.parquet"
+def test_a_failure_s_line_of_json_names_the_module(encrypted_folder: Path) -> None:
+    bad = encrypted_folder / "sealed" / "d.parquet"
     data = bytearray(bad.read_bytes())
     data[40] ^= 1
     bad.write_bytes(data)
-    files, totals = lines(invoke(sealed_folder, "decrypt", *KEY, "sealed", "out", "--json"))
+    files, totals = lines(invoke(encrypted_folder, "decrypt", *KEY, "sealed", "out", "--json"))
     assert [file["result"] for file in files] == ["decrypted"] * 3 + ["tag"]
     assert files[3]["module"]["path"] == "id"
     assert files[3]["message"].startswith("dictionary page header, row group 0, column id: ")
     assert (totals["decrypted"], totals["failed"]) == (3, 1)
 
 
-def test_where_all_failed_for_one_reason_the_exit_code_is_its_own(sealed_folder: Path) -> None:
-    private(sealed_folder / "other.key", b"1" * 16)
-    assert invoke(sealed_folder, "decrypt", "sealed", "out").exit_code == 3
+def test_where_all_failed_for_one_reason_the_exit_code_is_its_own(encrypted_folder: Path) -> None:
+    private(encrypted_folder / "other.key", b"1" * 16)
+    assert invoke(encrypted_folder, "decrypt", "sealed", "out").exit_code == 3
     assert (
-        invoke(sealed_folder, "decrypt", "--key-file", "other.key", "sealed", "out").exit_code == 1
+        invoke(encrypted_folder, "decrypt", "--key-file", "other.key", "sealed", "out").exit_code
+        == 1
     )
-    assert invoke(sealed_folder, "encrypt", *KEY, "sealed", "out").exit_code == 5
-    (sealed_folder / "sealed" / "a.parquet").write_bytes(b"no Parquet")
-    assert invoke(sealed_folder, "encrypt", *KEY, "sealed", "out").exit_code == 1
-    assert not (sealed_folder / "out").exists() or files_in(sealed_folder / "out") == []
+    assert invoke(encrypted_folder, "encrypt", *KEY, "sealed", "out").exit_code == 5
+    (encrypted_folder / "sealed" / "a.parquet").write_bytes(b"no Parquet")
+    assert invoke(encrypted_folder, "encrypt", *KEY, "sealed", "out").exit_code == 1
+    assert not (encrypted_folder / "out").exists() or files_in(encrypted_folder / "out") == []
 
 
 def test_fail_fast_begins_no_further_file(folder: Path) -> None:
@@ -396,13 +399,13 @@ def test_one_file_is_replaced_in_place(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["drop", "null"])
-def test_columns_without_a_key_are_not_lost_in_place(sealed_folder: Path, how: str) -> None:
-    before = contents(sealed_folder / "sealed")
+def test_columns_without_a_key_are_not_lost_in_place(encrypted_folder: Path, how: str) -> None:
+    before = contents(encrypted_folder / "sealed")
     options = ("--on-missing-key", how, "--in-place")
     assert "lose columns" in check_refusal(
-        invoke(sealed_folder, "decrypt", *KEY, *options, "sealed")
+        invoke(encrypted_folder, "decrypt", *KEY, *options, "sealed")
     )
-    assert contents(sealed_folder / "sealed") == before
+    assert contents(encrypted_folder / "sealed") == before
 
 
 # --- dry runs and records ------------------------------------------------------------------------
@@ -452,17 +455,17 @@ def test_each_command_finds_its_work_done_by_a_second_run(folder: Path) -> None:
         assert contents(folder) == before
 
 
-def test_a_source_with_other_values_is_not_taken_for_done(sealed_folder: Path) -> None:
+def test_a_source_with_other_values_is_not_taken_for_done(encrypted_folder: Path) -> None:
     """Even if it claims to be older, and has as many rows of the same columns."""
     table = small_table(13)
     changed = table.set_column(0, "id", pa.array(range(100, 113)))
-    write_plain(sealed_folder / "lake" / "d.parquet", changed)
-    os.utime(sealed_folder / "lake" / "d.parquet", (1, 1))
-    files, _ = lines(invoke(sealed_folder, "encrypt", *KEY, "lake", "sealed", "--json"))
+    write_plain(encrypted_folder / "lake" / "d.parquet", changed)
+    os.utime(encrypted_folder / "lake" / "d.parquet", (1, 1))
+    files, _ = lines(invoke(encrypted_folder, "encrypt", *KEY, "lake", "sealed", "--json"))
     assert [file["result"] for file in files] == ["current"] * 3 + ["file"]
     assert "it has other values than its source in id" in files[3]["message"]
-    run_ok(sealed_folder, "encrypt", *KEY, "--force", "lake", "sealed")
-    found = read_with_pyarrow(sealed_folder / "sealed" / "d.parquet", FOOTER_KEY)
+    run_ok(encrypted_folder, "encrypt", *KEY, "--force", "lake", "sealed")
+    found = read_with_pyarrow(encrypted_folder / "sealed" / "d.parquet", FOOTER_KEY)
     assert found.equals(changed)
 
 
@@ -518,19 +521,19 @@ def test_whatever_the_options_a_second_run_finds_its_work(
 
 
 def test_files_that_are_encrypted_in_another_way_are_a_result_of_their_own(
-    sealed_folder: Path,
+    encrypted_folder: Path,
 ) -> None:
-    before = contents(sealed_folder)
+    before = contents(encrypted_folder)
     other = ("--key-file", "name.key")
     for where in (("lake", "sealed"), ("sealed", "--in-place")):
-        result = invoke(sealed_folder, "encrypt", *other, *where, "--json")
+        result = invoke(encrypted_folder, "encrypt", *other, *where, "--json")
         files, totals = lines(result)
         assert (result.exit_code, totals["failed"]) == (2, 4)
         assert {file["result"] for file in files} == {"different"}
         assert all("is encrypted, but not as the keys" in file["message"] for file in files)
-    single = invoke(sealed_folder, "encrypt", *other, "lake/d.parquet", "sealed/d.parquet")
+    single = invoke(encrypted_folder, "encrypt", *other, "lake/d.parquet", "sealed/d.parquet")
     assert "--force" in check_refusal(single, "different")
-    assert contents(sealed_folder) == before
+    assert contents(encrypted_folder) == before
 
 
 RECORD = ("--record", "run.jsonl")
@@ -578,14 +581,14 @@ def test_files_replaced_in_place_are_recorded_as_they_are_left(folder: Path) -> 
     assert results(folder, *encrypt) == ["current"] * 3 + ["encrypted"]
 
 
-def test_a_failed_file_is_tried_again(sealed_folder: Path) -> None:
-    bad = sealed_folder / "sealed" / NAMES[1]
+def test_a_failed_file_is_tried_again(encrypted_folder: Path) -> None:
+    bad = encrypted_folder / "sealed" / NAMES[1]
     data = bad.read_bytes()
     bad.write_bytes(data[:-9])
     decrypt = ("decrypt", *KEY, "sealed", "out")
-    assert results(sealed_folder, *decrypt) == ["decrypted", "format", "decrypted", "decrypted"]
+    assert results(encrypted_folder, *decrypt) == ["decrypted", "format", "decrypted", "decrypted"]
     bad.write_bytes(data)
-    assert results(sealed_folder, *decrypt) == ["current", "decrypted", "current", "current"]
+    assert results(encrypted_folder, *decrypt) == ["current", "decrypted", "current", "current"]
 
 
 def test_what_a_killed_run_published_but_did_not_note_is_found_up_to_date(folder: Path) -> None:

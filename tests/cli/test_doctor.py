@@ -193,7 +193,7 @@ def test_a_private_keyring_and_its_master_keys_are_fine(folder: Path) -> None:
     assert "random bytes" in found[3]["message"]
 
 
-def test_a_sealed_keyring_is_told_from_one_in_the_clear(
+def test_a_encrypted_keyring_is_told_from_one_in_the_clear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o700)
@@ -332,7 +332,7 @@ def test_a_key_service_that_is_not_there_fails(
     assert invoke(folder, "doctor", "--offline", *vault).exit_code == 0
 
 
-def test_a_sealed_keyring_without_its_passphrase_fails(tmp_path: Path) -> None:
+def test_a_encrypted_keyring_without_its_passphrase_fails(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     modcrypt.Keyring.create(tmp_path / "lake.keyring", passphrase=PHRASE)
     nobody = subprocess.DEVNULL

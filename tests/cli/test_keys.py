@@ -257,7 +257,7 @@ def test_the_program_decrypts_what_pyarrow_writes(clear: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["16", "32"])
-def test_sealed_key_metadata_opens_after_its_description(clear: Path, size: str) -> None:
+def test_encrypted_key_metadata_opens_after_its_description(clear: Path, size: str) -> None:
     notes = b"first\nsecond\n"
     (clear / "notes.txt").write_bytes(notes)
     new = ("--new-key-metadata", "notes.key", "--key-length", size)
@@ -277,12 +277,12 @@ def test_sealed_key_metadata_opens_after_its_description(clear: Path, size: str)
     assert decrypt_standard_stream((clear / "notes.ags1").read_bytes(), key, prefix) == notes
 
 
-def test_a_stream_under_sealed_key_metadata_comes_back(folder: Path) -> None:
+def test_a_stream_under_encrypted_key_metadata_comes_back(folder: Path) -> None:
     (folder / "notes.txt").write_bytes(b"first\nsecond\n")
     new = ("--new-key-metadata", "notes.key", *RING, "--master-key", "pii", "--json")
     check_ok(run_here(folder, "ags1", "encrypt", *new, "notes.txt", "notes.ags1"))
     assert stat.S_IMODE((folder / "notes.key").stat().st_mode) == 0o600
-    (folder / "notes.key").chmod(0o644)  # of what is sealed nobody is warned
+    (folder / "notes.key").chmod(0o644)  # of what is encrypted nobody is warned
     key = ("--key-metadata-file", "notes.key")
     assert check_ok(run_here(folder, "ags1", "cat", *key, *RING, "notes.ags1")) == "first\nsecond\n"
     check_ok(run_here(folder, "ags1", "decrypt", *key, *RING, "notes.ags1", "again.txt"))
@@ -294,7 +294,7 @@ def test_a_stream_under_sealed_key_metadata_comes_back(folder: Path) -> None:
     check_failure(run_here(folder, "ags1", "cat", *key, *RING, "notes.ags1"), 3, "disabled")
 
 
-def test_key_metadata_in_the_clear_does_not_pass_for_sealed(clear: Path) -> None:
+def test_key_metadata_in_the_clear_does_not_pass_for_encrypted(clear: Path) -> None:
     run_ok(clear, "ags1", "encrypt", "--new-key-metadata", "k", "plain.parquet", "plain.ags1")
     result = invoke(clear, "ags1", "cat", "--key-metadata-file", "k", *RING, "plain.ags1")
     assert "is not encrypted" in check_refusal(result, "key-material", 3)
@@ -414,7 +414,7 @@ def test_a_keyring_in_the_clear_is_made_by_choice_alone(tmp_path: Path) -> None:
     assert "MODCRYPT_PASSPHRASE" in message
 
 
-def test_plaintext_does_not_go_with_a_sealed_keyring_or_a_passphrase(folder: Path) -> None:
+def test_plaintext_does_not_go_with_an_encrypted_keyring_or_a_passphrase(folder: Path) -> None:
     create = ("keys", "create", *RING, "--plaintext", "kf")
     assert "is encrypted" in check_refusal(invoke(folder, *create))
     assert "--passphrase-env" in check_refusal(invoke(folder, *create, "--passphrase-env", "X"))
@@ -792,7 +792,7 @@ def test_files_move_under_another_master_key(lake: Path) -> None:
     run_ok(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
 
 
-def test_fresh_data_keys_seal_every_page_again(lake: Path) -> None:
+def test_fresh_data_keys_encrypt_every_page_again(lake: Path) -> None:
     before = contents(lake / "lake")
     rotate = ("keys", "rotate", *RING, "--what", "dek", "lake")
     assert run_ok(lake, *rotate).startswith("3 files: 3 rotated; ")

@@ -63,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sealed_folder(folder: Path) -> Path:
+def encrypted_folder(folder: Path) -> Path:
     """The same with sealed.parquet, whose column `name` has its own key."""
     assert (
         run(folder, "encrypt", *KEY, *NAME_KEY, "plain.parquet", "sealed.parquet").returncode == 0
@@ -175,20 +175,23 @@ def test_v2_levels_in_plaintext_stay_readable(folder: Path) -> None:
     assert levels not in sizes["encrypted"]
 
 
-def test_columns_without_a_key_are_dropped_on_request(sealed_folder: Path) -> None:
+def test_columns_without_a_key_are_dropped_on_request(encrypted_folder: Path) -> None:
     drop = ("--on-missing-key", "drop")
     assert (
-        run(sealed_folder, "decrypt", *KEY, *drop, "sealed.parquet", "out.parquet").returncode == 0
+        run(encrypted_folder, "decrypt", *KEY, *drop, "sealed.parquet", "out.parquet").returncode
+        == 0
     )
-    assert pq.read_table(sealed_folder / "out.parquet").equals(small_table().drop_columns(["name"]))
+    assert pq.read_table(encrypted_folder / "out.parquet").equals(
+        small_table().drop_columns(["name"])
+    )
 
 
-def test_columns_without_a_key_are_filled_with_nulls_on_request(sealed_folder: Path) -> None:
+def test_columns_without_a_key_are_filled_with_nulls_on_request(encrypted_folder: Path) -> None:
     null = ("--on-missing-key", "null", "--json")
-    done = run(sealed_folder, "decrypt", *KEY, *null, "sealed.parquet", "out.parquet")
+    done = run(encrypted_folder, "decrypt", *KEY, *null, "sealed.parquet", "out.parquet")
     assert json.loads(done.stdout)["nulls"] == ["name"]
     assert "columns filled with nulls because their key is missing: name" in done.stderr
-    read = pq.read_table(sealed_folder / "out.parquet")
+    read = pq.read_table(encrypted_folder / "out.parquet")
     assert read["name"].null_count == read.num_rows
     assert read.drop_columns(["name"]).equals(small_table().drop_columns(["name"]))
 
@@ -203,12 +206,12 @@ def test_a_signed_footer_can_be_left_unchecked(folder: Path) -> None:
     assert pq.read_table(folder / "out.parquet").equals(small_table().select(["id"]))
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(sealed_folder: Path) -> None:
+def test_a_reader_that_goes_away_ends_it_quietly(encrypted_folder: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     answer = subprocess.run(
         [PROGRAM, "inspect", "--modules", *KEY, *NAME_KEY, "sealed.parquet"],
-        cwd=sealed_folder, stdout=write, stderr=subprocess.PIPE, check=False,
+        cwd=encrypted_folder, stdout=write, stderr=subprocess.PIPE, check=False,
     )  # fmt: skip
     os.close(write)
     assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, b"")
@@ -217,29 +220,29 @@ def test_a_reader_that_goes_away_ends_it_quietly(sealed_folder: Path) -> None:
 # --- exit codes ----------------------------------------------------------------------------------
 
 
-def test_a_flipped_byte_is_1_and_names_the_module(sealed_folder: Path) -> None:
+def test_a_flipped_byte_is_1_and_names_the_module(encrypted_folder: Path) -> None:
     options = ("--json", *KEY, *NAME_KEY, "sealed.parquet")
-    regions = json.loads(run(sealed_folder, "inspect", "--modules", *options).stdout)["regions"]
+    regions = json.loads(run(encrypted_folder, "inspect", "--modules", *options).stdout)["regions"]
     target = next(m for m in regions if m["kind"] == "data page" and m["path"] == "name")
-    flip(sealed_folder / "sealed.parquet", target["start"] + 20)
-    before = names(sealed_folder)
-    answer = run(sealed_folder, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
+    flip(encrypted_folder / "sealed.parquet", target["start"] + 20)
+    before = names(encrypted_folder)
+    answer = run(encrypted_folder, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
     assert check_failure(answer, 1, "tag").startswith(
         "data page, row group 0, column name, page 0: "
     )
-    answer = run(sealed_folder, "decrypt", *options, "out.parquet")
+    answer = run(encrypted_folder, "decrypt", *options, "out.parquet")
     error = json.loads(answer.stdout)
     address = {k: target[k] for k in ("row_group", "column", "path", "page")}
     address["type"] = target["kind"]
     assert (answer.returncode, error["error"], error["module"]) == (1, "tag", address)
-    assert names(sealed_folder) == before
+    assert names(encrypted_folder) == before
 
 
 @pytest.mark.parametrize("cut", [1, 100, 1000])
-def test_a_file_cut_short_is_1(sealed_folder: Path, cut: int) -> None:
-    data = (sealed_folder / "sealed.parquet").read_bytes()
-    (sealed_folder / "sealed.parquet").write_bytes(data[:-cut])
-    answer = run(sealed_folder, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
+def test_a_file_cut_short_is_1(encrypted_folder: Path, cut: int) -> None:
+    data = (encrypted_folder / "sealed.parquet").read_bytes()
+    (encrypted_folder / "sealed.parquet").write_bytes(data[:-cut])
+    answer = run(encrypted_folder, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
     check_failure(answer, 1, "format")
 
 
@@ -251,10 +254,10 @@ def test_no_parquet_file_is_1(folder: Path) -> None:
     check_failure(run(folder, "encrypt", *KEY, "name.key", "out.parquet"), 1, "format")
 
 
-def test_a_wrong_key_is_1(sealed_folder: Path) -> None:
-    private(sealed_folder / "footer.key", OTHER_KEY)
+def test_a_wrong_key_is_1(encrypted_folder: Path) -> None:
+    private(encrypted_folder / "footer.key", OTHER_KEY)
     check_failure(
-        run(sealed_folder, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet"), 1, "tag"
+        run(encrypted_folder, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet"), 1, "tag"
     )
 
 
@@ -262,15 +265,15 @@ def test_a_wrong_key_is_1(sealed_folder: Path) -> None:
     ("command", "source"), [("encrypt", "plain.parquet"), ("decrypt", "sealed.parquet")]
 )
 def test_an_existing_destination_is_2_unless_forced(
-    sealed_folder: Path, command: str, source: str
+    encrypted_folder: Path, command: str, source: str
 ) -> None:
     options = (command, *KEY, *NAME_KEY, source, "out.parquet")
-    (sealed_folder / "out.parquet").write_bytes(b"dear")
-    assert "--force" in check_failure(run(sealed_folder, *options), 2, "file")
-    assert (sealed_folder / "out.parquet").read_bytes() == b"dear"
-    assert run(sealed_folder, *options, "--force").returncode == 0
+    (encrypted_folder / "out.parquet").write_bytes(b"dear")
+    assert "--force" in check_failure(run(encrypted_folder, *options), 2, "file")
+    assert (encrypted_folder / "out.parquet").read_bytes() == b"dear"
+    assert run(encrypted_folder, *options, "--force").returncode == 0
     magic = b"PARE" if command == "encrypt" else b"PAR1"
-    assert (sealed_folder / "out.parquet").read_bytes()[:4] == magic
+    assert (encrypted_folder / "out.parquet").read_bytes()[:4] == magic
 
 
 def test_urls_do_for_files(folder: Path) -> None:
@@ -314,21 +317,21 @@ def test_an_unknown_column_is_2(folder: Path) -> None:
     assert "address.zip" in message
 
 
-def test_a_missing_key_is_3_and_says_how_to_give_it(sealed_folder: Path) -> None:
-    answer = run(sealed_folder, "decrypt", *KEY, "sealed.parquet", "out.parquet")
+def test_a_missing_key_is_3_and_says_how_to_give_it(encrypted_folder: Path) -> None:
+    answer = run(encrypted_folder, "decrypt", *KEY, "sealed.parquet", "out.parquet")
     message = check_failure(answer, 3, "no-key")
     assert "column name" in message
     assert "--column-key" in message
     assert "--on-missing-key drop" in message
     message = check_failure(
-        run(sealed_folder, "decrypt", "sealed.parquet", "out.parquet"), 3, "no-key"
+        run(encrypted_folder, "decrypt", "sealed.parquet", "out.parquet"), 3, "no-key"
     )
     assert "--key-file" in message
 
 
-def test_encrypting_twice_is_5(sealed_folder: Path) -> None:
+def test_encrypting_twice_is_5(encrypted_folder: Path) -> None:
     check_failure(
-        run(sealed_folder, "encrypt", *KEY, "sealed.parquet", "out.parquet"), 5, "unsupported"
+        run(encrypted_folder, "encrypt", *KEY, "sealed.parquet", "out.parquet"), 5, "unsupported"
     )
 
 
@@ -617,22 +620,22 @@ def test_a_key_among_the_arguments_is_not_repeated(
         assert text not in result.output
 
 
-def test_no_key_shows_in_any_output(sealed_folder: Path) -> None:
-    (sealed_folder / "name.key").chmod(0o644)
-    flip(sealed_folder / "sealed.parquet", 40)
+def test_no_key_shows_in_any_output(encrypted_folder: Path) -> None:
+    (encrypted_folder / "name.key").chmod(0o644)
+    flip(encrypted_folder / "sealed.parquet", 40)
     answers = [
         run_program(
-            sealed_folder, "encrypt", *KEY, *NAME_KEY, "--json", "plain.parquet", "new.parquet"
+            encrypted_folder, "encrypt", *KEY, *NAME_KEY, "--json", "plain.parquet", "new.parquet"
         ),
-        run_program(sealed_folder, "inspect", "--modules", *KEY, *NAME_KEY, "new.parquet"),
+        run_program(encrypted_folder, "inspect", "--modules", *KEY, *NAME_KEY, "new.parquet"),
         run_program(
-            sealed_folder, "decrypt", *KEY, *NAME_KEY, "--json", "sealed.parquet", "out.parquet"
+            encrypted_folder, "decrypt", *KEY, *NAME_KEY, "--json", "sealed.parquet", "out.parquet"
         ),
-        run_program(sealed_folder, "decrypt", *KEY, "new.parquet", "out.parquet"),
-        run_program(sealed_folder, "decrypt", *NAME_KEY, "new.parquet", "out.parquet"),
-        run_program(sealed_folder, "encrypt", *KEY, *NAME_KEY, *NAME_KEY, *PLAIN_TO_OUT),
+        run_program(encrypted_folder, "decrypt", *KEY, "new.parquet", "out.parquet"),
+        run_program(encrypted_folder, "decrypt", *NAME_KEY, "new.parquet", "out.parquet"),
+        run_program(encrypted_folder, "encrypt", *KEY, *NAME_KEY, *NAME_KEY, *PLAIN_TO_OUT),
         run_program(
-            sealed_folder,
+            encrypted_folder,
             "decrypt",
             "--key-env",
             "SHORT",

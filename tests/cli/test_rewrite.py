@@ -14,8 +14,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt
-from modcrypt.cli.parquet import encrypt
-from modcrypt.cli.rewrite import mask, rekey, share
+from modcrypt.cli.conversion import encrypt, mask, rekey, share
 from tests.support.cases import each_case
 from tests.support.cli.answers import LOST_KEYS, check_refusal, lines, run_ok
 from tests.support.cli.program import KEY, NAME_KEY, Answer, invoke, private, run, run_program

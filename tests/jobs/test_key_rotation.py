@@ -273,7 +273,7 @@ def test_the_published_file_with_external_key_material_rotates(tmp_path: Path) -
 
 @each_case("internal", [True, False], ids=["internal", "external"])
 @each_case("double", [True, False], ids=["double", "single"])
-@each_case("plaintext_footer", [True, False], ids=["plaintext", "sealed"])
+@each_case("plaintext_footer", [True, False], ids=["plaintext", "encrypted"])
 def test_files_of_pyarrow_rotate_and_pyarrow_reads_and_rotates_them(
     internal: bool, double: bool, plaintext_footer: bool, tmp_path: Path, kms: RotatingKms
 ) -> None:
@@ -392,7 +392,7 @@ def test_a_kek_of_many_files_is_wrapped_anew_once(policy: mc.Policy, tmp_path: P
         service.rotate()
         service.calls.clear()
         assert results(mc.rotate_keys(tmp_path, mc.KeyTools(service))) == ["rotated"] * MANY
-        if policy.internal_key_material:  # sealed footers are opened, to look into them
+        if policy.internal_key_material:  # encrypted footers are opened, to look into them
             expected = expected | {"unwrap": expected.get("unwrap", 0) + 1}
         asked = {operation for operation, _ in service.calls}
         assert {operation: service.count(operation) for operation in asked} == expected
@@ -424,7 +424,7 @@ def test_what_is_current_is_left_alone(policy: mc.Policy, tmp_path: Path, kms: R
     kms.calls.clear()
     assert results(mc.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["current"] * 3
     assert bytes_of(tmp_path) == before
-    opened = [("unwrap", "kf")] if policy.internal_key_material else []  # the sealed footers
+    opened = [("unwrap", "kf")] if policy.internal_key_material else []  # the encrypted footers
     assert [call for call in kms.calls if call[0] != "is_current"] == opened
     assert kms.count("is_current") == 3
 
@@ -657,7 +657,7 @@ def test_what_was_not_begun_when_a_run_is_stopped_is_left(tmp_path: Path) -> Non
 
 
 @STORAGE
-@each_case("plaintext_footer", [True, False], ids=["plaintext", "sealed"])
+@each_case("plaintext_footer", [True, False], ids=["plaintext", "encrypted"])
 @each_case("double", [True, False], ids=["double", "single"])
 @each_case("what", ["mek", "kek", "dek"])
 @each_case("stale", [True, False], ids=["stale", "current"])
@@ -684,7 +684,7 @@ def test_a_dry_run_touches_nothing_and_says_what_a_run_does(
     if double:  # one question for each KEK
         assert kms.count("is_current") <= 3
     done = mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what)
-    if what == "dek":  # how many columns a sealed footer names, nobody can tell without its key
+    if what == "dek":  # how many columns an encrypted footer names, nobody can tell without its key
         assert results(said) == results(done)
     else:
         assert said == [replace(file, proved=0) for file in done]

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt.io.places import Place
-from modcrypt.jobs.shredding import ShreddedFile, shred_keys
-from modcrypt.jobs.shredding_proof import Proof, prove_shredded
+from modcrypt.jobs.shredding.proof import Proof, prove_shredded
+from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
 from tests.support.algorithms import CTR, GCM
 from tests.support.cases import each_case
 from tests.support.folder_contents import bytes_of
@@ -204,7 +204,7 @@ def test_a_groups_name_covers_its_leaves(
 
 
 @STORAGE
-@each_case("plaintext_footer", [True, False], ids=["plaintext", "sealed"])
+@each_case("plaintext_footer", [True, False], ids=["plaintext", "encrypted"])
 @each_case(
     ("columns", "word", "names"),
     [
@@ -315,7 +315,7 @@ def test_a_prefix_that_is_not_stored_is_given(tmp_path: Path, kms: RotatingKms) 
 
 # --- whole files ---------------------------------------------------------------------------------
 
-MODES = pytest.mark.parametrize("plaintext_footer", [True, False], ids=["plaintext", "sealed"])
+MODES = pytest.mark.parametrize("plaintext_footer", [True, False], ids=["plaintext", "encrypted"])
 
 
 @MODES
@@ -483,7 +483,7 @@ def test_with_the_footer_key_goes_the_whole_file_and_the_result_says_so(tmp_path
     assert "the whole file" in file.message
 
 
-def test_wrapped_keys_of_sealed_footers_go_too_where_they_open(tmp_path: Path) -> None:
+def test_wrapped_keys_of_encrypted_footers_go_too_where_they_open(tmp_path: Path) -> None:
     """Or whoever has kept the footer key would find the others."""
     kms = RotatingKms(t7=1)
     policy = mc.Policy(footer_key="t7", column_keys={"t7": ["id"]})
@@ -517,7 +517,7 @@ def test_explicit_keys_are_kept_elsewhere(
     assert bytes_of(tmp_path) == before
 
 
-def test_the_sealed_key_metadata_of_a_stream_is_overwritten(tmp_path: Path) -> None:
+def test_the_encrypted_key_metadata_of_a_stream_is_overwritten(tmp_path: Path) -> None:
     kms = RotatingKms(t6=1, t7=1)
     tools = mc.KeyTools(kms)
     paths = {}
@@ -679,7 +679,7 @@ def test_another_master_key_of_the_same_name_proves_nothing(
     assert (proof.ok, states(proof)) == (False, {"part-0000.parquet": {"unknown"}})
 
 
-def test_a_sealed_footer_whose_master_key_is_gone_hides_its_columns_for_good(
+def test_a_encrypted_footer_whose_master_key_is_gone_hides_its_columns_for_good(
     tmp_path: Path, kms: RotatingKms
 ) -> None:
     write_lake(tmp_path, kms, WITHIN, 1)
@@ -690,7 +690,7 @@ def test_a_sealed_footer_whose_master_key_is_gone_hides_its_columns_for_good(
     assert key.why.startswith("in the encrypted footer, whose key is lost")
 
 
-def test_keys_beside_a_sealed_footer_that_opens_no_more_are_no_proof(
+def test_keys_beside_an_encrypted_footer_that_opens_no_more_are_no_proof(
     tmp_path: Path, kms: RotatingKms
 ) -> None:
     """Pages open without the footer, for who counts them."""

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from modcrypt.jobs.shredding import ShreddedFile, shred_keys
-from modcrypt.jobs.shredding_proof import prove_shredded
+from modcrypt.jobs.shredding.proof import prove_shredded
+from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
 from tests.support.cases import each_case
 from tests.support.crash import WRITING, every_step, failing, meanwhile, run
 from tests.support.folder_contents import bytes_of
@@ -45,7 +45,7 @@ write_lake = partial(write_any_lake, table=TABLE)
 KILLED_AT_EVERY_STEP = """
 import itertools, json, os, shutil, signal, sys
 import modcrypt as mc
-from modcrypt.jobs.shredding import shred_keys
+from modcrypt.jobs.shredding.removal import shred_keys
 from tests.support.kms.rotating_kms import RotatingKms
 
 lake, steps, criteria, names = *sys.argv[1:3], json.loads(sys.argv[3]), sys.argv[4].split(",")
@@ -154,7 +154,7 @@ def check_is_shredded(path: Path, kms: RotatingKms, criteria: dict[str, Any]) ->
 STOPPED_IN_THE_MIDDLE = """
 import os, signal, sys
 import modcrypt as mc
-from modcrypt.jobs.shredding import shred_keys
+from modcrypt.jobs.shredding.removal import shred_keys
 from tests.support.kms.rotating_kms import RotatingKms
 
 def stop(file, total):
@@ -305,7 +305,7 @@ def test_a_shredding_at_any_step_of_a_writer_loses_nothing(
 IN_A_PROCESS = """
 import json, sys
 import modcrypt as mc
-from modcrypt.jobs.shredding import shred_keys
+from modcrypt.jobs.shredding.removal import shred_keys
 from tests.support.kms.rotating_kms import RotatingKms
 
 tools = mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import click
 import cloup
 
-from modcrypt.cli.help.manual_page import make_manual_page
+from modcrypt.cli.output.failures import EXIT_CODES
 from modcrypt.cli.shared import print_line
 
 _PATH_WORDS = re.compile(r"\b(PATH|FILE|FOLDER|DIR|SOURCE|DESTINATION|TABLE)\b", re.IGNORECASE)
@@ -41,7 +42,7 @@ def completion(context: click.Context, shell: str) -> None:
 @click.pass_context
 def man(context: click.Context) -> None:
     """Print the manual page of all commands, modcrypt(1)."""
-    print_line(make_manual_page(context.find_root()))
+    print_line(_make_manual_page(context.find_root()))
 
 
 def complete_paths(group: Any) -> None:
@@ -51,9 +52,67 @@ def complete_paths(group: Any) -> None:
             complete_paths(command)
             continue
         for parameter in command.params:
-            if parameter.type is click.STRING and _is_path(parameter):
+            name = parameter.metavar or parameter.name or ""
+            if parameter.type is click.STRING and _PATH_WORDS.search(name):
                 parameter.type = click.Path()
 
 
-def _is_path(parameter: click.Parameter) -> bool:
-    return bool(_PATH_WORDS.search(parameter.metavar or parameter.name or ""))
+def _make_manual_page(program: click.Context) -> str:
+    """Return the page in the markup of man(7)."""
+    import modcrypt  # not to be loaded for the help
+
+    command = program.command
+    summary, _, description = (command.help or "").partition("\n\n")
+    lines = [
+        f'.TH MODCRYPT 1 "" "modcrypt {modcrypt.__version__}"',
+        ".SH NAME",
+        f"modcrypt \\- {_escape(summary.rstrip('.'))}",
+        ".SH SYNOPSIS",
+        ".B modcrypt",
+        "COMMAND [OPTIONS] [ARGUMENTS]",
+        ".SH DESCRIPTION",
+        *_paragraphs(description),
+        ".SH COMMANDS",
+        *_describe_commands(program),
+        ".SH EXIT STATUS",
+        *_verbatim(EXIT_CODES),
+        ".SH EXAMPLES",
+        *_verbatim((command.epilog or "").partition("\b\nExit codes")[0].replace("\b\n", "")),
+    ]
+    return "\n".join(lines)
+
+
+def _describe_commands(above: click.Context) -> Iterator[str]:
+    group: Any = above.command
+    for name, command in sorted(group.commands.items()):
+        context = command.context_class(command, info_name=name, parent=above)
+        if isinstance(command, click.Group):
+            yield from _describe_commands(context)
+        elif not command.hidden:
+            yield from _describe_command(context)
+
+
+def _describe_command(context: click.Context) -> Iterator[str]:
+    command = context.command
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield f".SS {_escape(context.command_path)} {_escape(usage)}"
+    yield from _paragraphs(command.help or "")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and (record := parameter.get_help_record(context)):
+            yield from (".TP", f".B {_escape(record[0])}", _escape(record[1]))
+    yield from _verbatim((command.epilog or "").replace("\b\n", ""))
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for paragraph in filter(None, text.split("\n\n")):
+        yield from (".PP", _escape(" ".join(paragraph.split())))
+
+
+def _verbatim(text: str) -> Iterator[str]:
+    if text.strip():
+        yield from (".PP", ".nf", *map(_escape, text.strip("\n").splitlines()), ".fi")
+
+
+def _escape(text: str) -> str:
+    """Escape what man(7) would take for markup."""
+    return re.sub(r"^([.'])", r"\\&\1", text.replace("\\", "\\e").replace("-", "\\-"))

@@ -15,10 +15,10 @@ from dataclasses import replace
 import click
 
 from modcrypt.cli.output.signals import Stopped
-from modcrypt.cli.output.suggestions import suggest_columns
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import Failure, describe
 from modcrypt.keys.lookalikes import looks_like_key, looks_like_private_key
+from modcrypt.report.suggestions import suggest
 
 EXIT_CODES = """\
   0    done
@@ -95,7 +95,10 @@ _OPTION_NAMES = (
 def explain(error: BaseException, arguments: Sequence[str]) -> Failure:
     """Return the report and exit code for an exception that ends the program."""
     if isinstance(error, click.ClickException):
-        failure = Failure("usage", _click_message(error), 2)
+        message = use_option_names(error.format_message().rstrip("."))
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            message += f"; see {error.ctx.command_path} --help"
+        failure = Failure("usage", message, 2)
     elif isinstance(error, Stopped):
         failure = Failure("interrupted", f"ended by {error.signal}", int(error.code or 1))
     else:
@@ -121,12 +124,6 @@ def use_option_names(message: str) -> str:
     for name, option in _OPTION_NAMES:
         message = message.replace(name, option)
     return message
-
-
-def _click_message(error: click.ClickException) -> str:
-    message = use_option_names(error.format_message().rstrip("."))
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return message if context is None else f"{message}; see {context.command_path} --help"
 
 
 def _hide_keys(message: str, arguments: Sequence[str], looks: Callable[[str], bool]) -> str:
@@ -155,3 +152,18 @@ def _hide_queries(message: str, arguments: Sequence[str]) -> str:
             visible = printable(match["shown"])
             message = message.replace(printable(match["uri"]), f"{visible}(hidden)")
     return message
+
+
+_UNKNOWN = re.compile(
+    r"the file does not have these columns: (?P<unknown>.+?); it has (?P<known>.+)"
+)
+
+
+def suggest_columns(message: str) -> str:
+    """Return a question for the first misspelt column that a message names; empty for others."""
+    match = _UNKNOWN.search(message)
+    if match is None:
+        return ""
+    known = match["known"].split(", ")
+    hints = (suggest(name, known) for name in match["unknown"].split(", "))
+    return next(filter(None, hints), "")

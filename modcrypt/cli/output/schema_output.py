@@ -67,12 +67,10 @@ def _key_of_chunk(chunk: ThriftStruct | None) -> tuple[str | None, str | None]:
     if crypto is None:
         return PLAINTEXT, None
     own = crypto.ENCRYPTION_WITH_COLUMN_KEY
-    return (FOOTER_KEY, None) if own is None else (COLUMN_KEY, _master_key_of(own))
-
-
-def _master_key_of(own: ThriftStruct) -> str | None:
+    if own is None:
+        return FOOTER_KEY, None
     material = try_decode_metadata(own.key_metadata)
-    return material.master_key_id if isinstance(material, KeyMaterial) else None
+    return COLUMN_KEY, material.master_key_id if isinstance(material, KeyMaterial) else None
 
 
 # --- the Arrow schema -----------------------------------------------------------------------------
@@ -124,7 +122,8 @@ def parquet_text(schema: list[ThriftStruct], columns: Sequence[ColumnKind]) -> s
         column = leaves.get(number)
         if column is not None:
             under = "" if column.under is None else f"  # {printable(column.under)}"
-            lines.append(f"{what}{_format_column(element, column)};{under}")
+            physical, space, logical = column.kind.partition(" ")
+            lines.append(f"{what}{physical} {_element_name(element)}{space}{logical};{under}")
         else:
             lines.append(f"{what}group {_element_name(element)}{_logical_suffix(element)} {{")
             left.append(element.num_children or 0)
@@ -132,11 +131,6 @@ def parquet_text(schema: list[ThriftStruct], columns: Sequence[ColumnKind]) -> s
             left.pop()
             lines.append("  " * len(left) + "}")
     return "\n".join([*lines, "}"])
-
-
-def _format_column(element: ThriftStruct, column: ColumnKind) -> str:
-    physical, space, logical = column.kind.partition(" ")
-    return f"{physical} {_element_name(element)}{space}{logical}"
 
 
 def _element_name(element: ThriftStruct) -> str:

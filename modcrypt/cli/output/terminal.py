@@ -1,4 +1,4 @@
-"""What a stream can show: the width of a terminal, bold text and colours."""
+"""The abilities of a stream: the width of a terminal, bold text and colours."""
 
 from __future__ import annotations
 

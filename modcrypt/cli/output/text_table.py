@@ -58,7 +58,7 @@ def wrap_cells(
     right: Collection[int] = (),
     width: int,
 ) -> str:
-    """Align cells as `align_cells` does; wrap columns of text so that lines fit a width.
+    """Align cells, and wrap columns of text so that lines fit a width.
 
     Nothing is cut. Numbers, in columns aligned to the right, are not wrapped.
     """

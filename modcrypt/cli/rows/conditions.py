@@ -78,15 +78,12 @@ def _split_name(text: str, known: Mapping[str, Field]) -> tuple[str, str, str]:
         match = _OPERATOR.match(text, len(name)) if text.startswith(name) else None
         if match is not None:
             return name, match[1].lower(), text[match.end() :]
+    start = re.match(r"[^\s=!<>]+", text)
+    question = suggest(start[0], known) if start else ""
     raise click.UsageError(
         "--where takes a column of the file, one of = != < <= > >= and a value, or 'is null' or "
-        f"'is not null', combined by and and or{_suggest_name(text, known)}"
+        f"'is not null', combined by and and or{question}"
     )
-
-
-def _suggest_name(text: str, known: Mapping[str, Field]) -> str:
-    start = re.match(r"[^\s=!<>]+", text)
-    return suggest(start[0], known) if start else ""
 
 
 def _split_value(text: str) -> tuple[str, str | None, str | None]:

@@ -124,7 +124,6 @@ class _Reading:
 
 # --- schema --------------------------------------------------------------------------------------
 
-# click keeps the lines of a paragraph after \b as they are.
 _SCHEMA_EXAMPLE = """\b
 Examples: with only the footer key; with a keyring, in Parquet's form
   modcrypt schema --key-file footer.key orders.enc.parquet

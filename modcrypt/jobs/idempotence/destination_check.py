@@ -8,9 +8,9 @@ from dataclasses import replace
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.idempotence.key_comparison import NewKeys
-from modcrypt.jobs.idempotence.masks import ExpectedMasks
 from modcrypt.jobs.idempotence.shapes import (
     Difference,
+    ExpectedMasks,
     Shape,
     find_plaintext_difference,
     marks_of,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from modcrypt.errors import (
     IntegrityError,
@@ -14,9 +14,13 @@ from modcrypt.errors import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
-from modcrypt.jobs.idempotence.key_facts import KeyFacts, WrappedKey, gather_key_facts
-from modcrypt.jobs.idempotence.masks import ExpectedMasks
-from modcrypt.jobs.idempotence.shapes import Difference, Shape, find_plaintext_difference
+from modcrypt.jobs.idempotence.shapes import (
+    Difference,
+    ExpectedMasks,
+    Shape,
+    find_plaintext_difference,
+)
+from modcrypt.keys import Key
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
@@ -31,6 +35,9 @@ from modcrypt.parquet.crypto.properties import (
     FileEncryptionProperties,
 )
 from modcrypt.parquet.format.schema import covering_name
+from modcrypt.pkmt1.external import find_material, read_store
+from modcrypt.pkmt1.material import KeyMaterial, KeyReference, decode_metadata
+from modcrypt.pkmt1.recipient_metadata import list_recipient_ids
 
 MAX_COMPARED = 1000
 """Maximum number of compared files that are remembered, as far as their keys differ."""
@@ -230,3 +237,95 @@ def _compare_wrapping(policy: Policy, master_key_id: str, key: WrappedKey) -> st
     if key.internal != policy.internal_key_material:
         return "not stored (internally or externally) as in the policy"
     return None
+
+
+# --- facts about the keys of a file --------------------------------------------------------------
+
+
+class ExternalMaterial:
+    """The external key material of a file, read when a key needs it.
+
+    Args:
+        place: Place of the file.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._store: dict[str, str] | None = None
+
+    def find(self, reference: KeyReference) -> KeyMaterial:
+        """Return the material of a key.
+
+        Raises:
+            ModcryptError: The material cannot be read, or lacks the key.
+        """
+        if self._store is None:
+            self._store = read_store(self._place)
+        return find_material(self._store, reference)
+
+
+class WrappedKey(NamedTuple):
+    """How a data key is wrapped, and its length."""
+
+    master_key_id: str
+    double_wrapping: bool
+    internal: bool
+    bits: int | None
+
+
+class KeyFacts(NamedTuple):
+    """Facts about the keys of a file, by which it is compared with a policy.
+
+    Attributes:
+        has_rows: Whether the file has row groups.
+        leaves: Paths of its leaf columns.
+        plain: Dotted names of the plaintext columns.
+        footer: The footer key.
+        columns: The keys of columns that have one of their own, by dotted name.
+        recipients: Ids of the recipients to whom the file is encrypted, too.
+    """
+
+    has_rows: bool
+    leaves: tuple[tuple[str, ...], ...]
+    plain: tuple[str, ...]
+    footer: WrappedKey
+    columns: tuple[tuple[str, WrappedKey], ...]
+    recipients: frozenset[bytes] = frozenset()
+
+
+def gather_key_facts(
+    place: Place, footer: Footer, leaves: Sequence[tuple[str, ...]], plain: Iterable[str],
+    columns: Mapping[str, ColumnKey],
+) -> KeyFacts:  # fmt: skip
+    """Return the facts about the keys of an open file.
+
+    Args:
+        place: Place of the file, for its external key material.
+        footer: Footer of the file.
+        leaves: Paths of its leaf columns.
+        plain: Dotted names of the plaintext columns.
+        columns: The keys of columns that have one of their own, by dotted name.
+
+    Raises:
+        ModcryptError: Key metadata is malformed, or external key material cannot be read.
+    """
+    external = ExternalMaterial(place)
+    own = [(name, _describe_key(key.metadata, key.key, external)) for name, key in columns.items()]
+    return KeyFacts(
+        bool(footer.metadata.row_groups),
+        tuple(leaves),
+        tuple(plain),
+        _describe_key(footer.key_metadata, footer.footer_key, external),
+        tuple(own),
+        list_recipient_ids(footer.key_metadata or b""),
+    )
+
+
+def _describe_key(
+    metadata: bytes | None, key: Key | None, external: ExternalMaterial
+) -> WrappedKey:
+    decoded = decode_metadata(metadata or b"")
+    internal = isinstance(decoded, KeyMaterial)
+    material = decoded if isinstance(decoded, KeyMaterial) else external.find(decoded)
+    bits = None if key is None else 8 * len(key)
+    return WrappedKey(material.master_key_id, material.double_wrapping, internal, bits)

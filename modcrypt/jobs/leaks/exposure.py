@@ -88,7 +88,7 @@ class Secrecy:
 
     @classmethod
     def of_encryption(cls, encryption: Any) -> Secrecy:
-        """Return what new files keep secret."""
+        """Return the columns that new files keep secret."""
         checked = encryption if hasattr(encryption, "plaintext_footer") else encryption.for_check()
         return cls(
             named=frozenset(encryption.column_keys),
@@ -99,7 +99,7 @@ class Secrecy:
 
     @classmethod
     def of_policy(cls, policy: Any) -> Secrecy:
-        """Return what a policy keeps secret."""
+        """Return the columns that a policy keeps secret."""
         return cls(
             named=frozenset(policy.key_of_column),
             plain=frozenset(policy.plaintext_columns),
@@ -161,7 +161,7 @@ class ObservedColumns:
             self.plain |= contents.plain
 
     def secrecy(self, named: Iterable[str] = ()) -> Secrecy:
-        """Return what the files keep secret, and the columns that the caller names."""
+        """Return the columns that the files encrypt or that the caller names."""
         return Secrecy(
             named=frozenset(".".join(path) for path in self.encrypted) | frozenset(named),
             plain=frozenset(".".join(path) for path in self.plain - self.encrypted),

@@ -13,20 +13,20 @@ from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.publication import CHECKSUM_MAGIC
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.jobs.leaks.avro_header import MAGIC as AVRO_MAGIC
-from modcrypt.jobs.leaks.avro_header import find_fields
 from modcrypt.jobs.leaks.checksums import find_checked_file, is_stale
 from modcrypt.jobs.leaks.exposure import Contents, Exposure, columns_of_folders
-from modcrypt.jobs.leaks.json_values import (
+from modcrypt.jobs.leaks.format_contents import (
+    AVRO_MAGIC,
     MAX_LOG,
     Columns,
     LogColumns,
     UnreadError,
+    describe_parquet,
+    find_avro_fields,
     find_names,
     find_summary_columns,
     parse_lines,
 )
-from modcrypt.jobs.leaks.parquet_contents import describe_parquet
 from modcrypt.parquet.format.framing import read_tail
 from modcrypt.parquet.format.idl import decode
 from modcrypt.parquet.format.schema import leaf_paths
@@ -80,7 +80,7 @@ _TABLE_LINES = 5
 
 
 def describe_file(place: Place, inside: str) -> Contents:
-    """Return what a file is and shows; `inside` is its path within the folder.
+    """Return the kind and exposures of a file; `inside` is its path within the folder.
 
     Errors become an exposure: a file that cannot be read may have anything.
     """
@@ -171,7 +171,7 @@ def _describe_puffin(source: Source, path: str) -> Contents:
 
 
 def _describe_avro(source: Source, path: str) -> Contents:
-    columns = find_fields(source)
+    columns = find_avro_fields(source)
     if columns & {("manifest_path",), ("data_file",)}:
         what = "an Iceberg manifest in plaintext: bounds and partitions of data files"
         return _expose("iceberg-manifest", path, what, anything=True)
@@ -234,7 +234,7 @@ def _unpack(data: bytes) -> bytes:
 
 
 def _describe_text(source: Source, path: str, *, is_json: bool | None = None) -> Contents:
-    """Return what text shows; `is_json` is None if only its form tells whether it is data."""
+    """Return the exposures of text; `is_json` is None if only its form tells that it is data."""
     head = _decode_text(source.read_at(0, min(source.size, HEAD)))
     if is_json or (is_json is None and head.lstrip().startswith((b"{", b"["))):
         what = "a JSON file in plaintext"
@@ -283,7 +283,7 @@ def _describe_delta(source: Source, path: str, name: str) -> Contents:
 
 
 def _describe_checkpoint(source: Source, path: str, what: str) -> Contents:
-    """Return what a checkpoint shows: its columns are those of the log."""
+    """Return the exposures of a checkpoint, whose columns are those of the log."""
     try:
         tail = read_tail(source)
         if tail.magic != b"PAR1":
@@ -309,7 +309,7 @@ def _describe_hudi(path: str, name: str) -> Contents:
 
 
 def _describe_sink_log(source: Source, path: str) -> Contents:
-    """Return what the log of a streaming sink shows: the paths of the files that it has written."""
+    """Return the exposures of a streaming sink's log, which has the paths of its files."""
     text = source.read_at(0, min(source.size, MAX_LOG)).decode("utf-8", "replace")
     columns = set(columns_of_folders(text))
     what = "values in the paths of a streaming sink's log"

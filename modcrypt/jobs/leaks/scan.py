@@ -164,7 +164,7 @@ def search_folder(
 
 
 def find_leak_faults(folder: Place, settings: Settings | None) -> list[Finding]:
-    """Return what `find_leaks` finds in a folder as faults of its verification."""
+    """Return the leaks of a folder as faults of its verification."""
     # Encryption accepts these partitions, so verification does, too.
     report = search_folder(folder, settings, partitions=False)
     leaks = () if report is None else report.leaks
@@ -229,7 +229,7 @@ class Folder:
             self.exposures.append(replace(shown, columns=columns))
 
     def judge(self, secrecy: Secrecy) -> LeakReport:
-        """Return what the files show of secret columns."""
+        """Return the leaks of secret columns."""
         merged: dict[tuple[str, str], tuple[set[str], Exposure, int]] = {}
         counted = [*((shown, 1) for shown in self.exposures), *self.partitions.items()]
         for exposure, files in counted:

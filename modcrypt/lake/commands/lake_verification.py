@@ -18,13 +18,7 @@ from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import optional_paths_argument, print_line, print_long_table
-from modcrypt.cli.verification.verify import (
-    CHECKS,
-    EXAMPLE,
-    EXIT_CODES,
-    options_of_files,
-    verify_files,
-)
+from modcrypt.cli.verify import CHECKS, EXAMPLE, EXIT_CODES, options_of_files, verify_files
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
 from modcrypt.lake.commands.lake_options import adapt_advice, config_option, open_lake

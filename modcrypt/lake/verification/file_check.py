@@ -12,7 +12,7 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.threads import usable_cores
 from modcrypt.jobs.dataset_verification import MAX_FILES
 from modcrypt.jobs.engine import Job, Meter, run_job
-from modcrypt.jobs.idempotence.key_facts import KeyFacts, gather_key_facts
+from modcrypt.jobs.idempotence.key_comparison import KeyFacts, gather_key_facts
 from modcrypt.kms.policy import Policy
 from modcrypt.lake.declarations.columns import FileColumns
 from modcrypt.lake.file_policies import DatasetPolicies, is_encrypted, read_columns

@@ -15,11 +15,11 @@ from modcrypt.cli.engines import (
     start_spark,
     take_details,
 )
+from modcrypt.cli.leaks import find_leaks_below
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.shared import format_counts, print_json, print_line
-from modcrypt.cli.verification.leak_findings import find_leaks_below
-from modcrypt.cli.verification.verification_text import (
+from modcrypt.cli.verify import (
     format_findings,
     print_result,
     print_totals,

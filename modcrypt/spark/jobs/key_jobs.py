@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from modcrypt.io.places import Place
 from modcrypt.jobs import key_rotation
-from modcrypt.jobs.key_rotation import RotatedFile, What, check_rotation
+from modcrypt.jobs.key_rewrapping import What
+from modcrypt.jobs.key_rotation import RotatedFile, check_rotation
 from modcrypt.jobs.key_scan import scan_keys
 from modcrypt.jobs.listing import File, MakeFilesystem
-from modcrypt.jobs.shredding import ShreddedFile
+from modcrypt.jobs.shredding.removal import ShreddedFile
 from modcrypt.kms.proof import Prove, check_prove
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.driver import TablePlan, check_settings, folders_of, plan_job

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from modcrypt.jobs import shredding
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.key_scan import resolve_decryption
 from modcrypt.jobs.listing import File, MakeFilesystem, list_tables
-from modcrypt.jobs.shredding_choice import Criteria, criteria_of
-from modcrypt.jobs.shredding_proof import Examination, Proof, ProvenFile, list_surroundings
-from modcrypt.jobs.shredding_trial import KeyProof, Traces, Trial
+from modcrypt.jobs.shredding import removal
+from modcrypt.jobs.shredding.choice import Criteria, criteria_of
+from modcrypt.jobs.shredding.proof import Examination, Proof, ProvenFile, list_surroundings
+from modcrypt.jobs.shredding.trial import KeyProof, Traces, Trial
 from modcrypt.kms.settings import Settings
 from modcrypt.pkmt1.material import KeyReference
 from modcrypt.runtime.former_names import accept_former_names
@@ -60,14 +60,13 @@ def shred_keys(
 ) -> DataFrame:
     """Remove the wrapped keys of columns, of master keys or of whole files; this is final.
 
-    As `modcrypt.jobs.shredding.shred_keys`; destroy master keys afterwards, when no file has
-    failed.
+    As `modcrypt.shred_keys`; destroy master keys afterwards, when no file has failed.
 
     Args:
         spark, source, options: As in `verify_table`.
         settings: Settings with a key service that decrypts footers, where that is needed; None for
             no key service.
-        columns: Dotted names of columns, as in `modcrypt.jobs.shredding.shred_keys`.
+        columns: Dotted names of columns, as in `modcrypt.shred_keys`.
         master_keys: Ids of master keys: removes every key that they have wrapped.
         everything: Whether to remove all keys. Pass exactly one of `columns`, `master_keys` and
             `everything`.
@@ -75,7 +74,7 @@ def shred_keys(
 
     Returns:
         A row for each file: `path`, `result`, `keys`, `columns`, `whole` and `message`, as in
-        `modcrypt.jobs.shredding.ShreddedFile`, `failed` and `worker`.
+        `modcrypt.ShreddedFile`, `failed` and `worker`.
 
     Raises:
         ValueError, TypeError, KeyRetrievalError, OSError: As in `encrypt_table`.
@@ -83,7 +82,7 @@ def shred_keys(
     wanted = criteria_of(columns, master_keys, everything)
     folders = tuple(folder.name for folder in folders_of(source, options.get("filesystem")))
     report = run_table_job(
-        spark, plan_job, KeyJob, source, settings, change=shredding.shred_keys, schema=_SHREDDED,
+        spark, plan_job, KeyJob, source, settings, change=removal.shred_keys, schema=_SHREDDED,
         how={**asdict(wanted), "dry_run": dry_run}, folders=folders, **options,
     )  # fmt: skip
     if settings is not None and not dry_run:

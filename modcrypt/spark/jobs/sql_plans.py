@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from modcrypt.jobs.key_rotation import What
+from modcrypt.jobs.key_rewrapping import What
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.conversion import TableConversion, plan_conversion
 from modcrypt.spark.jobs.driver import TablePlan, plan_job

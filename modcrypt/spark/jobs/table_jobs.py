@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from modcrypt.jobs.key_rotation import What
+from modcrypt.jobs.key_rewrapping import What
 from modcrypt.jobs.leaks.sidecars import drop_summaries as remove_summaries
 from modcrypt.jobs.listing import Folder
 from modcrypt.kms.proof import Prove

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt.io.sources import MemorySource
-from modcrypt.jobs.key_rotation import What
+from modcrypt.jobs.key_rewrapping import What
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata, new_tail
 from tests.support.cases import each_case
 from tests.support.in_memory import encrypt

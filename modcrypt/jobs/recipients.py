@@ -1,14 +1,15 @@
-"""Changes of the recipients of files: `add_recipients` and `remove_recipients`.
+"""The recipients of files: `list_recipients`, `add_recipients` and `remove_recipients`.
 
-Both write a copy of a file with a new footer over the file; pages stay the same bytes. Data keys
-stay, too: whoever could open a file may have kept them. With `new_recipients`, the removal encrypts
-every page again, under fresh keys.
+Listing needs no key, and repeats what the files state; nothing authenticates it. Both changes write
+a copy of a file with a new footer over the file; pages stay the same bytes. Data keys stay, too:
+whoever could open a file may have kept them. With `new_recipients`, the removal encrypts every page
+again, under fresh keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,6 @@ from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.engine import FileResult, Job, run_job
-from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.file_changes import replace_file
 from modcrypt.keys import as_key
 from modcrypt.kms.recipients.file_recipients import FileRecipients
@@ -25,7 +25,12 @@ from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.footer_keys import Change, new_tail, refuse_lost_signature
+from modcrypt.parquet.crypto.footer_keys import (
+    Change,
+    list_key_metadata,
+    new_tail,
+    refuse_lost_signature,
+)
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     AnyDecryption,
@@ -35,6 +40,7 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.parquet.rewrite.rekey import rekey_in_place
+from modcrypt.pkmt1.key_info import key_info
 from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
 from modcrypt.pkmt1.recipient_metadata import (
     MAX_RECIPIENTS,
@@ -63,7 +69,7 @@ class ChangedRecipients(FileResult):
 
     @property
     def failed(self) -> bool:
-        """Whether an error left the file unchanged."""
+        """True if an error left the file unchanged."""
         return self.result not in ("changed", "rotated", "current")
 
 
@@ -136,7 +142,7 @@ def remove_recipients(
 
 
 def _run(
-    change: Callable[[_OpenedFile], ChangedRecipients], where: Any, decryption: AnyDecryption,
+    change: Callable[[_OpenedFile], ChangedRecipients], source: Any, decryption: AnyDecryption,
     signing_key: SigningKey | None,
     filesystem: Any, jobs: int | None,
     progress: Callable[[ChangedRecipients, int], object] | None,
@@ -149,16 +155,11 @@ def _run(
 
     def process(place: Place) -> ChangedRecipients:
         place.check_writable()
-        with open_source_at(place) as source:
-            return change(_OpenedFile(place, source, properties, signing_key))
+        with open_source_at(place) as opened:
+            return change(_OpenedFile(place, opened, properties, signing_key))
 
-    job = Job(process, _describe_failure)
-    return list(run_job(job, list_files(where, filesystem), jobs=jobs, progress=progress))
-
-
-def _describe_failure(place: Place, error: Exception) -> ChangedRecipients:
-    word, message = describe_failure(error)
-    return ChangedRecipients(path=place.path, result=word, message=message)
+    job = Job(process, ChangedRecipients.of_failure)
+    return list(run_job(job, list_files(source, filesystem), jobs=jobs, progress=progress))
 
 
 class _OpenedFile:
@@ -188,7 +189,7 @@ class _OpenedFile:
 
     @property
     def is_wrapped_by_service(self) -> bool:
-        """Whether a key service wraps the footer key, too."""
+        """True if a key service wraps the footer key, too."""
         try:
             return isinstance(decode_metadata(self.key_metadata), KeyMaterial)
         except KeyMaterialError:
@@ -250,14 +251,8 @@ def _add(recipients: Sequence[Recipient], opened: _OpenedFile) -> ChangedRecipie
     if opened.material is None:
         return opened.write_footer(_share_with(tuple(new), opened), count)
     wraps = opened.get_kek().wrap_kek(new, opened.file_aad)
-    return opened.write_footer(_set_wraps(opened, wraps), count)
-
-
-def _set_wraps(opened: _OpenedFile, wraps: tuple[Any, ...]) -> Change:
-    """Return the change that appends wraps to the footer key's metadata."""
-    assert opened.material is not None
     material = replace(opened.material, recipients=(*(opened.material.recipients or ()), *wraps))
-    return _replace_footer_part(material)
+    return opened.write_footer(_replace_footer_part(material), count)
 
 
 def _replace_footer_part(material: RecipientMaterial) -> Change:
@@ -337,3 +332,67 @@ def _rotate(
     opened.refuse_lost_signature(lost=lost)
     rekey_in_place(opened.source, opened.place, opened.properties, encryption)
     return opened.describe("rotated", len(left), lost_signature=lost)
+
+
+# --- listing -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRecipient:
+    """One recipient of a file.
+
+    Attributes:
+        id: Id of the recipient, in hex.
+        kind: Kind of its public key.
+    """
+
+    id: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRecipients(FileResult):
+    """The recipients of one file.
+
+    Attributes:
+        path: Path of the file.
+        result: `"listed"`, or an error code.
+        message: Message of the error.
+        recipients: Recipients that the file lists.
+        master_key_id: Id of the master key that wraps the footer key, too; None if none does.
+    """
+
+    recipients: tuple[ListedRecipient, ...] = field(default=())
+    master_key_id: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """True if the file could not be read."""
+        return self.result != "listed"
+
+
+@accept_former_names(where="source")
+def list_recipients(source: Any, *, filesystem: Any = None) -> Iterator[ListedRecipients]:
+    """Yield the recipients of a file, or of all files of folders.
+
+    Args:
+        source: Path or URL of a file or a folder, or a list of them.
+        filesystem: The pyarrow or fsspec filesystem of `source`.
+
+    Raises:
+        FileNotFoundError: `source` does not exist.
+    """
+    return run_job(Job(_list_file, ListedRecipients.of_failure), list_files(source, filesystem))
+
+
+def _list_file(place: Place) -> ListedRecipients:
+    with open_source_at(place) as source:
+        metadata = list_key_metadata(source)[0][0].metadata or b""
+    material = decode_recipients(metadata)
+    wraps = () if material is None else material.recipients or ()
+    return ListedRecipients(
+        path=place.path,
+        result="listed",
+        recipients=tuple(ListedRecipient(wrap.id.hex(), wrap.kind) for wrap in wraps),
+        master_key_id=key_info(metadata).master_key_id,
+    )

@@ -19,8 +19,8 @@ from modcrypt.errors import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
-from modcrypt.jobs.shredding import is_ags1, stores_of
-from modcrypt.jobs.shredding_choice import Criteria
+from modcrypt.jobs.shredding.choice import Criteria
+from modcrypt.jobs.shredding.removal import is_ags1, stores_of
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.kms.wrapping import Refusals
@@ -130,20 +130,17 @@ class Trial:
 
     def try_file(self, place: Place, source: Source) -> list[KeyProof]:
         """Try the selected keys of a file."""
-        with self._lock:
-            self.traces.names.add(place.name)
+        self._note(Traces(names={place.name}))
         if source.size == 0:
             return []
         if is_ags1(source):  # its key is in separate key metadata
-            with self._lock:
-                self.traces.streams.add(place.path)
+            self._note(Traces(streams={place.path}))
             return []
         if holds_encrypted_metadata(source):
             return self._try_key_metadata(source)
         seen = key_uses(source)
         if seen.encrypted:
-            with self._lock:
-                self.traces.uniques.update({seen.unique} if seen.unique else ())
+            self._note(Traces(uniques={seen.unique} if seen.unique else set()))
             return self._try_encrypted_file(place, source, seen)
         return self._report_plaintext(seen)
 
@@ -168,6 +165,10 @@ class Trial:
             return None
         return self._try_separate_material(place, store, near)
 
+    def _note(self, traces: Traces) -> None:
+        with self._lock:
+            self.traces.add(traces)
+
     # --- one file --------------------------------------------------------------------------------
 
     def _report_plaintext(self, seen: KeyUses) -> list[KeyProof]:
@@ -183,12 +184,10 @@ class Trial:
         """Return the selected columns, and remember which names a file has."""
         meant = self.wanted.columns_of(seen)
         present = set(self.wanted.columns) - set(self.wanted.absent_from(seen))
-        with self._lock:
-            self.traces.column_names |= present
+        self._note(Traces(column_names=present))
         return meant
 
     def _try_key_metadata(self, source: Source) -> list[KeyProof]:
-        """Try the encrypted key metadata of an AGS1 stream."""
         if self.wanted.columns:
             return []
         data = source.read_at(0, source.size)
@@ -214,8 +213,7 @@ class Trial:
         else:
             found = list(self._try_keys(seen, keys, failure))
         if isinstance(try_decode_metadata(seen.footer), KeyReference) or not self.wanted.columns:
-            with self._lock:
-                self.traces.judged.add(keys.store)
+            self._note(Traces(judged={keys.store}))
         return found
 
     def _try_keys(self, seen: KeyUses, keys: _Keys, failure: str) -> Iterator[KeyProof]:
@@ -263,13 +261,9 @@ class Trial:
                 yield replace(worst, key=f"column {column.name}", columns=(column.name,))
             materials = [try_decode_metadata(metadata) for metadata in column.metadata]
             references = {material for material in materials if isinstance(material, KeyReference)}
-            self._note_references(references)
+            writes = {ref.write for ref in references if ref.write is not None}
+            self._note(Traces(references=references, writes=writes))
             yield from keys.try_other_versions(references)
-
-    def _note_references(self, references: set[KeyReference]) -> None:
-        with self._lock:
-            self.traces.references |= references
-            self.traces.writes |= {ref.write for ref in references if ref.write is not None}
 
     def _judge_hidden_columns(self, seen: KeyUses, keys: _Keys, failure: str) -> Iterator[KeyProof]:
         """Yield the findings about columns in an encrypted footer that can't be decrypted."""
@@ -293,8 +287,7 @@ class Trial:
             result = _make_result(
                 footer.state, f"in the encrypted footer, whose key is lost: {footer.why}"
             )
-            with self._lock:
-                self.traces.column_names |= set(self.wanted.columns)
+            self._note(Traces(column_names=set(self.wanted.columns)))
         for name in self.wanted.columns:
             yield replace(result, key=f"column {name}", columns=(name,))
 
@@ -311,18 +304,15 @@ class Trial:
             write = write_of(material.others)
             if near and write not in self.traces.writes and not self.is_about(place):
                 return False
-            if self.wanted.columns:
-                return self._may_be_of_columns(name, write)
-            return self.wanted.covers(material)
+            if not self.wanted.columns:
+                return self.wanted.covers(material)
+            base = STAGED.sub("", name)
+            return any(
+                base == ref.name and (None in (write, ref.write) or write == ref.write)
+                for ref in self.traces.references
+            )
 
         return list(self.try_entries(store, Refusals(prove=True), may_be_selected))
-
-    def _may_be_of_columns(self, name: str, write: str | None) -> bool:
-        base = STAGED.sub("", name)
-        return any(
-            base == ref.name and (None in (write, ref.write) or write == ref.write)
-            for ref in self.traces.references
-        )
 
     # --- one key ---------------------------------------------------------------------------------
 

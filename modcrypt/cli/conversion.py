@@ -1,13 +1,12 @@
-"""`modcrypt rekey`, `mask` and `share`: new encrypted files from encrypted files.
+"""`modcrypt encrypt`, `decrypt`, `rekey`, `mask` and `share`: convert files and folders of them.
 
-Options of `decrypt` name the old keys; those of `encrypt`, prefixed with `new-`, the new ones.
+Each command collects its options into the arguments of a `Conversion`; `Batch` runs it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -18,17 +17,81 @@ from cloup.constraints import constraint
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option, paths_argument
 from modcrypt.cli.engines import is_any_typed
-from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.options.kms_options import audit_option, refuse
 from modcrypt.cli.options.parquet_options import (
     accept_option,
     decryption_options,
     encryption_options,
     missing_key_option,
     output_options,
+    reading_options,
+    sidecar_options,
 )
 from modcrypt.cli.shared import key_options, make_reference, prove_option, read_json, read_key
 
-# --- options -------------------------------------------------------------------------------------
+_ENCRYPT_EXAMPLE = """\b
+Examples: prices under a key of their own, ship dates readable by everyone
+  modcrypt encrypt --key-file footer.key --column-key price=file:price.key \\
+      --plaintext-column shipped orders.parquet orders.enc.parquet
+
+\b
+fresh keys, wrapped under master keys of a keyring; or as a policy says
+  modcrypt encrypt --kms file:lake.keyring#footer --column-master-key price=pii \\
+      --plaintext-column shipped orders.parquet orders.kms.parquet
+  modcrypt encrypt --policy lake.toml orders.parquet orders.policy.parquet"""
+
+_DECRYPT_EXAMPLE = """\b
+Examples: what the footer key opens, without the columns under other keys
+  modcrypt decrypt --key-file footer.key --on-missing-key drop \\
+      orders.enc.parquet orders.public.parquet
+
+\b
+with the master keys of a keyring
+  modcrypt decrypt --kms file:lake.keyring orders.kms.parquet orders.back.parquet"""
+
+
+@cloup.command(epilog=_ENCRYPT_EXAMPLE)
+@paths_argument
+@encryption_options
+@audit_option
+@in_place_option
+@prove_option
+@batch_options
+@sidecar_options
+@output_options
+def encrypt(*, paths: tuple[str, ...], **options: Any) -> int:
+    """Encrypt a Parquet file, or all files of a folder.
+
+    SOURCE is a file or folder: a path or, with fsspec installed, a URL. Several keep their names in
+    the folder DESTINATION. The footer key encrypts every column that no option names. A file
+    appears only when it is complete.
+
+    With --kms or --policy, keys are made for each file and wrapped by a key service, and {path} in
+    an AAD prefix stands for the file's path inside DESTINATION, {name} for its name.
+    """
+    batch = Batch("encrypt", paths, options)
+    return batch.run(encryption=batch.encryption(options))
+
+
+@cloup.command(epilog=_DECRYPT_EXAMPLE)
+@paths_argument
+@decryption_options
+@reading_options
+@in_place_option
+@batch_options
+@output_options
+def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
+    """Decrypt an encrypted Parquet file, or all files of a folder.
+
+    SOURCE is a file or folder; several keep their names in the folder DESTINATION. modcrypt
+    authenticates every module that it reads. A file appears only when it is complete. An AAD prefix
+    given here must be the one that the file was written with.
+    """
+    batch = Batch("decrypt", paths, options)
+    return batch.run(decryption=batch.decryption(options))
+
+
+# --- the --new options, derived from those of encrypt --------------------------------------------
 
 _NEW = "new_"
 
@@ -89,15 +152,6 @@ def _rename_options(text: str) -> str:
     return _NAMES.sub(r"--new-\1", text)
 
 
-@contextmanager
-def _use_new_option_names() -> Iterator[None]:
-    """Replace option names in usage errors with those of the new file."""
-    try:
-        yield
-    except click.UsageError as error:
-        raise click.UsageError(_rename_options(error.message), error.ctx) from None
-
-
 def _take_new_options(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the new file's options from a command's; return them without their prefix."""
     names = [name for name in options if name.startswith(_NEW)]
@@ -107,18 +161,14 @@ def _take_new_options(options: dict[str, Any]) -> dict[str, Any]:
 def _new_encryption(batch: Batch, options: dict[str, Any]) -> Any:
     """Return the encryption of the new files; remove its options from a command's."""
     new = {**_take_new_options(options), "audit": options["audit"]}
-    with _use_new_option_names():
+    try:
         return batch.encryption(new, _NEW)
+    except click.UsageError as error:
+        raise click.UsageError(_rename_options(error.message), error.ctx) from None
 
 
-def _has_new_options() -> bool:
-    parameters = click.get_current_context().params
-    return is_any_typed([name for name in parameters if name.startswith(_NEW)])
+# --- rekey, mask and share -----------------------------------------------------------------------
 
-
-# --- commands ------------------------------------------------------------------------------------
-
-# click keeps the lines of a paragraph after \b as they are.
 _REKEY_EXAMPLE = """\b
 Examples: new keys from files; master keys of a keyring instead of key files
   modcrypt rekey --key-file footer.key --column-key price=file:price.key \\
@@ -231,7 +281,8 @@ def mask(
     batch = Batch("mask", paths, options)
     reference = _hash_key_reference(options, bool(hashed))
     hash_key = reference if on_spark else read_key(reference, "key of the hashes")
-    encryption = _new_encryption(batch, options) if _has_new_options() else None
+    new = [name for name in click.get_current_context().params if name.startswith(_NEW)]
+    encryption = _new_encryption(batch, options) if is_any_typed(new) else None
     _take_new_options(options)
     return batch.run(
         decryption=batch.decryption(options), encryption=encryption, null=null, hashed=hashed,

@@ -38,7 +38,7 @@ from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
 from modcrypt.jobs.key_scan import resolve_decryption
 from modcrypt.jobs.run_record import Record, list_files_except, run_recorded
-from modcrypt.jobs.shredding_choice import (
+from modcrypt.jobs.shredding.choice import (
     Chosen,
     Criteria,
     choose,
@@ -99,7 +99,7 @@ class ShreddedFile(FileResult):
 
     @property
     def failed(self) -> bool:
-        """Whether the selected data is still readable, or partly readable."""
+        """True if the selected data is still readable, or partly readable."""
         if self.master_key_id is not None and self.result in ("destroyed", "disabled"):
             return False
         return self.result not in ("shredded", "current")
@@ -203,7 +203,12 @@ def _restore_columns(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Shredding:
-    """The state of one call of `shred_keys`."""
+    """The state of one call of `shred_keys`.
+
+    For each file, the new end is made before any key is removed, because that may need the footer
+    key, which may be in the external key material. Then external key material goes, and the file
+    is replaced last. A run that is killed in between leaves keys that the next run still finds.
+    """
 
     def __init__(
         self,
@@ -374,7 +379,9 @@ class _Shredding:
         if self._wanted.columns and not chosen.references:
             return {}
         removed: dict[str, str] = {}
-        for store in reversed(stores_of(place)):
+        for store in reversed(
+            stores_of(place)
+        ):  # a rotation moves the temporary one over the other
             removed |= self._shred_store(place, store, source, chosen)
         return removed
 
@@ -412,7 +419,6 @@ class _Shredding:
     # --- AGS1 key metadata and audit events ------------------------------------------------------
 
     def _shred_key_metadata(self, place: Place, source: Source) -> ShreddedFile:
-        """Shred the encrypted key metadata of an AGS1 stream."""
         data = source.read_at(0, source.size)
         if data == SHREDDED or self._wanted.columns:
             note = "key metadata of an AGS1 stream has no columns" if self._wanted.columns else ""
@@ -434,7 +440,6 @@ class _Shredding:
         return ShreddedFile(path=place.path, result="shredded", keys=1, whole=True, message=note)
 
     def _record_removals(self, place: Place, chosen: Chosen, removed: Mapping[str, str]) -> None:
-        """Write an audit event for each removed key."""
         if self._dry_run:
             return
         for metadata, material in chosen.within.items():

@@ -22,11 +22,12 @@ from modcrypt.cli.shared import (
     make_reference,
     print_json,
     print_line,
+    read_passphrase,
     refuse_existing,
+    save_key_pair,
 )
 from modcrypt.errors import printable
 
-# click keeps the lines of a paragraph after \b as they are.
 _GROUP_EXAMPLE = """\b
 Example: a writer signs the files of a folder, and a reader compares them
   modcrypt seals generate writer.key
@@ -133,18 +134,11 @@ def generate(*, path: str, scheme: str, ask: bool, as_json: bool, **options: Any
     FILE.key has mode 0600 and must stay secret. FILE.pub is one line of text; give it to readers,
     and compare the id with them.
     """
-    private, public = choose_key_pair(path, "a signing key", "verifier")
+    pair = choose_key_pair(path, "a signing key", "verifier")
     key = modcrypt.SigningKey.generate(scheme)
-    key.save(private, passphrase=_read_passphrase(path, ask, options, twice=True))
-    with public.open("x", encoding="ascii") as file:
-        file.write(f"{key.verifier}\n")
-    id_ = key.verifier.hex_id
-    if as_json:
-        fields = {"signing_key": str(private), "verifier": str(public), "id": id_}
-        print_json("seals.pair", fields)
-        return
-    print_line(f"signing key  {private} (secret)")
-    print_line(f"verifier     {public}, id {id_}")
+    passphrase = read_passphrase(f"the signing key {path}", ask, options, twice=True)
+    schema = "seals.pair" if as_json else None
+    save_key_pair(pair, ("signing key", "verifier"), key, key.verifier, passphrase, schema)
 
 
 @seals.command(epilog=_EXPORT_EXAMPLE)
@@ -173,19 +167,11 @@ def _load_key(key: str, ask: bool, options: dict[str, Any]) -> modcrypt.SigningK
     from modcrypt.kms.signing.signing_references import names_service
 
     if not names_service(key):
-        return modcrypt.SigningKey.load(key, _read_passphrase(key, ask, options))
+        passphrase = read_passphrase(f"the signing key {key}", ask, options)
+        return modcrypt.SigningKey.load(key, passphrase)
     if ask or make_reference(options, "--passphrase") is not None:
         raise click.UsageError("a passphrase is for a signing key in a file")
     return modcrypt.SigningKey.open(key)
-
-
-def _read_passphrase(path: str, ask: bool, options: dict[str, Any], *, twice: bool = False) -> Any:
-    from modcrypt.kms.keyring.keyring_passphrase import ask_passphrase, make_reference_asker
-
-    if ask:
-        return ask_passphrase(f"the signing key {path}", twice=twice)
-    reference = make_reference(options, "--passphrase")
-    return None if reference is None else make_reference_asker(reference)
 
 
 _sign_options = combine_options(
@@ -309,9 +295,9 @@ def cosign(*, folder: str, proposal: str | None, as_json: bool, **options: Any) 
     It prints what the proposal states, and its name; with --proposal it signs it. --signed-by
     names the other writers.
     """
-    how = _writing(options)
-    how.pop("valid_for")
-    update, is_newest = modcrypt.cosign_seal(folder, _load_keys(options), proposal=proposal, **how)
+    update, is_newest = modcrypt.cosign_seal(
+        folder, _load_keys(options), proposal=proposal, **_trusting(options)
+    )
     if as_json:
         print_json("seals.update", update.fields())
         return
@@ -362,10 +348,8 @@ def writers(
     VERIFIER is a .pub file or line. As many keys as were needed until now must --sign, and as many
     of the new ones as are needed from now on.
     """
-    how = _writing(options)
-    how.pop("valid_for")
     update = modcrypt.change_seal_writers(
-        folder, _load_keys(options), _read_keys(writers), needed=needed, **how
+        folder, _load_keys(options), _read_keys(writers), needed=needed, **_trusting(options)
     )
     _print_update(update, as_json)
 
@@ -466,13 +450,15 @@ def _load_keys(options: dict[str, Any]) -> list[modcrypt.SigningKey]:
     return [_load_key(key, options["ask"], options) for key in options["sign"]]
 
 
+def _trusting(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that say which old seal is accepted."""
+    return {"signed_by": _read_keys(options["signed_by"]), "at_least": options["at_least"]}
+
+
 def _writing(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of functions that make the next seal."""
-    days = options.get("valid_days")
-    return {
-        "signed_by": _read_keys(options["signed_by"]), "at_least": options["at_least"],
-        "valid_for": None if days is None else days * 86_400,
-    }  # fmt: skip
+    days = options["valid_days"]
+    return {**_trusting(options), "valid_for": None if days is None else days * 86_400}
 
 
 def _read_keys(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:

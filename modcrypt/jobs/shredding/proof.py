@@ -21,9 +21,9 @@ from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.key_scan import resolve_decryption
-from modcrypt.jobs.shredding import REMAINS
-from modcrypt.jobs.shredding_choice import Criteria, criteria_of
-from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify
+from modcrypt.jobs.shredding.choice import Criteria, criteria_of
+from modcrypt.jobs.shredding.removal import REMAINS
+from modcrypt.jobs.shredding.trial import TEMPORARY, KeyProof, Trial, identify
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.discovery import is_dataset, list_files, list_sizes
@@ -143,7 +143,7 @@ class Proof(FactSheet):
 
     @property
     def ok(self) -> bool:
-        """Whether all selected keys are proven unreadable; False if no key was found at all."""
+        """True if all selected keys are proven unreadable; False if no key was found at all."""
         open_ends = self.still_readable or self.unknown or self.unseen or self.unmet
         return bool(self.no_longer_readable) and not open_ends
 
