@@ -62,7 +62,10 @@ def search_event_log(path: str, keys: Iterable[Key] = ()) -> Iterator[SearchedLo
 
     The keys are searched for in hex and base64, under any name.
     """
-    needles = frozenset(spelling for key in keys for spelling in _spellings(key))
+    needles: set[bytes] = set()
+    for raw in map(key_bytes, keys):
+        needles |= {raw.hex().encode(), raw.hex().upper().encode()}
+        needles |= {base64.b64encode(raw).rstrip(b"="), base64.urlsafe_b64encode(raw).rstrip(b"=")}
     for file in _files(path):
         yield _search_file(file, needles)
 
@@ -73,13 +76,6 @@ def _files(path: str) -> list[str]:
     below = (os.path.join(base, name) for base, _, names in os.walk(path) for name in names)
     visible = (path for path in below if not os.path.basename(path).startswith("."))
     return sorted(path for path in visible if os.path.isfile(path) and os.path.getsize(path))
-
-
-def _spellings(key: Key) -> Iterator[bytes]:
-    raw = key_bytes(key)
-    yield from (raw.hex().encode(), raw.hex().upper().encode())
-    for spell in (base64.b64encode, base64.urlsafe_b64encode):
-        yield spell(raw).rstrip(b"=")
 
 
 def _search_file(file: str, needles: Collection[bytes]) -> SearchedLog:
@@ -104,7 +100,6 @@ def _search_file(file: str, needles: Collection[bytes]) -> SearchedLog:
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    """Yield the lines of a log, decompressed."""
     with _open(path) as log:
         while line := log.readline(MAX_LINE + 1):
             line = line.removesuffix(b"\n")

@@ -66,11 +66,15 @@ class Subject:
 
 def machine() -> Iterator[Check]:
     """Check Python, packages, AES, random numbers and the limits of the process."""
+    from cryptography.hazmat.backends.openssl.backend import backend
+
     yield _check_python()
     yield _check_packages()
     yield _check_idl()
-    yield _check_code()
-    yield _check_openssl()
+    form = code_form()
+    advice = "" if form == "compiled" else "compiled code opens files of many columns faster"
+    yield Subject("page and footer code").ok(form, advice)
+    yield Subject("OpenSSL").ok(backend.openssl_version_text())
     yield _check_aes()
     yield _check_randomness()
     yield _check_umask()
@@ -92,7 +96,6 @@ _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[[^\]]*\])?>=(?P<least>[0-9.]+)
 
 
 def _check_packages() -> Check:
-    """Compare the installed packages with the versions that modcrypt requires."""
     about = Subject("packages")
     try:
         wanted = metadata.requires("modcrypt") or []
@@ -134,18 +137,6 @@ def _check_idl() -> Check:
             f"parquet.thrift can't be read: {type(error).__name__}", "reinstall modcrypt"
         )
     return about.ok("parquet.thrift was parsed")
-
-
-def _check_code() -> Check:
-    form = code_form()
-    advice = "" if form == "compiled" else "compiled code opens files of many columns faster"
-    return Subject("page and footer code").ok(form, advice)
-
-
-def _check_openssl() -> Check:
-    from cryptography.hazmat.backends.openssl.backend import backend
-
-    return Subject("OpenSSL").ok(backend.openssl_version_text())
 
 
 def _check_aes() -> Check:

@@ -273,24 +273,15 @@ def open_output(
 
 def check_apart(source: Source, destination: Destination) -> None:
     """Raise ValueError if the destination is a file object on the source and would overwrite it."""
-    if _is_same_file(source, destination):
-        raise ValueError("destination is a file object on the source itself")
-
-
-def _is_same_file(source: Source, destination: Destination) -> bool:
-    """Return whether a caller's file object writes to the file that the source reads."""
     if isinstance(destination, str | os.PathLike | Place):
-        return False
-    if isinstance(source, ObjectSource) and source.file is destination:
-        return True
-    try:
-        if isinstance(source, FileSource):
-            return os.path.sameopenfile(source.fd, destination.fileno())
-        if isinstance(source, ObjectSource):
-            return os.path.sameopenfile(source.file.fileno(), destination.fileno())
-        return False
-    except (AttributeError, OSError):  # not a file of the operating system
-        return False
+        return
+    same = isinstance(source, ObjectSource) and source.file is destination
+    with contextlib.suppress(AttributeError, OSError):  # not a file of the operating system
+        if not same and isinstance(source, FileSource | ObjectSource):
+            fd = source.fd if isinstance(source, FileSource) else source.file.fileno()
+            same = os.path.sameopenfile(fd, destination.fileno())
+    if same:
+        raise ValueError("destination is a file object on the source itself")
 
 
 class _TappedSink:
@@ -343,7 +334,6 @@ class _Writer:
         return memoryview(bytearray(len(view))) if empty is None else empty
 
     def wait(self) -> None:
-        """Wait until all queued buffers are written."""
         self._full.put((memoryview(b""), 0))
         self._idle.get()
         if self._error is not None:

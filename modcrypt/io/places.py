@@ -97,7 +97,7 @@ class Place:
 
     @property
     def is_linked(self) -> bool:
-        """Whether the path contains a symbolic link below the root, so that writing is refused."""
+        """True if the path contains a symbolic link below the root, so that writing is refused."""
         if self.filesystem is not None or self.root is None:
             return False
         names = split_below(self.path, self.root)

@@ -70,7 +70,6 @@ class _Unfinished:
     named: bool
 
     def close(self) -> None:
-        """Close the file; idempotent."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -191,18 +190,12 @@ def _remove_hadoop_checksum(target: str, at: int | None) -> None:
     """Remove the checksum of the replaced file: Hadoop would compare it with the new one."""
     folder, name = os.path.split(target)
     path = os.path.join(folder, f".{name}.crc")
-    with contextlib.suppress(OSError):  # missing, or its name would be too long
-        if _read_magic(path, at) == CHECKSUM_MAGIC:  # otherwise it is another program's
-            os.unlink(path, **relative_to(at))
-
-
-def _read_magic(path: str, at: int | None) -> bytes:
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _CLOSE_ON_EXEC
-    fd = os.open(path, os.O_RDONLY | flags, **relative_to(at))
-    try:
-        return os.read(fd, len(CHECKSUM_MAGIC))
-    finally:
-        os.close(fd)
+    with contextlib.suppress(OSError):  # missing, or its name would be too long
+        with open(os.open(path, os.O_RDONLY | flags, **relative_to(at)), "rb") as file:
+            magic = file.read(len(CHECKSUM_MAGIC))
+        if magic == CHECKSUM_MAGIC:  # otherwise it is another program's
+            os.unlink(path, **relative_to(at))
 
 
 def publish(temporary: str, target: str, overwrite: bool, at: int | None = None) -> None:

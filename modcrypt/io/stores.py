@@ -49,7 +49,12 @@ def _locate_url(url: str) -> tuple[Any, str]:
         )
     if scheme not in _ROOTED and not url.partition(":")[2].strip("/"):
         raise ValueError(f"{url}: the URL names no bucket or host; write {scheme}://BUCKET/PATH")
-    url_to_fs = _import_fsspec(url).core.url_to_fs
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise ValueError(
+            f"{url}: reading and writing URLs needs fsspec: pip install fsspec"
+        ) from None
     try:
         with add_url_to_errors(None, url):
             return _unwrap(*url_to_fs(add_authority(_as_data_lake_url(url))))
@@ -78,16 +83,6 @@ def _as_data_lake_url(url: str) -> str:
     """Return the abfs URL of a wasb URL, which is Hadoop's older name for the same container."""
     match = re.match(r"wasb(s?)://([^/@]+)@([^/.]+)\.blob\.(.*)", url, re.IGNORECASE | re.DOTALL)
     return url if match is None else "abfs{}://{}@{}.dfs.{}".format(*match.groups())
-
-
-def _import_fsspec(url: str) -> Any:
-    try:
-        import fsspec
-    except ImportError:
-        raise ValueError(
-            f"{url}: reading and writing URLs needs fsspec: pip install fsspec"
-        ) from None
-    return fsspec
 
 
 _KEPT: dict[int, Any] = {}

@@ -68,7 +68,11 @@ def load_chunks(source: Source, plan: ReadPlan, pool: ThreadPool | None) -> Load
     pieces = []
     spans = [span for span in plan.spans if span.part is Part.PAGES]
     for span, part in zip(spans, make_part_readers(source, plan, spans), strict=True):
-        _shift_offsets(chunks[span.row_group, span.column], at - span.start)
+        md = chunks[span.row_group, span.column].meta_data
+        if md.data_page_offset > 0:  # PyArrow writes offset 0 for the data pages of an empty chunk.
+            md.data_page_offset += at - span.start
+        if md.dictionary_page_offset:
+            md.dictionary_page_offset += at - span.start
         pieces.append(_Piece(part, span.start, span.end - span.start, at))
         at += span.end - span.start
     metadata, nulls = plain_metadata(plan, row_groups, at)
@@ -158,14 +162,6 @@ def _remove_unloaded_parts(chunk: ThriftStruct) -> None:
     md = chunk.meta_data
     md.bloom_filter_offset = md.bloom_filter_length = md.index_page_offset = None
     md.statistics = md.size_statistics = None
-
-
-def _shift_offsets(chunk: ThriftStruct, distance: int) -> None:
-    md = chunk.meta_data
-    if md.data_page_offset > 0:  # PyArrow writes offset 0 for the data pages of an empty chunk.
-        md.data_page_offset += distance
-    if md.dictionary_page_offset:
-        md.dictionary_page_offset += distance
 
 
 def _fill_file(

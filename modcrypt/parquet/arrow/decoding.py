@@ -164,7 +164,6 @@ class Decoder:
             return True
 
     def _find_damaged_column(self, data: pa.Buffer) -> str | None:
-        """Return the first column that cannot be decoded; None if every column can."""
         try:
             file = self._open_file(data)
         except Exception as error:
@@ -252,7 +251,6 @@ def _count_values_in_row(metadata: ThriftStruct, rows: int, column: int) -> int:
 
 
 def _count_row_bytes(longest: Sequence[Longest], values: Sequence[int]) -> int:
-    """Return the most bytes of repeated values in an average row."""
     return sum(_longest_repeated(most) * count for most, count in zip(longest, values, strict=True))
 
 
@@ -281,7 +279,9 @@ def merge_small(
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        more = _count_bytes(batch)
+        more = batch.get_total_buffer_size()
+        if more >= _SMALL_BUFFERS:
+            more = batch.nbytes  # without what other batches use of the buffers, which takes longer
         if small and (rows + batch.num_rows > batch_size or size + more > most_bytes):
             yield from _concat_batches(small)
             small, rows, size = [], 0, 0
@@ -291,12 +291,6 @@ def merge_small(
             yield from _concat_batches(small)
             small, rows, size = [], 0, 0
     yield from _concat_batches(small)
-
-
-def _count_bytes(batch: pa.RecordBatch) -> int:
-    """Return the size of a batch, or of its whole buffers if they are small: that is quicker."""
-    most: int = batch.get_total_buffer_size()
-    return most if most < _SMALL_BUFFERS else int(batch.nbytes)
 
 
 def _concat_batches(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -135,18 +135,15 @@ class PlainPages(Pages):
             header = self._scan(self._next, offset, out)
             if header is None:
                 self._next, self._first = self.span.end, None
-            else:
-                self._add_page(header)
-
-    def _add_page(self, header: PageHeader) -> None:
-        start, self._next = self._next, self._next + len(header.raw) + header.compressed_size
-        if is_empty(header):
-            self._first = start if self._first is None else self._first
-        elif self._first is not None:
-            size = start + len(header.raw) - self._first
-            with suppress(FormatError):
-                self._fillings.append((self._first, _lengthen_header(header.raw, size)))
-            self._first = None
+                return
+            start, self._next = self._next, self._next + len(header.raw) + header.compressed_size
+            if is_empty(header):
+                self._first = start if self._first is None else self._first
+            elif self._first is not None:
+                size = start + len(header.raw) - self._first
+                with suppress(FormatError):
+                    self._fillings.append((self._first, _lengthen_header(header.raw, size)))
+                self._first = None
 
     def _scan(self, at: int, offset: int, out: memoryview) -> PageHeader | None:
         """Return the header of the page at a position; None if it is damaged."""

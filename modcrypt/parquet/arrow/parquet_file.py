@@ -66,11 +66,8 @@ class ParquetFile(FactSheet):
         expected: FileIdentity | None = None,
         **options: Any,
     ) -> None:
-        usual = {
-            "pre_buffer": False,
-            "arrow_extensions_enabled": True,
-        }  # as in pyarrow.parquet
-        options = usual | options
+        # As in pyarrow.parquet.
+        options = {"pre_buffer": False, "arrow_extensions_enabled": True} | options
         of_format = dict(options)
         if "read_dictionary" in options:
             of_format["dictionary_columns"] = of_format.pop("read_dictionary")

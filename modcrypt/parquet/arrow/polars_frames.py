@@ -105,7 +105,6 @@ def write_frame(
 
 
 def _encode(frame: polars.DataFrame, options: Mapping[str, Any]) -> memoryview:
-    """Encode a Parquet file in memory."""
     out = io.BytesIO()
     frame.write_parquet(out, **options)
     return out.getbuffer()

@@ -302,9 +302,12 @@ def _passes_bloom_filter(
         return parts.read_bloom_filter(row_group, column)
 
     def holds(values: Values) -> bool:
-        md = chunks[values.column].meta_data
-        if md.bloom_filter_offset is None or _is_constant(md.statistics):
+        md, bounds = chunks[values.column].meta_data, chunks[values.column].meta_data.statistics
+        if md.bloom_filter_offset is None:
             return True
+        low = None if bounds is None else bounds.min_value
+        if low is not None and low == bounds.max_value:
+            return True  # the chunk has one value, so the bounds have judged equality already
         bloom = read(values.column)
         try:
             return bloom is None or may_hold(*bloom, values.hashes)
@@ -312,15 +315,6 @@ def _passes_bloom_filter(
             return True
 
     return may_match(probe, holds)
-
-
-def _is_constant(statistics: ThriftStruct | None) -> bool:
-    """Return whether both bounds are the same value, so that they have judged equality already."""
-    return (
-        statistics is not None
-        and statistics.min_value is not None
-        and statistics.min_value == statistics.max_value
-    )
 
 
 # --- page indexes --------------------------------------------------------------------------------
@@ -332,9 +326,6 @@ class _Pages:
 
     starts: list[int]  # first row of each page
     known: list[ThriftStruct]  # a single-row chunk for each page, with its statistics
-
-    def find_chunk(self, row: int) -> ThriftStruct:
-        return self.known[bisect_right(self.starts, row) - 1]
 
 
 def _find_matching_rows(
@@ -353,7 +344,7 @@ def _find_matching_rows(
         return [(0, rows)]
     groups = [
         [
-            chunk if index is None else index.find_chunk(row)
+            chunk if index is None else index.known[bisect_right(index.starts, row) - 1]
             for index, chunk in zip(pages, known, strict=True)
         ]
         for row in starts

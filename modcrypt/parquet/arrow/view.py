@@ -1,13 +1,8 @@
 """A read-only file object that acts as a plaintext Parquet file and decrypts only what is read.
 
-The plaintext of a page, index or bloom filter is shorter than its PME modules (separately encrypted
-parts of the file) by their nonces, tags and lengths. So its Thrift header is lengthened by the same
-amount, with a field that readers skip. Offsets and sizes in the footer and in offset indexes
-therefore stay valid, nothing needs to be decrypted to locate a part, and a page can be read without
-those after it.
-
-    encrypted   [header module      ][body module            ]
-    view        [header | filling   ][ body                  ]     the same bytes from start to end
+Each part has the size and position of its encrypted form (see `page_parts`). So offsets and sizes
+in the footer and in offset indexes stay valid, nothing needs to be decrypted to locate a part, and
+a page can be read without those after it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ Plaintext exists only in the caller's tables and in PyArrow's own buffers.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import io
@@ -47,6 +46,7 @@ from modcrypt.parquet.crypto.properties import AnyEncryption, as_encryption
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import MAX_ROW_GROUPS
+from modcrypt.report.suggestions import suggest
 
 if TYPE_CHECKING:
     import polars
@@ -485,15 +485,13 @@ def _check_option_names(options: Mapping[str, Any]) -> None:
     """Raise TypeError for an option that PyArrow does not have, and suggest a similar name."""
     known = _list_known_options()
     for name in sorted(options.keys() - known):
-        near = difflib.get_close_matches(name, sorted(known - _UNSUPPORTED_OPTIONS.keys()), 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = suggest(name, sorted(known - _UNSUPPORTED_OPTIONS.keys()))
         raise TypeError(f"unknown option {name}{hint}")
 
 
 def _encode(
     row_groups: list[pa.Table], schema: pa.Schema, options: Mapping[str, Any], key_values: Any = ()
 ) -> memoryview:
-    """Encode a Parquet file in memory."""
     out = io.BytesIO()  # Arrow's own buffer doubles, which takes three times as much.
     with pq.ParquetWriter(out, schema, **options) as writer:
         for metadata in key_values:
