@@ -106,8 +106,8 @@ class ModcryptFileSystem(StackedFileSystem):
         encryption: EncryptionOf | None = None,
         **behind: Any,
     ) -> None:
-        if encryption is not None and not callable(encryption):
-            _check_encryption(encryption)
+        if not (encryption is None or callable(encryption) or isinstance(encryption, KeySettings)):
+            as_encryption(encryption)  # raises TypeError; Settings are resolved for each file
         self._has_keys_of_each_path = callable(encryption) or callable(decryption)
         if decryption is None and encryption is not None:
             decryption = _raise_missing_decryption
@@ -212,21 +212,6 @@ class ModcryptFileSystem(StackedFileSystem):
             _remove_if_present(self._place(path))  # it would be out of date
             return io.BytesIO()
         return EncryptedOutput(self._place(path), self._encryption_of(path), overwrite=mode == "wb")
-
-    def mkdir(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Make a folder, if files may be written."""
-        self._check_writing()
-        self.fs.mkdir(self._target_path(path), *args, **kwargs)
-
-    def makedirs(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Make a folder and those above it, if files may be written."""
-        self._check_writing()
-        self.fs.makedirs(self._target_path(path), *args, **kwargs)
-
-    def rmdir(self, path: str) -> None:
-        """Remove an empty folder."""
-        self._check_writing()
-        self.fs.rmdir(self._target_path(path))
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Remove files and their key material; with `recursive`, folders and all that is in them.
@@ -393,28 +378,21 @@ def _is_summary(path: str) -> bool:
     return posixpath.basename(path) == _SUMMARY
 
 
-def _is_companion(name: str) -> bool:
-    """Return whether a file is kept beside encrypted ones; a plaintext folder has none."""
-    own = name in (SEAL_NAME, ARCHIVE, NOTES, _SUMMARY) or name.startswith(".modcrypt-")
-    return own or name.startswith("_EXPLICIT_KEYS_FOR_") or STORE_NAME.fullmatch(name) is not None
-
-
 def _without_companions(found: Any, start: int) -> Any:
     """Return a listing without companions, whose names count from a position in their paths."""
 
+    def is_companion(name: str) -> bool:
+        own = name in (SEAL_NAME, ARCHIVE, NOTES, _SUMMARY) or name.startswith(".modcrypt-")
+        explicit = name.startswith("_EXPLICIT_KEYS_FOR_")
+        return own or explicit or STORE_NAME.fullmatch(name) is not None
+
     def is_shown(entry: Any) -> bool:
         path = entry["name"] if isinstance(entry, dict) else entry
-        return not any(map(_is_companion, path[start:].split("/")))
+        return not any(map(is_companion, path[start:].split("/")))
 
     if isinstance(found, dict):
         return {path: entry for path, entry in found.items() if is_shown(path)}
     return list(filter(is_shown, found))
-
-
-def _check_encryption(encryption: AnyEncryption) -> None:
-    """Raise TypeError for a wrong type; Settings are resolved where a file is written."""
-    if not isinstance(encryption, KeySettings):
-        as_encryption(encryption)
 
 
 def _raise_missing_decryption(path: str) -> NoReturn:

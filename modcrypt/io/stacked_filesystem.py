@@ -122,6 +122,26 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         """Forget cached listings."""
         self.fs.invalidate_cache(None if path is None else self._target_path(path))
 
+    # --- folders -------------------------------------------------------------------------------
+
+    def _check_writing(self) -> None:
+        """Raise ValueError if this file system is read-only."""
+
+    def mkdir(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Make a folder."""
+        self._check_writing()
+        self.fs.mkdir(type(self)._strip_protocol(path), *args, **kwargs)
+
+    def makedirs(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Make a folder and those above it."""
+        self._check_writing()
+        self.fs.makedirs(type(self)._strip_protocol(path), *args, **kwargs)
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder."""
+        self._check_writing()
+        self.fs.rmdir(type(self)._strip_protocol(path))
+
     # --- contents ------------------------------------------------------------------------------
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:

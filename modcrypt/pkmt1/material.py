@@ -29,11 +29,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats, refuse_surrogates
-from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
 
 TYPE = "PKMT1"
 
@@ -54,6 +53,9 @@ MAX_STORE = 64 << 20
 
 MAX_NAME = 1024
 """Length limit of a master key id or reference, in characters."""
+
+MAX_WRAPPED = 16 << 10
+"""Length limit of a wrapped key from a service or a file, in characters."""
 
 WRITE = "modcryptWrite"
 """Member with the id of the modcrypt run that wrote the material: 16 hex digits."""
@@ -343,6 +345,13 @@ def check_id(master_key_id: object) -> None:
         raise ValueError(
             f"the id of a master key must have 1 to {MAX_NAME} printable characters"
         ) from None
+
+
+def is_wrapped_key(text: object) -> TypeGuard[str]:
+    """Return whether a text of a key service or a file can be a wrapped key."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_WRAPPED:
+        return False
+    return text.isascii() and text.isprintable()
 
 
 def _require_wrapped(members: dict[str, Any], name: str) -> str:

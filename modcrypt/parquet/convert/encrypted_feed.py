@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from modcrypt.io.buffers import Output, Scratch
 from modcrypt.io.sources import ExtendedSource, MemorySource, Source
 from modcrypt.parquet.convert.page_decryption import decrypt_pages, open_pages
-from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
+from modcrypt.parquet.convert.page_encryption import PageRules, encrypt_pages
 from modcrypt.parquet.convert.plain_feed import PlainFeed, Supplied
 from modcrypt.parquet.crypto.bloom_filters import is_in_clear, open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
@@ -91,7 +91,7 @@ class EncryptedFeed(PlainFeed):
             pages = decrypt_pages(
                 self._walk(span, old, md, rules), old, self.scratch, keep_levels=self.keep_levels
             )
-            seal_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)
+            encrypt_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)
 
     def _walk(
         self, span: Span, cipher: ChunkCipher, md: ColumnMetaData, rules: PageRules

@@ -209,23 +209,15 @@ def assign_file_keys(
         chunks: Sequence[ColumnChunk] = row_group.columns
         for c, chunk in enumerate(chunks):
             md: ColumnMetaData = chunk.meta_data
-            stats = md.encoding_stats
-            if stats is not last and columns[c] is not None:
-                _check_page_count(stats, r, c)
-                last = stats
+            if md.encoding_stats is last or columns[c] is None:
+                continue
+            last = md.encoding_stats
+            counts = [s.count for s in last or () if s.page_type in (DATA_PAGE, DATA_PAGE_V2)]
+            if sum(counts) > MAX_ORDINAL + 1:
+                raise too_many_pages_error(
+                    f"row group {r}, column {c} with {sum(counts)} data pages"
+                )
     return properties, columns
-
-
-def _check_page_count(encoding_stats: Any, row_group: int, column: int) -> None:
-    """Raise LimitError for too many pages before writing, if the source's writer counted them."""
-    pages = 0
-    for stats in encoding_stats or ():
-        if stats.page_type in (DATA_PAGE, DATA_PAGE_V2):
-            pages += stats.count
-    if pages > MAX_ORDINAL + 1:
-        raise too_many_pages_error(
-            f"row group {row_group}, column {column} with {pages} data pages"
-        )
 
 
 class NewFile:
@@ -336,6 +328,7 @@ class Encryption(NewFile):
     def close(self, metadata: ThriftStruct) -> None:
         """Write the held indexes and the footer: `metadata` with all row groups."""
         out = self.out
+        properties = self.properties
         for chunk, data, place in self.held[Part.COLUMN_INDEX]:
             chunk.column_index_offset, chunk.column_index_length = out.position, len(data)
             self.write_part(place, data)
@@ -353,16 +346,17 @@ class Encryption(NewFile):
             chunk, chunk.meta_data, cipher = self._noted
             mark_absent(chunk.meta_data, absent)
             protect_metadata(chunk, cipher, plaintext_footer=True)
-        elif self.properties.plaintext_footer and absent and self.row_groups:
+        elif properties.plaintext_footer and absent and self.row_groups:
             first: Sequence[ColumnChunk] = self.row_groups[0].columns
             for chunk in first[:1]:
                 note_added(chunk.meta_data, absent)
-        if not (self.keep_unknown_fields or self._has_one_key):
-            footer = without_unknown(footer)
-        mark_absent(footer, frozenset() if self.properties.plaintext_footer else absent)
-        out.write(
-            build_tail(footer, self._cipher, self.properties, self.unique, self._list_hashes())
+        has_one_key = not (
+            properties.plaintext_footer or properties.column_keys or properties.plaintext_columns
         )
+        if not (self.keep_unknown_fields or has_one_key):
+            footer = without_unknown(footer)
+        mark_absent(footer, frozenset() if properties.plaintext_footer else absent)
+        out.write(build_tail(footer, self._cipher, properties, self.unique, self._list_hashes()))
 
     def write_part(self, place: LeafPlace, data: bytes) -> None:
         """Append a part that is complete in memory."""
@@ -380,14 +374,6 @@ class Encryption(NewFile):
         assert isinstance(footer_key, Key)
         keys = [(None, footer_key), *self._own_keys.items()]
         return encode_list(self.hasher.finish() | commit_to_keys(keys, self._cipher.file_aad))
-
-    @property
-    def _has_one_key(self) -> bool:
-        """True if the footer and all columns are encrypted with the same key."""
-        properties = self.properties
-        return not (
-            properties.plaintext_footer or properties.column_keys or properties.plaintext_columns
-        )
 
 
 def _run_ends(spans: list[Span], feed: PlainFeed) -> list[int]:

@@ -154,7 +154,6 @@ class OptionalParts:
             self._misleading[place] = None
 
     def _count_values(self, place: tuple[int, int]) -> list[int]:
-        """Return the number of values of each data page of a chunk."""
         move = self._moves.chunks[place[0]].get(place[1])
         if move is not None and move.values:
             return move.values

@@ -43,7 +43,11 @@ def _write_page(out: Output, sealed: EncryptedPage) -> i64:
     header, cipher = sealed.header, sealed.page.cipher.page
     plain_size = len(sealed.body) - cipher.overhead
     if header.crc is not None:
-        return _write_page_with_crc(out, sealed, plain_size)
+        opened = open_and_check_crc(sealed)
+        new_header = splice(header, plain_size, zlib.crc32(opened))
+        out.write(new_header)
+        out.write(opened)
+        return len(new_header)
     new_header = splice(header, plain_size)
     header_size = len(new_header)
     space = plain_size + cipher.slack
@@ -54,15 +58,6 @@ def _write_page(out: Output, sealed: EncryptedPage) -> i64:
     open_body(sealed, view[body : body + space])
     out.at = body + plain_size
     return header_size
-
-
-def _write_page_with_crc(out: Output, sealed: EncryptedPage, plain_size: i64) -> i64:
-    """Decrypt and append a page with a CRC, and return the size of its new header."""
-    opened = open_and_check_crc(sealed)
-    new_header = splice(sealed.header, plain_size, zlib.crc32(opened))
-    out.write(new_header)
-    out.write(opened)
-    return len(new_header)
 
 
 def decrypt_pages(

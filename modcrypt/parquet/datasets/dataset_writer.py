@@ -116,6 +116,10 @@ def write_dataset(
         raise ValueError("max_rows_per_file must be at least 1")
     if threads is not None and threads < 1:
         raise ValueError("threads must be at least 1")
+    file_schema = schema
+    if scheme is not None:  # partition fields occur only in the names of folders
+        fields = [field for field in schema if field.name not in scheme.schema.names]
+        file_schema = pa.schema(fields, schema.metadata)
     overwrite = existing_data_behavior != "error"
     folder = DatasetFolder(base_dir, filesystem)
     plan = _Plan(
@@ -127,7 +131,7 @@ def write_dataset(
         shared_aad_prefix,
         partial(
             ParquetWriter,
-            schema=_drop_partition_fields(schema, scheme),
+            schema=file_schema,
             overwrite=overwrite,
             threads=threads if scheme is None else 1,
             **options,
@@ -261,7 +265,9 @@ class _Files:
             self._withdraw(error)
             return
         try:
-            self._finish_all()
+            for where in dict.fromkeys([*self._open, *self._waiting]):
+                self._write_waiting(where)
+                self._finish(where)
         except BaseException as late:
             self._withdraw(late)
             raise
@@ -329,16 +335,10 @@ class _Files:
             self._open[where].writer.flush()
 
     def _write_waiting(self, where: str) -> None:
-        """Write the waiting rows of a partition."""
         waiting = self._waiting.pop(where, _Waiting())
         self._gathered -= waiting.size
         for rows in waiting.batches:
             self.append(where, rows)
-
-    def _finish_all(self) -> None:
-        for where in dict.fromkeys([*self._open, *self._waiting]):
-            self._write_waiting(where)
-            self._finish(where)
 
     def _finish(self, where: str) -> None:
         file = self._open[where]
@@ -346,7 +346,8 @@ class _Files:
         del self._open[where]
         self._finished.append(file.path)
         if file.keyed:  # Its key material may be a file of its own.
-            self._finished.append(_find_material_path(file.path))
+            folder, name = posixpath.split(file.path)
+            self._finished.append(posixpath.join(folder, external_name(name)))
 
     def _withdraw(self, error: BaseException) -> None:
         """Remove the files of this call, ignoring further errors: the first one matters."""
@@ -356,11 +357,6 @@ class _Files:
         for path in self._finished:
             with contextlib.suppress(Exception):
                 self._folder.remove(path)
-
-
-def _find_material_path(path: str) -> str:
-    """Return the path of a file's external key material."""
-    return posixpath.join(posixpath.dirname(path), external_name(posixpath.basename(path)))
 
 
 # --- partitions ----------------------------------------------------------------------------------
@@ -396,14 +392,6 @@ def _choose_partition_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return pa.string() if kind == pa.string_view() else kind
-
-
-def _drop_partition_fields(schema: pa.Schema, scheme: ds.Partitioning | None) -> pa.Schema:
-    """Return the schema of the files. Partition fields occur only in the names of folders."""
-    if scheme is None:
-        return schema
-    fields = [field for field in schema if field.name not in scheme.schema.names]
-    return pa.schema(fields, schema.metadata)
 
 
 def _gather_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

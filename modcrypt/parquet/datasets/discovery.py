@@ -139,24 +139,19 @@ def _list_complete_paths(filesystem: Any, base: str) -> list[str]:
 
 def read_notes(folder: Place) -> dict[str, WriteNote]:
     """Return the notes in a folder, by the names of their writes."""
-    notes = posixpath.join(folder.path, NOTES)
-    if folder.filesystem is None:
-        if os.path.islink(notes):
-            raise FormatError(f"{notes} is a symbolic link; replace it by a folder")
+    notes, names = posixpath.join(folder.path, NOTES), list[str]()
+    if folder.filesystem is not None:
+        selector = pafs.FileSelector(notes, allow_not_found=True)
+        infos = as_arrow(folder.filesystem).get_file_info(selector)
+        names = [posixpath.basename(info.path) for info in infos if info.is_file]
+    elif os.path.islink(notes):
+        raise FormatError(f"{notes} is a symbolic link; replace it by a folder")
+    else:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return _read_named_notes(folder, os.listdir(notes))
-        return {}
-    selector = pafs.FileSelector(notes, allow_not_found=True)
-    infos = as_arrow(folder.filesystem).get_file_info(selector)
-    return _read_named_notes(
-        folder, [posixpath.basename(info.path) for info in infos if info.is_file]
-    )
-
-
-def _read_named_notes(folder: Place, names: Sequence[str]) -> dict[str, WriteNote]:
+            names = os.listdir(notes)
     writes = [name.removesuffix(".json") for name in names if re.fullmatch(r"[\w-]+\.json", name)]
-    notes = {name: read_note(note_place(folder, name)) for name in sorted(writes)}
-    return {name: note for name, note in notes.items() if note is not None}
+    found = {name: read_note(note_place(folder, name)) for name in sorted(writes)}
+    return {name: note for name, note in found.items() if note is not None}
 
 
 def list_files(
@@ -384,11 +379,12 @@ def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
         for name, value in ds.get_partition_keys(texts.parse(folder + "/")).items():
             if value is not None:
                 values[name].add(value)
-    fields = [(name, _guess_type(values[name])) for name in names]
+    fields = [
+        (name, pa.int32() if given and all(map(_is_int32, given)) else pa.string())
+        for name, given in values.items()
+    ]
     return ds.partitioning(pa.schema(fields), flavor="hive")
 
 
-def _guess_type(values: set[str]) -> pa.DataType:
-    """Guess a type as pyarrow does: int32 if every value is one, otherwise string."""
-    whole = all(re.fullmatch(r"-?[0-9]{1,10}", value) and int(value) in _INT32 for value in values)
-    return pa.int32() if values and whole else pa.string()
+def _is_int32(value: str) -> bool:
+    return re.fullmatch(r"-?[0-9]{1,10}", value) is not None and int(value) in _INT32

@@ -1,4 +1,4 @@
-"""`ParquetDataset` as in `pyarrow.parquet`."""
+"""`ParquetDataset`, `read_table` and `read_pandas` as in `pyarrow.parquet`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from modcrypt.io.stores import locate
 from modcrypt.parquet.arrow.decoding import row_count_error
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.view import open_parquet
-from modcrypt.parquet.datasets.dataset_reader import open_first, read_table
+from modcrypt.parquet.datasets import dataset_reader
 from modcrypt.parquet.datasets.discovery import is_dataset
 from modcrypt.parquet.pyarrow_api.arguments import (
     add_index_columns,
@@ -134,7 +134,7 @@ class ParquetDataset:
             return self._read_views(columns, use_threads, True)  # from the file _common_metadata
         if use_pandas_metadata and columns is not None:
             columns = add_index_columns(columns, own)
-        table = read_table(
+        table = dataset_reader.read_table(
             self._source,
             self._decryption,
             columns=None if columns is None else list(dict.fromkeys(columns)),
@@ -144,8 +144,10 @@ class ParquetDataset:
             use_threads=use_threads,
             **self._options,
         )
-        if self._partitioning == "hive":
-            table = _encode_partition_columns(table, fields)
+        if self._partitioning == "hive":  # PyArrow has dictionaries for fields that folders name
+            for number, name in enumerate(table.schema.names):
+                if name in fields.names:
+                    table = table.set_column(number, name, table[name].dictionary_encode())
         repeats = columns is not None and len(set(columns)) < len(columns)
         return table.select(columns) if repeats else table
 
@@ -213,7 +215,11 @@ class ParquetDataset:
     def _read_schemas(self) -> tuple[pa.Schema, pa.Schema]:
         """Return the fields that folders name, and the schema of the first file."""
         where = {"filesystem": self._filesystem, "partitioning": self._partitioning}
-        with open_first(self._source, self._decryption, **where) as (file, fields, _):
+        with dataset_reader.open_first(self._source, self._decryption, **where) as (
+            file,
+            fields,
+            _,
+        ):
             return fields, file.schema_arrow
 
     @property
@@ -245,9 +251,69 @@ class ParquetDataset:
         return pq.ParquetDataset(paths if sources is source else paths[0], views, **options)
 
 
-def _encode_partition_columns(table: pa.Table, fields: pa.Schema) -> pa.Table:
-    """Return the table with dictionaries for the fields that folders name, as PyArrow has them."""
-    for number, name in enumerate(table.schema.names):
-        if name in fields.names:
-            table = table.set_column(number, name, table[name].dictionary_encode())
-    return table
+@take_arguments_of(pq.read_table)
+def read_table(
+    source: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    use_threads: bool = True,
+    use_pandas_metadata: bool = False,
+    decryption_properties: Any = None,
+    **options: Any,
+) -> pa.Table:
+    """Read a file or a dataset as a table, as `pyarrow.parquet.read_table`.
+
+    Args:
+        source: Path or URL of a file or folder, a list of paths, bytes or a file object.
+        columns: Names of columns, in the order wanted; None for all.
+        use_threads: Decode on several threads.
+        use_pandas_metadata: Also read the columns of a pandas frame's index.
+        decryption_properties: Properties of modcrypt, Settings or properties of PyArrow, or a
+            function that returns them for a path; None for plaintext.
+        options: Arguments of `ParquetDataset`: `filters`, `filesystem`, `partitioning`, `schema`
+            and PyArrow's other options.
+
+    Returns:
+        The table. Only the keys of the columns that it needs are retrieved.
+
+    Raises:
+        TypeError: An option is unknown or cannot be honoured.
+        ModcryptError, ValueError, OSError: As `modcrypt.read_table`.
+
+    Example:
+        >>> import pyarrow as pa, modcrypt.parquet as pq
+        >>> key = bytes(range(16))
+        >>> encryption = pq.FileEncryptionProperties(footer_key=key)
+        >>> pq.write_table(pa.table({"n": [1, 2]}), "n.parquet", encryption_properties=encryption)
+        >>> decryption = pq.FileDecryptionProperties(footer_key=key)
+        >>> pq.read_table("n.parquet", decryption_properties=decryption)["n"].to_pylist()
+        [1, 2]
+    """
+    if is_for_pyarrow(decryption_properties):
+        return pq.read_table(
+            source, columns=columns, use_threads=use_threads,
+            use_pandas_metadata=use_pandas_metadata, decryption_properties=decryption_properties,
+            **options,
+        )  # fmt: skip
+    dataset = ParquetDataset(source, decryption_properties=decryption_properties, **options)
+    return dataset.read(columns, use_threads, use_pandas_metadata)
+
+
+@take_arguments_of(pq.read_pandas)
+def read_pandas(source: Any, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+    """Read a table with the columns of a pandas frame's index, as `pyarrow.parquet.read_pandas`.
+
+    `options` are those of `read_table`, which raises the same errors.
+
+    Example:
+        >>> import pandas as pd, modcrypt.parquet as pq, pyarrow as pa
+        >>> key = bytes(range(16))
+        >>> table = pa.Table.from_pandas(pd.DataFrame({"n": [1, 2]}, index=["a", "b"]))
+        >>> encryption = pq.FileEncryptionProperties(footer_key=key)
+        >>> pq.write_table(table, "n.parquet", encryption_properties=encryption)
+        >>> decryption = pq.FileDecryptionProperties(footer_key=key)
+        >>> frame = pq.read_pandas("n.parquet", ["n"], decryption_properties=decryption).to_pandas()
+        >>> list(frame.index)
+        ['a', 'b']
+    """
+    return read_table(source, columns=columns, use_pandas_metadata=True, **options)

@@ -29,15 +29,12 @@ class _ViewHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow shi
         self._target = as_arrow(folder.filesystem)
 
     def get_type_name(self) -> str:
-        """Return the name of the kind of file system."""
         return "modcrypt"
 
     def normalize_path(self, path: str) -> str:
-        """Return the path as the target file system spells it."""
         return str(self._target.normalize_path(path))
 
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        """Describe files and folders."""
         return [_drop_size(info) for info in self._target.get_file_info(paths)]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
@@ -63,7 +60,6 @@ class _ViewHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow shi
             seal.check_complete(folder, [str(place.inside(folder)) for place in places])
 
     def open_input_file(self, path: str) -> pa.PythonFile:
-        """Open a file as plaintext; raise as `open_parquet`."""
         given = self._decryption
         properties = as_decryption(given(path) if callable(given) else given)
         properties = set_prefix_root(properties, self._folder)
@@ -73,7 +69,6 @@ class _ViewHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow shi
     open_input_stream = open_input_file
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise OSError for an operation that writes."""
         raise OSError(
             errno.EROFS,
             "Read-only: a ParquetDataset shows files as plaintext; use write_to_dataset, or the "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -217,18 +216,14 @@ def write_to_dataset(
         **{name: value for name, value in options.items() if name not in _IRRELEVANT},
     )
     if file_visitor is not None:
-        _visit_files(Place(*locate(where, filesystem)), paths, file_visitor)
+        folder = Place(*locate(where, filesystem))
+        for place in map(folder.below, paths):
+            with open_source_at(place) as source:
+                file_visitor(ds.WrittenFile(place.path, None, source.size))
 
 
 _IRRELEVANT = {"create_dir", "max_open_files", "preserve_order"}
 """Options that choose how PyArrow writes; modcrypt makes folders, and keeps the order of rows."""
-
-
-def _visit_files(folder: Place, paths: list[str], visitor: Callable[[ds.WrittenFile], Any]) -> None:
-    for path in paths:
-        place = folder.below(path)
-        with open_source_at(place) as source:
-            visitor(ds.WrittenFile(place.path, None, source.size))
 
 
 def _take_row_group_size(options: dict[str, Any]) -> int | None:

@@ -220,14 +220,14 @@ def make_hash_mask(key: Key) -> Mask:
 _exact = Context(prec=400)  # more digits than a decimal or a float has
 
 
-def _format_number(value: Decimal) -> bytes:
+def _format_number(number: Decimal | str | None) -> bytes | None:
     """Format a number without an exponent and without insignificant zeros."""
+    if number is None:
+        return None
+    value = Decimal(number)
+    if not value.is_finite():
+        return f"{number}".encode()
     return f"{_exact.normalize(value) if value else Decimal(0):f}".encode()
-
-
-def _format_float(text: str) -> bytes:
-    value = Decimal(text)
-    return _format_number(value) if value.is_finite() else text.encode()
 
 
 def _format_values(array: pa.Array) -> list[bytes | None]:
@@ -237,12 +237,11 @@ def _format_values(array: pa.Array) -> list[bytes | None]:
     if pa.types.is_large_binary(kind) or pa.types.is_null(kind):
         return list(array.to_pylist())
     if pa.types.is_decimal(kind):
-        return [None if value is None else _format_number(value) for value in array.to_pylist()]
+        return list(map(_format_number, array.to_pylist()))
     if pa.types.is_float16(kind):
         array = array.cast(pa.float32())
     if pa.types.is_floating(kind):  # PyArrow formats the shortest text of the same float.
-        texts = array.cast(pa.string()).to_pylist()
-        return [None if text is None else _format_float(text) for text in texts]
+        return list(map(_format_number, array.cast(pa.string()).to_pylist()))
     text = array.cast(pa.large_string())
     if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
         text = pc.replace_substring_regex(text, r"(\.\d*?)0*Z?$", r"\1")
