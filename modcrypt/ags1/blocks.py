@@ -33,12 +33,7 @@ class BlockCipher:
     def encrypt(
         self, plaintext: memoryview, block_length: int, first: int, out: memoryview
     ) -> None:
-        """Encrypt `plaintext` into `out`, block by block; the first one has the index `first`.
-
-        Raises:
-            KeyExhaustedError: The key has encrypted 2**32 modules.
-            LimitError: The stream has more blocks than their index can number.
-        """
+        """Encrypt `plaintext` into `out`, block by block; the first one has the index `first`."""
         size, at, index = len(plaintext), 0, first
         for start in range(0, size, block_length) if size else (0,):
             part = plaintext[start : start + block_length]

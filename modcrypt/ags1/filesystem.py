@@ -146,12 +146,10 @@ class Ags1FileSystem(StackedFileSystem):
         compression: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Open a file as fsspec does, except for writing with compression.
+        """Open a file; raise ValueError for `compression` in writing.
 
-        Raises:
-            ValueError: `compression` is set for writing. fsspec closes only the compressor, so the
-                file below would be abandoned; `fsspec.open` and pandas close both.
-            ModcryptError, FileExistsError: As `_open`.
+        fsspec would close only the compressor, so the file below would be abandoned; `fsspec.open`
+        and pandas close both.
         """
         if "r" not in mode and compression is not None:
             raise ValueError("to write with compression, use fsspec.open(…, compression=…)")

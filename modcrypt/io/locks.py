@@ -27,11 +27,9 @@ _FAR = 1 << 62
 
 
 def lock(fd: int, *, wait: bool = True) -> None:
-    """Lock an open file.
+    """Lock an open file; without `wait`, raise BlockingIOError if another process holds the lock.
 
-    Raises:
-        BlockingIOError: Another process holds the lock, and `wait` is False.
-        OSError: The file system does not support locks.
+    Raise OSError if the file system does not support locks.
     """
     if fcntl is not None:
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

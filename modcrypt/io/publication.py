@@ -91,10 +91,7 @@ def _create_unfinished(place: Place) -> _Unfinished:
 
 
 def _create_unnamed(folder: str, at: int | None) -> int | None:
-    """Create a file without a name, of which nothing remains if the process is killed.
-
-    Return its descriptor, or None if the system or the file system does not support it.
-    """
+    """Return the descriptor of a new file without a name; None if they are not supported."""
     flag = getattr(os, "O_TMPFILE", 0)
     if not flag or not os.path.isdir(_DESCRIPTORS):
         return None
@@ -228,12 +225,8 @@ def _exists(target: str, at: int | None) -> bool:
 
 
 def fsync_folder(folder: str, at: int | None = None) -> None:
-    """Make a new name durable if the folder can be opened and synced.
-
-    The file is published already, so an error does not make publication fail. `at` is the
-    descriptor of the folder that the path is relative to.
-    """
-    with contextlib.suppress(OSError):
+    """Make a new name durable, if possible; the path may be relative to an open folder, `at`."""
+    with contextlib.suppress(OSError):  # the file is published already
         fd = os.open(folder or ".", os.O_RDONLY, **relative_to(at))
         try:
             os.fsync(fd)

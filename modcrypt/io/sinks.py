@@ -59,10 +59,7 @@ class ObjectSink:
 
 
 def copy_range(source: Source, sink: Sink, start: int, end: int) -> None:
-    """Append the bytes [start, end) of a source, copied by the kernel if both are local files.
-
-    Raise TruncationError if the source is shorter than when it was opened.
-    """
+    """Append the bytes [start, end) of a source, copied by the kernel if both are local files."""
     start = _copy_in_kernel(source, sink, start, end)
     buffer = memoryview(bytearray(min(_COPY_BUFFER, end - start)))
     while start < end:

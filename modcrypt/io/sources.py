@@ -45,16 +45,10 @@ class Source(ABC):
 
     @abstractmethod
     def read_into(self, offset: int, view: memoryview) -> None:
-        """Fill a buffer with the bytes from an offset on.
-
-        Raise TruncationError if the file is shorter than when it was opened.
-        """
+        """Fill `view` from `offset`; raise TruncationError if the file has become shorter."""
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes.
-
-        Raise TruncationError if the file is shorter than when it was opened.
-        """
+        """Return exactly `length` bytes; raise as `read_into`."""
         out = bytearray(length)
         self.read_into(offset, memoryview(out))
         return bytes(out)
@@ -212,8 +206,7 @@ def open_source_at(
 ) -> Iterator[Source]:
     """Open a file for positional reads; messages call it `name`, or by its path.
 
-    The source has the stamp of the file, unless `stamped` is False, which saves a request to a
-    store.
+    Without `stamped`, which saves a request to a store, the source has no stamp.
     """
     stamp = None if place.filesystem is None or not stamped else place.stamp()
     with _open_stored(place, name or place.path) as source:

@@ -145,12 +145,7 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
     # --- contents ------------------------------------------------------------------------------
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Describe a file or folder. The size is that of the plaintext, so a file is opened.
-
-        Raises:
-            ModcryptError: The file cannot be opened with the keys at hand.
-            OSError: The target file system refuses.
-        """
+        """Describe a file or folder. The size is that of the plaintext, so a file is opened."""
         path = self._target_path(path)
         entry = _without_size(self.fs.info(path, **kwargs))
         if entry["type"] == "file":
@@ -173,12 +168,7 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         outfile: Any = None,
         **_: Any,
     ) -> None:
-        """Copy a file's plaintext to a local path, complete or not at all, or into a file object.
-
-        Raises:
-            ModcryptError: The file cannot be decrypted.
-            OSError: A file system refuses.
-        """
+        """Copy a file's plaintext to a local path, complete or not at all, or to a file object."""
         out = lpath if outfile is None else outfile
         if not hasattr(out, "write"):
             out = Path(out)

@@ -132,10 +132,7 @@ def is_same_store(filesystem: Any, other: Any) -> bool:
 
 
 def forget_listings(filesystem: Any) -> bool:
-    """Let the store be asked again: fsspec keeps listings for good, and others write as well.
-
-    Return whether something was kept, which may have been old.
-    """
+    """Let the store be asked again; return whether fsspec had kept listings, which may be old."""
     kept = bool(getattr(filesystem, "dircache", None))
     if hasattr(filesystem, "invalidate_cache"):
         filesystem.invalidate_cache()

@@ -29,9 +29,7 @@ class Stream(ABC):
     def readinto(self, view: memoryview) -> int:
         """Fill a buffer with the next bytes and return their number; fewer if the stream has ended.
 
-        Raises:
-            BlockingIOError: A non-blocking pipe has no more bytes at the moment.
-            TruncationError: The file is shorter than when it was opened.
+        Raise BlockingIOError if a non-blocking pipe has no more bytes at the moment.
         """
 
 

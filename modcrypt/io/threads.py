@@ -168,21 +168,14 @@ class ThreadPool:
             return self._pool.submit(call, *arguments)
 
     def run_all(self, call: Callable[[T], object], items: Iterable[T]) -> None:
-        """Call a function with each item in the threads, and wait for all calls.
-
-        The first error is raised after the last call, which may use memory of the caller.
-        """
+        """Call a function with each item in the threads, wait for all, then raise the first error."""
         work = [self.submit(call, item) for item in items]
-        wait(work)
+        wait(work)  # also after an error: calls may use memory of the caller
         for future in work:
             future.result()
 
     def close(self) -> None:
-        """Wait for the calls that were submitted, and end the threads.
-
-        In a collection of garbage, no thread is waited for, as in `end_pool`; calls that had not
-        ended would still hold what they use.
-        """
+        """Wait for the calls that were submitted, and end the threads; see `end_pool`."""
         with self._lock:
             self._closed, pool = True, self._pool
         if pool is not None:

@@ -29,8 +29,7 @@ def open_upload(
 ) -> AbstractContextManager[ObjectSink]:
     """Open a sink whose file appears when the block ends without an error.
 
-    `name` is the path or URL that the caller passed, for errors. Raise FileExistsError if the path
-    exists and `overwrite` is False.
+    Errors call the file `name`. Raise FileExistsError if it exists and `overwrite` is False.
     """
     if is_arrow(filesystem):
         # PyArrow cannot abandon an upload: closing the stream, or losing it, completes it.

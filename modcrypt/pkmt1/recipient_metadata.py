@@ -109,8 +109,7 @@ def add_to_pkmt1(material: str, recipients: RecipientMaterial) -> str:
 def decode_recipients(metadata: bytes) -> RecipientMaterial | None:
     """Return the part of key metadata that is for recipients; None if it has none.
 
-    Raises:
-        KeyMaterialError: That part is malformed, or exceeds a limit.
+    Raise KeyMaterialError if that part is malformed, or exceeds a limit.
     """
     if not may_hold_recipients(metadata):
         return None
@@ -134,8 +133,7 @@ def list_recipient_ids(metadata: bytes) -> frozenset[bytes]:
 def replace_recipients(metadata: bytes, recipients: RecipientMaterial | None) -> bytes:
     """Return key metadata with another part for recipients, or without one.
 
-    Raises:
-        KeyMaterialError: Nothing would be left, or the metadata is of another kind.
+    Raise KeyMaterialError if nothing would be left, or the metadata is of another kind.
     """
     members = strict_json(metadata)
     kind = members.get("keyMaterialType") if isinstance(members, dict) else None

@@ -51,10 +51,7 @@ def make_footer_file(metadata: ThriftStruct) -> pa.Buffer:
 
 
 def load_chunks(source: Source, plan: ReadPlan, pool: ThreadPool | None) -> Loaded:
-    """Decrypt the chunks of a plan, in parallel if there is a pool, into a plaintext Parquet file.
-
-    Raise ModcryptError if a page does not authenticate or breaks the format.
-    """
+    """Decrypt the chunks of a plan, in parallel if there is a pool, into a plaintext file."""
     row_groups = copy_row_groups(plan)
     chunks = {
         (r, c): chunk
@@ -96,10 +93,6 @@ def load_pages(
         plan: Plan for one row group and one column without repetition.
         locations: Page locations of the chunk's offset index.
         pages: Number of rows of each wanted page, by the page's index, in ascending order.
-
-    Raises:
-        ModcryptError: A page does not authenticate or breaks the format, or contradicts the offset
-            index.
     """
     (span,) = (span for span in plan.spans if span.part is Part.PAGES)
     (part,) = make_part_readers(source, plan, [span])
@@ -139,10 +132,7 @@ def load_pages(
 
 
 def _check_page_rows(where: str, page: bytes, rows: int) -> None:
-    """Raise FormatError if a page header contradicts its offset index.
-
-    PyArrow stops at the number of rows in the footer, so it would not notice.
-    """
+    """Raise FormatError if a page header contradicts its offset index; PyArrow would not notice."""
     header, _ = decode("PageHeader", page)
     data_header = header.data_page_header or header.data_page_header_v2
     if data_header is None:

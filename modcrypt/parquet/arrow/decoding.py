@@ -112,7 +112,7 @@ class Decoder:
         return pa.Table.from_batches(wanted)
 
     def decode_table(self, loaded: Loaded, *, use_threads: bool = True) -> pa.Table:
-        """Decode all rows at once; raise as `translate_errors` and `check_rows`."""
+        """Decode all rows at once."""
         with self.translate_errors(loaded.data):
             file = self._open_file(loaded.data)
             tables = [
@@ -126,13 +126,7 @@ class Decoder:
 
     @contextmanager
     def translate_errors(self, data: pa.Buffer) -> Iterator[None]:
-        """Translate PyArrow's errors about the bytes of a file into modcrypt's.
-
-        Raises:
-            ChecksumError: The CRC of a page does not match.
-            LimitError: Decoding needs more memory than is available.
-            FormatError: The file cannot be decoded.
-        """
+        """Translate PyArrow's errors about the bytes of a file into modcrypt's."""
         try:
             yield
         except Exception as error:
@@ -185,7 +179,7 @@ class Decoder:
         return None
 
     def open(self, data: pa.Buffer) -> pq.ParquetFile:
-        """Open a file in memory with PyArrow; raise as `translate_errors`."""
+        """Open a file in memory with PyArrow."""
         with self.translate_errors(data):
             return self._open_file(data)
 
@@ -257,10 +251,7 @@ def _count_row_bytes(longest: Sequence[Longest], values: Sequence[int]) -> int:
 def count_fitting_rows(
     metadata: ThriftStruct, chunks: Iterable[tuple[int, Longest, pa.Buffer]]
 ) -> int:
-    """Return how many rows of some column chunks fit into `BATCH_BYTES`.
-
-    Chunks come with their column, the longest values that their pages can repeat, and their bytes.
-    """
+    """Return how many rows fit into `BATCH_BYTES`; chunks are column, longest values and bytes."""
     size, leaves = 0, [element for element in metadata.schema if not element.num_children]
     for column, longest, data in chunks:
         is_long = _longest_repeated(longest) > BATCH_BYTES // _FEW

@@ -182,10 +182,7 @@ class PageReader(Pages):
         return self._of_chunk.copy_for_thread()
 
     def set_page_starts(self, starts: list[int]) -> None:
-        """Set where pages begin and where the last one ends, so that no page is searched for.
-
-        Reading checks these positions.
-        """
+        """Set where pages begin and the last one ends; reading then checks, not searches, them."""
         self._starts = starts
 
     def read(self, offset: int, out: memoryview) -> None:

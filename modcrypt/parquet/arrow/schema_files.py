@@ -91,10 +91,7 @@ def schemas_of(metadata: ThriftStruct) -> SchemaFiles:
 
 
 def freeze_schema(metadata: ThriftStruct) -> Hashable:
-    """Return all parts of a footer that affect its schema, as a value to compare.
-
-    The value of a wide footer differs from all others.
-    """
+    """Return all parts of a footer that affect its schema; a wide one equals no other."""
     if len(metadata.schema) > _MOST_ELEMENTS:
         return object()
     return encode(copy(metadata, keep=_SCHEMA_FIELDS))

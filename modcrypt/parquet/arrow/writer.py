@@ -393,7 +393,6 @@ class ParquetWriter:
             self._begin_row_group(pa.Table.from_batches(batches.batches))
 
     def _begin_row_group(self, rows: pa.Table) -> None:
-        """Add a row group to those that are encoded next."""
         _check_row_group_count(self._row_group_count + 1)
         self._row_group_count += 1
         self._small.append(rows)
@@ -402,10 +401,7 @@ class ParquetWriter:
             self._encode_small()
 
     def _encode_small(self) -> None:
-        """Encode the pending row groups, and encrypt those that are encoded.
-
-        If too many are in flight, wait for the oldest.
-        """
+        """Encode the pending row groups; encrypt those that are encoded, or too many in flight."""
         tables, self._small, self._small_size = self._small, [], 0
         if not tables:
             return
@@ -430,10 +426,7 @@ class ParquetWriter:
     def _plan_footer(
         self, encryption: EncryptionLike, place: Place | None = None, *, overwrite: bool = True
     ) -> EncryptionPlan:
-        """Return a plan with PyArrow's footer of a file without rows.
-
-        It contains the schema and the key-value metadata.
-        """
+        """Return a plan with PyArrow's footer of a file without rows."""
         encoded = _encode([], self._schema, self._options, self._key_values)
         source = MemorySource(encoded)
         return plan_encryption(source, encryption, place=place, overwrite=overwrite)
@@ -475,7 +468,6 @@ class _Batches:
 
 @functools.cache  # Reading signatures takes a third of the time of a small file.
 def _list_known_options() -> frozenset[str]:
-    """Return the names of PyArrow's options for writing, and of modcrypt's own."""
     functions = (pq.ParquetWriter, pq.write_table)
     known = {name for function in functions for name in inspect.signature(function).parameters}
     return frozenset(known | {"memory_pool", "overwrite", "threads"})

@@ -194,10 +194,7 @@ def assign_file_keys(
     place: Place | None = None,
     overwrite: bool = True,
 ) -> tuple[FileEncryptionProperties, list[ColumnKey | None]]:
-    """Return the properties of a new file, and the key of each of its leaves (None for plaintext).
-
-    The errors are those of `encrypt_parquet`.
-    """
+    """Return the properties of a new file, and the key of each leaf (None for plaintext)."""
     leaves = leaf_paths(metadata.schema)
     properties = encryption
     if not isinstance(properties, FileEncryptionProperties):

@@ -58,9 +58,7 @@ def note_place(folder: Place, job: str) -> Place:
 def read_note(place: Place) -> WriteNote | None:
     """Return the note at a place, or None if it no longer exists.
 
-    Raises:
-        FormatError: The note is damaged, or names a file outside the folder.
-        LimitError: The note is too long.
+    Raise FormatError if it is damaged or names a file outside the folder, LimitError if too long.
     """
     advice = "; check which files of the folder belong together, then remove it"
     return read_record(place, _parse_write_note, f"note of a write{advice}")
@@ -76,11 +74,7 @@ def _parse_write_note(fields: Any) -> WriteNote:
 
 
 def read_record(place: Place, decode: Callable[[Any], T], what: str) -> T | None:
-    """Return the decoded content of a small JSON file, or None if the file does not exist.
-
-    `decode` converts the JSON value. `what` names this kind of file for error messages; advice may
-    follow.
-    """
+    """Return the decoded JSON of a small file, None if it does not exist; errors call it `what`."""
     try:
         with open_source_at(place) as source:
             if source.size > MAX_RECORD:

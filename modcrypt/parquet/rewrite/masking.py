@@ -57,11 +57,8 @@ def mask_chunk(
 ) -> MaskedChunk | None:
     """Decode a chunk, mask its values and encode it; return None if it has no pages.
 
-    `expected` is the leaf in the new schema.
-
-    Raises:
-        UnsupportedFormatError: Values of this type cannot be masked.
-        ModcryptError: As `read_table`.
+    `expected` is the leaf in the new schema. Raise UnsupportedFormatError if values of this type
+    cannot be masked.
     """
     plan = _remove_arrow_schema(file.select([column], [row_group]))
     md = plan.chunks[row_group, column].meta_data

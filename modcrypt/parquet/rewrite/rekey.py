@@ -209,10 +209,7 @@ def rekey_in_place(
 ) -> None:
     """Replace an encrypted file by one with other keys; data pages V2 keep their layout.
 
-    Further errors are those of `rekey_parquet`.
-
-    Raises:
-        OSError: The file system reports an error, or the file at `place` is no longer the source.
+    Raise as `rekey_parquet`, and OSError if the file at `place` is no longer the source.
     """
     # Ignore a lenient on_missing_key for reading: here the loss would be permanent.
     strict_decryption = replace(_require_checked_footer(decryption), on_missing_key="error")
