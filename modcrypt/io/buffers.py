@@ -180,7 +180,7 @@ class Output:
             start += size
 
     def tap(self, see: Callable[[memoryview], object]) -> None:
-        """Show all bytes to a function in the thread that writes; call this before the first one."""
+        """Show all bytes to a function in the thread that writes; call this before the first."""
         self._sink = _TappedSink(self._sink, see)
 
     def settle(self) -> None:

@@ -197,7 +197,14 @@ def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Sourc
     elif hasattr(source, "read") and hasattr(source, "seek"):
         yield ObjectSource(source)
     else:
-        yield MemorySource(_view_buffer(source))
+        try:
+            view = memoryview(source)
+        except TypeError:
+            raise TypeError(
+                "a source is a path, a URL, bytes or a seekable binary file object, not "
+                f"{type(source).__name__}"
+            ) from None
+        yield MemorySource(view)
 
 
 @contextlib.contextmanager
@@ -216,37 +223,22 @@ def open_source_at(
         yield source
 
 
-def _view_buffer(source: Any) -> memoryview:
-    try:
-        return memoryview(source)
-    except TypeError:
-        raise TypeError(
-            "a source is a path, a URL, bytes or a seekable binary file object, not "
-            f"{type(source).__name__}"
-        ) from None
-
-
 def _open_stored(place: Place, name: str) -> contextlib.AbstractContextManager[Source]:
     if place.filesystem is None:
         return contextlib.closing(FileSource(place.path))
-    if is_arrow(place.filesystem):
-        return _open_arrow(place.filesystem, place.path, name)
-    return _open_fsspec(place.filesystem, place.path, name)
+    return _open_remote(place.filesystem, place.path, name)
 
 
 @contextlib.contextmanager
-def _open_arrow(filesystem: Any, path: str, name: str) -> Iterator[Source]:
+def _open_remote(filesystem: Any, path: str, name: str) -> Iterator[Source]:
     add_url = add_url_to_errors(filesystem, path)
-    with add_url(filesystem.open_input_file)(path) as file:
-        read = add_url(file.read_at)
-        yield RangeSource(lambda start, end: read(end - start, start), add_url(file.size)(), name)
-
-
-@contextlib.contextmanager
-def _open_fsspec(filesystem: Any, path: str, name: str) -> Iterator[Source]:
+    if is_arrow(filesystem):
+        with add_url(filesystem.open_input_file)(path) as file:
+            read, size = add_url(file.read_at), add_url(file.size)()
+            yield RangeSource(lambda start, end: read(end - start, start), size, name)
+        return
     # An open file rather than `cat_file`: it makes s3fs insist, at every read, on the version that
     # it found first.
-    add_url = add_url_to_errors(filesystem, path)
     with add_url(open_stored)(filesystem, path) as file:
         fetch = _uncached_fetch(filesystem, file)
         if isinstance(file, io.BytesIO):  # fsspec's memory files share one cursor between openers

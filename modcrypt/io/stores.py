@@ -50,14 +50,14 @@ def _locate_url(url: str) -> tuple[Any, str]:
     if scheme not in _ROOTED and not url.partition(":")[2].strip("/"):
         raise ValueError(f"{url}: the URL names no bucket or host; write {scheme}://BUCKET/PATH")
     try:
-        from fsspec.core import url_to_fs
+        import fsspec
     except ImportError:
         raise ValueError(
             f"{url}: reading and writing URLs needs fsspec: pip install fsspec"
         ) from None
     try:
         with add_url_to_errors(None, url):
-            return _unwrap(*url_to_fs(add_authority(_as_data_lake_url(url))))
+            return _unwrap(*fsspec.core.url_to_fs(add_authority(_as_data_lake_url(url))))
     except ImportError as error:  # names the package of the protocol
         raise ValueError(f"{url}: {error}") from None
     except (TypeError, RuntimeError) as error:  # an argument is missing, or a setting of Hadoop

@@ -168,7 +168,7 @@ class ThreadPool:
             return self._pool.submit(call, *arguments)
 
     def run_all(self, call: Callable[[T], object], items: Iterable[T]) -> None:
-        """Call a function with each item in the threads, wait for all, then raise the first error."""
+        """Call a function with each item in the threads, wait, then raise the first error."""
         work = [self.submit(call, item) for item in items]
         wait(work)  # also after an error: calls may use memory of the caller
         for future in work:

@@ -135,9 +135,6 @@ def _show_last(array: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(_mask_alphanum(rest), last, "")
 
 
-# --- times ---------------------------------------------------------------------------------------
-
-
 def _truncate(unit: str, array: pa.Array) -> pa.Array:
     """Set all below the unit to its minimum; times with a zone are in UTC."""
     return pc.floor_temporal(array, unit=unit).cast(array.type)

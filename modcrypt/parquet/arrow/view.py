@@ -15,7 +15,7 @@ from typing import Any
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
-from modcrypt.parquet.arrow.page_parts import PartReader, overlay
+from modcrypt.parquet.arrow.page_parts import overlay
 from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
@@ -128,14 +128,11 @@ class PlaintextView(SeekableFile):
         overlay(out, offset, 0, MAGIC_PLAINTEXT)
         overlay(out, offset, self._body_end, self._tail)
         with self._shared.use():
-            self._fill_parts(parts, offset, out)
-
-    def _fill_parts(self, parts: list[PartReader], offset: int, out: memoryview) -> None:
-        if len(out) < _WORTH_THREADS or len(parts) < 2 or usable_cores() < 2:
-            for part in parts:
-                part.read(offset, out)
-        else:
-            self._threads.run_all(lambda part: part.read(offset, out), parts)
+            if len(out) < _WORTH_THREADS or len(parts) < 2 or usable_cores() < 2:
+                for part in parts:
+                    part.read(offset, out)
+            else:
+                self._threads.run_all(lambda part: part.read(offset, out), parts)
 
     def read_buffer(self, size: int) -> Any:
         """Return a pyarrow Buffer of up to `size` bytes; pyarrow calls this method if it exists."""
