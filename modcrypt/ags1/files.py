@@ -15,13 +15,7 @@ from modcrypt.ags1.layout import (
     check_block_length,
     parse_header,
 )
-from modcrypt.ags1.lengths import (
-    Ags1Key,
-    TrustedLength,
-    check_length,
-    takes_key,
-    trusted_length,
-)
+from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, takes_key, trusted_length
 from modcrypt.ags1.writer import Ags1Writer, fresh_metadata
 from modcrypt.io.buffers import Output, check_apart, open_output
 from modcrypt.io.destinations import Destination

@@ -20,21 +20,9 @@ from typing import Any
 from modcrypt.aead import BLOCK_OVERHEAD
 from modcrypt.ags1.blocks import Workers, block_cipher, split_blocks
 from modcrypt.ags1.layout import HEADER_SIZE, Layout, parse_header
-from modcrypt.ags1.lengths import (
-    Ags1Key,
-    TrustedLength,
-    check_length,
-    takes_key,
-    trusted_length,
-)
+from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, takes_key, trusted_length
 from modcrypt.io.seekable import SeekableFile
-from modcrypt.io.sources import (
-    FileSource,
-    MemorySource,
-    ObjectSource,
-    SourceLike,
-    open_source,
-)
+from modcrypt.io.sources import FileSource, MemorySource, ObjectSource, SourceLike, open_source
 from modcrypt.io.threads import SharedResources, check_threads
 from modcrypt.runtime.fork_safety import fork_safe
 

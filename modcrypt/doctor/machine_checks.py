@@ -147,11 +147,11 @@ def _check_aes() -> Check:
     cipher, data = GcmCipher(Key.generate()), bytes(_PIECE)
     out = memoryview(bytearray(_PIECE + GCM_OVERHEAD))
     cipher.seal_into(out, 0, data, _PIECE, b"")  # the first call selects an implementation
-    started, sealed = time.perf_counter(), 0
+    started, size = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - started) < _MEASURED:
         cipher.seal_into(out, 0, data, _PIECE, b"")
-        sealed += _PIECE
-    rate, flag = sealed / elapsed / 1e9, _aes_flag()
+        size += _PIECE
+    rate, flag = size / elapsed / 1e9, _aes_flag()
     flags = {True: ", with AES instructions", False: ", without AES instructions", None: ""}
     message = f"AES-GCM runs at {rate:.1f} GB/s on one core{flags[flag]}"
     if rate >= SLOW_AES and flag is not False:

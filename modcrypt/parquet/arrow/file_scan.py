@@ -23,12 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from modcrypt.errors import (
-    FormatError,
-    IntegrityError,
-    KeyNotFoundError,
-    UnsupportedFormatError,
-)
+from modcrypt.errors import FormatError, IntegrityError, KeyNotFoundError, UnsupportedFormatError
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import SharedResources, ThreadPool
 from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages

@@ -11,12 +11,7 @@ from typing import NamedTuple, cast
 
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.page_header import (
-    DATA_PAGE,
-    DATA_PAGE_V2,
-    DICTIONARY_PAGE,
-    PageHeader,
-)
+from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PageHeader
 from modcrypt.parquet.format.page_header_scan import scan
 
 _LARGEST_RATIO = {

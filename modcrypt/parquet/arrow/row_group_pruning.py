@@ -231,9 +231,12 @@ def _make_judge(
     frame = _make_frame(metadata, columns)
     try:
         nothing = _make_fragment(frame, [], None)
-        bound = _add_missing_fields(nothing.physical_schema, schema)
-        if bound is None:
-            return None
+        bound = nothing.physical_schema
+        for field in schema or ():
+            if bound.get_field_index(field.name) < 0:
+                bound = bound.append(field)
+            elif bound.field(field.name).type != _remove_dictionary(field).type:
+                return None
         nothing.subset(row_filter.expression, schema=bound)
     except (pa.ArrowException, OSError):
         return None
@@ -249,32 +252,18 @@ def _make_frame(metadata: ThriftStruct, columns: list[_Column]) -> ThriftStruct:
     kept = {column.index for column in columns}
     leaves = count_leaves(metadata.schema)
     frame = drop_columns(bare, [index in kept for index in range(leaves)])
-    frame.key_value_metadata = [_remove_dictionaries(pair) for pair in frame.key_value_metadata]
+    frame.key_value_metadata = list(map(copy, frame.key_value_metadata))
+    for pair in frame.key_value_metadata:
+        stored = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(pair.value)))
+        plain = pa.schema(map(_remove_dictionary, stored), stored.metadata)
+        pair.value = base64.b64encode(plain.serialize().to_pybytes())
     return frame
 
 
-def _remove_dictionaries(pair: ThriftStruct) -> ThriftStruct:
-    """Replace dictionary types by the types of their values, which bounds can judge."""
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(pair.value)))
-    plain = pa.schema([_remove_dictionary(field) for field in schema], schema.metadata)
-    twin = copy(pair)
-    twin.value = base64.b64encode(plain.serialize().to_pybytes())
-    return twin
-
-
 def _remove_dictionary(field: pa.Field) -> pa.Field:
+    """Replace a dictionary type by the type of its values, which bounds can judge."""
     dictionary = pa.types.is_dictionary(field.type)
     return field.with_type(field.type.value_type) if dictionary else field
-
-
-def _add_missing_fields(own: pa.Schema, schema: pa.Schema | None) -> pa.Schema | None:
-    """Return the file's schema plus the fields that it lacks; None if types differ."""
-    for field in schema or ():
-        if own.get_field_index(field.name) < 0:
-            own = own.append(field)
-        elif own.field(field.name).type != _remove_dictionary(field).type:
-            return None
-    return own
 
 
 def _make_fragment(

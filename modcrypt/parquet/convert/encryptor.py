@@ -48,11 +48,7 @@ from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.crypto.relocation import ChunkMove, Relocation
 from modcrypt.parquet.format.chunk_notes import note_added
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
-from modcrypt.parquet.format.idl import (
-    ThriftStruct,
-    copy,
-    without_unknown,
-)
+from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
 from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import (
     Part,
@@ -65,11 +61,7 @@ from modcrypt.parquet.format.modules import (
     sort_for_writing,
     too_many_pages_error,
 )
-from modcrypt.parquet.format.page_header import (
-    DATA_PAGE,
-    DATA_PAGE_V2,
-    page_compression,
-)
+from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, page_compression
 from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.parquet.signatures.leaf_hashing import LeafHasher

@@ -13,10 +13,7 @@ from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts, Supplied
 from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.crypto.index_checks import (
-    misleads_readers,
-    offset_index_faults,
-)
+from modcrypt.parquet.crypto.index_checks import misleads_readers, offset_index_faults
 from modcrypt.parquet.crypto.relocation import Relocation
 from modcrypt.parquet.format.chunk_notes import hide_bounds, hide_index
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes

@@ -69,7 +69,9 @@ def _parse_write_note(fields: Any) -> WriteNote:
         raise TypeError
     note = WriteNote(tuple(fields["hidden"]), str(fields["host"]), float(fields["time"]))
     for name in note.hidden:
-        check_inside(name)
+        inside = isinstance(name, str) and posixpath.normpath(name) == name
+        if not inside or name[:1] in ("", ".", "/"):
+            raise ValueError("path leads out of the folder")
     return note
 
 
@@ -86,9 +88,3 @@ def read_record(place: Place, decode: Callable[[Any], T], what: str) -> T | None
         return decode(json.loads(data))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         raise FormatError(f"{place.path} is no {what}") from None
-
-
-def check_inside(name: str) -> None:
-    """Raise a ValueError unless a path names a file below the folder that it is relative to."""
-    if not isinstance(name, str) or posixpath.normpath(name) != name or name[:1] in ("", ".", "/"):
-        raise ValueError("path leads out of the folder")
