@@ -41,12 +41,13 @@ import errno
 import io
 import posixpath
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.destinations import Destination, open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.recorded_writes import list_recorded, note_moved, note_removed
 from modcrypt.io.sinks import copy_range
@@ -57,8 +58,8 @@ from modcrypt.io.uploads import move_stored
 from modcrypt.kms.external_keys import carry_keys, remove_keys
 from modcrypt.kms.recipients.explicit_keys import explicit_keys_name
 from modcrypt.kms.signing.ledger import ARCHIVE, SEAL_NAME
-from modcrypt.parquet.arrow.encrypted_output import EncryptedOutput
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
+from modcrypt.parquet.convert.encryptor import encrypt_parquet
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
@@ -339,6 +340,58 @@ class ModcryptFileSystem(StackedFileSystem):
                 "this modcrypt file system is read-only: it has no encryption=, so it writes, "
                 "moves, copies and removes nothing; pass encryption=, or use write_table"
             )
+
+
+class EncryptedOutput(io.BytesIO):
+    """A file in memory that is encrypted and published when it is closed.
+
+    Plaintext is held in memory until then, because a Parquet file is read from its end. No file
+    appears if the `with` block fails, if `close` is called while an exception that was raised since
+    the opening propagates, or if the object is never closed.
+
+    Args:
+        overwrite: Replace an existing destination; if False, `close` raises FileExistsError.
+    """
+
+    def __init__(
+        self, destination: Destination, encryption: AnyEncryption, *, overwrite: bool = True
+    ) -> None:
+        super().__init__()
+        self._destination, self._encryption = destination, encryption
+        self._overwrite = overwrite
+        # Writers close their file in a `finally` clause; the caller may be handling another error.
+        self._error_before = sys.exc_info()[1]
+
+    def close(self) -> None:
+        """Encrypt and publish the file. Idempotent.
+
+        Raises:
+            FormatError: The bytes written are not a Parquet file.
+            ValueError, ModcryptError, OSError: As `encrypt_parquet`; no file is left.
+        """
+        if self.closed:
+            return
+        try:
+            if sys.exc_info()[1] is self._error_before:
+                data = self.getvalue()  # makes no copy, and does not keep the file from closing
+                encrypt_parquet(
+                    data, self._destination, self._encryption, overwrite=self._overwrite
+                )
+        finally:
+            super().close()
+
+    def discard(self) -> None:
+        """Close the file without publishing it. Idempotent."""
+        super().close()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        self.discard()  # The finalizer of `io` would call `close`.
 
 
 @contextmanager

@@ -273,7 +273,6 @@ class _Cache:
         return memoryview(bytearray(self._size))
 
     def keep(self, index: int, block: memoryview) -> None:
-        """Store a block that authenticated."""
         with self._lock:
             self._blocks[index] = block
             while len(self._blocks) > self.capacity:

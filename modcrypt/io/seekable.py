@@ -28,7 +28,6 @@ class SeekableFile(io.RawIOBase):
         raise NotImplementedError
 
     def _advance(self, out: memoryview) -> None:
-        """Fill `out` from the cursor, and advance it."""
         self._fill(self._cursor, out)
         self._cursor += len(out)
 

@@ -66,7 +66,6 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         return path
 
     def _target_path(self, path: Any) -> Any:
-        """Return the path, or list of paths, in the target file system."""
         if isinstance(path, list):
             return [self._target_path(item) for item in path]
         return self.fs._strip_protocol(type(self)._strip_protocol(path))

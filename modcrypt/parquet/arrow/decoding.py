@@ -363,7 +363,6 @@ def _convert_to_data_page(view: memoryview, at: int) -> tuple[bytes, memoryview,
 
 
 def _make_one_column_file(pages: Sequence[bytes | memoryview], codec: int, count: int) -> pa.Buffer:
-    """Return a file with one required column of byte arrays, in plain data pages."""
     size = sum(map(len, pages))
     schema = [
         new("SchemaElement", name=b"root", num_children=1),

@@ -151,7 +151,6 @@ def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expressio
 
 
 def _make_array(values: Any) -> pa.Array:
-    """Return the values of a set as an array."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
@@ -231,7 +230,6 @@ def _count_units(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
 
 
 def _find_bounds(kind: pa.DataType) -> tuple[decimal.Decimal, decimal.Decimal]:
-    """Return the least and the greatest value of a type."""
     if kind in _FLOATS:
         return decimal.Decimal("-Infinity"), decimal.Decimal("Infinity")
     if pa.types.is_decimal(kind):

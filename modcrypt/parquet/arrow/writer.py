@@ -383,7 +383,6 @@ class ParquetWriter:
         return resources
 
     def _flush(self) -> None:
-        """Begin a row group with the gathered batches."""
         if self._batches.rows:
             batches, self._batches = self._batches, _Batches()
             self._begin_row_group(pa.Table.from_batches(batches.batches))

@@ -83,7 +83,6 @@ def decrypt_parquet(
 def _write_plaintext(
     source: Source, out: Output, plan: ReadPlan, keep_unknown_fields: bool
 ) -> None:
-    """Decrypt the modules of a plan, and write the plaintext file."""
     keep_unknown_fields = keep_unknown_fields or not plan.missing
     old, absent = copy(plan.footer.metadata), plan.footer.absent
     old.row_groups = copy_row_groups(plan, share_chunks=True)

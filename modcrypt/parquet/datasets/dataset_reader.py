@@ -285,7 +285,6 @@ class _DatasetReader:
     def read(
         self, columns: Sequence[str] | None, filters: Filters | None, *, use_threads: bool
     ) -> pa.Table:
-        """Read all files as one table, several at once."""
         threads = min(usable_cores(), _MAX_THREADS)
         with ThreadPoolExecutor(threads, "modcrypt-file") as pool:
             request = self.make_request(columns, filters)
@@ -302,7 +301,6 @@ class _DatasetReader:
                 raise
 
     def close(self) -> None:
-        """Close the files that were opened but not read."""
         for file in self._open_files.values():
             file.close()
 
@@ -358,7 +356,6 @@ class _DatasetReader:
 
 @contextmanager
 def _name_path_in_errors(path: str) -> Iterator[None]:
-    """Add the file's path to errors."""
     try:
         yield
     except ModcryptError as error:

@@ -316,7 +316,6 @@ class _Files:
         return _File(path, writer, not isinstance(properties, FileEncryptionProperties))
 
     def _check_prefix(self, path: str, properties: Encryption) -> None:
-        """Raise if an earlier file has the same AAD prefix."""
         prefix: Any = getattr(properties, "aad_prefix", None)
         if isinstance(prefix, PathPrefix):
             prefix = prefix.of(self._folder.file(path))

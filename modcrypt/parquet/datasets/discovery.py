@@ -123,7 +123,6 @@ _TRIES = 5  # attempts to list a folder while no write begins or ends
 
 
 def _list_complete_paths(filesystem: Any, base: str) -> list[str]:
-    """List the valid files below a folder, sorted."""
     folder = Place(filesystem, base)
     before = read_notes(folder)
     for _ in range(_TRIES):
@@ -200,7 +199,6 @@ def split_hidden(places: Sequence[Place]) -> tuple[list[Place], list[Place]]:
 
 
 def _list_places(place: Place, folder_links: list[Place] | None) -> list[Place]:
-    """Return the places of a file, or of the files in a folder."""
     if place.filesystem is None:
         is_folder = stat.S_ISDIR(os.stat(place.path).st_mode)  # raises if the path does not exist
     else:
@@ -363,7 +361,6 @@ def is_hidden(path: str, base: str) -> bool:
 
 
 def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
-    """Return the partitioning with its schema; None for none."""
     if partitioning is None or isinstance(partitioning, ds.Partitioning):
         return partitioning
     if partitioning != "hive":

@@ -146,7 +146,6 @@ def _read_masked_chunk(source: MemorySource, expected: Leaf) -> MaskedChunk | No
 
 
 def _mask_array(array: Any, mask: Mask) -> Any:
-    """Mask the only leaf of an array."""
     kind = array.type
     if pa.types.is_struct(kind):
         if kind.num_fields != 1:
