@@ -198,7 +198,7 @@ def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Sourc
         yield ObjectSource(source)
     else:
         try:
-            view = memoryview(source)
+            view = memoryview(source)  # type: ignore[arg-type]  # or it is no buffer
         except TypeError:
             raise TypeError(
                 "a source is a path, a URL, bytes or a seekable binary file object, not "

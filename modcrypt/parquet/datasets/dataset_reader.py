@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -21,7 +20,7 @@ import pyarrow.fs as pafs
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
-from modcrypt.io.threads import usable_cores
+from modcrypt.io.threads import in_threads, usable_cores
 from modcrypt.keys import KeyLike, Secret
 from modcrypt.parquet.arrow.file_scan import Request, concatenate_tables
 from modcrypt.parquet.arrow.filters import Filters, as_filter, fit_filter
@@ -245,8 +244,8 @@ class _DatasetReader:
                 properties = self._find_properties(path)
                 return identify_part(source, properties, template, number, len(paths), expected)
 
-        with ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS), "modcrypt-part") as pool:
-            identified = list(pool.map(identify, range(len(paths))))
+        threads = min(usable_cores(), _MAX_THREADS)
+        identified = list(in_threads(identify, range(len(paths)), threads, "modcrypt-part"))
         parts = [part for part, _ in identified]
         self._versions = dict(zip(paths, (version for _, version in identified), strict=True))
         check_parts(zip(paths, parts, strict=True), expected, template)
@@ -285,20 +284,15 @@ class _DatasetReader:
     def read(
         self, columns: Sequence[str] | None, filters: Filters | None, *, use_threads: bool
     ) -> pa.Table:
-        threads = min(usable_cores(), _MAX_THREADS)
-        with ThreadPoolExecutor(threads, "modcrypt-file") as pool:
-            request = self.make_request(columns, filters)
+        request = self.make_request(columns, filters)
 
-            def read(file: DataFile) -> pa.Table:
-                with _name_path_in_errors(file.path), self.open_file(file) as opened:
-                    of_file = replace(request, partition=file.partition)
-                    return opened.read_request(of_file, use_threads=use_threads)
+        def read(file: DataFile) -> pa.Table:
+            with _name_path_in_errors(file.path), self.open_file(file) as opened:
+                of_file = replace(request, partition=file.partition)
+                return opened.read_request(of_file, use_threads=use_threads)
 
-            try:
-                return concatenate_tables(pool.map(read, self.select_files(request)), self.result)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        files, threads = self.select_files(request), min(usable_cores(), _MAX_THREADS)
+        return concatenate_tables(in_threads(read, files, threads, "modcrypt-file"), self.result)
 
     def close(self) -> None:
         for file in self._open_files.values():

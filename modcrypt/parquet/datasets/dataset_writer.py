@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from modcrypt.io.threads import check_threads
 from modcrypt.parquet.arrow.arrow_streams import open_stream
 from modcrypt.parquet.arrow.writer import ParquetWriter
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, shared_prefix_error
@@ -114,8 +115,7 @@ def write_dataset(
         raise ValueError('existing_data_behavior must be "error" or "overwrite_or_ignore"')
     if max_rows_per_file is not None and max_rows_per_file < 1:
         raise ValueError("max_rows_per_file must be at least 1")
-    if threads is not None and threads < 1:
-        raise ValueError("threads must be at least 1")
+    check_threads(threads)
     file_schema = schema
     if scheme is not None:  # partition fields occur only in the names of folders
         fields = [field for field in schema if field.name not in scheme.schema.names]
