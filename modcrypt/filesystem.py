@@ -348,9 +348,6 @@ class EncryptedOutput(io.BytesIO):
     Plaintext is held in memory until then, because a Parquet file is read from its end. No file
     appears if the `with` block fails, if `close` is called while an exception that was raised since
     the opening propagates, or if the object is never closed.
-
-    Args:
-        overwrite: Replace an existing destination; if False, `close` raises FileExistsError.
     """
 
     def __init__(
@@ -363,12 +360,7 @@ class EncryptedOutput(io.BytesIO):
         self._error_before = sys.exc_info()[1]
 
     def close(self) -> None:
-        """Encrypt and publish the file. Idempotent.
-
-        Raises:
-            FormatError: The bytes written are not a Parquet file.
-            ValueError, ModcryptError, OSError: As `encrypt_parquet`; no file is left.
-        """
+        """Encrypt and publish the file; raise as `encrypt_parquet`, and leave none. Idempotent."""
         if self.closed:
             return
         try:

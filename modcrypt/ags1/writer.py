@@ -118,8 +118,7 @@ class Ags1Writer(io.RawIOBase):
     def encrypted_length(self) -> int:
         """Length of the stream in bytes: the trusted length that readers need. Store it.
 
-        Raises:
-            ValueError: The writer is not closed, or was abandoned.
+        Raise ValueError if the writer is not closed, or was abandoned.
         """
         if self._length is None:
             raise ValueError("the stream is not complete: its length is only known after close")
@@ -127,11 +126,7 @@ class Ags1Writer(io.RawIOBase):
 
     @property
     def key_metadata(self) -> StandardKeyMetadata:
-        """Key, AAD prefix and length of the stream, as Iceberg stores them.
-
-        Raises:
-            ValueError: The writer is not closed, or was abandoned.
-        """
+        """Key, AAD prefix and length, as Iceberg stores them; raise as `encrypted_length`."""
         return self._metadata.with_length(self.encrypted_length)
 
     # --- blocks --------------------------------------------------------------------------------

@@ -56,11 +56,8 @@ def open_sink_at(
 
     Messages call the file `name`, or by its path. `check` is called last before publication, and
     may raise. If a folder above the file is recorded, the appended bytes are hashed on their way
-    and noted once the file has appeared.
-
-    Raises:
-        FileExistsError: The path exists and `overwrite` is False.
-        OSError: The file system or store refuses; ELOOP for a symbolic link below the root.
+    and noted once the file has appeared. Raise FileExistsError if the path exists and `overwrite`
+    is False, and OSError (ELOOP) for a symbolic link below the root.
     """
     opened: AbstractContextManager[Sink]
     if place.filesystem is None:

@@ -20,7 +20,7 @@ except ModuleNotFoundError:  # everywhere else
 _msvcrt: Any = msvcrt  # types know its functions on Windows only
 
 LOCKS_FOLDERS = fcntl is not None
-"""Whether folders can be opened and locked, which Windows does not support."""
+"""True if folders can be opened and locked, which Windows does not support."""
 
 _FAR = 1 << 62
 """Position of the byte that is locked on Windows, where a lock also keeps others from reading."""

@@ -97,7 +97,7 @@ class WriteRecord(Generic[T]):
             self.check(path, source, self.changes.get(path))
 
     def take(self) -> dict[str, T | None]:
-        """Return what was noted since the last call."""
+        """Return the changes since the last call."""
         with self._lock:
             taken, self.changes = self.changes, {}
         return taken

@@ -37,7 +37,7 @@ class Source(ABC):
     least_read = 0
     """Minimum number of bytes worth requesting: smaller reads take as long."""
     lends = False
-    """Whether `lend` returns parts of the file that are in memory."""
+    """True if `lend` returns parts of the file that are in memory."""
 
     def lend(self, offset: int) -> tuple[int, bytes]:
         """Return the part of the file that contains an offset, and where it begins."""

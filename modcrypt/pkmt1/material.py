@@ -96,7 +96,7 @@ class KeyMaterial:
 
     @property
     def double_wrapping(self) -> bool:
-        """Whether a KEK, wrapped under the master key, wraps the DEK."""
+        """True if a KEK, wrapped under the master key, wraps the DEK."""
         return self.kek_id is not None
 
     @property
@@ -217,7 +217,7 @@ def write_of(members: Mapping[str, Any]) -> str | None:
 
 
 def decode_material(text: str) -> KeyMaterial:
-    """Decode the material of one key from an external store; raise as `decode_metadata` does."""
+    """Decode the material of one key from an external store; raise KeyMaterialError."""
     if len(text) > MAX_METADATA:
         raise KeyMaterialError(f"key material of {len(text)} characters is too long")
     return _parse_material(_parse_members(text), internal=False)

@@ -81,7 +81,7 @@ class ParquetFile(FactSheet):
             )
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return what represents the file in a terminal or notebook."""
+        """Return labels and values for a terminal or notebook."""
         return [
             ("File", self._session.decoder.name),
             ("Rows", f"{self.num_rows:,}"),
@@ -129,8 +129,7 @@ class ParquetFile(FactSheet):
     def metadata(self) -> pq.FileMetaData:
         """The metadata of the columns whose keys are available, with offsets in the encrypted file.
 
-        Raises:
-            KeyNotFoundError: A key is missing, and `on_missing_key` is "error".
+        Raise KeyNotFoundError if a key is missing and `on_missing_key` is "error".
         """
         plan = self._session.select(None, None)
         metadata, _ = plain_metadata(plan, None, plan.footer.body_end)
@@ -198,9 +197,6 @@ class ParquetFile(FactSheet):
         """Return all rows as an Arrow stream, for Polars, DuckDB, pandas and others.
 
         The consumer reads it in bounded memory, and reports errors as its own, with their text.
-
-        Raises:
-            ModcryptError: As `read`, for keys that are missing.
         """
         request = Request()
         _, schema = self.types_of(request)

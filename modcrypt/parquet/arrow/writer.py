@@ -239,16 +239,8 @@ class ParquetWriter:
     def write_batch(self, batch: pa.RecordBatch, row_group_size: int | None = None) -> None:
         """Write a batch. Unlike PyArrow, this gathers batches into row groups.
 
-        A row group ends after `row_group_size` rows or 96 MiB of Arrow memory, before a table, and
-        at the end of the file.
-
-        Args:
-            batch: Batch to write.
-            row_group_size: Number of rows of a row group, by default the writer's.
-
-        Raises:
-            ValueError, LimitError, KeyExhaustedError, pyarrow.ArrowException, OSError: As
-                `write_table`.
+        A row group ends after `row_group_size` rows (by default the writer's) or 96 MiB of Arrow
+        memory, before a table, and at the end of the file. Raise as `write_table`.
         """
         if not isinstance(batch, pa.RecordBatch):
             raise TypeError(f"batch must be a pyarrow.RecordBatch, not {type(batch).__name__}")
@@ -270,9 +262,7 @@ class ParquetWriter:
     ) -> None:
         """Write a table, a batch, or the batches of any other provider of an Arrow stream.
 
-        Raises:
-            TypeError: The data provides no Arrow stream.
-            ValueError, ModcryptError, pyarrow.ArrowException, OSError: As `write_table`.
+        Raise TypeError if the data provides none, and as `write_table`.
         """
         if isinstance(table_or_batch, pa.RecordBatch):
             self.write_batch(table_or_batch, row_group_size)
@@ -295,21 +285,14 @@ class ParquetWriter:
             self._encode_small()
 
     def add_key_value_metadata(self, key_value_metadata: Mapping[Any, Any]) -> None:
-        """Add to the file's key-value metadata, replacing pairs with the same keys.
-
-        Raises:
-            ValueError: The writer is closed.
-            TypeError: Keys or values are neither str nor bytes.
-        """
+        """Add str or bytes to the file's key-value metadata, replacing equal keys."""
         self._check_open()
         self._key_values.append(pa.KeyValueMetadata(key_value_metadata))
 
     def close(self) -> None:
         """Write the remaining rows and the footer, and publish the file. Idempotent.
 
-        Raises:
-            ValueError, LimitError, KeyExhaustedError, pyarrow.ArrowException, OSError: As
-                `write_table`; no file is left.
+        Raise as `write_table`; no file is left then.
         """
         if self._open is None:
             return

@@ -41,19 +41,10 @@ MaskChunk: TypeAlias = "Callable[[int], MaskedChunk | None]"
 class EncryptedFeed(PlainFeed):
     """A supplier of the parts of an encrypted file, as plaintext or for another encryption.
 
-    Ordinals are those of the new file.
-
-    Args:
-        source: Encrypted file.
-        metadata: Metadata of its chunks.
-        ciphers: Ciphers of its chunks, by row group and column.
-        masks: Masks by column.
-        kept: Columns whose pages are copied.
-        nulls: Pages after the end of the source.
-        keep_levels: Whether plaintext levels of data pages V2 stay in plaintext.
-        confirm: Function that returns whether an unencrypted bloom filter of an encrypted column,
-            with its row group, column and bytes, holds the chunk's values; None leaves such
-            filters out.
+    Ordinals are those of the new file. The pages of `kept` columns are copied; `nulls` are pages
+    after the end of the source. With `keep_levels`, plaintext levels of data pages V2 stay in
+    plaintext. `confirm` returns whether an unencrypted bloom filter of an encrypted column (row
+    group, column, bytes) holds the chunk's values; None leaves such filters out.
     """
 
     def __init__(

@@ -210,15 +210,9 @@ def assign_file_keys(
 
 
 class NewFile:
-    """A file that receives the row groups of its sources.
+    """A file that receives the row groups of its sources; without a cipher, it is plaintext.
 
-    Args:
-        out: Output that receives the file.
-        magic: First bytes of the file.
-        cipher: Cipher of its modules; None for a plaintext file.
-        keep_unknown_fields: Whether to keep Thrift fields that modcrypt does not know where readers
-            without the key of every column can see them.
-        levels_plain: Whether the levels of data pages V2 stay in plaintext.
+    With `levels_plain`, the levels of data pages V2 stay in plaintext.
     """
 
     def __init__(
@@ -235,12 +229,9 @@ class NewFile:
 class Encryption(NewFile):
     """An encrypted file that receives the row groups of its sources and ends with a footer.
 
-    Args:
-        out: Output that receives the file.
-        properties: Keys and modes.
-        unique: The file's `aad_file_unique`; a fresh one by default. Pass the old one to keep
-            modules of another version of the file.
-        keep_unknown_fields: As for `encrypt_parquet`.
+    `unique` is the file's `aad_file_unique`, by default a fresh one; pass the old one to keep
+    modules of another version of the file. First `add` each source, then `close` once: the footer
+    needs the offsets, the ordinals and the absent fields of all of them.
     """
 
     def __init__(

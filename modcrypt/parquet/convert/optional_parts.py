@@ -25,11 +25,7 @@ from modcrypt.runtime.log import LOGGER, log_ignored
 class OptionalParts:
     """The indexes and bloom filters of one source on their way to a new file.
 
-    Args:
-        feed: Supplier of the source's parts.
-        plan: Parts that are written.
-        moves: Places of what was written; all pages of a chunk come before its indexes.
-        encrypts: Whether the new file is encrypted.
+    All pages of a chunk are written, and recorded in `moves`, before its indexes are made.
     """
 
     def __init__(

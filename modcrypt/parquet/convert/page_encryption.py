@@ -31,15 +31,7 @@ if TYPE_CHECKING:
 
 
 class PageRules:
-    """Rules for the page loop, from a chunk's codec and the caller's options.
-
-    Attributes:
-        compression: When pages are compressed, as `page_compression` returns it.
-        plain_levels: Facts about the levels, if those of data pages V2 stay in plaintext.
-        known_only: Whether fields that the IDL does not know are removed from page headers.
-        names_dictionary: Whether the metadata names a dictionary, as the function
-            `names_dictionary` returns it.
-    """
+    """Rules for the page loop, from a chunk's codec and the caller's options."""
 
     __slots__ = ("compression", "known_only", "names_dictionary", "plain_levels")
 
@@ -47,10 +39,10 @@ class PageRules:
         self, compression: i64, plain_levels: Levels | None, known_only: bool,
         names_dictionary: bool | None,
     ) -> None:  # fmt: skip
-        self.compression: i64 = compression
-        self.plain_levels: Levels | None = plain_levels
-        self.known_only: bool = known_only
-        self.names_dictionary: bool | None = names_dictionary
+        self.compression: i64 = compression  # as `page_compression` returns it
+        self.plain_levels: Levels | None = plain_levels  # if those of data pages V2 stay plaintext
+        self.known_only: bool = known_only  # remove fields that the IDL lacks from page headers
+        self.names_dictionary: bool | None = names_dictionary  # as the function of this name
 
 
 def encrypt_pages(

@@ -299,7 +299,7 @@ class _DatasetReader:
             file.close()
 
     def make_request(self, columns: Sequence[str] | None, filters: Filters | None) -> Request:
-        """Return what to read of each file, with the types of the first file."""
+        """Return the request to each file, with the types of the first file."""
         request = Request(
             columns=columns,
             filter=as_filter(filters),

@@ -74,16 +74,10 @@ class Rewritten:
 class Choice:
     """The columns that are decrypted, masked, null or omitted.
 
-    Attributes:
-        plan: Plan for the columns that the new file has: decrypted and null ones.
-        masks: Mask of each column that is decoded, by old ordinals.
-        actions: Actions of read restrictions on columns, by old ordinals.
-        nulls: Old ordinals of all columns that the caller sets to null.
-        note: Note about masked columns for the new file; None to keep the old file's note.
-
-    Raises:
-        ValueError: The file does not have a column, or a column is named twice or already hashed.
-        ModcryptError: As `OpenFile.select`.
+    Ordinals are those of the old file. `plan` has the columns of the new one, decrypted or null;
+    `masks` those that are decoded; `nulls` all that the caller sets to null. Without a `note`, the
+    new file keeps the old one's. Raise ValueError if the file lacks a column, or one is named twice
+    or already hashed.
     """
 
     def __init__(self, file: OpenFile, change: Change) -> None:

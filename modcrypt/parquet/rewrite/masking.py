@@ -33,19 +33,12 @@ from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
 
 class Mask(NamedTuple):
-    """A function that replaces the values of a leaf, and its effects.
+    """A function that replaces the values of a leaf, and its effects."""
 
-    Attributes:
-        values: Function that returns as many values as it gets.
-        gives_nulls: Whether a required leaf becomes an optional one.
-        empties_lists: Whether the innermost lists lose their values, so that `values` gets none.
-        keeps_type: Whether the values have the type of the leaf.
-    """
-
-    values: Callable[[pa.Array], pa.Array]
-    gives_nulls: bool
-    empties_lists: bool = False
-    keeps_type: bool = False
+    values: Callable[[pa.Array], pa.Array]  # returns as many values as it gets
+    gives_nulls: bool  # a required leaf becomes an optional one
+    empties_lists: bool = False  # the innermost lists lose their values: `values` gets none
+    keeps_type: bool = False  # the values have the type of the leaf
 
 
 _CODECS = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
