@@ -150,32 +150,21 @@ class Decoder:
 
     def is_damaged(self, data: pa.Buffer) -> bool:
         """Return whether a file cannot be decoded, whatever is done with its rows."""
-        try:
+        with _ignore_faults_of_bytes():
             return self._find_damaged_column(data) is not None
-        except Exception as error:
-            if not is_fault_of_bytes(error):
-                raise
-            return True
+        return True
 
     def _find_damaged_column(self, data: pa.Buffer) -> str | None:
-        try:
+        file = None
+        with _ignore_faults_of_bytes():
             file = self._open_file(data)
-        except Exception as error:
-            if not is_fault_of_bytes(error):
-                raise
-            return None
-        for number in range(file.metadata.num_columns):
+        for number in range(file.metadata.num_columns) if file is not None else ():
             path = str(file.schema.column(number).path)
-            count = 0
-            try:
-                for batch in file.iter_batches(1024, columns=[path], use_threads=False):
-                    count += batch.num_rows
-            except Exception as error:
-                if not is_fault_of_bytes(error):
-                    raise
-                return path
-            if count != file.metadata.num_rows:
-                return path
+            with _ignore_faults_of_bytes():
+                batches = file.iter_batches(1024, columns=[path], use_threads=False)
+                if sum(batch.num_rows for batch in batches) == file.metadata.num_rows:
+                    continue
+            return path
         return None
 
     def open(self, data: pa.Buffer) -> pq.ParquetFile:
@@ -334,16 +323,12 @@ def _measure_longest_value(data: pa.Buffer, dictionaries: Sequence[Dictionary]) 
         if number:  # PyArrow stops at a page without values.
             pages += [header, body]
             count += number
-    try:
+    with _ignore_faults_of_bytes():
         file = _make_one_column_file(pages, dictionaries[0].codec, count)
         values = pq.ParquetFile(pa.BufferReader(file)).read(use_threads=False).column(0)
-    except Exception as error:
-        if not is_fault_of_bytes(error):
-            raise
-        return _UNKNOWN
-    if len(values) != count:
-        return _UNKNOWN
-    return int(pc.max(pc.binary_length(values)).as_py() or 0)
+        if len(values) == count:
+            return int(pc.max(pc.binary_length(values)).as_py() or 0)
+    return _UNKNOWN
 
 
 def _convert_to_data_page(view: memoryview, at: int) -> tuple[bytes, memoryview, int]:
@@ -387,6 +372,15 @@ _LENGTH_SIZE = 4
 """Size in bytes of the length before each plain value of a byte array."""
 
 _UNKNOWN = 1 << 62
+
+
+@contextmanager
+def _ignore_faults_of_bytes() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not is_fault_of_bytes(error):
+            raise
 
 
 def is_fault_of_bytes(error: BaseException) -> bool:
