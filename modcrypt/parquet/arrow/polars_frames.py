@@ -87,7 +87,7 @@ def write_frame(
     if size <= WORTH_A_THREAD:
         threads = 1
     with (
-        plan.properties.companion() as record_seals,
+        plan.properties.companion() as complete_companion,
         open_output(
             where, None, overwrite=overwrite, threads=threads, filesystem=filesystem
         ) as out,
@@ -103,8 +103,8 @@ def write_frame(
             groups = plan_encryption(source, plan.properties, len(file.row_groups))
             file.add(PlainFeed(source), groups, hold_indexes=True)
         file.close(plan.metadata)
-        if record_seals is not None:
-            record_seals()
+        if complete_companion is not None:
+            complete_companion()
 
 
 def _encode(frame: polars.DataFrame, options: Mapping[str, Any]) -> memoryview:

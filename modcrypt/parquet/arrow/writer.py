@@ -195,7 +195,7 @@ class ParquetWriter:
         self._small_size = 0
         self._in_flight: deque[Future[memoryview]] = deque()
         with ExitStack() as stack:
-            self._record_seals = stack.enter_context(self._properties.companion())
+            self._complete_companion = stack.enter_context(self._properties.companion())
             out = stack.enter_context(
                 open_output(
                     where, None, overwrite=overwrite, threads=threads, filesystem=filesystem
@@ -303,8 +303,8 @@ class ParquetWriter:
             footer = copy(self._plan_footer(self._properties).metadata)
             footer.num_rows = sum(row_group.num_rows for row_group in self._encryption.row_groups)
             self._encryption.close(footer)
-            if self._record_seals is not None:
-                self._record_seals()
+            if self._complete_companion is not None:
+                self._complete_companion()
             self._detach_resources().close()
 
     def __enter__(self) -> Self:

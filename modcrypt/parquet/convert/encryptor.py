@@ -123,7 +123,7 @@ def encrypt_parquet(
         place = place_of(destination, filesystem)
         plan = plan_encryption(opened, properties, place=place, overwrite=overwrite)
         with (
-            plan.properties.companion() as record_seals,
+            plan.properties.companion() as complete_companion,
             open_output(
                 destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
             ) as out,
@@ -132,8 +132,8 @@ def encrypt_parquet(
             encryption = Encryption(out, plan.properties, keep_unknown_fields=keep_unknown_fields)
             encryption.add(PlainFeed(opened), plan)
             encryption.close(plan.metadata)
-            if record_seals is not None:
-                record_seals()
+            if complete_companion is not None:
+                complete_companion()
 
 
 _PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison

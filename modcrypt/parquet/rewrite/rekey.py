@@ -217,14 +217,14 @@ def rekey_in_place(
     change = Change(keep_levels=True)
     rewriting = Rewriting(file, Choice(file, change), encryption, change, place)
     with (
-        rewriting.plan.properties.companion() as record_seals,
+        rewriting.plan.properties.companion() as complete_companion,
         open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink,
     ):
         out = Output(sink, background=False)
         rewriting.write(out)
         out.close(complete=True)
-        if record_seals is not None:
-            record_seals()
+        if complete_companion is not None:
+            complete_companion()
 
 
 def _require_checked_footer(properties: AnyDecryption) -> FileDecryptionProperties:
@@ -261,7 +261,7 @@ def _rewrite(
             return Rewriting(file, choice, trial, change, place).result
         rewriting = Rewriting(file, choice, encryption, change, place, overwrite=overwrite)
         with (
-            rewriting.plan.properties.companion() as record_seals,
+            rewriting.plan.properties.companion() as complete_companion,
             open_output(
                 destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
             ) as out,
@@ -270,6 +270,6 @@ def _rewrite(
             rewriting.write(out)
             if place is not None and opened.place and place.resolve() == opened.place.resolve():
                 place.check_unchanged(opened.stamp)
-            if record_seals is not None:
-                record_seals()
+            if complete_companion is not None:
+                complete_companion()
     return rewriting.result
