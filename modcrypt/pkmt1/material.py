@@ -178,10 +178,7 @@ def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
 
 
 def split_metadata(metadata: bytes) -> bytes | None:
-    """Return the part of key metadata that all DEKs of a KEK have in common.
-
-    Return None if the DEK is not its last member, as modcrypt writes it.
-    """
+    """Return the part that all DEKs of a KEK have in common; None if the DEK is not the end."""
     head, found, end = metadata.rpartition(_DEK)
     return head if found and _WRAPPED_DEK.fullmatch(end) else None
 
@@ -262,10 +259,8 @@ def encode_store(store: Mapping[str, str]) -> bytes:
 
 
 def _parse_material(members: dict[str, Any], *, internal: bool) -> KeyMaterial:
-    footer, double = (
-        _require_boolean(members, "isFooterKey"),
-        _require_boolean(members, "doubleWrapping"),
-    )
+    footer = _require_boolean(members, "isFooterKey")
+    double = _require_boolean(members, "doubleWrapping")
     return KeyMaterial(
         is_footer_key=footer,
         master_key_id=_require_name(members, "masterKeyID"),

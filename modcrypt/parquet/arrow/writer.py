@@ -425,11 +425,9 @@ class _Batches:
         self.rows += batch.num_rows
         size = batch.nbytes  # This includes whole dictionaries and the buffers of views.
         self.size += size
-        if batch.get_total_buffer_size() > 2 * size:
-            self._copy_slices({b.address: b.size for c in batch.columns for b in c.buffers() if b})
-
-    def _copy_slices(self, buffers: dict[int, int]) -> None:
-        """Record the last batch's buffers (size by address); copy earlier slices if worthwhile."""
+        if batch.get_total_buffer_size() <= 2 * size:
+            return
+        buffers = {b.address: b.size for c in batch.columns for b in c.buffers() if b}
         if buffers.keys() <= self._buffers.keys():
             return
         self._buffers |= buffers

@@ -318,7 +318,7 @@ class _Files:
     def _check_prefix(self, path: str, properties: Encryption) -> None:
         prefix: Any = getattr(properties, "aad_prefix", None)
         if isinstance(prefix, PathPrefix):
-            prefix = prefix.of(self._folder.file(path))
+            prefix = prefix.of(self._folder.root.below(path))
         if prefix is None or self._plan.shared_aad_prefix:
             return
         if prefix in self._prefixes:
@@ -355,7 +355,7 @@ class _Files:
                 file.writer.__exit__(type(error), error, error.__traceback__)
         for path in self._finished:
             with contextlib.suppress(Exception):
-                self._folder.remove(path)
+                self._folder.root.below(path).remove()
 
 
 # --- partitions ----------------------------------------------------------------------------------

@@ -316,14 +316,6 @@ class DatasetFolder:
             self._arrow.create_dir(posixpath.dirname(place.path))
         return place
 
-    def file(self, path: str) -> Place:
-        """Return the place of a file in the folder."""
-        return self.root.below(path)
-
-    def remove(self, path: str) -> None:
-        """Remove a file from the folder, if it exists."""
-        self.root.below(path).remove()
-
 
 def as_arrow(filesystem: Any) -> pafs.FileSystem:
     """Return a file system as one of pyarrow's, for listing; None is the local one."""

@@ -201,7 +201,12 @@ def _check_hash_key(hash_key: Key | None, *keys: object) -> None:
 
 
 class Rewriting:
-    """The rewriting of one encrypted file."""
+    """The rewriting of one encrypted file, planned before a byte is written.
+
+    The order of the plan matters. Spans are listed first, by the offsets of the old file; only then
+    are the chunks of masked columns changed. Keys come after the new schema is known, because a key
+    service is asked only for columns that exist. Which columns keep their pages follows from both.
+    """
 
     def __init__(
         self,
