@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -53,11 +53,6 @@ def find_probe(
         for predicates in row_filter.alternatives
     ]
     return probe if all(probe) else None
-
-
-def may_match(probe: Probe, holds: Callable[[Values], bool]) -> bool:
-    """Return whether a row of a row group may match; `holds` is called only where it matters."""
-    return any(all(map(holds, conditions)) for conditions in probe)
 
 
 def _hash(predicate: Predicate, column: int, element: ThriftStruct) -> Iterator[Values]:

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from modcrypt.errors import FormatError
-from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe, may_match
+from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe
 from modcrypt.parquet.arrow.filters import Filter
 from modcrypt.parquet.crypto.bloom_filters import may_hold
 from modcrypt.parquet.crypto.column_projection import drop_columns
@@ -284,6 +284,7 @@ def _make_fragment(
 def _passes_bloom_filter(
     metadata: ThriftStruct, row_group: int, probe: Probe, parts: Parts
 ) -> bool:
+    """Return whether a row may match; a filter is read only where the outcome depends on it."""
     chunks = metadata.row_groups[row_group].columns
 
     @cache  # alternatives may ask for the same column
@@ -303,7 +304,7 @@ def _passes_bloom_filter(
         except FormatError:  # The bitset is not made of whole blocks.
             return True
 
-    return may_match(probe, holds)
+    return any(all(map(holds, conditions)) for conditions in probe)
 
 
 # --- page indexes --------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
             raise ValueError("the files are in several file systems; pass filesystem=")
     else:
         where, base = locate(source, filesystem)
-        paths = _list_complete_paths(where, base)
+        paths = [place.path for place in list_complete(Place(where, base))]
     if where is None and not base:
         # AAD prefixes are made from normalised paths, so use those for folders too.
         inside = [os.path.normpath(path).lstrip("/") for path in paths]
@@ -115,25 +115,20 @@ def parse_partition(scheme: Any, below: str) -> pc.Expression:
 
 def list_complete(folder: Place) -> list[Place]:
     """List the valid files of a folder, without those of incomplete writes and replaced ones."""
-    paths = _list_complete_paths(folder.filesystem, folder.path)
-    return [Place(folder.filesystem, path, folder.path) for path in paths]
-
-
-_TRIES = 5  # attempts to list a folder while no write begins or ends
-
-
-def _list_complete_paths(filesystem: Any, base: str) -> list[str]:
-    folder = Place(filesystem, base)
-    before = read_notes(folder)
+    base, before = folder.path, read_notes(folder)
     for _ in range(_TRIES):
         # PyArrow cannot list a folder that contains a name that is not UTF-8.
-        paths = list(list_sizes(filesystem, base))
+        paths = list(list_sizes(folder.filesystem, base))
         after = read_notes(folder)
         if before == after:
             break
         before = after
     hidden = {name for note in before.values() for name in note.hidden}
-    return [path for path in paths if path[len(base) :].lstrip("/") not in hidden]
+    shown = [path for path in paths if path[len(base) :].lstrip("/") not in hidden]
+    return [Place(folder.filesystem, path, base) for path in shown]
+
+
+_TRIES = 5  # attempts to list a folder while no write begins or ends
 
 
 def read_notes(folder: Place) -> dict[str, WriteNote]:
