@@ -19,8 +19,7 @@ from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, takes_ke
 from modcrypt.ags1.writer import Ags1Writer, fresh_metadata
 from modcrypt.io.buffers import Output, check_apart, open_output
 from modcrypt.io.destinations import Destination
-from modcrypt.io.sources import SourceLike
-from modcrypt.io.streams import Stream, open_stream
+from modcrypt.io.sources import SourceLike, Stream, open_stream
 from modcrypt.io.threads import check_threads
 
 _READ_BYTES = 4 << 20
