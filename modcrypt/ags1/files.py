@@ -22,8 +22,7 @@ from modcrypt.io.destinations import Destination
 from modcrypt.io.sources import SourceLike, Stream, open_stream
 from modcrypt.io.threads import check_threads
 
-_READ_BYTES = 4 << 20
-"""Bytes of plaintext read at once, enough to occupy several threads."""
+_READ_BYTES = 4 << 20  # bytes of plaintext read at once, enough to occupy several threads
 
 _LOT_BYTES = 1 << 20
 """Bytes of a stream read at once, or one block: few enough for the processor's cache."""

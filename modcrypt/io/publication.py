@@ -21,8 +21,7 @@ from modcrypt.io.places import Place, exists_error
 from modcrypt.io.sinks import FdSink
 from modcrypt.io.store_errors import add_path_to_errors
 
-_DESCRIPTORS = "/proc/self/fd"
-"""Folder of links to the files that this process has open."""
+_DESCRIPTORS = "/proc/self/fd"  # folder of links to the files that this process has open
 
 _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 

@@ -11,8 +11,7 @@ from typing import IO, Protocol
 from modcrypt.io.sources import FileSource, Source
 from modcrypt.io.store_errors import add_path_to_errors
 
-_COPY_BUFFER = 8 << 20
-"""Bytes that `copy_range` copies at once."""
+_COPY_BUFFER = 8 << 20  # bytes that `copy_range` copies at once
 
 
 class Sink(Protocol):

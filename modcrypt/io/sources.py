@@ -266,8 +266,7 @@ def _uncached_fetch(filesystem: Any, file: Any) -> Callable[[int, int], bytes] |
 
 # --- streams: once, from start to end -------------------------------------------------------------
 
-_PIPE_READ = 1 << 20
-"""Bytes requested from a pipe at once: each read allocates that much."""
+_PIPE_READ = 1 << 20  # bytes requested from a pipe at once: each read allocates that much
 
 
 class Stream(ABC):

@@ -72,8 +72,7 @@ def _locate_url(url: str) -> tuple[Any, str]:
         ) from None
 
 
-_ROOTED = ("memory", *HADOOP)
-"""Protocols whose URLs may be without a bucket or host."""
+_ROOTED = ("memory", *HADOOP)  # protocols whose URLs may be without a bucket or host
 
 _PACKAGES = {"abfs": "adlfs", "abfss": "adlfs", "wasb": "adlfs", "wasbs": "adlfs", "az": "adlfs"}
 """Packages of protocols that fsspec knows only once they are installed."""

@@ -26,11 +26,9 @@ from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_t
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
 from modcrypt.parquet.format.modules import Part
 
-_WORTH_THREADS = 1 << 20
-"""Smallest size in bytes that several threads decrypt."""
+_WORTH_THREADS = 1 << 20  # smallest size in bytes that several threads decrypt
 
-_JOB_BYTES = 1 << 16
-"""Least number of bytes that a thread decrypts before it takes the next job."""
+_JOB_BYTES = 1 << 16  # least number of bytes that a thread decrypts before it takes the next job
 
 _Slot: TypeAlias = "tuple[PartReader, int, memoryview]"
 """A part, an offset in the encrypted file, and the memory that receives the bytes from there."""

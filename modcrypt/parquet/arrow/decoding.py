@@ -46,8 +46,7 @@ _SMALL_BUFFERS = 64 << 10
 _VALUE_BYTES = 16
 """Most Arrow memory of a fixed-width value, or of the offsets and bits of any other value."""
 
-_FEW = 4096
-"""Number of rows at which larger batches stop saving time."""
+_FEW = 4096  # number of rows at which larger batches stop saving time
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,8 +367,7 @@ def _make_one_column_file(pages: Sequence[bytes | memoryview], codec: int, count
 _PLAIN = 0  # Encoding of the IDL
 _BYTE_ARRAY, _REQUIRED = 6, 0  # Type and FieldRepetitionType of the IDL
 
-_LENGTH_SIZE = 4
-"""Size in bytes of the length before each plain value of a byte array."""
+_LENGTH_SIZE = 4  # size in bytes of the length before each plain value of a byte array
 
 _UNKNOWN = 1 << 62
 

@@ -46,8 +46,7 @@ from modcrypt.parquet.format.modules import STRUCTS, Part
 from modcrypt.parquet.format.schema import Leaf, childless_fields, leaf_elements, leaves_of
 from modcrypt.runtime.fork_safety import cached_property
 
-_BATCH_ROWS = 1 << 17
-"""Default number of rows in a batch, as in PyArrow."""
+_BATCH_ROWS = 1 << 17  # default number of rows in a batch, as in PyArrow
 
 _SMALL_LOT = 1 << 20
 """Size in bytes up to which a table is decoded without PyArrow's scanner, whose preparation takes

@@ -187,8 +187,7 @@ def _find_number_type(path: tuple[str, ...], schema: pa.Schema | None) -> pa.Dat
 
 _FLOATS = (pa.float32(), pa.float64())
 
-_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-"""Nanoseconds of the units of timestamps."""
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds of the units of timestamps
 
 
 def _as_number(value: Any, kind: pa.DataType) -> decimal.Decimal | None:

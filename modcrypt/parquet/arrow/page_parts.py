@@ -50,8 +50,7 @@ from modcrypt.runtime.fork_safety import cached_property, fork_safe
 # of the head, and fastparquet reads only the short one.
 _FILLING = b"\xf8"
 
-_SHORT_HEADER = 1 << 10
-"""Size in bytes up to which the header of a plaintext page is usually read."""
+_SHORT_HEADER = 1 << 10  # size in bytes up to which the header of a plaintext page is usually read
 
 # After the last fifteen ids, none is left for the filling, and after a negative one it could have
 # the id of another field. So fields that the IDL does not know are removed from such structs.

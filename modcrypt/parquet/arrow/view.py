@@ -32,11 +32,9 @@ _GAP = 64 << 10
 that would decrypt pages, perhaps of an unwanted column, and all pages before them in the chunk."""
 
 
-_WORTH_THREADS = 4 << 20
-"""Smallest size in bytes of a read whose parts several threads decrypt."""
+_WORTH_THREADS = 4 << 20  # smallest size in bytes of a read whose parts several threads decrypt
 
-_MAX_THREADS = 8
-"""Most threads of one read; each has a buffer of at least a page."""
+_MAX_THREADS = 8  # most threads of one read; each has a buffer of at least a page
 
 
 def open_parquet(

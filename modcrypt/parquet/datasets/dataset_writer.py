@@ -48,8 +48,7 @@ _BLOCK_BYTES = 16 << 20
 _GATHERED_BYTES = 256 << 20
 """Arrow memory, in bytes, of the rows of all partitions that wait for their files."""
 
-_OPEN_FILES = 200
-"""Maximum number of open files; each has a buffer of about a megabyte."""
+_OPEN_FILES = 200  # maximum number of open files; each has a buffer of about a megabyte
 
 
 def write_dataset(
