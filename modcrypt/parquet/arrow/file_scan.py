@@ -199,11 +199,8 @@ class Scan:
                     yield self._set_metadata(batch)
                 continue
             fragment = self._make_memory_fragment(pa.Table.from_batches([batch]))
-            for result in self._make_scanner(
-                fragment, self._project, use_threads=False
-            ).to_batches():
-                if result.num_rows:
-                    yield result
+            scanner = self._make_scanner(fragment, self._project, use_threads=False)
+            yield from (result for result in scanner.to_batches() if result.num_rows)
 
     def _load_lots(self, lot_bytes: int) -> Iterator[Loaded | pa.Table]:
         session = self._session
@@ -333,11 +330,10 @@ class Scan:
         except pa.ArrowInvalid:
             own = replace_views(self._make_own_schema(self._plan, self._leaves))
             dataset = replace_views(self.schema)
-            types = {field.name: (field.type, dataset.field(field.name).type) for field in own}
             changed = [
-                f"{name} is {here} in the file and {there} in the dataset"
-                for name, (here, there) in types.items()
-                if here != there
+                f"{field.name} is {field.type} in the file and {there} in the dataset"
+                for field in own
+                if field.type != (there := dataset.field(field.name).type)
             ]
             if not changed:
                 raise

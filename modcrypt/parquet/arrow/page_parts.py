@@ -181,7 +181,7 @@ class PageReader(Pages):
         return self._of_chunk.copy_for_thread()
 
     def set_page_starts(self, starts: list[int]) -> None:
-        """Set where pages begin and the last one ends; reading then checks, not searches, them."""
+        """Set where pages begin and the last one ends; reading checks this, and searches none."""
         self._starts = starts
 
     def read(self, offset: int, out: memoryview) -> None:

@@ -220,8 +220,8 @@ class ParquetWriter:
         Raises:
             ValueError: The writer is closed, or the table has another schema.
             LimitError, KeyExhaustedError, pyarrow.ArrowException, OSError: As the function
-                `write_table`; the writer is then closed. An error of an encoding thread may be
-                raised by a later call.
+                `write_table`; the writer is then closed. A later call may raise the error of an
+                encoding thread.
         """
         if not isinstance(table, pa.Table):
             raise TypeError(f"table must be a pyarrow.Table, not {type(table).__name__}")

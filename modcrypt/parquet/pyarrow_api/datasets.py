@@ -133,7 +133,13 @@ class ParquetDataset:
             return self._read_views(columns, use_threads, use_pandas_metadata)
         fields = own = pa.schema([])
         if use_pandas_metadata or self._is_folder:  # otherwise the footer is read only once
-            fields, own = self._read_schemas()
+            with dataset_reader.open_first(
+                self._source,
+                self._decryption,
+                filesystem=self._filesystem,
+                partitioning=self._partitioning,
+            ) as (file, fields, _):
+                own = file.schema_arrow
         if use_pandas_metadata and b"pandas" not in (own.metadata or {}) and self._is_folder:
             return self._read_views(columns, use_threads, True)  # from the file _common_metadata
         if use_pandas_metadata and columns is not None:
@@ -215,16 +221,6 @@ class ParquetDataset:
             ignore_prefixes=self._ignored, decryption_properties=self._decryption, **self._options,
         )  # fmt: skip
         return build, (self._source, self._filesystem, self._schema)
-
-    def _read_schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """Return the fields that folders name, and the schema of the first file."""
-        where = {"filesystem": self._filesystem, "partitioning": self._partitioning}
-        with dataset_reader.open_first(self._source, self._decryption, **where) as (
-            file,
-            fields,
-            _,
-        ):
-            return fields, file.schema_arrow
 
     @property
     def _is_folder(self) -> bool:
