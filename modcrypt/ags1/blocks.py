@@ -42,10 +42,7 @@ class BlockCipher:
             at, index = end, index + 1
 
     def decrypt(self, block: memoryview, index: int, out: memoryview) -> None:
-        """Decrypt a block into `out`, which has exactly the size of the plaintext.
-
-        Raise TagMismatchError if the block does not authenticate; `out` is zeroed.
-        """
+        """Decrypt a block into `out`, which has its plaintext's size; on failure, zero `out`."""
         try:
             self._gcm.open_block_into(block, block_aad(self._prefix, index), out)
         except TagError:

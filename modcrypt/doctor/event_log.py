@@ -149,11 +149,8 @@ _HINTS = re.compile(_WORD.pattern.encode() + rb"|hv[sbr]\.|A[KS]IA|PRIVATE KEY",
 def find_secrets(line: bytes, needles: Collection[bytes]) -> Iterator[Found]:
     """Yield the findings in a line of a log; equal findings may be repeated.
 
-    The needles are spellings of keys, in hex and base64.
-
-    Yields:
-        The name of the property or option (None in running text), what was found, in words, and
-            whether it certainly is a secret.
+    The needles are spellings of keys, in hex and base64. A finding is the name of the property or
+    option (None in running text), what was found, in words, and whether it certainly is a secret.
     """
     given = [needle.decode() for needle in needles if needle in line]
     if not given and not _HINTS.search(line):

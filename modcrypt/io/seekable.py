@@ -67,8 +67,7 @@ class SeekableFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move the cursor, possibly beyond the end, and return its position.
 
-        Raises:
-            ValueError: The file is closed, `whence` is unknown, or the position is negative.
+        Raise ValueError if the file is closed, `whence` is unknown, or the position is negative.
         """
         self._check_open()
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._cursor, os.SEEK_END: self.size}.get(whence)

@@ -333,8 +333,7 @@ def _measure_longest_value(data: pa.Buffer, dictionaries: Sequence[Dictionary]) 
 def _convert_to_data_page(view: memoryview, at: int) -> tuple[bytes, memoryview, int]:
     """Return the dictionary page at `at` as header and body of a data page, and its value count.
 
-    The count is negative if the page is damaged, because PyArrow reserves memory for as many values
-    as are declared.
+    The count is negative if it cannot be true: PyArrow reserves memory for as many values.
     """
     scanned = scan(cast(bytes, view), at, len(view))
     page, _ = decode("PageHeader", scanned.raw)

@@ -144,8 +144,7 @@ class _Column:
     ) -> ThriftStruct:
         """Return a chunk with a single row that has the statistics of many rows.
 
-        `bounds` has the lower and upper bound by their names in Statistics; the number of nulls is
-        None if unknown.
+        `bounds` has both bounds by their names in Statistics; `nulls` is None if unknown.
         """
         is_optional = self.leaf.max_definition > 0
         if nulls == rows and is_optional and not any(bounds.values()):  # Bounds contradict it.

@@ -432,10 +432,7 @@ def _split_by_partition(
 
 
 def _format_partition(scheme: ds.Partitioning, values: list[pa.Scalar]) -> str:
-    """Return the beginning of the paths of a partition: its folder, or part of a name.
-
-    Raise ValueError if a reader would not recover the values from it.
-    """
+    """Return the beginning of a partition's paths, from which readers recover its values."""
     known = [
         pc.field(name) == value if value.is_valid else pc.field(name).is_null()
         for name, value in zip(scheme.schema.names, values, strict=True)

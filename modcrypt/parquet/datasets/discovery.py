@@ -289,10 +289,7 @@ class DatasetFolder:
             )
 
     def check_visible(self, path: str) -> None:
-        """Raise ValueError if a name in the path begins with a dot or an underscore.
-
-        Readers of the dataset would ignore such a file.
-        """
+        """Raise ValueError if readers would ignore the file, by the beginning of a name."""
         if is_hidden(path, ""):
             raise ValueError(
                 'readers ignore files and folders whose names begin with "." or "_"; '
@@ -300,10 +297,7 @@ class DatasetFolder:
             )
 
     def place(self, path: str) -> Place:
-        """Return the place of a file in the folder, and make the folders above it.
-
-        Raise OSError if the file system reports an error; ELOOP if `path` contains a symbolic link.
-        """
+        """Return the place of a file in the folder, and make the folders above it."""
         place = self.root.below(path)
         if self.filesystem is None:
             place.make_folder()
