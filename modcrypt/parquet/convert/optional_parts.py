@@ -104,8 +104,7 @@ class OptionalParts:
 
     def _move_locations(self, span: Span, data: bytes, *, authentic: bool) -> ThriftStruct:
         """Return an offset index with the new places of the pages."""
-        index, end = decode("OffsetIndex", data)
-        self._check_no_extra_bytes(span, end, data)
+        index = self._decode(span, data)
         self._moves.relocate_index(span, index)
         if not authentic:
             self._check_rows(span, index)
@@ -129,8 +128,7 @@ class OptionalParts:
 
     def _check_column_index(self, span: Span, data: bytes, *, authentic: bool) -> None:
         """Note whether a column index misleads readers; raise FormatError if it is unusable."""
-        index, end = decode("ColumnIndex", data)
-        self._check_no_extra_bytes(span, end, data)
+        index = self._decode(span, data)
         place = span.row_group, span.column
         if not authentic:
             offsets = self._find_span(Part.OFFSET_INDEX, place)
@@ -164,7 +162,9 @@ class OptionalParts:
             self._elements = leaf_elements(self._plan.metadata.schema)
         return self._elements[column]
 
-    def _check_no_extra_bytes(self, span: Span, size: int, data: bytes) -> None:
-        """Raise FormatError for trailing bytes, which decryption would lose or refuse."""
+    def _decode(self, span: Span, data: bytes) -> ThriftStruct:
+        """Decode an index; raise FormatError for bytes after it, which decryption would lose."""
+        index, size = decode(STRUCTS[span.part], data)
         if size != len(data) and self._encrypts:
             raise FormatError(f"{span}: {len(data) - size} extra bytes after its end")
+        return index
