@@ -41,12 +41,13 @@ import errno
 import io
 import posixpath
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.destinations import Destination, open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.recorded_writes import list_recorded, note_moved, note_removed
 from modcrypt.io.sinks import copy_range
@@ -57,8 +58,8 @@ from modcrypt.io.uploads import move_stored
 from modcrypt.kms.external_keys import carry_keys, remove_keys
 from modcrypt.kms.recipients.explicit_keys import explicit_keys_name
 from modcrypt.kms.signing.ledger import ARCHIVE, SEAL_NAME
-from modcrypt.parquet.arrow.encrypted_output import EncryptedOutput
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
+from modcrypt.parquet.convert.encryptor import encrypt_parquet
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
@@ -106,8 +107,8 @@ class ModcryptFileSystem(StackedFileSystem):
         encryption: EncryptionOf | None = None,
         **behind: Any,
     ) -> None:
-        if encryption is not None and not callable(encryption):
-            _check_encryption(encryption)
+        if not (encryption is None or callable(encryption) or isinstance(encryption, KeySettings)):
+            as_encryption(encryption)  # raises TypeError; Settings are resolved for each file
         self._has_keys_of_each_path = callable(encryption) or callable(decryption)
         if decryption is None and encryption is not None:
             decryption = _raise_missing_decryption
@@ -212,21 +213,6 @@ class ModcryptFileSystem(StackedFileSystem):
             _remove_if_present(self._place(path))  # it would be out of date
             return io.BytesIO()
         return EncryptedOutput(self._place(path), self._encryption_of(path), overwrite=mode == "wb")
-
-    def mkdir(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Make a folder, if files may be written."""
-        self._check_writing()
-        self.fs.mkdir(self._target_path(path), *args, **kwargs)
-
-    def makedirs(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Make a folder and those above it, if files may be written."""
-        self._check_writing()
-        self.fs.makedirs(self._target_path(path), *args, **kwargs)
-
-    def rmdir(self, path: str) -> None:
-        """Remove an empty folder."""
-        self._check_writing()
-        self.fs.rmdir(self._target_path(path))
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Remove files and their key material; with `recursive`, folders and all that is in them.
@@ -356,6 +342,50 @@ class ModcryptFileSystem(StackedFileSystem):
             )
 
 
+class EncryptedOutput(io.BytesIO):
+    """A file in memory that is encrypted and published when it is closed.
+
+    Plaintext is held in memory until then, because a Parquet file is read from its end. No file
+    appears if the `with` block fails, if `close` is called while an exception that was raised since
+    the opening propagates, or if the object is never closed.
+    """
+
+    def __init__(
+        self, destination: Destination, encryption: AnyEncryption, *, overwrite: bool = True
+    ) -> None:
+        super().__init__()
+        self._destination, self._encryption = destination, encryption
+        self._overwrite = overwrite
+        # Writers close their file in a `finally` clause; the caller may be handling another error.
+        self._error_before = sys.exc_info()[1]
+
+    def close(self) -> None:
+        """Encrypt and publish the file; raise as `encrypt_parquet`, and leave none. Idempotent."""
+        if self.closed:
+            return
+        try:
+            if sys.exc_info()[1] is self._error_before:
+                data = self.getvalue()  # makes no copy, and does not keep the file from closing
+                encrypt_parquet(
+                    data, self._destination, self._encryption, overwrite=self._overwrite
+                )
+        finally:
+            super().close()
+
+    def discard(self) -> None:
+        """Close the file without publishing it. Idempotent."""
+        super().close()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        self.discard()  # The finalizer of `io` would call `close`.
+
+
 @contextmanager
 def _carry_companions(old: Place, new: Place, *, move: bool) -> Iterator[None]:
     """Keep a file's companions beside its new place while the block moves or copies it there."""
@@ -393,28 +423,21 @@ def _is_summary(path: str) -> bool:
     return posixpath.basename(path) == _SUMMARY
 
 
-def _is_companion(name: str) -> bool:
-    """Return whether a file is kept beside encrypted ones; a plaintext folder has none."""
-    own = name in (SEAL_NAME, ARCHIVE, NOTES, _SUMMARY) or name.startswith(".modcrypt-")
-    return own or name.startswith("_EXPLICIT_KEYS_FOR_") or STORE_NAME.fullmatch(name) is not None
-
-
 def _without_companions(found: Any, start: int) -> Any:
     """Return a listing without companions, whose names count from a position in their paths."""
 
+    def is_companion(name: str) -> bool:
+        own = name in (SEAL_NAME, ARCHIVE, NOTES, _SUMMARY) or name.startswith(".modcrypt-")
+        explicit = name.startswith("_EXPLICIT_KEYS_FOR_")
+        return own or explicit or STORE_NAME.fullmatch(name) is not None
+
     def is_shown(entry: Any) -> bool:
         path = entry["name"] if isinstance(entry, dict) else entry
-        return not any(map(_is_companion, path[start:].split("/")))
+        return not any(map(is_companion, path[start:].split("/")))
 
     if isinstance(found, dict):
         return {path: entry for path, entry in found.items() if is_shown(path)}
     return list(filter(is_shown, found))
-
-
-def _check_encryption(encryption: AnyEncryption) -> None:
-    """Raise TypeError for a wrong type; Settings are resolved where a file is written."""
-    if not isinstance(encryption, KeySettings):
-        as_encryption(encryption)
 
 
 def _raise_missing_decryption(path: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Seal and open the blocks of one stream, in one thread or several."""
+"""Encrypt and decrypt the blocks of one stream, in one thread or several."""
 
 from __future__ import annotations
 
@@ -30,13 +30,10 @@ class BlockCipher:
     def __init__(self, gcm: GcmCipher, aad_prefix: bytes) -> None:
         self._gcm, self._prefix = gcm, aad_prefix
 
-    def seal(self, plaintext: memoryview, block_length: int, first: int, out: memoryview) -> None:
-        """Write the blocks of `plaintext` into `out`; the first block has the index `first`.
-
-        Raises:
-            KeyExhaustedError: The key has encrypted 2**32 modules.
-            LimitError: The stream has more blocks than their index can number.
-        """
+    def encrypt(
+        self, plaintext: memoryview, block_length: int, first: int, out: memoryview
+    ) -> None:
+        """Encrypt `plaintext` into `out`, block by block; the first one has the index `first`."""
         size, at, index = len(plaintext), 0, first
         for start in range(0, size, block_length) if size else (0,):
             part = plaintext[start : start + block_length]
@@ -44,11 +41,8 @@ class BlockCipher:
             self._gcm.seal_block_into(out[at:end], part, block_aad(self._prefix, index))
             at, index = end, index + 1
 
-    def open(self, block: memoryview, index: int, out: memoryview) -> None:
-        """Open a block into `out`, which has exactly the size of the plaintext.
-
-        Raise TagMismatchError if the block does not authenticate; `out` is zeroed.
-        """
+    def decrypt(self, block: memoryview, index: int, out: memoryview) -> None:
+        """Decrypt a block into `out`, which has its plaintext's size; on failure, zero `out`."""
         try:
             self._gcm.open_block_into(block, block_aad(self._prefix, index), out)
         except TagError:

@@ -15,22 +15,14 @@ from modcrypt.ags1.layout import (
     check_block_length,
     parse_header,
 )
-from modcrypt.ags1.lengths import (
-    Ags1Key,
-    TrustedLength,
-    check_length,
-    takes_key,
-    trusted_length,
-)
+from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, takes_key, trusted_length
 from modcrypt.ags1.writer import Ags1Writer, fresh_metadata
 from modcrypt.io.buffers import Output, check_apart, open_output
 from modcrypt.io.destinations import Destination
-from modcrypt.io.sources import SourceLike
-from modcrypt.io.streams import Stream, open_stream
+from modcrypt.io.sources import SourceLike, Stream, open_stream
 from modcrypt.io.threads import check_threads
 
-_READ_BYTES = 4 << 20
-"""Bytes of plaintext read at once, enough to occupy several threads."""
+_READ_BYTES = 4 << 20  # bytes of plaintext read at once, enough to occupy several threads
 
 _LOT_BYTES = 1 << 20
 """Bytes of a stream read at once, or one block: few enough for the processor's cache."""
@@ -144,7 +136,7 @@ def decrypt_ags1(
             output.progress = progress
             index = 0
             for lot in _read_lots(stream, block_length, total):
-                index = _open_lot(cipher, lot, block_length, index, output)
+                index = _decrypt_lot(cipher, lot, block_length, index, output)
             return output.position
 
 
@@ -180,7 +172,11 @@ def inspect_ags1(source: SourceLike, *, filesystem: Any = None) -> Ags1Summary:
     """
     with open_stream(source, filesystem=filesystem) as stream:
         block_length = parse_header(_read_header(stream), stream.name)
-        size = HEADER_SIZE + _read_to_end(stream) if stream.size is None else stream.size
+        size = stream.size
+        if size is None:  # the end of a pipe is only found by reading it
+            size, buffer = HEADER_SIZE, memoryview(bytearray(_LOT_BYTES))
+            while count := stream.readinto(buffer):
+                size += count
         layout = Layout.of(block_length, size, stream.name)
     start, end = layout.plaintext_span(layout.blocks - 1)
     return Ags1Summary(block_length, size, layout.plaintext_length, layout.blocks, end - start)
@@ -190,14 +186,6 @@ def _read_header(stream: Stream) -> bytes:
     header = bytearray(HEADER_SIZE)
     size = stream.readinto(memoryview(header))
     return bytes(header[:size])
-
-
-def _read_to_end(stream: Stream) -> int:
-    """Read the rest of a stream and return its size in bytes."""
-    buffer, total = memoryview(bytearray(_LOT_BYTES)), 0
-    while size := stream.readinto(buffer):
-        total += size
-    return total
 
 
 def _read_lots(stream: Stream, block_length: int, expected: int | None) -> Iterator[memoryview]:
@@ -226,17 +214,17 @@ def _read_lots(stream: Stream, block_length: int, expected: int | None) -> Itera
     yield current[:filled]
 
 
-def _open_lot(
+def _decrypt_lot(
     cipher: BlockCipher, lot: memoryview, block_length: int, first: int, output: Output
 ) -> int:
-    """Open the blocks from index `first` on into the output; return the next index."""
+    """Decrypt the blocks from index `first` on into the output; return the next index."""
     frame = block_length + BLOCK_OVERHEAD
     count = -(-len(lot) // frame)
     output.reserve(len(lot) - count * BLOCK_OVERHEAD)
     for start in range(0, len(lot), frame):
         block = lot[start : start + frame]
         end = output.at + len(block) - BLOCK_OVERHEAD
-        cipher.open(block, first, output.view[output.at : end])
+        cipher.decrypt(block, first, output.view[output.at : end])
         output.at, first = end, first + 1
     output.flush()
     return first

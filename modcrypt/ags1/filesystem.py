@@ -146,12 +146,10 @@ class Ags1FileSystem(StackedFileSystem):
         compression: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Open a file as fsspec does, except for writing with compression.
+        """Open a file; raise ValueError for `compression` in writing.
 
-        Raises:
-            ValueError: `compression` is set for writing. fsspec closes only the compressor, so the
-                file below would be abandoned; `fsspec.open` and pandas close both.
-            ModcryptError, FileExistsError: As `_open`.
+        fsspec would close only the compressor, so the file below would be abandoned; `fsspec.open`
+        and pandas close both.
         """
         if "r" not in mode and compression is not None:
             raise ValueError("to write with compression, use fsspec.open(…, compression=…)")
@@ -185,39 +183,24 @@ class Ags1FileSystem(StackedFileSystem):
 
     # --- operations without a key, on the encrypted files --------------------------------------
 
-    def mkdir(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Create a folder."""
-        self.fs.mkdir(self._own(path), *args, **kwargs)
-
-    def makedirs(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Create a folder and its missing parents."""
-        self.fs.makedirs(self._own(path), *args, **kwargs)
-
-    def rmdir(self, path: str) -> None:
-        """Remove an empty folder."""
-        self.fs.rmdir(self._own(path))
-
     def rm(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """Remove files and folders; abandon files that are being written."""
         if not self._abandon(path):
-            self.fs.rm(self._own(path), *args, **kwargs)
+            self.fs.rm(type(self)._strip_protocol(path), *args, **kwargs)
 
     def rm_file(self, path: str) -> None:
         """Remove a file; abandon it if it is being written."""
         if not self._abandon(path):
-            self.fs.rm_file(self._own(path))
+            self.fs.rm_file(type(self)._strip_protocol(path))
 
     def mv(self, path1: str, path2: str, *args: Any, **kwargs: Any) -> None:
         """Move the encrypted files; nothing is read if the wrapped file system can rename."""
-        self.fs.mv(self._own(path1), self._own(path2), *args, **kwargs)
+        old, new = map(type(self)._strip_protocol, (path1, path2))
+        self.fs.mv(old, new, *args, **kwargs)
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """Copy an encrypted file for `copy` of fsspec."""
-        self.fs.cp_file(self._own(path1), self._own(path2), **kwargs)
-
-    def _own(self, path: Any) -> Any:
-        """Return the path for the wrapped file system, with any slash at its end."""
-        return type(self)._strip_protocol(path)
+        self.fs.cp_file(*map(type(self)._strip_protocol, (path1, path2)), **kwargs)
 
 
 class _ReportingWriter(Ags1Writer):

@@ -106,7 +106,7 @@ class Layout:
 
     @property
     def ends_empty(self) -> bool:
-        """Whether the last block is empty.
+        """True if the last block is empty.
 
         An empty stream has only this block. No writer adds one after a whole block ("empty only
         when the whole plaintext stream is empty"), and Java's reader ignores it. If it

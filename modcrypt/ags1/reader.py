@@ -20,22 +20,9 @@ from typing import Any
 from modcrypt.aead import BLOCK_OVERHEAD
 from modcrypt.ags1.blocks import Workers, block_cipher, split_blocks
 from modcrypt.ags1.layout import HEADER_SIZE, Layout, parse_header
-from modcrypt.ags1.lengths import (
-    Ags1Key,
-    TrustedLength,
-    check_length,
-    takes_key,
-    trusted_length,
-)
+from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, takes_key, trusted_length
 from modcrypt.io.seekable import SeekableFile
-from modcrypt.io.sources import (
-    FileSource,
-    MemorySource,
-    ObjectSource,
-    Source,
-    SourceLike,
-    open_source,
-)
+from modcrypt.io.sources import FileSource, MemorySource, ObjectSource, SourceLike, open_source
 from modcrypt.io.threads import SharedResources, check_threads
 from modcrypt.runtime.fork_safety import fork_safe
 
@@ -49,6 +36,7 @@ AHEAD_BYTES = 2 << 20
 
 _LOCAL_REQUEST = 1 << 20  # one default block, which fits in the processor's cache
 _REMOTE_REQUEST = 8 << 20
+_NOTHING = memoryview(b"")
 
 
 class Ags1Reader(SeekableFile):
@@ -98,7 +86,10 @@ class Ags1Reader(SeekableFile):
             opened = stack.enter_context(open_source(source, filesystem=filesystem))
             alone = isinstance(opened, ObjectSource)  # it has a cursor
             self._workers = Workers(1 if alone else threads, "modcrypt-ags1")
-            self._layout = _read_layout(opened, trusted)
+            check_length(opened.size, trusted, opened.name)
+            header = opened.read_at(0, min(HEADER_SIZE, opened.size))
+            block_length = parse_header(header, opened.name)
+            self._layout = Layout.of(block_length, opened.size, opened.name)
             self.size = self._layout.plaintext_length
             self._source = opened
             self._memory = opened.view if isinstance(opened, MemorySource) else None
@@ -108,8 +99,10 @@ class Ags1Reader(SeekableFile):
             self._scratch: list[memoryview] = []
             self._pid = os.getpid()
             self._expected = 0
-            if self._layout.ends_empty:  # no read would ever touch it
-                self._check_block(self._layout.blocks - 1)
+            if self._layout.ends_empty:  # no read would ever touch this block
+                last = self._layout.blocks - 1
+                block, _ = self._fetch(range(last, last + 1))
+                self._cipher.decrypt(block, last, memoryview(bytearray()))
             stack.callback(self._workers.close)
             self._shared = SharedResources(stack.pop_all())
 
@@ -156,8 +149,8 @@ class Ags1Reader(SeekableFile):
         low, high = max(start, offset), min(end, offset + len(out))
         return self._cache.copy(index, low - start, out[low - offset : high - offset])
 
-    def _load(self, lot: range, offset: int, out: memoryview) -> None:
-        """Open blocks into `out`; those of which it needs only a part go through the cache."""
+    def _load(self, lot: range, offset: int = 0, out: memoryview = _NOTHING) -> None:
+        """Decrypt blocks into `out`; those of which it needs only a part go through the cache."""
         fetched, scratch = self._fetch(lot)
         base = self._layout.span(lot.start, lot.stop)[0]
         for index in lot:
@@ -165,23 +158,16 @@ class Ags1Reader(SeekableFile):
             block = fetched[low - base : high - base]
             start, end = self._layout.plaintext_span(index)
             if offset <= start and end <= offset + len(out):
-                self._cipher.open(block, index, out[start - offset : end - offset])
+                self._cipher.decrypt(block, index, out[start - offset : end - offset])
             else:
-                plaintext = self._open_into_cache_buffer(block, index)
+                plaintext = self._cache.take_buffer()
+                self._cipher.decrypt(block, index, plaintext[: end - start])
                 low, high = max(start, offset), min(end, offset + len(out))
-                out[low - offset : high - offset] = plaintext[low - start : high - start]
+                if low < high:
+                    out[low - offset : high - offset] = plaintext[low - start : high - start]
                 self._cache.keep(index, plaintext)
         if scratch is not None:
             self._scratch.append(scratch)
-
-    def _open_into_cache_buffer(self, block: memoryview, index: int) -> memoryview:
-        plaintext = self._cache.take_buffer()
-        self._cipher.open(block, index, plaintext[: len(block) - BLOCK_OVERHEAD])
-        return plaintext
-
-    def _check_block(self, index: int) -> None:
-        fetched, _ = self._fetch(range(index, index + 1))
-        self._cipher.open(fetched, index, memoryview(bytearray(len(fetched) - BLOCK_OVERHEAD)))
 
     def _fetch(self, lot: range) -> tuple[memoryview, memoryview | None]:
         """Return the stored bytes of blocks, and the buffer to reuse, if any."""
@@ -219,18 +205,8 @@ class Ags1Reader(SeekableFile):
         wanted = [n for n in wanted if not self._cache.has(n)]
         if wanted:
             for lot in self._lots(wanted[0], wanted[-1] + 1):
-                future = self._workers.threads.submit(self._load_ahead, lot)
+                future = self._workers.threads.submit(self._load, lot)
                 self._ahead.update(dict.fromkeys(lot, future))
-
-    def _load_ahead(self, lot: range) -> None:
-        fetched, scratch = self._fetch(lot)
-        base = self._layout.span(lot.start, lot.stop)[0]
-        for index in lot:
-            low, high = self._layout.span(index, index + 1)
-            block = fetched[low - base : high - base]
-            self._cache.keep(index, self._open_into_cache_buffer(block, index))
-        if scratch is not None:
-            self._scratch.append(scratch)
 
     def _advance(self, out: memoryview) -> None:
         end = self._cursor + len(out)
@@ -261,12 +237,6 @@ def open(  # noqa: A001 (as in gzip and others)
     """
     with Ags1Reader(data, key, aad_prefix=aad_prefix, length=length) as reader:
         return reader.read()
-
-
-def _read_layout(source: Source, trusted: int | None) -> Layout:
-    check_length(source.size, trusted, source.name)
-    header = source.read_at(0, min(HEADER_SIZE, source.size))
-    return Layout.of(parse_header(header, source.name), source.size, source.name)
 
 
 class _Cache:
@@ -303,7 +273,6 @@ class _Cache:
         return memoryview(bytearray(self._size))
 
     def keep(self, index: int, block: memoryview) -> None:
-        """Store a block that authenticated."""
         with self._lock:
             self._blocks[index] = block
             while len(self._blocks) > self.capacity:

@@ -1,7 +1,7 @@
 """A writable file object that encrypts its data into an AGS1 stream, block by block.
 
     write ──> whole blocks of the caller's data ────────┐
-         └──> the rest: collected until a block is full ┴─> sealed ─> sink, except the last tag
+         └──> the rest: collected until a block is full ┴─> encrypt ─> sink, except the last tag
 
 The writer holds back the last tag until the next block or `close`. A stream of whole blocks would
 be well formed wherever it is cut between blocks. So the output of an abandoned writer, or of a
@@ -33,7 +33,7 @@ from modcrypt.keys.metadata import StandardKeyMetadata, as_prefix
 from modcrypt.runtime.fork_safety import fork_safe
 
 _LOT_BYTES = (4 << 20) + (1 << 10)
-"""Bytes of blocks that are sealed, perhaps by several threads, before each call of the sink."""
+"""Bytes of blocks that are encrypted, perhaps by several threads, before each call of the sink."""
 
 
 class _AbandonedError(Exception):
@@ -65,7 +65,7 @@ class Ags1Writer(io.RawIOBase):
             only reads 1 MiB.
         overwrite: Whether to replace an existing file.
         filesystem: Filesystem of pyarrow or fsspec that contains the path.
-        threads: Most threads that seal and write; by default the number of processors, up to 4.
+        threads: Most threads that encrypt and write; by default the number of processors, up to 4.
 
     Raises:
         ValueError: An argument is out of range, or the key metadata contains a length, which means
@@ -118,8 +118,7 @@ class Ags1Writer(io.RawIOBase):
     def encrypted_length(self) -> int:
         """Length of the stream in bytes: the trusted length that readers need. Store it.
 
-        Raises:
-            ValueError: The writer is not closed, or was abandoned.
+        Raise ValueError if the writer is not closed, or was abandoned.
         """
         if self._length is None:
             raise ValueError("the stream is not complete: its length is only known after close")
@@ -127,11 +126,7 @@ class Ags1Writer(io.RawIOBase):
 
     @property
     def key_metadata(self) -> StandardKeyMetadata:
-        """Key, AAD prefix and length of the stream, as Iceberg stores them.
-
-        Raises:
-            ValueError: The writer is not closed, or was abandoned.
-        """
+        """Key, AAD prefix and length, as Iceberg stores them; raise as `encrypted_length`."""
         return self._metadata.with_length(self.encrypted_length)
 
     # --- blocks --------------------------------------------------------------------------------
@@ -151,7 +146,7 @@ class Ags1Writer(io.RawIOBase):
                 done = self._fill_block(view) if self._filled else 0
                 whole = len(view) - (len(view) - done) % self._block_length
                 if done < whole:
-                    self._seal(view[done:whole])
+                    self._encrypt(view[done:whole])
                 self._fill_block(view[whole:])
             except BaseException:
                 self.abandon()
@@ -160,7 +155,7 @@ class Ags1Writer(io.RawIOBase):
         return len(view)
 
     def _fill_block(self, view: memoryview) -> int:
-        """Copy the data that fits into the incomplete block; seal the block once it is full."""
+        """Copy the data that fits into the incomplete block; encrypt the block once it is full."""
         size = min(len(view), self._block_length - self._filled)
         if not size:
             return 0
@@ -170,32 +165,30 @@ class Ags1Writer(io.RawIOBase):
         self._filled += size
         if self._filled == self._block_length:
             self._filled = 0
-            self._seal(self._block)
+            self._encrypt(self._block)
         return size
 
-    def _seal(self, plaintext: memoryview) -> None:
-        """Seal whole blocks, or the last one, and write all but the last tag."""
-        lot = max(1, _LOT_BYTES // (self._block_length + BLOCK_OVERHEAD)) * self._block_length
-        for start in range(0, len(plaintext), lot) if plaintext else (0,):
-            self._seal_lot(plaintext[start : start + lot])
-
-    def _seal_lot(self, plaintext: memoryview) -> None:
-        output = self._output
-        size = encrypted_length(len(plaintext), self._block_length) - HEADER_SIZE
-        output.reserve(TAG_SIZE + size)  # both at once: the tag alone would complete a stream
-        output.write(self._held)
-        out = output.view[output.at : output.at + size]
-        self._blocks = _seal_blocks(
-            self._workers, self._cipher, plaintext, self._block_length, self._blocks, out
-        )
-        self._held = bytes(out[-TAG_SIZE:])
-        output.at += size - TAG_SIZE
-        output.flush()
+    def _encrypt(self, plaintext: memoryview) -> None:
+        """Encrypt whole blocks, or the last one, and write all but the last tag."""
+        output, length = self._output, self._block_length
+        whole = max(1, _LOT_BYTES // (length + BLOCK_OVERHEAD)) * length
+        for start in range(0, len(plaintext), whole) if plaintext else (0,):
+            lot = plaintext[start : start + whole]
+            size = encrypted_length(len(lot), length) - HEADER_SIZE
+            output.reserve(TAG_SIZE + size)  # both at once: the tag alone would complete a stream
+            output.write(self._held)
+            out = output.view[output.at : output.at + size]
+            self._blocks = _encrypt_blocks(
+                self._workers, self._cipher, lot, length, self._blocks, out
+            )
+            self._held = bytes(out[-TAG_SIZE:])
+            output.at += size - TAG_SIZE
+            output.flush()
 
     # --- close ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Seal the incomplete block and complete the stream. Idempotent.
+        """Encrypt the incomplete block and complete the stream. Idempotent.
 
         While an exception propagates that was raised after the writer was made, `close` abandons
         the stream instead: objects that wrap this writer, such as those of fsspec and pandas, close
@@ -219,7 +212,7 @@ class Ags1Writer(io.RawIOBase):
     def _complete(self) -> None:
         try:
             if self._filled or not self._blocks:
-                self._seal(self._block[: self._filled])
+                self._encrypt(self._block[: self._filled])
             self._output.write(self._held)
             length = self._output.position
             self._close_sink(None)
@@ -318,12 +311,12 @@ def seal(
     def fill(out: memoryview) -> None:
         out[:HEADER_SIZE] = make_header(block_length)
         with closing(Workers(None, "modcrypt-ags1")) as workers:
-            _seal_blocks(workers, cipher, view, block_length, 0, out[HEADER_SIZE:])
+            _encrypt_blocks(workers, cipher, view, block_length, 0, out[HEADER_SIZE:])
 
     return fill_bytes(encrypted_length(len(view), block_length), fill)
 
 
-def _seal_blocks(
+def _encrypt_blocks(
     workers: Workers,
     cipher: BlockCipher,
     plaintext: memoryview,
@@ -331,14 +324,13 @@ def _seal_blocks(
     first: int,
     out: memoryview,
 ) -> int:
-    """Seal blocks from index `first` on into `out`; return the next index."""
+    """Encrypt blocks from index `first` on into `out`; return the next index."""
     count = max(1, -(-len(plaintext) // block_length))
     frame = block_length + BLOCK_OVERHEAD
 
     def work(lot: range) -> None:
         whole = plaintext[lot.start * block_length : lot.stop * block_length]
-        sealed = out[lot.start * frame : lot.stop * frame]
-        cipher.seal(whole, block_length, first + lot.start, sealed)
+        cipher.encrypt(whole, block_length, first + lot.start, out[lot.start * frame :])
 
     lots = split_blocks(0, count, max(1, DEFAULT_BLOCK_LENGTH // block_length))
     workers.spread(lots, len(plaintext), work)

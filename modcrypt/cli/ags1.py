@@ -423,7 +423,7 @@ def _encrypt_stream(
 ) -> None:
     """Encrypt all of the source, and write the key metadata before the stream is complete."""
     from modcrypt.ags1.layout import encrypted_length
-    from modcrypt.io.streams import open_stream
+    from modcrypt.io.sources import open_stream
 
     with writer, open_stream(source) as stream:
         buffer = memoryview(bytearray(_READ_BYTES))

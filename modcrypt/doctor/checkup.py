@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING
 
 from modcrypt.doctor.event_log import SearchedLog, search_event_log
 from modcrypt.doctor.machine_checks import Check, Subject
-from modcrypt.errors import (
-    KeyAccessDeniedError,
-    KeyDisabledError,
-    KeyMaterialError,
-    ModcryptError,
-)
+from modcrypt.errors import KeyAccessDeniedError, KeyDisabledError, KeyMaterialError, ModcryptError
 from modcrypt.io.private_files import others_can_replace
 from modcrypt.keys import Key
 from modcrypt.keys.lookalikes import show_name

@@ -66,11 +66,15 @@ class Subject:
 
 def machine() -> Iterator[Check]:
     """Check Python, packages, AES, random numbers and the limits of the process."""
+    from cryptography.hazmat.backends.openssl.backend import backend
+
     yield _check_python()
     yield _check_packages()
     yield _check_idl()
-    yield _check_code()
-    yield _check_openssl()
+    form = code_form()
+    advice = "" if form == "compiled" else "compiled code opens files of many columns faster"
+    yield Subject("page and footer code").ok(form, advice)
+    yield Subject("OpenSSL").ok(backend.openssl_version_text())
     yield _check_aes()
     yield _check_randomness()
     yield _check_umask()
@@ -92,7 +96,6 @@ _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[[^\]]*\])?>=(?P<least>[0-9.]+)
 
 
 def _check_packages() -> Check:
-    """Compare the installed packages with the versions that modcrypt requires."""
     about = Subject("packages")
     try:
         wanted = metadata.requires("modcrypt") or []
@@ -136,18 +139,6 @@ def _check_idl() -> Check:
     return about.ok("parquet.thrift was parsed")
 
 
-def _check_code() -> Check:
-    form = code_form()
-    advice = "" if form == "compiled" else "compiled code opens files of many columns faster"
-    return Subject("page and footer code").ok(form, advice)
-
-
-def _check_openssl() -> Check:
-    from cryptography.hazmat.backends.openssl.backend import backend
-
-    return Subject("OpenSSL").ok(backend.openssl_version_text())
-
-
 def _check_aes() -> Check:
     """Measure the speed of AES-GCM, and look for AES among the processor's features."""
     from modcrypt.aead import GCM_OVERHEAD, GcmCipher
@@ -156,11 +147,11 @@ def _check_aes() -> Check:
     cipher, data = GcmCipher(Key.generate()), bytes(_PIECE)
     out = memoryview(bytearray(_PIECE + GCM_OVERHEAD))
     cipher.seal_into(out, 0, data, _PIECE, b"")  # the first call selects an implementation
-    started, sealed = time.perf_counter(), 0
+    started, size = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - started) < _MEASURED:
         cipher.seal_into(out, 0, data, _PIECE, b"")
-        sealed += _PIECE
-    rate, flag = sealed / elapsed / 1e9, _aes_flag()
+        size += _PIECE
+    rate, flag = size / elapsed / 1e9, _aes_flag()
     flags = {True: ", with AES instructions", False: ", without AES instructions", None: ""}
     message = f"AES-GCM runs at {rate:.1f} GB/s on one core{flags[flag]}"
     if rate >= SLOW_AES and flag is not False:

@@ -20,10 +20,7 @@ def is_url(address: str) -> bool:
 
 
 def add_authority(url: str) -> str:
-    """Return a URL as fsspec spells it: with an empty authority after a single slash.
-
-    RFC 3986, 3.2, defines the authority. A path is returned as it is.
-    """
+    """Return a URL as fsspec spells it: with an empty authority (RFC 3986, 3.2) after one slash."""
     return _SINGLE_SLASH.sub(r"\1:///", url)
 
 

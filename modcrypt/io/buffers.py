@@ -61,11 +61,7 @@ class Window:
         self.stop: i64 = len(self.buffer)
 
     def fill(self, start: i64, need: i64, end: i64) -> None:
-        """Read the source's bytes [start, need), and possibly more up to `end` or `ahead`.
-
-        Raises:
-            TruncationError: The source is shorter than when it was opened.
-        """
+        """Read the source's bytes [start, need), and possibly more up to `end` or `ahead`."""
         if self._source.whole is not None:
             return
         have = self.base + self.stop
@@ -105,11 +101,7 @@ class LentWindow(Window):
     """A window that shows parts of the file that its source has in memory, without a copy."""
 
     def fill(self, start: i64, need: i64, end: i64) -> None:
-        """Show the part that contains `start`; it must contain all bytes up to `need`.
-
-        Raises:
-            TruncationError: The part ends before `need`.
-        """
+        """Show the part that contains `start`, which must contain all bytes up to `need`."""
         if self.base <= start and need <= self.base + self.stop:
             return
         self.base, self.buffer = self._source.lend(start)
@@ -179,11 +171,7 @@ class Output:
         self.at += size
 
     def copy_from(self, source: Source, start: int, end: int) -> None:
-        """Append the bytes [start, end) of a source.
-
-        Raises:
-            TruncationError: The source is shorter than when it was opened.
-        """
+        """Append the bytes [start, end) of a source."""
         while start < end:
             size = min(max(BLOCK, source.least_read), end - start)
             self.reserve(size)
@@ -192,10 +180,7 @@ class Output:
             start += size
 
     def tap(self, see: Callable[[memoryview], object]) -> None:
-        """Pass all bytes to a function before they are written, in the thread that writes.
-
-        Call this before the first byte is written.
-        """
+        """Show all bytes to a function in the thread that writes; call this before the first."""
         self._sink = _TappedSink(self._sink, see)
 
     def settle(self) -> None:
@@ -246,13 +231,8 @@ def open_output(
 
     A second thread writes if `threads` allows it: by default for files that take longer to write
     than a thread takes to start. modcrypt calls a caller's file object only in the caller's thread.
-    `source` is the file that the block reads, if any.
-
-    Raises:
-        FileExistsError: The path exists and `overwrite` is False.
-        TypeError: `destination` or `filesystem` has an unsupported type.
-        ValueError: `threads` is below 1, the destination is a file object on the source, or fsspec
-            cannot open the URL; see `locate`.
+    `source` is the file that the block reads, if any. Raise as `open_sink`, and ValueError if
+    `threads` is below 1 or the destination is a file object on the source.
     """
     check_threads(threads)
     if source is not None:
@@ -273,24 +253,15 @@ def open_output(
 
 def check_apart(source: Source, destination: Destination) -> None:
     """Raise ValueError if the destination is a file object on the source and would overwrite it."""
-    if _is_same_file(source, destination):
-        raise ValueError("destination is a file object on the source itself")
-
-
-def _is_same_file(source: Source, destination: Destination) -> bool:
-    """Return whether a caller's file object writes to the file that the source reads."""
     if isinstance(destination, str | os.PathLike | Place):
-        return False
-    if isinstance(source, ObjectSource) and source.file is destination:
-        return True
-    try:
-        if isinstance(source, FileSource):
-            return os.path.sameopenfile(source.fd, destination.fileno())
-        if isinstance(source, ObjectSource):
-            return os.path.sameopenfile(source.file.fileno(), destination.fileno())
-        return False
-    except (AttributeError, OSError):  # not a file of the operating system
-        return False
+        return
+    same = isinstance(source, ObjectSource) and source.file is destination
+    with contextlib.suppress(AttributeError, OSError):  # not a file of the operating system
+        if not same and isinstance(source, FileSource | ObjectSource):
+            fd = source.fd if isinstance(source, FileSource) else source.file.fileno()
+            same = os.path.sameopenfile(fd, destination.fileno())
+    if same:
+        raise ValueError("destination is a file object on the source itself")
 
 
 class _TappedSink:
@@ -343,7 +314,6 @@ class _Writer:
         return memoryview(bytearray(len(view))) if empty is None else empty
 
     def wait(self) -> None:
-        """Wait until all queued buffers are written."""
         self._full.put((memoryview(b""), 0))
         self._idle.get()
         if self._error is not None:

@@ -10,7 +10,7 @@ from typing import IO, Any, TypeAlias
 
 from modcrypt.io.places import Place
 from modcrypt.io.publication import open_local_sink
-from modcrypt.io.recorded_writes import HashingSink, WriteRecord, find_records
+from modcrypt.io.recorded_writes import HashingSink, find_records
 from modcrypt.io.sinks import ObjectSink, Sink
 from modcrypt.io.stores import locate
 from modcrypt.io.uploads import open_upload
@@ -33,7 +33,7 @@ def open_sink(
     elif filesystem is not None or isinstance(destination, str | os.PathLike):
         place = Place(*locate(destination, filesystem))
         name = os.fspath(destination)  # type: ignore[arg-type]  # locate accepts only paths
-        with _open_stored(place, name, overwrite, None) as sink:
+        with open_sink_at(place, name, overwrite=overwrite) as sink:
             yield sink
     elif hasattr(destination, "write"):
         yield ObjectSink(destination)
@@ -44,49 +44,31 @@ def open_sink(
         )
 
 
+@contextlib.contextmanager
 def open_sink_at(
-    place: Place, *, overwrite: bool = True, check: Callable[[], object] | None = None
-) -> AbstractContextManager[Sink]:
+    place: Place,
+    name: str | None = None,
+    *,
+    overwrite: bool = True,
+    check: Callable[[], object] | None = None,
+) -> Iterator[Sink]:
     """Open a sink whose file appears when the block ends without an error.
 
-    `check` is called last before publication, and may raise.
-
-    Raises:
-        FileExistsError: The path exists and `overwrite` is False.
-        OSError: The file system or store refuses; ELOOP for a symbolic link below the root.
+    Messages call the file `name`, or by its path. `check` is called last before publication, and
+    may raise. If a folder above the file is recorded, the appended bytes are hashed on their way
+    and noted once the file has appeared. Raise FileExistsError if the path exists and `overwrite`
+    is False, and OSError (ELOOP) for a symbolic link below the root.
     """
-    return _open_stored(place, place.path, overwrite, check)
-
-
-def _open_stored(
-    place: Place, name: str, overwrite: bool, check: Callable[[], object] | None
-) -> AbstractContextManager[Sink]:
     opened: AbstractContextManager[Sink]
     if place.filesystem is None:
         opened = open_local_sink(place, overwrite=overwrite, check=check)
     else:
-        opened = open_upload(place.filesystem, place.path, name, overwrite=overwrite)
-        opened = opened if check is None else _check_at_end(opened, check)
+        opened = open_upload(place.filesystem, place.path, name or place.path, overwrite=overwrite)
     records = find_records(place)
-    return _record(opened, place, records) if records else opened
-
-
-@contextlib.contextmanager
-def _record(
-    opened: AbstractContextManager[Sink], place: Place, records: list[WriteRecord[object]]
-) -> Iterator[Sink]:
-    """Hash what is appended, and note it once the file has appeared."""
     with opened as sink:
         hashing = HashingSink(sink)
-        yield hashing
+        yield hashing if records else sink
+        if check is not None and place.filesystem is not None:  # a local sink calls it by itself
+            check()
     for record in records:
         record.note_written(place, hashing)
-
-
-@contextlib.contextmanager
-def _check_at_end(
-    opened: AbstractContextManager[Sink], check: Callable[[], object]
-) -> Iterator[Sink]:
-    with opened as sink:
-        yield sink
-        check()

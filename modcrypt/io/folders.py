@@ -61,10 +61,7 @@ def _open_subfolder(fd: int, folder: str, make: bool, path: str, root: str | Non
 
 
 def relative_to(fd: int | None) -> dict[str, int]:
-    """Return the argument that makes functions of `os` resolve a name in an open folder.
-
-    Without a descriptor, the name is a path.
-    """
+    """Return the arguments by which functions of `os` find a name in an open folder, if any."""
     return {} if fd is None else {"dir_fd": fd}
 
 

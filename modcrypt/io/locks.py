@@ -20,18 +20,16 @@ except ModuleNotFoundError:  # everywhere else
 _msvcrt: Any = msvcrt  # types know its functions on Windows only
 
 LOCKS_FOLDERS = fcntl is not None
-"""Whether folders can be opened and locked, which Windows does not support."""
+"""True if folders can be opened and locked, which Windows does not support."""
 
 _FAR = 1 << 62
 """Position of the byte that is locked on Windows, where a lock also keeps others from reading."""
 
 
 def lock(fd: int, *, wait: bool = True) -> None:
-    """Lock an open file.
+    """Lock an open file; without `wait`, raise BlockingIOError if another process holds the lock.
 
-    Raises:
-        BlockingIOError: Another process holds the lock, and `wait` is False.
-        OSError: The file system does not support locks.
+    Raise OSError if the file system does not support locks.
     """
     if fcntl is not None:
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -97,25 +97,19 @@ class Place:
 
     @property
     def is_linked(self) -> bool:
-        """Whether the path contains a symbolic link below the root, so that writing is refused."""
+        """True if the path contains a symbolic link below the root, so that writing is refused."""
         if self.filesystem is not None or self.root is None:
             return False
         names = split_below(self.path, self.root)
         return os.path.realpath(self.path) != os.path.join(os.path.realpath(self.root), *names)
 
     def check_writable(self) -> None:
-        """Raise OSError (ELOOP) if the path contains a symbolic link below the root.
-
-        `open_sink_at` checks again, safe from races.
-        """
+        """Raise OSError (ELOOP) for a symbolic link below the root; opening a sink checks again."""
         if self.is_linked:
             raise symbolic_link_error(self.path, self.root)
 
     def check_absent(self) -> None:
-        """Raise FileExistsError if a local file exists.
-
-        Best effort; publishing checks again atomically.
-        """
+        """Raise FileExistsError if a local file exists; publishing checks again atomically."""
         if self.filesystem is None and os.path.lexists(self.path):
             raise exists_error(self.path)
 
@@ -144,10 +138,7 @@ class Place:
         return None
 
     def check_unchanged(self, stamp: Stamp | None) -> None:
-        """Raise OSError if the file is not the one that was opened, by size and time of change.
-
-        A stamp of None skips the check.
-        """
+        """Raise OSError if the file no longer has this stamp; None skips the check."""
         if stamp is not None and self.stamp() != stamp:
             raise OSError(errno.ESTALE, "file changed while it was being processed", self.path)
 
@@ -160,8 +151,7 @@ class Place:
     def remove(self) -> None:
         """Remove the file if it exists; for a symbolic link, remove the link.
 
-        Raises:
-            OSError: The file system refuses; ELOOP for a symbolic link below `root` above the file.
+        Raise OSError if the file system refuses; ELOOP for a link below `root` above the file.
         """
         with contextlib.suppress(FileNotFoundError), add_url_to_errors(self.filesystem, self.path):
             if self.filesystem is None:
@@ -175,10 +165,7 @@ class Place:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep out other processes that lock a file of the same folder.
-
-        It has no effect in a store, nor on Windows.
-        """
+        """Keep out other processes that lock a file of this folder; no effect in a store."""
         if self.filesystem is not None or not LOCKS_FOLDERS:
             yield
             return
@@ -194,10 +181,7 @@ class Place:
 
 
 def place_of(where: Any, filesystem: Any = None) -> Place | None:
-    """Return the place that a source or destination names; None for bytes and file objects.
-
-    Raise as `locate`.
-    """
+    """Return the place that a source or destination names; None for bytes and file objects."""
     if isinstance(where, Place):
         return where
     if filesystem is None and not isinstance(where, str | os.PathLike):

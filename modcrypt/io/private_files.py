@@ -86,11 +86,8 @@ def check_unalterable(path: str | os.PathLike[str], status: os.stat_result) -> N
     """Raise KeyRetrievalError if another user may change or replace a file that is no secret.
 
     Such a file decides who can open data, or what modcrypt does: a public key, a policy or a
-    declaration. Pipes pass, because nobody can change them afterwards.
-
-    Args:
-        path: Path of the file, whose folder is checked, too.
-        status: Status of the opened file.
+    declaration. Pipes pass, because nobody can change them afterwards. `status` is that of the
+    opened file.
     """
     if not has_owners() or not stat.S_ISREG(status.st_mode):
         return
@@ -115,12 +112,7 @@ def others_can_replace(path: str | os.PathLike[str]) -> bool:
 
 
 def read_unalterable(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Return up to `limit` bytes of a file that no other user may change.
-
-    Raises:
-        KeyRetrievalError: As `check_unalterable`.
-        OSError: The file cannot be read.
-    """
+    """Return up to `limit` bytes of a file that passes `check_unalterable`."""
     with open(path, "rb") as file:
         check_unalterable(path, os.fstat(file.fileno()))
         return file.read(limit)
@@ -129,10 +121,8 @@ def read_unalterable(path: str | os.PathLike[str], limit: int) -> bytes:
 def only_root_can_write(path: str | os.PathLike[str]) -> bool:
     """Return whether only root can change a file, or exchange it, a link or a folder on its path.
 
-    It is false where files have no POSIX owners.
-
-    Raises:
-        OSError: The file does not exist, or its links form a circle.
+    It is false where files have no POSIX owners. Raise OSError if the file does not exist, or its
+    links form a circle.
     """
     os.stat(path)
     return has_owners() and all(map(_is_of_root, (Path(path), *Path(path).parents)))

@@ -21,8 +21,7 @@ from modcrypt.io.places import Place, exists_error
 from modcrypt.io.sinks import FdSink
 from modcrypt.io.store_errors import add_path_to_errors
 
-_DESCRIPTORS = "/proc/self/fd"
-"""Folder of links to the files that this process has open."""
+_DESCRIPTORS = "/proc/self/fd"  # folder of links to the files that this process has open
 
 _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 
@@ -70,7 +69,6 @@ class _Unfinished:
     named: bool
 
     def close(self) -> None:
-        """Close the file; idempotent."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -92,10 +90,7 @@ def _create_unfinished(place: Place) -> _Unfinished:
 
 
 def _create_unnamed(folder: str, at: int | None) -> int | None:
-    """Create a file without a name, of which nothing remains if the process is killed.
-
-    Return its descriptor, or None if the system or the file system does not support it.
-    """
+    """Return the descriptor of a new file without a name; None if they are not supported."""
     flag = getattr(os, "O_TMPFILE", 0)
     if not flag or not os.path.isdir(_DESCRIPTORS):
         return None
@@ -191,18 +186,12 @@ def _remove_hadoop_checksum(target: str, at: int | None) -> None:
     """Remove the checksum of the replaced file: Hadoop would compare it with the new one."""
     folder, name = os.path.split(target)
     path = os.path.join(folder, f".{name}.crc")
-    with contextlib.suppress(OSError):  # missing, or its name would be too long
-        if _read_magic(path, at) == CHECKSUM_MAGIC:  # otherwise it is another program's
-            os.unlink(path, **relative_to(at))
-
-
-def _read_magic(path: str, at: int | None) -> bytes:
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _CLOSE_ON_EXEC
-    fd = os.open(path, os.O_RDONLY | flags, **relative_to(at))
-    try:
-        return os.read(fd, len(CHECKSUM_MAGIC))
-    finally:
-        os.close(fd)
+    with contextlib.suppress(OSError):  # missing, or its name would be too long
+        with open(os.open(path, os.O_RDONLY | flags, **relative_to(at)), "rb") as file:
+            magic = file.read(len(CHECKSUM_MAGIC))
+        if magic == CHECKSUM_MAGIC:  # otherwise it is another program's
+            os.unlink(path, **relative_to(at))
 
 
 def publish(temporary: str, target: str, overwrite: bool, at: int | None = None) -> None:
@@ -235,12 +224,8 @@ def _exists(target: str, at: int | None) -> bool:
 
 
 def fsync_folder(folder: str, at: int | None = None) -> None:
-    """Make a new name durable if the folder can be opened and synced.
-
-    The file is published already, so an error does not make publication fail. `at` is the
-    descriptor of the folder that the path is relative to.
-    """
-    with contextlib.suppress(OSError):
+    """Make a new name durable, if possible; the path may be relative to an open folder, `at`."""
+    with contextlib.suppress(OSError):  # the file is published already
         fd = os.open(folder or ".", os.O_RDONLY, **relative_to(at))
         try:
             os.fsync(fd)

@@ -25,18 +25,15 @@ _KEPT_APPENDS = 8
 T = TypeVar("T")
 
 
-class _Located(Protocol):
-    """A place; those are in a module above this one."""
+# Places and sinks are in modules above this one.
 
-    def inside(self, root: Any) -> str | None:
-        """Return the path relative to a folder; None if it is not inside."""
+
+class _Located(Protocol):
+    def inside(self, root: Any) -> str | None: ...
 
 
 class _Grows(Protocol):
-    """A sink; those are in a module above this one."""
-
-    def append(self, data: memoryview | bytes) -> None:
-        """Write all of `data` at the end."""
+    def append(self, data: memoryview | bytes) -> None: ...
 
 
 class HashingSink:
@@ -100,7 +97,7 @@ class WriteRecord(Generic[T]):
             self.check(path, source, self.changes.get(path))
 
     def take(self) -> dict[str, T | None]:
-        """Return what was noted since the last call."""
+        """Return the changes since the last call."""
         with self._lock:
             taken, self.changes = self.changes, {}
         return taken

@@ -28,7 +28,6 @@ class SeekableFile(io.RawIOBase):
         raise NotImplementedError
 
     def _advance(self, out: memoryview) -> None:
-        """Fill `out` from the cursor, and advance it."""
         self._fill(self._cursor, out)
         self._cursor += len(out)
 
@@ -53,11 +52,11 @@ class SeekableFile(io.RawIOBase):
             raise ValueError("the file is closed")
 
     def readable(self) -> bool:
-        """Return True: the file is readable."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True: the file is seekable."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
@@ -68,8 +67,7 @@ class SeekableFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move the cursor, possibly beyond the end, and return its position.
 
-        Raises:
-            ValueError: The file is closed, `whence` is unknown, or the position is negative.
+        Raise ValueError if the file is closed, `whence` is unknown, or the position is negative.
         """
         self._check_open()
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._cursor, os.SEEK_END: self.size}.get(whence)
@@ -82,12 +80,7 @@ class SeekableFile(io.RawIOBase):
         return self._cursor
 
     def readinto(self, buffer: Any) -> int:
-        """Read from the cursor into a buffer and return the number of bytes.
-
-        Raises:
-            ModcryptError: The bytes do not authenticate or violate the format.
-            ValueError: The file is closed.
-        """
+        """Read from the cursor into a buffer and return the number of bytes; raise as `read`."""
         view = memoryview(buffer).cast("B")
         size = self._clip(self._cursor, len(view))
         if size:
@@ -108,7 +101,7 @@ class SeekableFile(io.RawIOBase):
         return fill_bytes(self._clip(self._cursor, length), self._advance)
 
     def readall(self) -> bytes:
-        """Return all bytes from the cursor on. Raises the errors of `read`."""
+        """Return all bytes from the cursor on; raise as `read`."""
         return self.read()
 
     def peek(self, size: int = 0) -> bytes:
@@ -116,19 +109,11 @@ class SeekableFile(io.RawIOBase):
 
         Args:
             size: Number of bytes wanted; more may be returned, or fewer at the end.
-
-        Raises:
-            ModcryptError: The bytes do not authenticate or violate the format.
-            ValueError: The file is closed.
         """
         return self.read_at(self._cursor, max(size, _PEEK_BYTES))
 
     def write(self, data: Any) -> NoReturn:
-        """Refuse to write.
-
-        Raises:
-            io.UnsupportedOperation: Always.
-        """
+        """Raise io.UnsupportedOperation: the file is read-only."""
         raise io.UnsupportedOperation("not writable")
 
     def __reduce__(self) -> NoReturn:

@@ -11,8 +11,7 @@ from typing import IO, Protocol
 from modcrypt.io.sources import FileSource, Source
 from modcrypt.io.store_errors import add_path_to_errors
 
-_COPY_BUFFER = 8 << 20
-"""Bytes that `copy_range` copies at once."""
+_COPY_BUFFER = 8 << 20  # bytes that `copy_range` copies at once
 
 
 class Sink(Protocol):
@@ -59,10 +58,7 @@ class ObjectSink:
 
 
 def copy_range(source: Source, sink: Sink, start: int, end: int) -> None:
-    """Append the bytes [start, end) of a source, copied by the kernel if both are local files.
-
-    Raise TruncationError if the source is shorter than when it was opened.
-    """
+    """Append the bytes [start, end) of a source, copied by the kernel if both are local files."""
     start = _copy_in_kernel(source, sink, start, end)
     buffer = memoryview(bytearray(min(_COPY_BUFFER, end - start)))
     while start < end:

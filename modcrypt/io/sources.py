@@ -1,4 +1,4 @@
-"""Read files by position, from any thread, wherever they are."""
+"""Read files by position, from any thread, wherever they are; or once, as pipes are read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any, TypeAlias
 
 from modcrypt.errors import TruncationError
+from modcrypt.io.addresses import local_path
 from modcrypt.io.places import Place, Stamp, make_stamp
 from modcrypt.io.recorded_writes import check_source
 from modcrypt.io.store_errors import add_url_to_errors
@@ -37,7 +38,7 @@ class Source(ABC):
     least_read = 0
     """Minimum number of bytes worth requesting: smaller reads take as long."""
     lends = False
-    """Whether `lend` returns parts of the file that are in memory."""
+    """True if `lend` returns parts of the file that are in memory."""
 
     def lend(self, offset: int) -> tuple[int, bytes]:
         """Return the part of the file that contains an offset, and where it begins."""
@@ -45,16 +46,10 @@ class Source(ABC):
 
     @abstractmethod
     def read_into(self, offset: int, view: memoryview) -> None:
-        """Fill a buffer with the bytes from an offset on.
-
-        Raise TruncationError if the file is shorter than when it was opened.
-        """
+        """Fill `view` from `offset`; raise TruncationError if the file has become shorter."""
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes.
-
-        Raise TruncationError if the file is shorter than when it was opened.
-        """
+        """Return exactly `length` bytes; raise as `read_into`."""
         out = bytearray(length)
         self.read_into(offset, memoryview(out))
         return bytes(out)
@@ -203,7 +198,14 @@ def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Sourc
     elif hasattr(source, "read") and hasattr(source, "seek"):
         yield ObjectSource(source)
     else:
-        yield MemorySource(_view_buffer(source))
+        try:
+            view = memoryview(source)  # type: ignore[arg-type]  # or it is no buffer
+        except TypeError:
+            raise TypeError(
+                "a source is a path, a URL, bytes or a seekable binary file object, not "
+                f"{type(source).__name__}"
+            ) from None
+        yield MemorySource(view)
 
 
 @contextlib.contextmanager
@@ -212,8 +214,7 @@ def open_source_at(
 ) -> Iterator[Source]:
     """Open a file for positional reads; messages call it `name`, or by its path.
 
-    The source has the stamp of the file, unless `stamped` is False, which saves a request to a
-    store.
+    Without `stamped`, which saves a request to a store, the source has no stamp.
     """
     stamp = None if place.filesystem is None or not stamped else place.stamp()
     with _open_stored(place, name or place.path) as source:
@@ -223,37 +224,22 @@ def open_source_at(
         yield source
 
 
-def _view_buffer(source: Any) -> memoryview:
-    try:
-        return memoryview(source)
-    except TypeError:
-        raise TypeError(
-            "a source is a path, a URL, bytes or a seekable binary file object, not "
-            f"{type(source).__name__}"
-        ) from None
-
-
 def _open_stored(place: Place, name: str) -> contextlib.AbstractContextManager[Source]:
     if place.filesystem is None:
         return contextlib.closing(FileSource(place.path))
-    if is_arrow(place.filesystem):
-        return _open_arrow(place.filesystem, place.path, name)
-    return _open_fsspec(place.filesystem, place.path, name)
+    return _open_remote(place.filesystem, place.path, name)
 
 
 @contextlib.contextmanager
-def _open_arrow(filesystem: Any, path: str, name: str) -> Iterator[Source]:
+def _open_remote(filesystem: Any, path: str, name: str) -> Iterator[Source]:
     add_url = add_url_to_errors(filesystem, path)
-    with add_url(filesystem.open_input_file)(path) as file:
-        read = add_url(file.read_at)
-        yield RangeSource(lambda start, end: read(end - start, start), add_url(file.size)(), name)
-
-
-@contextlib.contextmanager
-def _open_fsspec(filesystem: Any, path: str, name: str) -> Iterator[Source]:
+    if is_arrow(filesystem):
+        with add_url(filesystem.open_input_file)(path) as file:
+            read, size = add_url(file.read_at), add_url(file.size)()
+            yield RangeSource(lambda start, end: read(end - start, start), size, name)
+        return
     # An open file rather than `cat_file`: it makes s3fs insist, at every read, on the version that
     # it found first.
-    add_url = add_url_to_errors(filesystem, path)
     with add_url(open_stored)(filesystem, path) as file:
         fetch = _uncached_fetch(filesystem, file)
         if isinstance(file, io.BytesIO):  # fsspec's memory files share one cursor between openers
@@ -276,3 +262,106 @@ def _uncached_fetch(filesystem: Any, file: Any) -> Callable[[int, int], bytes] |
     if asynchronous and getattr(below, "async_impl", False) and file.size is not None:
         return getattr(file, "_fetch_range", None)
     return None
+
+
+# --- streams: once, from start to end -------------------------------------------------------------
+
+_PIPE_READ = 1 << 20  # bytes requested from a pipe at once: each read allocates that much
+
+
+class Stream(ABC):
+    """A file or pipe that is read once, from start to end."""
+
+    name: str
+    size: int | None
+    """Length in bytes; None for pipes."""
+    source: Source | None = None
+    """The source that the stream reads; None for pipes."""
+
+    @abstractmethod
+    def readinto(self, view: memoryview) -> int:
+        """Fill a buffer with the next bytes and return their number; fewer if the stream has ended.
+
+        Raise BlockingIOError if a non-blocking pipe has no more bytes at the moment.
+        """
+
+
+class SourceStream(Stream):
+    """A source, from its start to its end."""
+
+    def __init__(self, source: Source) -> None:
+        self.source: Source = source
+        self._at = 0
+        self.name, self.size = source.name, source.size
+        self._window = memoryview(b"")  # bytes of the last request that are not returned yet
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill `view` and return the number of bytes."""
+        source = self.source
+        size = min(len(view), source.size - self._at)
+        done = 0
+        while done < size:
+            if not self._window and source.least_read > size - done:
+                length = min(source.least_read, source.size - self._at)
+                self._window = memoryview(source.read_at(self._at, length))
+            if self._window:
+                part = self._window[: size - done]
+                view[done : done + len(part)] = part
+                self._window = self._window[len(part) :]
+            else:
+                part = view[done:size]
+                source.read_into(self._at, part)
+            done += len(part)
+            self._at += len(part)
+        return done
+
+
+class PipeStream(Stream):
+    """A binary file object that is not seekable, such as a pipe."""
+
+    def __init__(self, file: IO[bytes], name: str | None = None) -> None:
+        self._file, self.size = file, None
+        self.name = name or str(getattr(file, "name", "<file object>"))
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill `view` and return the number of bytes."""
+        done = 0
+        while done < len(view):
+            data = self._file.read(min(len(view) - done, _PIPE_READ))
+            if data is None:
+                raise BlockingIOError("source has no more bytes at the moment")
+            if not data:
+                break
+            view[done : done + len(data)] = data
+            done += len(data)
+        return done
+
+
+@contextlib.contextmanager
+def open_stream(source: SourceLike, *, filesystem: Any = None) -> Iterator[Stream]:
+    """Open a file, pipe or device to read it once.
+
+    `source` is anything that `open_source` opens, the path of a pipe or character device, or a
+    binary file object that is not seekable. Raise TypeError and ValueError as `locate`.
+    """
+    if filesystem is None and _is_pipe(source):
+        if isinstance(source, str | os.PathLike):
+            with open(local_path(source) or "", "rb", buffering=0) as pipe:
+                yield PipeStream(pipe, os.fspath(source))
+        else:
+            yield PipeStream(source)  # type: ignore[arg-type]  # it is a file object
+        return
+    with open_source(source, filesystem=filesystem) as opened:
+        yield SourceStream(opened)
+
+
+def _is_pipe(source: SourceLike) -> bool:
+    if isinstance(source, str | os.PathLike):
+        with contextlib.suppress(OSError, ValueError):  # opening the source reports the error
+            path = local_path(source)
+            mode = os.stat(path).st_mode if path is not None else 0
+            return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
+        return False
+    if not hasattr(source, "read"):
+        return False
+    return not (source.seekable() if hasattr(source, "seekable") else hasattr(source, "seek"))

@@ -66,7 +66,6 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         return path
 
     def _target_path(self, path: Any) -> Any:
-        """Return the path, or list of paths, in the target file system."""
         if isinstance(path, list):
             return [self._target_path(item) for item in path]
         return self.fs._strip_protocol(type(self)._strip_protocol(path))
@@ -122,15 +121,30 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         """Forget cached listings."""
         self.fs.invalidate_cache(None if path is None else self._target_path(path))
 
+    # --- folders -------------------------------------------------------------------------------
+
+    def _check_writing(self) -> None:
+        """Raise ValueError if this file system is read-only."""
+
+    def mkdir(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Make a folder."""
+        self._check_writing()
+        self.fs.mkdir(type(self)._strip_protocol(path), *args, **kwargs)
+
+    def makedirs(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Make a folder and those above it."""
+        self._check_writing()
+        self.fs.makedirs(type(self)._strip_protocol(path), *args, **kwargs)
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder."""
+        self._check_writing()
+        self.fs.rmdir(type(self)._strip_protocol(path))
+
     # --- contents ------------------------------------------------------------------------------
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Describe a file or folder. The size is that of the plaintext, so a file is opened.
-
-        Raises:
-            ModcryptError: The file cannot be opened with the keys at hand.
-            OSError: The target file system refuses.
-        """
+        """Describe a file or folder. The size is that of the plaintext, so a file is opened."""
         path = self._target_path(path)
         entry = _without_size(self.fs.info(path, **kwargs))
         if entry["type"] == "file":
@@ -153,12 +167,7 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         outfile: Any = None,
         **_: Any,
     ) -> None:
-        """Copy a file's plaintext to a local path, complete or not at all, or into a file object.
-
-        Raises:
-            ModcryptError: The file cannot be decrypted.
-            OSError: A file system refuses.
-        """
+        """Copy a file's plaintext to a local path, complete or not at all, or to a file object."""
         out = lpath if outfile is None else outfile
         if not hasattr(out, "write"):
             out = Path(out)

@@ -49,10 +49,15 @@ def _locate_url(url: str) -> tuple[Any, str]:
         )
     if scheme not in _ROOTED and not url.partition(":")[2].strip("/"):
         raise ValueError(f"{url}: the URL names no bucket or host; write {scheme}://BUCKET/PATH")
-    url_to_fs = _import_fsspec(url).core.url_to_fs
+    try:
+        import fsspec
+    except ImportError:
+        raise ValueError(
+            f"{url}: reading and writing URLs needs fsspec: pip install fsspec"
+        ) from None
     try:
         with add_url_to_errors(None, url):
-            return _unwrap(*url_to_fs(add_authority(_as_data_lake_url(url))))
+            return _unwrap(*fsspec.core.url_to_fs(add_authority(_as_data_lake_url(url))))
     except ImportError as error:  # names the package of the protocol
         raise ValueError(f"{url}: {error}") from None
     except (TypeError, RuntimeError) as error:  # an argument is missing, or a setting of Hadoop
@@ -67,8 +72,7 @@ def _locate_url(url: str) -> tuple[Any, str]:
         ) from None
 
 
-_ROOTED = ("memory", *HADOOP)
-"""Protocols whose URLs may be without a bucket or host."""
+_ROOTED = ("memory", *HADOOP)  # protocols whose URLs may be without a bucket or host
 
 _PACKAGES = {"abfs": "adlfs", "abfss": "adlfs", "wasb": "adlfs", "wasbs": "adlfs", "az": "adlfs"}
 """Packages of protocols that fsspec knows only once they are installed."""
@@ -78,16 +82,6 @@ def _as_data_lake_url(url: str) -> str:
     """Return the abfs URL of a wasb URL, which is Hadoop's older name for the same container."""
     match = re.match(r"wasb(s?)://([^/@]+)@([^/.]+)\.blob\.(.*)", url, re.IGNORECASE | re.DOTALL)
     return url if match is None else "abfs{}://{}@{}.dfs.{}".format(*match.groups())
-
-
-def _import_fsspec(url: str) -> Any:
-    try:
-        import fsspec
-    except ImportError:
-        raise ValueError(
-            f"{url}: reading and writing URLs needs fsspec: pip install fsspec"
-        ) from None
-    return fsspec
 
 
 _KEPT: dict[int, Any] = {}
@@ -137,10 +131,7 @@ def is_same_store(filesystem: Any, other: Any) -> bool:
 
 
 def forget_listings(filesystem: Any) -> bool:
-    """Let the store be asked again: fsspec keeps listings for good, and others write as well.
-
-    Return whether something was kept, which may have been old.
-    """
+    """Let the store be asked again; return whether fsspec had kept listings, which may be old."""
     kept = bool(getattr(filesystem, "dircache", None))
     if hasattr(filesystem, "invalidate_cache"):
         filesystem.invalidate_cache()

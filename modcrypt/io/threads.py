@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from modcrypt.runtime.fork_safety import fork_safe
 
 AHEAD = 4
-"""Maximum number of items for each thread that wait while the result of an earlier one is used."""
+"""Default number of items for each thread that are handed to the threads in advance."""
 
 TICK = 0.2
 """Seconds after which a waiting thread shows the progress of others."""
@@ -70,9 +70,11 @@ def in_threads(
     name: str = "modcrypt",
     stop: Callable[[], object] = lambda: None,
     tick: Callable[[], object] | None = None,
+    ahead: int = AHEAD,
 ) -> Generator[R]:
     """Apply a function to items in threads; yield the results in the order of the items.
 
+    For each thread, at most `ahead` items wait while the result of an earlier one is used.
     If the generator is closed early, items that are not started are left. `stop` is called at the
     end, also for an exception, before threads are waited for. The calling thread calls `tick` from
     time to time while it waits for a result.
@@ -90,7 +92,7 @@ def in_threads(
     try:
         for item in items:
             waiting.append(pool.submit(work, item))
-            if len(waiting) > AHEAD * threads:
+            if len(waiting) > ahead * threads:
                 yield take_first()
         while waiting:
             yield take_first()
@@ -168,21 +170,14 @@ class ThreadPool:
             return self._pool.submit(call, *arguments)
 
     def run_all(self, call: Callable[[T], object], items: Iterable[T]) -> None:
-        """Call a function with each item in the threads, and wait for all calls.
-
-        The first error is raised after the last call, which may use memory of the caller.
-        """
+        """Call a function with each item in the threads, wait, then raise the first error."""
         work = [self.submit(call, item) for item in items]
-        wait(work)
+        wait(work)  # also after an error: calls may use memory of the caller
         for future in work:
             future.result()
 
     def close(self) -> None:
-        """Wait for the calls that were submitted, and end the threads.
-
-        In a collection of garbage, no thread is waited for, as in `end_pool`; calls that had not
-        ended would still hold what they use.
-        """
+        """Wait for the calls that were submitted, and end the threads; see `end_pool`."""
         with self._lock:
             self._closed, pool = True, self._pool
         if pool is not None:

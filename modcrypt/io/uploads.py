@@ -29,8 +29,7 @@ def open_upload(
 ) -> AbstractContextManager[ObjectSink]:
     """Open a sink whose file appears when the block ends without an error.
 
-    `name` is the path or URL that the caller passed, for errors. Raise FileExistsError if the path
-    exists and `overwrite` is False.
+    Errors call the file `name`. Raise FileExistsError if it exists and `overwrite` is False.
     """
     if is_arrow(filesystem):
         # PyArrow cannot abandon an upload: closing the stream, or losing it, completes it.
@@ -42,7 +41,10 @@ def open_upload(
         )  # fmt: skip
     if getattr(filesystem, "writes_whole_files", False):
         return _open_whole_sink(filesystem, path, overwrite)
-    if _can_abandon_upload(filesystem):
+    # Their files can withhold the last request, which makes an object appear. All files of fsspec
+    # have `discard`, but few implement it.
+    packages = {cls.__module__.partition(".")[0] for cls in type(filesystem).__mro__}
+    if not packages.isdisjoint({"s3fs", "gcsfs"}):
         return _open_upload_sink(filesystem, path, name, overwrite)
     return _open_moved_sink(
         filesystem, path, name, filesystem._parent(path),
@@ -103,15 +105,6 @@ def _open_whole_sink(filesystem: Any, path: str, overwrite: bool) -> Iterator[Ob
     add_url = add_url_to_errors(filesystem, path)
     with add_url(filesystem.open)(path, "wb" if overwrite else "xb") as file:
         yield ObjectSink(file, add_url(file.write))
-
-
-def _can_abandon_upload(filesystem: Any) -> bool:
-    """Return whether its files can withhold the last request, which makes an object appear.
-
-    All files of fsspec have `discard`, but few implement it.
-    """
-    packages = {cls.__module__.partition(".")[0] for cls in type(filesystem).__mro__}
-    return not packages.isdisjoint({"s3fs", "gcsfs"})
 
 
 @contextlib.contextmanager

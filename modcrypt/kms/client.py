@@ -22,7 +22,7 @@ from modcrypt.io.threads import in_threads
 from modcrypt.keys import KeyLike, as_key, key_bytes
 from modcrypt.keys.encoding import KEY_LENGTHS
 from modcrypt.kms.pacing import pacer_of
-from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
+from modcrypt.pkmt1.material import MAX_WRAPPED, is_wrapped_key
 from modcrypt.runtime.tracebacks import format_origin, hide_frames
 
 THREADS = 16

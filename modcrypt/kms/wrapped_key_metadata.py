@@ -17,9 +17,8 @@ from modcrypt.errors import FormatError, KeyMaterialError, TagError
 from modcrypt.io.sources import Source
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.wrapping import KeyWrapper
-from modcrypt.pkmt1.material import KEK_ID_SIZE, MAX_NAME, KeyMaterial
+from modcrypt.pkmt1.material import KEK_ID_SIZE, MAX_NAME, KeyMaterial, is_wrapped_key
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
-from modcrypt.pkmt1.wrapped_keys import is_wrapped_key
 from modcrypt.runtime.tracebacks import hide_frames
 
 VERSION = 1

@@ -13,11 +13,11 @@ from pyarrow.parquet import filters_to_expression as filters_to_expression
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties as FileDecryptionProperties
 from modcrypt.parquet.crypto.properties import FileEncryptionProperties as FileEncryptionProperties
 from modcrypt.parquet.pyarrow_api.datasets import ParquetDataset as ParquetDataset
+from modcrypt.parquet.pyarrow_api.datasets import read_pandas as read_pandas
+from modcrypt.parquet.pyarrow_api.datasets import read_table as read_table
 from modcrypt.parquet.pyarrow_api.files import ParquetFile as ParquetFile
 from modcrypt.parquet.pyarrow_api.files import read_metadata as read_metadata
 from modcrypt.parquet.pyarrow_api.files import read_schema as read_schema
-from modcrypt.parquet.pyarrow_api.tables import read_pandas as read_pandas
-from modcrypt.parquet.pyarrow_api.tables import read_table as read_table
 from modcrypt.parquet.pyarrow_api.writing import ParquetWriter as ParquetWriter
 from modcrypt.parquet.pyarrow_api.writing import write_metadata as write_metadata
 from modcrypt.parquet.pyarrow_api.writing import write_table as write_table

@@ -42,17 +42,12 @@ FOOTER_KEY = "footerKey"
 COLUMN_KEY = "columnKey"
 """Beginning of the names of column keys; a number follows."""
 
-
 STAGED = re.compile(r"-[0-9a-f]{16}\Z")
 """End of a key's name while the old version of its file still exists."""
 
 
 def store_of(place: Place) -> Place:
-    """Return the place of the key material of the file at a place.
-
-    The caller named the file and not its material, so modcrypt follows no symbolic link to write
-    the material.
-    """
+    """Return the place of a file's key material, which is written through no symbolic link."""
     store = place.beside(external_name(place.name))
     return store if place.root is not None else replace(store, root=posixpath.dirname(place.path))
 

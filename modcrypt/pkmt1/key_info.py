@@ -5,6 +5,7 @@ They never contain the key metadata's bytes: metadata of an unknown kind may hol
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -90,17 +91,12 @@ def _describe_instance(material: KeyMaterial) -> str | None:
     name, url = material.instance
     parts = [] if name in (None, DEFAULT_INSTANCE) else [f"instance {name[:200]!r}"]
     if url not in (None, DEFAULT_INSTANCE):
-        parts.append(f"address {_strip_address(url)!r}")
+        scheme, separator, rest = url.partition("://")
+        address = (rest if separator else scheme).rpartition("@")[2]
+        address = re.split(r"[?#]", address, maxsplit=1)[0]
+        text = f"{scheme}://{address}" if separator else address
+        parts.append(f"address {text[:200]!r}")
     return f"{', '.join(parts)}: named by the file, never used" if parts else None
-
-
-def _strip_address(url: str) -> str:
-    """Remove user, password, query and fragment from a URL, and cut it to 200 characters."""
-    scheme, separator, rest = url.partition("://")
-    address = (rest if separator else scheme).rpartition("@")[2]
-    for mark in "?#":
-        address = address.partition(mark)[0]
-    return (f"{scheme}://{address}" if separator else address)[:200]
 
 
 def key_name(metadata: bytes | None, default: str) -> str:

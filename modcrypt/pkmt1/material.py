@@ -29,11 +29,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats, refuse_surrogates
-from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
 
 TYPE = "PKMT1"
 
@@ -54,6 +53,9 @@ MAX_STORE = 64 << 20
 
 MAX_NAME = 1024
 """Length limit of a master key id or reference, in characters."""
+
+MAX_WRAPPED = 16 << 10
+"""Length limit of a wrapped key from a service or a file, in characters."""
 
 WRITE = "modcryptWrite"
 """Member with the id of the modcrypt run that wrote the material: 16 hex digits."""
@@ -94,7 +96,7 @@ class KeyMaterial:
 
     @property
     def double_wrapping(self) -> bool:
-        """Whether a KEK, wrapped under the master key, wraps the DEK."""
+        """True if a KEK, wrapped under the master key, wraps the DEK."""
         return self.kek_id is not None
 
     @property
@@ -176,10 +178,7 @@ def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
 
 
 def split_metadata(metadata: bytes) -> bytes | None:
-    """Return the part of key metadata that all DEKs of a KEK have in common.
-
-    Return None if the DEK is not its last member, as modcrypt writes it.
-    """
+    """Return the part that all DEKs of a KEK have in common; None if the DEK is not the end."""
     head, found, end = metadata.rpartition(_DEK)
     return head if found and _WRAPPED_DEK.fullmatch(end) else None
 
@@ -215,7 +214,7 @@ def write_of(members: Mapping[str, Any]) -> str | None:
 
 
 def decode_material(text: str) -> KeyMaterial:
-    """Decode the material of one key from an external store; raise as `decode_metadata` does."""
+    """Decode the material of one key from an external store; raise KeyMaterialError."""
     if len(text) > MAX_METADATA:
         raise KeyMaterialError(f"key material of {len(text)} characters is too long")
     return _parse_material(_parse_members(text), internal=False)
@@ -260,10 +259,8 @@ def encode_store(store: Mapping[str, str]) -> bytes:
 
 
 def _parse_material(members: dict[str, Any], *, internal: bool) -> KeyMaterial:
-    footer, double = (
-        _require_boolean(members, "isFooterKey"),
-        _require_boolean(members, "doubleWrapping"),
-    )
+    footer = _require_boolean(members, "isFooterKey")
+    double = _require_boolean(members, "doubleWrapping")
     return KeyMaterial(
         is_footer_key=footer,
         master_key_id=_require_name(members, "masterKeyID"),
@@ -343,6 +340,13 @@ def check_id(master_key_id: object) -> None:
         raise ValueError(
             f"the id of a master key must have 1 to {MAX_NAME} printable characters"
         ) from None
+
+
+def is_wrapped_key(text: object) -> TypeGuard[str]:
+    """Return whether a text of a key service or a file can be a wrapped key."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_WRAPPED:
+        return False
+    return text.isascii() and text.isprintable()
 
 
 def _require_wrapped(members: dict[str, Any], name: str) -> str:

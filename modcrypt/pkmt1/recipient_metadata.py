@@ -44,17 +44,11 @@ _MAX_WRAPPED_DEK = 128  # characters: the longest AES key with nonce and tag, as
 
 @dataclass(frozen=True, slots=True)
 class RecipientWrap:
-    """A KEK that is encrypted to one recipient.
+    """A KEK that is encrypted to one recipient."""
 
-    Attributes:
-        kind: Kind of the recipient's public key; readers skip kinds that they do not know.
-        id: Id of the recipient, `ID_SIZE` bytes.
-        wrapped: The encrypted KEK, as base64, which only its recipient decodes.
-    """
-
-    kind: str
-    id: bytes
-    wrapped: str = field(repr=False)
+    kind: str  # of the recipient's public key; readers skip kinds that they do not know
+    id: bytes  # of the recipient, `ID_SIZE` bytes
+    wrapped: str = field(repr=False)  # encrypted KEK as base64, which only its recipient decodes
 
     @classmethod
     def encode_kek(cls, kind: str, id_: bytes, encrypted: bytes) -> RecipientWrap:
@@ -68,17 +62,11 @@ class RecipientWrap:
 
 @dataclass(frozen=True, slots=True)
 class RecipientMaterial:
-    """The wrapped form of one data key (DEK) of a file for recipients.
+    """The wrapped form of one data key (DEK) of a file for recipients."""
 
-    Attributes:
-        kek_id: Id of the file's KEK, 16 bytes.
-        wrapped_dek: DEK wrapped under the KEK, as in PKMT1's double wrapping.
-        recipients: The KEK for each recipient; None for a column's key.
-    """
-
-    kek_id: bytes
-    wrapped_dek: str = field(repr=False)
-    recipients: tuple[RecipientWrap, ...] | None = None
+    kek_id: bytes  # id of the file's KEK, 16 bytes
+    wrapped_dek: str = field(repr=False)  # under the KEK, as in PKMT1's double wrapping
+    recipients: tuple[RecipientWrap, ...] | None = None  # None for a column's key
 
     def encode(self) -> str:
         """Return the material as JSON."""
@@ -109,8 +97,7 @@ def add_to_pkmt1(material: str, recipients: RecipientMaterial) -> str:
 def decode_recipients(metadata: bytes) -> RecipientMaterial | None:
     """Return the part of key metadata that is for recipients; None if it has none.
 
-    Raises:
-        KeyMaterialError: That part is malformed, or exceeds a limit.
+    Raise KeyMaterialError if that part is malformed, or exceeds a limit.
     """
     if not may_hold_recipients(metadata):
         return None
@@ -134,8 +121,7 @@ def list_recipient_ids(metadata: bytes) -> frozenset[bytes]:
 def replace_recipients(metadata: bytes, recipients: RecipientMaterial | None) -> bytes:
     """Return key metadata with another part for recipients, or without one.
 
-    Raises:
-        KeyMaterialError: Nothing would be left, or the metadata is of another kind.
+    Raise KeyMaterialError if nothing would be left, or the metadata is of another kind.
     """
     members = strict_json(metadata)
     kind = members.get("keyMaterialType") if isinstance(members, dict) else None

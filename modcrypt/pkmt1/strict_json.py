@@ -15,10 +15,7 @@ def strict_json(data: str | bytes, *, surrogates: bool = False) -> Any:
     """Parse JSON in UTF-8 without repeated members and surrogates without a partner.
 
     `surrogates` accepts these, in files that modcrypt writes of what others may have named so.
-
-    Raises:
-        KeyMaterialError: The text is not such JSON. The message and context of the error contain
-            none of the text, although those of `json` do.
+    Raise KeyMaterialError, whose message and context contain none of the text.
     """
     with contextlib.suppress(ValueError, RecursionError):
         return load_json(data, surrogates=surrogates)
@@ -26,7 +23,7 @@ def strict_json(data: str | bytes, *, surrogates: bool = False) -> Any:
 
 
 def load_json(data: str | bytes, *, surrogates: bool = False) -> Any:
-    """Parse JSON as `strict_json` does; raise ValueError, which may repeat the text."""
+    """Parse strict JSON; raise ValueError, which may repeat the text."""
     text = data if isinstance(data, str) else data.decode()
     value = json.loads(text, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
     if not surrogates and ("\\u" in text or not text.isascii()):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
-from typing import Any
+from dataclasses import MISSING, fields
 
 
 class ShortRepr:
@@ -13,14 +12,10 @@ class ShortRepr:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        shown = [(field, getattr(self, field.name)) for field in fields(self) if field.repr]  # type: ignore[arg-type]
-        texts = [f"{field.name}={_show(v)}" for field, v in shown if v != _default(field)]
+        texts = []
+        for field in fields(self):  # type: ignore[arg-type]
+            value, make = getattr(self, field.name), field.default_factory
+            if field.repr and value != (field.default if make is MISSING else make()):
+                shown = dict(value) if isinstance(value, Mapping) else value
+                texts.append(f"{field.name}={shown!r}")
         return f"{type(self).__name__}({', '.join(texts)})"
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def _show(value: Any) -> str:
-    return repr(dict(value) if isinstance(value, Mapping) else value)

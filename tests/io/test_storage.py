@@ -45,10 +45,17 @@ from modcrypt.io.buffers import Output, Window, open_output
 from modcrypt.io.destinations import open_sink, open_sink_at
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sinks import FdSink, Sink, copy_range
-from modcrypt.io.sources import FileSource, MemorySource, RangeSource, open_source, open_source_at
+from modcrypt.io.sources import (
+    FileSource,
+    MemorySource,
+    RangeSource,
+    SourceStream,
+    open_source,
+    open_source_at,
+    open_stream,
+)
 from modcrypt.io.store_errors import add_url_to_errors
 from modcrypt.io.stores import locate
-from modcrypt.io.streams import SourceStream, open_stream
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
 from tests.support.open_files import open_files

@@ -24,8 +24,8 @@ from modcrypt.kms.recipients.identity import Identity
 from modcrypt.kms.recipients.kinds import encrypt_to, find_kind, make_info
 from modcrypt.kms.recipients.recipient import Recipient, read_recipients
 from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.pkmt1.material import MAX_WRAPPED
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
-from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.runtime.tracebacks import hide_frames
 
 VERSION = 1

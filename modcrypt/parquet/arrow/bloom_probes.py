@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -55,11 +55,6 @@ def find_probe(
     return probe if all(probe) else None
 
 
-def may_match(probe: Probe, holds: Callable[[Values], bool]) -> bool:
-    """Return whether a row of a row group may match; `holds` is called only where it matters."""
-    return any(all(map(holds, conditions)) for conditions in probe)
-
-
 def _hash(predicate: Predicate, column: int, element: ThriftStruct) -> Iterator[Values]:
     """Yield the condition of an equality, if the column encodes all its constants in one way."""
     if predicate.equals is None or len(predicate.equals) > _MAX_VALUES:
@@ -83,7 +78,8 @@ def encode_plain_value(scalar: Any, element: ThriftStruct) -> bytes | None:
         return None if number is None else (number % (1 << 8 * size)).to_bytes(size, "little")
     if element.type in (FLOAT, DOUBLE):
         return _encode_float(scalar, "<f" if element.type == FLOAT else "<d")
-    if element.type in (BYTE_ARRAY, FIXED) and _holds_bytes(element) and _is_bytes(scalar.type):
+    is_bytes = scalar.type.id in _BYTES or pa.types.is_fixed_size_binary(scalar.type)
+    if element.type in (BYTE_ARRAY, FIXED) and _holds_bytes(element) and is_bytes:
         value: bytes = scalar.as_buffer().to_pybytes()
         return value if element.type == BYTE_ARRAY or len(value) == element.type_length else None
     return None
@@ -93,10 +89,6 @@ def _holds_bytes(element: ThriftStruct) -> bool:
     if element.type == BYTE_ARRAY and element.logicalType is not None:
         return element.logicalType.STRING is not None
     return element.logicalType is None and element.converted_type in (None, _UTF8)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return kind.id in _BYTES or pa.types.is_fixed_size_binary(kind)
 
 
 def _encode_float(scalar: Any, format_code: str) -> bytes | None:

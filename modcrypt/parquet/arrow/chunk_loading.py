@@ -26,11 +26,9 @@ from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_t
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
 from modcrypt.parquet.format.modules import Part
 
-_WORTH_THREADS = 1 << 20
-"""Smallest size in bytes that several threads decrypt."""
+_WORTH_THREADS = 1 << 20  # smallest size in bytes that several threads decrypt
 
-_JOB_BYTES = 1 << 16
-"""Least number of bytes that a thread decrypts before it takes the next job."""
+_JOB_BYTES = 1 << 16  # least number of bytes that a thread decrypts before it takes the next job
 
 _Slot: TypeAlias = "tuple[PartReader, int, memoryview]"
 """A part, an offset in the encrypted file, and the memory that receives the bytes from there."""
@@ -51,10 +49,7 @@ def make_footer_file(metadata: ThriftStruct) -> pa.Buffer:
 
 
 def load_chunks(source: Source, plan: ReadPlan, pool: ThreadPool | None) -> Loaded:
-    """Decrypt the chunks of a plan, in parallel if there is a pool, into a plaintext Parquet file.
-
-    Raise ModcryptError if a page does not authenticate or breaks the format.
-    """
+    """Decrypt the chunks of a plan, in parallel if there is a pool, into a plaintext file."""
     row_groups = copy_row_groups(plan)
     chunks = {
         (r, c): chunk
@@ -68,7 +63,11 @@ def load_chunks(source: Source, plan: ReadPlan, pool: ThreadPool | None) -> Load
     pieces = []
     spans = [span for span in plan.spans if span.part is Part.PAGES]
     for span, part in zip(spans, make_part_readers(source, plan, spans), strict=True):
-        _shift_offsets(chunks[span.row_group, span.column], at - span.start)
+        md = chunks[span.row_group, span.column].meta_data
+        if md.data_page_offset > 0:  # PyArrow writes offset 0 for the data pages of an empty chunk.
+            md.data_page_offset += at - span.start
+        if md.dictionary_page_offset:
+            md.dictionary_page_offset += at - span.start
         pieces.append(_Piece(part, span.start, span.end - span.start, at))
         at += span.end - span.start
     metadata, nulls = plain_metadata(plan, row_groups, at)
@@ -92,10 +91,6 @@ def load_pages(
         plan: Plan for one row group and one column without repetition.
         locations: Page locations of the chunk's offset index.
         pages: Number of rows of each wanted page, by the page's index, in ascending order.
-
-    Raises:
-        ModcryptError: A page does not authenticate or breaks the format, or contradicts the offset
-            index.
     """
     (span,) = (span for span in plan.spans if span.part is Part.PAGES)
     (part,) = make_part_readers(source, plan, [span])
@@ -135,10 +130,7 @@ def load_pages(
 
 
 def _check_page_rows(where: str, page: bytes, rows: int) -> None:
-    """Raise FormatError if a page header contradicts its offset index.
-
-    PyArrow stops at the number of rows in the footer, so it would not notice.
-    """
+    """Raise FormatError if a page header contradicts its offset index; PyArrow would not notice."""
     header, _ = decode("PageHeader", page)
     data_header = header.data_page_header or header.data_page_header_v2
     if data_header is None:
@@ -158,14 +150,6 @@ def _remove_unloaded_parts(chunk: ThriftStruct) -> None:
     md = chunk.meta_data
     md.bloom_filter_offset = md.bloom_filter_length = md.index_page_offset = None
     md.statistics = md.size_statistics = None
-
-
-def _shift_offsets(chunk: ThriftStruct, distance: int) -> None:
-    md = chunk.meta_data
-    if md.data_page_offset > 0:  # PyArrow writes offset 0 for the data pages of an empty chunk.
-        md.data_page_offset += distance
-    if md.dictionary_page_offset:
-        md.dictionary_page_offset += distance
 
 
 def _fill_file(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import operator
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -134,9 +135,6 @@ def _show_last(array: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(_mask_alphanum(rest), last, "")
 
 
-# --- times ---------------------------------------------------------------------------------------
-
-
 def _truncate(unit: str, array: pa.Array) -> pa.Array:
     """Set all below the unit to its minimum; times with a zone are in UTC."""
     return pc.floor_temporal(array, unit=unit).cast(array.type)
@@ -168,15 +166,11 @@ def _first_number(form: struct.Struct, state: Any) -> Any:
     return form.unpack_from(state.digest())[0]
 
 
-def _is(kind: pa.DataType, other: pa.DataType) -> bool:
-    return bool(kind == other)
-
-
 _HASHES: tuple[tuple[Any, Any, Any], ...] = (
     (pa.types.is_string, str.encode, lambda state: state.hexdigest()),
     (pa.types.is_binary, bytes, lambda state: state.digest()),
     *(
-        (partial(_is, kind), form.pack, partial(_first_number, form))
+        (partial(operator.eq, kind), form.pack, partial(_first_number, form))
         for kind, form in ((pa.int32(), struct.Struct("<i")), (pa.int64(), struct.Struct("<q")))
     ),
 )
@@ -186,12 +180,11 @@ _MASKS: dict[str, Any] = {
     "mask-alphanum": ((pa.types.is_string, _mask_alphanum),),
     "show-first-4": ((pa.types.is_string, _show_first),),
     "show-last-4": ((pa.types.is_string, _show_last),),
-    "truncate-to-year": [
-        (is_of, partial(_truncate, "year")) for is_of in (pa.types.is_timestamp, pa.types.is_date)
-    ],
-    "truncate-to-month": [
-        (is_of, partial(_truncate, "month")) for is_of in (pa.types.is_timestamp, pa.types.is_date)
-    ],
+} | {
+    f"truncate-to-{unit}": [
+        (is_of, partial(_truncate, unit)) for is_of in (pa.types.is_timestamp, pa.types.is_date)
+    ]
+    for unit in ("year", "month")
 }
 
 
@@ -203,7 +196,6 @@ def _repeat(value: Any, kind: pa.DataType, array: pa.Array) -> pa.Array:
 
 
 def _fixed_value(kind: pa.DataType) -> Any:
-    """Return the value that stands for all values of a type."""
     if pa.types.is_string(kind):
         return "XXXXXXXX"  # unlike an empty text, which could be a value
     if pa.types.is_struct(kind):

@@ -46,8 +46,7 @@ _SMALL_BUFFERS = 64 << 10
 _VALUE_BYTES = 16
 """Most Arrow memory of a fixed-width value, or of the offsets and bits of any other value."""
 
-_FEW = 4096
-"""Number of rows at which larger batches stop saving time."""
+_FEW = 4096  # number of rows at which larger batches stop saving time
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class Decoder:
         return pa.Table.from_batches(wanted)
 
     def decode_table(self, loaded: Loaded, *, use_threads: bool = True) -> pa.Table:
-        """Decode all rows at once; raise as `translate_errors` and `check_rows`."""
+        """Decode all rows at once."""
         with self.translate_errors(loaded.data):
             file = self._open_file(loaded.data)
             tables = [
@@ -126,13 +125,7 @@ class Decoder:
 
     @contextmanager
     def translate_errors(self, data: pa.Buffer) -> Iterator[None]:
-        """Translate PyArrow's errors about the bytes of a file into modcrypt's.
-
-        Raises:
-            ChecksumError: The CRC of a page does not match.
-            LimitError: Decoding needs more memory than is available.
-            FormatError: The file cannot be decoded.
-        """
+        """Translate PyArrow's errors about the bytes of a file into modcrypt's."""
         try:
             yield
         except Exception as error:
@@ -156,37 +149,25 @@ class Decoder:
 
     def is_damaged(self, data: pa.Buffer) -> bool:
         """Return whether a file cannot be decoded, whatever is done with its rows."""
-        try:
+        with _ignore_faults_of_bytes():
             return self._find_damaged_column(data) is not None
-        except Exception as error:
-            if not is_fault_of_bytes(error):
-                raise
-            return True
+        return True
 
     def _find_damaged_column(self, data: pa.Buffer) -> str | None:
-        """Return the first column that cannot be decoded; None if every column can."""
-        try:
+        file = None
+        with _ignore_faults_of_bytes():
             file = self._open_file(data)
-        except Exception as error:
-            if not is_fault_of_bytes(error):
-                raise
-            return None
-        for number in range(file.metadata.num_columns):
+        for number in range(file.metadata.num_columns) if file is not None else ():
             path = str(file.schema.column(number).path)
-            count = 0
-            try:
-                for batch in file.iter_batches(1024, columns=[path], use_threads=False):
-                    count += batch.num_rows
-            except Exception as error:
-                if not is_fault_of_bytes(error):
-                    raise
-                return path
-            if count != file.metadata.num_rows:
-                return path
+            with _ignore_faults_of_bytes():
+                batches = file.iter_batches(1024, columns=[path], use_threads=False)
+                if sum(batch.num_rows for batch in batches) == file.metadata.num_rows:
+                    continue
+            return path
         return None
 
     def open(self, data: pa.Buffer) -> pq.ParquetFile:
-        """Open a file in memory with PyArrow; raise as `translate_errors`."""
+        """Open a file in memory with PyArrow."""
         with self.translate_errors(data):
             return self._open_file(data)
 
@@ -252,17 +233,13 @@ def _count_values_in_row(metadata: ThriftStruct, rows: int, column: int) -> int:
 
 
 def _count_row_bytes(longest: Sequence[Longest], values: Sequence[int]) -> int:
-    """Return the most bytes of repeated values in an average row."""
     return sum(_longest_repeated(most) * count for most, count in zip(longest, values, strict=True))
 
 
 def count_fitting_rows(
     metadata: ThriftStruct, chunks: Iterable[tuple[int, Longest, pa.Buffer]]
 ) -> int:
-    """Return how many rows of some column chunks fit into `BATCH_BYTES`.
-
-    Chunks come with their column, the longest values that their pages can repeat, and their bytes.
-    """
+    """Return how many rows fit into `BATCH_BYTES`; chunks are column, longest values and bytes."""
     size, leaves = 0, [element for element in metadata.schema if not element.num_children]
     for column, longest, data in chunks:
         is_long = _longest_repeated(longest) > BATCH_BYTES // _FEW
@@ -281,7 +258,9 @@ def merge_small(
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        more = _count_bytes(batch)
+        more = batch.get_total_buffer_size()
+        if more >= _SMALL_BUFFERS:
+            more = batch.nbytes  # without what other batches use of the buffers, which takes longer
         if small and (rows + batch.num_rows > batch_size or size + more > most_bytes):
             yield from _concat_batches(small)
             small, rows, size = [], 0, 0
@@ -291,12 +270,6 @@ def merge_small(
             yield from _concat_batches(small)
             small, rows, size = [], 0, 0
     yield from _concat_batches(small)
-
-
-def _count_bytes(batch: pa.RecordBatch) -> int:
-    """Return the size of a batch, or of its whole buffers if they are small: that is quicker."""
-    most: int = batch.get_total_buffer_size()
-    return most if most < _SMALL_BUFFERS else int(batch.nbytes)
 
 
 def _concat_batches(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -349,23 +322,18 @@ def _measure_longest_value(data: pa.Buffer, dictionaries: Sequence[Dictionary]) 
         if number:  # PyArrow stops at a page without values.
             pages += [header, body]
             count += number
-    try:
+    with _ignore_faults_of_bytes():
         file = _make_one_column_file(pages, dictionaries[0].codec, count)
         values = pq.ParquetFile(pa.BufferReader(file)).read(use_threads=False).column(0)
-    except Exception as error:
-        if not is_fault_of_bytes(error):
-            raise
-        return _UNKNOWN
-    if len(values) != count:
-        return _UNKNOWN
-    return int(pc.max(pc.binary_length(values)).as_py() or 0)
+        if len(values) == count:
+            return int(pc.max(pc.binary_length(values)).as_py() or 0)
+    return _UNKNOWN
 
 
 def _convert_to_data_page(view: memoryview, at: int) -> tuple[bytes, memoryview, int]:
     """Return the dictionary page at `at` as header and body of a data page, and its value count.
 
-    The count is negative if the page is damaged, because PyArrow reserves memory for as many values
-    as are declared.
+    The count is negative if it cannot be true: PyArrow reserves memory for as many values.
     """
     scanned = scan(cast(bytes, view), at, len(view))
     page, _ = decode("PageHeader", scanned.raw)
@@ -378,7 +346,6 @@ def _convert_to_data_page(view: memoryview, at: int) -> tuple[bytes, memoryview,
 
 
 def _make_one_column_file(pages: Sequence[bytes | memoryview], codec: int, count: int) -> pa.Buffer:
-    """Return a file with one required column of byte arrays, in plain data pages."""
     size = sum(map(len, pages))
     schema = [
         new("SchemaElement", name=b"root", num_children=1),
@@ -399,10 +366,18 @@ def _make_one_column_file(pages: Sequence[bytes | memoryview], codec: int, count
 _PLAIN = 0  # Encoding of the IDL
 _BYTE_ARRAY, _REQUIRED = 6, 0  # Type and FieldRepetitionType of the IDL
 
-_LENGTH_SIZE = 4
-"""Size in bytes of the length before each plain value of a byte array."""
+_LENGTH_SIZE = 4  # size in bytes of the length before each plain value of a byte array
 
 _UNKNOWN = 1 << 62
+
+
+@contextmanager
+def _ignore_faults_of_bytes() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not is_fault_of_bytes(error):
+            raise
 
 
 def is_fault_of_bytes(error: BaseException) -> bool:

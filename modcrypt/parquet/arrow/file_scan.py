@@ -23,17 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from modcrypt.errors import (
-    FormatError,
-    IntegrityError,
-    KeyNotFoundError,
-    UnsupportedFormatError,
-)
+from modcrypt.errors import FormatError, IntegrityError, KeyNotFoundError, UnsupportedFormatError
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import SharedResources, ThreadPool
 from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages
 from modcrypt.parquet.arrow.decoding import Decoder, Loaded, is_fault_of_bytes
-from modcrypt.parquet.arrow.filters import Filter, bind_filter, fit_filter
+from modcrypt.parquet.arrow.filters import Filter, bind_filter, fit_filter, replace_views
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.arrow.schema_files import (
     SchemaFile,
@@ -51,8 +46,7 @@ from modcrypt.parquet.format.modules import STRUCTS, Part
 from modcrypt.parquet.format.schema import Leaf, childless_fields, leaf_elements, leaves_of
 from modcrypt.runtime.fork_safety import cached_property
 
-_BATCH_ROWS = 1 << 17
-"""Default number of rows in a batch, as in PyArrow."""
+_BATCH_ROWS = 1 << 17  # default number of rows in a batch, as in PyArrow
 
 _SMALL_LOT = 1 << 20
 """Size in bytes up to which a table is decoded without PyArrow's scanner, whose preparation takes
@@ -153,18 +147,28 @@ class Scan:
         if unknown := sorted(set(tested) & set(plan.missing)):
             name = ".".join(leaves[unknown[0]])
             raise KeyNotFoundError(f"the filter reads column {name}, which has no key", name)
-        if plan.missing and request.schema is not None:
-            self._check_dropped(plan)
+        on_missing_key = session.file.properties.on_missing_key
+        if plan.missing and request.schema is not None and on_missing_key == "drop":
+            raise KeyNotFoundError(
+                f"no key for column {', '.join(plan.missing_names)}, which the dataset's first "
+                'file has; pass on_missing_key="null" to fill it with nulls',
+                plan.missing_names[0],
+            )
         self.schema = request.schema or self._make_own_schema(plan, self._leaves)
         self.result = request.result or self._make_result_schema(plan, wanted)
         if self._filter is not None:
-            self.schema = _replace_views(self.schema)
+            self.schema = replace_views(self.schema)
             self._filter = fit_filter(self._filter, self.schema)
         self._plan = plan
 
     @cached_property
     def _project(self) -> dict[str, pc.Expression]:
-        return {name: self._project_column(name) for name in self.result.names}
+        """The fields as the caller wants them, without the parts that only the filter reads."""
+        columns = {name: pc.field(name) for name in self.result.names}
+        return {
+            name: column if self.schema.field(name).type == wanted else column.cast(wanted)
+            for (name, column), wanted in zip(columns.items(), self.result.types, strict=True)
+        }
 
     def read_batches(
         self, lot_bytes: int, *, batch_size: int, use_threads: bool
@@ -195,11 +199,8 @@ class Scan:
                     yield self._set_metadata(batch)
                 continue
             fragment = self._make_memory_fragment(pa.Table.from_batches([batch]))
-            for result in self._make_scanner(
-                fragment, self._project, use_threads=False
-            ).to_batches():
-                if result.num_rows:
-                    yield result
+            scanner = self._make_scanner(fragment, self._project, use_threads=False)
+            yield from (result for result in scanner.to_batches() if result.num_rows)
 
     def _load_lots(self, lot_bytes: int) -> Iterator[Loaded | pa.Table]:
         session = self._session
@@ -238,24 +239,19 @@ class Scan:
 
     def _decode_table(self, lot: Loaded | pa.Table, use_threads: bool) -> pa.Table:
         decoder = self._session.decoder
-        if not isinstance(lot, pa.Table) and decoder.repeats_long_values(lot):
+        if isinstance(lot, pa.Table):
+            return self._read_fragment(self._make_memory_fragment(lot), use_threads)
+        if decoder.repeats_long_values(lot):
             return pa.Table.from_batches(
                 self._decode_lot(lot, _BATCH_ROWS, use_threads), self.result
             )
-        if not isinstance(lot, pa.Table) and (small := self._decode_small(lot)) is not None:
+        if (small := self._decode_small(lot)) is not None:
             return small
-        project = {n: column for n, column in self._project.items() if n not in self._constants}
-        if isinstance(lot, pa.Table):
-            scanner = self._make_scanner(
-                self._make_memory_fragment(lot), project, use_threads=use_threads
-            )
-            return self._add_constants(scanner)
         fragment = self._session.format.make_fragment(
             pa.BufferReader(lot.data), partition_expression=self._request.partition
         )
-        scanner = self._make_scanner(fragment, project, use_threads=use_threads)
         try:
-            table = self._add_constants(scanner)
+            table = self._read_fragment(fragment, use_threads)
         except Exception as error:
             # If the file is intact, the caller's filter does not fit the columns.
             if is_fault_of_bytes(error) and decoder.is_damaged(lot.data):
@@ -283,7 +279,7 @@ class Scan:
 
     @cached_property
     def _needs_no_scanner(self) -> bool:
-        """Whether decoding yields the rows and columns of the result."""
+        """True if decoding yields the rows and columns of the result."""
         request = self._request
         if request.filter is not None or request.partition_schema.names or self._plan.missing:
             return False
@@ -308,20 +304,21 @@ class Scan:
             if field.name in known or field.name in nulls or field.name not in there
         }
 
-    def _add_constants(self, scanner: ds.Scanner) -> pa.Table:
-        """Read a table and add the constant columns, whose memory holds only a few rows."""
+    def _read_fragment(self, fragment: ds.Fragment, use_threads: bool) -> pa.Table:
+        """Read the result, adding constant columns, whose memory holds only a few rows."""
         constants = self._constants
-        if not constants:
-            return scanner.to_table()
-        if len(constants) == len(self._project):
-            table, rows = pa.table({}), scanner.count_rows()
-        else:
+        project = {n: column for n, column in self._project.items() if n not in constants}
+        scanner = self._make_scanner(fragment, project, use_threads=use_threads)
+        if project or not constants:
             table = scanner.to_table()
             rows = table.num_rows
-        names = self.result.names
+        else:
+            rows = scanner.count_rows()
+        if not constants:
+            return table
         columns = [
             _repeat_value(constants[name], rows) if name in constants else table[name]
-            for name in names
+            for name in self.result.names
         ]
         return pa.Table.from_arrays(columns, schema=self.result)
 
@@ -331,13 +328,12 @@ class Scan:
         try:
             yield
         except pa.ArrowInvalid:
-            own = _replace_views(self._make_own_schema(self._plan, self._leaves))
-            dataset = _replace_views(self.schema)
-            types = {field.name: (field.type, dataset.field(field.name).type) for field in own}
+            own = replace_views(self._make_own_schema(self._plan, self._leaves))
+            dataset = replace_views(self.schema)
             changed = [
-                f"{name} is {here} in the file and {there} in the dataset"
-                for name, (here, there) in types.items()
-                if here != there
+                f"{field.name} is {field.type} in the file and {there} in the dataset"
+                for field in own
+                if field.type != (there := dataset.field(field.name).type)
             ]
             if not changed:
                 raise
@@ -355,15 +351,6 @@ class Scan:
             batch_size=_BATCH_ROWS,
             use_threads=use_threads,
         )
-
-    def _check_dropped(self, plan: ReadPlan) -> None:
-        """Raise KeyNotFoundError if a column of the dataset would be dropped from this file."""
-        if self._session.file.properties.on_missing_key == "drop":
-            raise KeyNotFoundError(
-                f"no key for column {', '.join(plan.missing_names)}, which the dataset's first "
-                'file has; pass on_missing_key="null" to fill it with nulls',
-                plan.missing_names[0],
-            )
 
     def _check_partition_fields(self) -> None:
         """Raise ValueError if a folder names a column, since anyone may rename a folder."""
@@ -412,7 +399,7 @@ class Scan:
         if schema is None:
             own = self._session.open_schema(range(file.leaf_count)).schema_arrow
             schema = pa.schema([*own, *self._request.partition_schema])
-        return bind_filter(row_filter, _replace_views(schema))
+        return bind_filter(row_filter, replace_views(schema))
 
     def _find_filter_leaves(self, row_filter: Filter) -> list[int]:
         """Return the leaves that the filter reads; all of them if they are not known."""
@@ -424,11 +411,6 @@ class Scan:
         if request.schema is None and absent:
             raise ValueError(f"the filter reads columns that do not exist: {_join_names(absent)}")
         return self._find_leaves(names & self._here)
-
-    def _project_column(self, name: str) -> pc.Expression:
-        """Return a field as the caller wants it, without the parts that only the filter reads."""
-        column, wanted = pc.field(name), self.result.field(name).type
-        return column if self.schema.field(name).type == wanted else column.cast(wanted)
 
     def _make_result_schema(self, plan: ReadPlan, wanted: Sequence[int]) -> pa.Schema:
         schema = self.schema if wanted == self._leaves else self._make_own_schema(plan, wanted)
@@ -472,7 +454,7 @@ class Scan:
             candidates = find_candidate_rows(
                 metadata,
                 self._filter,
-                _ShownParts(_Parts(self._session.file.source, plan), plan),
+                _Parts(self._session.file.source, plan),
                 row_groups=range(len(plan.row_groups)),
                 partition=request.partition,
                 schema=self.schema,
@@ -518,16 +500,16 @@ class Scan:
         session = self._session
         plan = session.select(self._leaves, [row_group])
         fields = Counter(plan.leaves[c][0] for c in plan.footer_leaves)
-        levels = session.file.elements
-        alone = [
-            c for c in plan.footer_leaves
-            if not levels[c].max_repetition and fields[plan.leaves[c][0]] == 1
-        ]  # fmt: skip
+        rows = session.file.metadata.row_groups[row_group].num_rows
+        indexes: dict[int, ThriftStruct] = {}
         with session.lock:
             parts = _Parts(session.file.source, plan)
-            indexes = {c: index for c in alone if (index := parts.read_offset_index(row_group, c))}
-        count = session.file.metadata.row_groups[row_group].num_rows
-        indexes = {c: index for c, index in indexes.items() if not _has_empty_page(index, count)}
+            for n, c in enumerate(plan.footer_leaves):
+                if session.file.elements[c].max_repetition or fields[plan.leaves[c][0]] > 1:
+                    continue
+                index = parts.read_offset_index(0, n)
+                if index is not None and not _has_empty_page(index, rows):
+                    indexes[c] = index
         try:
             return self._load_located_rows(row_group, ranges, plan, indexes)
         except (FormatError, IntegrityError):
@@ -582,59 +564,21 @@ class Scan:
         return session.decoder.decode_rows(data, cuts).column(0)
 
     def _make_memory_fragment(self, rows: pa.Table) -> ds.Fragment:
-        for name, column in self._make_partition_columns(rows.num_rows).items():
-            rows = rows.append_column(name, column)
+        for name, value in ds.get_partition_keys(self._request.partition).items():
+            known = pa.scalar(value, self.schema.field(name).type)
+            rows = rows.append_column(name, pa.repeat(known, rows.num_rows))
         # PyArrow makes a fragment for each chunk; combining the chunks leaves one.
         (fragment,) = ds.dataset(rows.combine_chunks()).get_fragments()
         return fragment
-
-    def _make_partition_columns(self, rows: int) -> dict[str, pa.Array]:
-        """Return a column for each value that a dataset knows of all rows."""
-        known = ds.get_partition_keys(self._request.partition)
-        return {
-            name: pa.repeat(pa.scalar(value, self.schema.field(name).type), rows)
-            for name, value in known.items()
-        }
-
-
-_COPIED = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-
-
-def _replace_views(schema: pa.Schema) -> pa.Schema:
-    """Return the schema without views: PyArrow 26 cannot filter columns of views."""
-    return pa.schema(map(_replace_views_of_field, schema), schema.metadata)
-
-
-def _replace_views_of_field(field: pa.Field) -> pa.Field:
-    kind = _replace_views_of_type(field.type)
-    return field if kind == field.type else field.with_type(kind)
-
-
-def _replace_views_of_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type without views; list views stay, whose values PyArrow does not filter."""
-    if pa.types.is_struct(kind):
-        return pa.struct([_replace_views_of_field(field) for field in kind])
-    if pa.types.is_map(kind):
-        fields = (_replace_views_of_field(field) for field in (kind.key_field, kind.item_field))
-        return pa.map_(*fields, keys_sorted=kind.keys_sorted)
-    if pa.types.is_list(kind):
-        return pa.list_(_replace_views_of_field(kind.value_field))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_replace_views_of_field(kind.value_field))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_replace_views_of_field(kind.value_field), kind.list_size)
-    if isinstance(kind, pa.BaseExtensionType):
-        storage = _replace_views_of_type(kind.storage_type)
-        return kind if storage == kind.storage_type else storage
-    return _COPIED.get(kind, kind)
 
 
 class _Parts:
     """The indexes and bloom filters of a plan's chunks, decrypted on demand.
 
-    What cannot be used is ignored, as other readers do: what contradicts the chunk's statistics (in
-    plaintext columns it can be altered while the statistics are encrypted), what is not encrypted
-    although its column is, and what cannot be decoded.
+    Ordinals are those of the plan's plaintext footer. What cannot be used is ignored, as other
+    readers do: what contradicts the chunk's statistics (in plaintext columns it can be altered
+    while the statistics are encrypted), what is not encrypted although its column is, and what
+    cannot be decoded.
     """
 
     def __init__(self, source: Source, plan: ReadPlan) -> None:
@@ -646,8 +590,7 @@ class _Parts:
         index, _ = self._read(Part.COLUMN_INDEX, row_group, column)
         if index is None:
             return None
-        leaf, md = self._leaves[column], self._plan.chunks[row_group, column].meta_data
-        element = self._schema[leaf.element]
+        md, leaf, element = self._describe_chunk(row_group, column)
         faults = column_index_faults(index, None, md, leaf, element, None)
         return index if next(faults, None) is None else None
 
@@ -658,17 +601,17 @@ class _Parts:
         header, bitset = self._read(Part.BLOOM_FILTER, row_group, column)
         if header is None:
             return None
-        element = self._schema[self._leaves[column].element]
-        md = self._plan.chunks[row_group, column].meta_data
+        md, _, element = self._describe_chunk(row_group, column)
         return None if missing_in_bloom(header, bitset, md, element) else (header, bitset)
 
     def _read(self, part: Part, row_group: int, column: int) -> tuple[ThriftStruct | None, bytes]:
         """Return the struct of a part, and the bytes after it: a bloom filter's bitset."""
-        span = self._spans.get((part, row_group, column))
+        place = self._plan.row_groups[row_group], self._plan.footer_leaves[column]
+        span = self._spans.get((part, *place))
         if span is None:
             return None, b""
         data = self._source.read_at(span.start, span.end - span.start)
-        cipher = self._plan.ciphers.get((row_group, column))
+        cipher = self._plan.ciphers.get(place)
         if cipher is not None:
             if is_in_clear(span, data):
                 return None, b""
@@ -679,26 +622,17 @@ class _Parts:
             return None, b""
         return struct, data[size:]
 
+    def _describe_chunk(
+        self, row_group: int, column: int
+    ) -> tuple[ThriftStruct, Leaf, ThriftStruct]:
+        """Return a chunk's metadata, and the leaf and schema element of its column."""
+        place = self._plan.row_groups[row_group], self._plan.footer_leaves[column]
+        leaf = self._leaves[place[1]]
+        return self._plan.chunks[place].meta_data, leaf, self._schema[leaf.element]
+
     @cached_property
     def _leaves(self) -> list[Leaf]:
         return leaf_elements(self._schema)
-
-
-class _ShownParts:
-    """The same parts, addressed by the ordinals of the plan's plaintext footer."""
-
-    def __init__(self, parts: _Parts, plan: ReadPlan) -> None:
-        self._parts, self._row_groups = parts, plan.row_groups
-        self._columns = plan.footer_leaves
-
-    def read_column_index(self, row_group: int, column: int) -> ThriftStruct | None:
-        return self._parts.read_column_index(self._row_groups[row_group], self._columns[column])
-
-    def read_offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
-        return self._parts.read_offset_index(self._row_groups[row_group], self._columns[column])
-
-    def read_bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
-        return self._parts.read_bloom_filter(self._row_groups[row_group], self._columns[column])
 
 
 def concatenate_tables(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
@@ -753,11 +687,10 @@ def _join_names(names: Iterable[str]) -> str:
 
 def _select_first_rows(counts: dict[int, int], limit: int | None) -> dict[int, Ranges]:
     """Return all rows of the row groups, or the first `limit` ones."""
-    if limit is None:
-        return {r: [(0, count)] for r, count in counts.items()}
+    left = sum(counts.values()) if limit is None else limit
     ranges: dict[int, Ranges] = {}
     for r, count in counts.items():
-        if limit > 0:
-            ranges[r] = [(0, min(count, limit))]
-        limit -= count
+        if left > 0:
+            ranges[r] = [(0, min(count, left))]
+        left -= count
     return ranges

@@ -151,7 +151,6 @@ def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expressio
 
 
 def _make_array(values: Any) -> pa.Array:
-    """Return the values of a set as an array."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
@@ -165,12 +164,6 @@ def _make_array(values: Any) -> pa.Array:
         if not all(v is None or isinstance(v, int | decimal.Decimal) for v in items):
             raise ValueError("filters: the values of a set have no common type") from None
     return pa.array([None if v is None else decimal.Decimal(v) for v in items])
-
-
-def _copy_views(values: Any) -> Any:
-    """Return an array or scalar without views, which PyArrow 26 does not compare."""
-    copied = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(values.type)
-    return values if copied is None else values.cast(copied)
 
 
 # --- numbers -------------------------------------------------------------------------------------
@@ -194,8 +187,7 @@ def _find_number_type(path: tuple[str, ...], schema: pa.Schema | None) -> pa.Dat
 
 _FLOATS = (pa.float32(), pa.float64())
 
-_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-"""Nanoseconds of the units of timestamps."""
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds of the units of timestamps
 
 
 def _as_number(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
@@ -237,7 +229,6 @@ def _count_units(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
 
 
 def _find_bounds(kind: pa.DataType) -> tuple[decimal.Decimal, decimal.Decimal]:
-    """Return the least and the greatest value of a type."""
     if kind in _FLOATS:
         return decimal.Decimal("-Infinity"), decimal.Decimal("Infinity")
     if pa.types.is_decimal(kind):
@@ -327,6 +318,47 @@ def _holds_nan_or_zero(values: pa.Array) -> bool:
     return bool(nan or pc.any(pc.equal(values, pa.scalar(0, values.type))).as_py())
 
 
+# --- views ---------------------------------------------------------------------------------------
+
+_COPIES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+"""Types instead of views, which PyArrow 26 neither compares nor filters."""
+
+
+def _copy_views(values: Any) -> Any:
+    """Return an array or scalar without views."""
+    copied = _COPIES.get(values.type)
+    return values if copied is None else values.cast(copied)
+
+
+def replace_views(schema: pa.Schema) -> pa.Schema:
+    """Return the schema without views."""
+    return pa.schema(map(_replace_views_of_field, schema), schema.metadata)
+
+
+def _replace_views_of_field(field: pa.Field) -> pa.Field:
+    kind = _replace_views_of_type(field.type)
+    return field if kind == field.type else field.with_type(kind)
+
+
+def _replace_views_of_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type without views; list views stay, whose values PyArrow does not filter."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_replace_views_of_field(field) for field in kind])
+    if pa.types.is_map(kind):
+        fields = (_replace_views_of_field(field) for field in (kind.key_field, kind.item_field))
+        return pa.map_(*fields, keys_sorted=kind.keys_sorted)
+    if pa.types.is_list(kind):
+        return pa.list_(_replace_views_of_field(kind.value_field))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_replace_views_of_field(kind.value_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_replace_views_of_field(kind.value_field), kind.list_size)
+    if isinstance(kind, pa.BaseExtensionType):
+        storage = _replace_views_of_type(kind.storage_type)
+        return kind if storage == kind.storage_type else storage
+    return _COPIES.get(kind, kind)
+
+
 # --- fields of an expression ---------------------------------------------------------------------
 
 
@@ -351,7 +383,8 @@ def bind_filter(row_filter: Filter, schema: pa.Schema) -> Filter:
         return row_filter  # The types do not fit, which PyArrow reports when it filters.
     for field in tuple(fields):
         others = [other for other in fields if other is not field]
-        if _binds(row_filter.expression, others):
+        with suppress(pa.ArrowException):
+            _bind(row_filter.expression, others)
             fields = others
     unknown = tuple(Predicate((field.name,), True, True) for field in fields)
     return Filter(row_filter.expression, (unknown,), row_filter.terms)
@@ -359,11 +392,3 @@ def bind_filter(row_filter: Filter, schema: pa.Schema) -> Filter:
 
 def _bind(expression: pc.Expression, fields: Sequence[pa.Field]) -> None:
     ds.Scanner.from_batches(iter(()), schema=pa.schema(fields), filter=expression)
-
-
-def _binds(expression: pc.Expression, fields: Sequence[pa.Field]) -> bool:
-    try:
-        _bind(expression, fields)
-    except pa.ArrowException:
-        return False
-    return True

@@ -50,8 +50,7 @@ from modcrypt.runtime.fork_safety import cached_property, fork_safe
 # of the head, and fastparquet reads only the short one.
 _FILLING = b"\xf8"
 
-_SHORT_HEADER = 1 << 10
-"""Size in bytes up to which the header of a plaintext page is usually read."""
+_SHORT_HEADER = 1 << 10  # size in bytes up to which the header of a plaintext page is usually read
 
 # After the last fifteen ids, none is left for the filling, and after a negative one it could have
 # the id of another field. So fields that the IDL does not know are removed from such structs.
@@ -135,18 +134,15 @@ class PlainPages(Pages):
             header = self._scan(self._next, offset, out)
             if header is None:
                 self._next, self._first = self.span.end, None
-            else:
-                self._add_page(header)
-
-    def _add_page(self, header: PageHeader) -> None:
-        start, self._next = self._next, self._next + len(header.raw) + header.compressed_size
-        if is_empty(header):
-            self._first = start if self._first is None else self._first
-        elif self._first is not None:
-            size = start + len(header.raw) - self._first
-            with suppress(FormatError):
-                self._fillings.append((self._first, _lengthen_header(header.raw, size)))
-            self._first = None
+                return
+            start, self._next = self._next, self._next + len(header.raw) + header.compressed_size
+            if is_empty(header):
+                self._first = start if self._first is None else self._first
+            elif self._first is not None:
+                size = start + len(header.raw) - self._first
+                with suppress(FormatError):
+                    self._fillings.append((self._first, _lengthen_header(header.raw, size)))
+                self._first = None
 
     def _scan(self, at: int, offset: int, out: memoryview) -> PageHeader | None:
         """Return the header of the page at a position; None if it is damaged."""
@@ -185,10 +181,7 @@ class PageReader(Pages):
         return self._of_chunk.copy_for_thread()
 
     def set_page_starts(self, starts: list[int]) -> None:
-        """Set where pages begin and where the last one ends, so that no page is searched for.
-
-        Reading checks these positions.
-        """
+        """Set where pages begin and the last one ends; reading checks this, and searches none."""
         self._starts = starts
 
     def read(self, offset: int, out: memoryview) -> None:
@@ -204,13 +197,13 @@ class PageReader(Pages):
         pages = walk_pages(window, self._starts[index], until, first, compression=self._compression)
         empty: int | None = None  # start of the empty pages before this one
         while (start := self._starts[index]) < high or (empty is not None and start < until):
-            sealed = next(pages)
-            self._set_end(index, start + sealed.total, sealed)
-            if is_empty(sealed.header):
+            encrypted = next(pages)
+            self._set_end(index, start + encrypted.total, encrypted)
+            if is_empty(encrypted.header):
                 self._empty.add(index)
                 empty = start if empty is None else empty
-            if start + sealed.total > offset:
-                header, body = self._write_page(sealed, start, offset, out)
+            if start + encrypted.total > offset:
+                header, body = self._write_page(encrypted, start, offset, out)
                 if empty is not None and index not in self._empty:
                     overlay(out, offset, empty, _lengthen_header(header, body - empty))
                     empty = None
@@ -220,8 +213,8 @@ class PageReader(Pages):
         with self._lock, self._windows.lend() as window, suppress(ModcryptError):
             page = Page(self._cipher, False, ordinal)
             end, compression = self.span.end, self._compression
-            for sealed in walk_pages(window, position, end, page, compression=compression):
-                return is_empty(sealed.header)
+            for encrypted in walk_pages(window, position, end, page, compression=compression):
+                return is_empty(encrypted.header)
         return False
 
     def _find_pages(self, offset: int, high: int) -> tuple[int, int]:
@@ -237,37 +230,37 @@ class PageReader(Pages):
             after += 1
         return index, self._starts[after] if after < len(self._starts) else self.span.end
 
-    def _set_end(self, index: int, end: int, sealed: EncryptedPage) -> None:
+    def _set_end(self, index: int, end: int, encrypted: EncryptedPage) -> None:
         if index + 1 == len(self._starts):
             self._starts.append(end)
         elif end != self._starts[index + 1]:
             raise FormatError(
-                f"{sealed.page.id()} ends at byte {end}, but according to the offset index at "
+                f"{encrypted.page.id()} ends at byte {end}, but according to the offset index at "
                 f"byte {self._starts[index + 1]}"
             )
 
     def _write_page(
-        self, sealed: EncryptedPage, start: int, offset: int, out: memoryview
+        self, encrypted: EncryptedPage, start: int, offset: int, out: memoryview
     ) -> tuple[bytes, int]:
         """Put a page into `out`; return its plaintext header and where its body starts."""
-        if sealed.header.has_long_ids:
-            drop_unknown_header_fields(sealed)
+        if encrypted.header.has_long_ids:
+            drop_unknown_header_fields(encrypted)
         cipher = self._cipher.page
-        size = len(sealed.body) - cipher.overhead
-        body = start + sealed.total - size
+        size = len(encrypted.body) - cipher.overhead
+        body = start + encrypted.total - size
         inside = offset <= body and body + size <= offset + len(out)
         crc = None
-        if sealed.header.crc is not None:
-            opened = open_and_check_crc(sealed)
+        if encrypted.header.crc is not None:
+            opened = open_and_check_crc(encrypted)
             crc = zlib.crc32(opened)
             overlay(out, offset, body, opened)
         elif inside and not cipher.slack:  # Most pages of a large read need no copy.
-            open_body(sealed, out[body - offset : body - offset + size])
+            open_body(encrypted, out[body - offset : body - offset + size])
         else:
             opened = memoryview(bytearray(size + cipher.slack))
-            open_body(sealed, opened)
+            open_body(encrypted, opened)
             overlay(out, offset, body, opened[:size])
-        header = splice(sealed.header, size, crc)
+        header = splice(encrypted.header, size, crc)
         overlay(out, offset, start, pad_struct(header, body - start))
         return header, body
 

@@ -11,12 +11,7 @@ from typing import NamedTuple, cast
 
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.page_header import (
-    DATA_PAGE,
-    DATA_PAGE_V2,
-    DICTIONARY_PAGE,
-    PageHeader,
-)
+from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PageHeader
 from modcrypt.parquet.format.page_header_scan import scan
 
 _LARGEST_RATIO = {
@@ -31,8 +26,7 @@ _LARGEST_RATIO = {
 """Largest expansion by CompressionCodec of the IDL. BROTLI has none: a copy of 16 MiB takes a few
 bits (RFC 7932 5)."""
 
-_LEAST = 1 << 10
-"""Bytes that any page may expand to, because the ratios apply only to long pages."""
+_LEAST = 1 << 10  # bytes that any page may expand to, because the ratios apply only to long pages
 
 MAX_EXPANDED_PAGE = 128 << 20
 """Most bytes of a page that expands by more than 1,032 times, the most that gzip can.

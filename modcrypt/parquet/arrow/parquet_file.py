@@ -15,12 +15,7 @@ from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
-from modcrypt.parquet.arrow.file_scan import (
-    Request,
-    Scan,
-    Session,
-    concatenate_tables,
-)
+from modcrypt.parquet.arrow.file_scan import Request, Scan, Session, concatenate_tables
 from modcrypt.parquet.arrow.filters import Filters, as_filter
 from modcrypt.parquet.arrow.schema_files import SchemaFile
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
@@ -66,11 +61,8 @@ class ParquetFile(FactSheet):
         expected: FileIdentity | None = None,
         **options: Any,
     ) -> None:
-        usual = {
-            "pre_buffer": False,
-            "arrow_extensions_enabled": True,
-        }  # as in pyarrow.parquet
-        options = usual | options
+        # As in pyarrow.parquet.
+        options = {"pre_buffer": False, "arrow_extensions_enabled": True} | options
         of_format = dict(options)
         if "read_dictionary" in options:
             of_format["dictionary_columns"] = of_format.pop("read_dictionary")
@@ -89,7 +81,7 @@ class ParquetFile(FactSheet):
             )
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return what represents the file in a terminal or notebook."""
+        """Return labels and values for a terminal or notebook."""
         return [
             ("File", self._session.decoder.name),
             ("Rows", f"{self.num_rows:,}"),
@@ -137,8 +129,7 @@ class ParquetFile(FactSheet):
     def metadata(self) -> pq.FileMetaData:
         """The metadata of the columns whose keys are available, with offsets in the encrypted file.
 
-        Raises:
-            KeyNotFoundError: A key is missing, and `on_missing_key` is "error".
+        Raise KeyNotFoundError if a key is missing and `on_missing_key` is "error".
         """
         plan = self._session.select(None, None)
         metadata, _ = plain_metadata(plan, None, plan.footer.body_end)
@@ -206,9 +197,6 @@ class ParquetFile(FactSheet):
         """Return all rows as an Arrow stream, for Polars, DuckDB, pandas and others.
 
         The consumer reads it in bounded memory, and reports errors as its own, with their text.
-
-        Raises:
-            ModcryptError: As `read`, for keys that are missing.
         """
         request = Request()
         _, schema = self.types_of(request)

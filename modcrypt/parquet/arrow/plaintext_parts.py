@@ -112,7 +112,9 @@ class _SmallPart(PartReader):
         if is_in_clear(self.span, data):
             return self._replace(data, "is not encrypted although its column is")
         struct, bitset = open_part(self._cipher.copy_for_thread(), self.span, data)
-        return pad_struct(self._make_paddable(struct), len(data) - len(bitset)) + bitset
+        if not 0 < last_field_id(struct) <= LAST_ID:
+            struct = known_bytes(STRUCTS[self.span.part], struct)
+        return pad_struct(struct, len(data) - len(bitset)) + bitset
 
     def _replace(self, data: bytes, why: str) -> bytes:
         log_ignored(self._windows.source.name, [f"{self.span} {why}"])
@@ -122,10 +124,6 @@ class _SmallPart(PartReader):
         if header.numBytes <= 0 or header.numBytes % BLOCK:
             return bytes(len(data))
         return data[:size] + b"\xff" * int(header.numBytes)
-
-    def _make_paddable(self, struct: bytes) -> bytes:
-        usual = 0 < last_field_id(struct) <= LAST_ID
-        return struct if usual else known_bytes(STRUCTS[self.span.part], struct)
 
 
 class _ColumnIndex(_SmallPart):

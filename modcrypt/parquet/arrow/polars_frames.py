@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -19,7 +17,7 @@ from modcrypt.io.buffers import WORTH_A_THREAD, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.places import place_of
 from modcrypt.io.sources import MemorySource
-from modcrypt.io.threads import check_threads
+from modcrypt.io.threads import check_threads, in_threads
 from modcrypt.parquet.convert.encryptor import Encryption, plan_encryption
 from modcrypt.parquet.convert.plain_feed import PlainFeed
 from modcrypt.parquet.crypto.properties import AnyEncryption, as_encryption
@@ -89,45 +87,27 @@ def write_frame(
     if size <= WORTH_A_THREAD:
         threads = 1
     with (
-        plan.properties.companion() as record_seals,
+        plan.properties.companion() as complete_companion,
         open_output(
             where, None, overwrite=overwrite, threads=threads, filesystem=filesystem
         ) as out,
     ):
         file = Encryption(out, plan.properties)
-        for data in _encode_in_order(encode, pieces, threads):
+        encoded = (
+            map(encode, pieces)
+            if threads == 1
+            else in_threads(encode, pieces, threads, "modcrypt-encoder", ahead=1)
+        )
+        for data in encoded:
             source = MemorySource(data)
             groups = plan_encryption(source, plan.properties, len(file.row_groups))
             file.add(PlainFeed(source), groups, hold_indexes=True)
         file.close(plan.metadata)
-        if record_seals is not None:
-            record_seals()
+        if complete_companion is not None:
+            complete_companion()
 
 
 def _encode(frame: polars.DataFrame, options: Mapping[str, Any]) -> memoryview:
-    """Encode a Parquet file in memory."""
     out = io.BytesIO()
     frame.write_parquet(out, **options)
     return out.getbuffer()
-
-
-def _encode_in_order(
-    encode: Callable[[polars.DataFrame], memoryview],
-    pieces: Iterator[polars.DataFrame],
-    threads: int,
-) -> Iterator[memoryview]:
-    """Yield encoded pieces; with several threads, as many of the next are being encoded."""
-    if threads == 1:
-        yield from map(encode, pieces)
-        return
-    pool = ThreadPoolExecutor(threads, "modcrypt-encoder")
-    pending: deque[Future[memoryview]] = deque()
-    try:
-        for piece in pieces:
-            pending.append(pool.submit(encode, piece))
-            if len(pending) > threads:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)

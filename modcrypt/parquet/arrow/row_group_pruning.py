@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from modcrypt.errors import FormatError
-from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe, may_match
+from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe
 from modcrypt.parquet.arrow.filters import Filter
 from modcrypt.parquet.crypto.bloom_filters import may_hold
 from modcrypt.parquet.crypto.column_projection import drop_columns
@@ -144,8 +144,7 @@ class _Column:
     ) -> ThriftStruct:
         """Return a chunk with a single row that has the statistics of many rows.
 
-        `bounds` has the lower and upper bound by their names in Statistics; the number of nulls is
-        None if unknown.
+        `bounds` has both bounds by their names in Statistics; `nulls` is None if unknown.
         """
         is_optional = self.leaf.max_definition > 0
         if nulls == rows and is_optional and not any(bounds.values()):  # Bounds contradict it.
@@ -231,9 +230,12 @@ def _make_judge(
     frame = _make_frame(metadata, columns)
     try:
         nothing = _make_fragment(frame, [], None)
-        bound = _add_missing_fields(nothing.physical_schema, schema)
-        if bound is None:
-            return None
+        bound = nothing.physical_schema
+        for field in schema or ():
+            if bound.get_field_index(field.name) < 0:
+                bound = bound.append(field)
+            elif bound.field(field.name).type != _remove_dictionary(field).type:
+                return None
         nothing.subset(row_filter.expression, schema=bound)
     except (pa.ArrowException, OSError):
         return None
@@ -249,32 +251,18 @@ def _make_frame(metadata: ThriftStruct, columns: list[_Column]) -> ThriftStruct:
     kept = {column.index for column in columns}
     leaves = count_leaves(metadata.schema)
     frame = drop_columns(bare, [index in kept for index in range(leaves)])
-    frame.key_value_metadata = [_remove_dictionaries(pair) for pair in frame.key_value_metadata]
+    frame.key_value_metadata = list(map(copy, frame.key_value_metadata))
+    for pair in frame.key_value_metadata:
+        stored = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(pair.value)))
+        plain = pa.schema(map(_remove_dictionary, stored), stored.metadata)
+        pair.value = base64.b64encode(plain.serialize().to_pybytes())
     return frame
 
 
-def _remove_dictionaries(pair: ThriftStruct) -> ThriftStruct:
-    """Replace dictionary types by the types of their values, which bounds can judge."""
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(pair.value)))
-    plain = pa.schema([_remove_dictionary(field) for field in schema], schema.metadata)
-    twin = copy(pair)
-    twin.value = base64.b64encode(plain.serialize().to_pybytes())
-    return twin
-
-
 def _remove_dictionary(field: pa.Field) -> pa.Field:
+    """Replace a dictionary type by the type of its values, which bounds can judge."""
     dictionary = pa.types.is_dictionary(field.type)
     return field.with_type(field.type.value_type) if dictionary else field
-
-
-def _add_missing_fields(own: pa.Schema, schema: pa.Schema | None) -> pa.Schema | None:
-    """Return the file's schema plus the fields that it lacks; None if types differ."""
-    for field in schema or ():
-        if own.get_field_index(field.name) < 0:
-            own = own.append(field)
-        elif own.field(field.name).type != _remove_dictionary(field).type:
-            return None
-    return own
 
 
 def _make_fragment(
@@ -295,6 +283,7 @@ def _make_fragment(
 def _passes_bloom_filter(
     metadata: ThriftStruct, row_group: int, probe: Probe, parts: Parts
 ) -> bool:
+    """Return whether a row may match; a filter is read only where the outcome depends on it."""
     chunks = metadata.row_groups[row_group].columns
 
     @cache  # alternatives may ask for the same column
@@ -302,25 +291,19 @@ def _passes_bloom_filter(
         return parts.read_bloom_filter(row_group, column)
 
     def holds(values: Values) -> bool:
-        md = chunks[values.column].meta_data
-        if md.bloom_filter_offset is None or _is_constant(md.statistics):
+        md, bounds = chunks[values.column].meta_data, chunks[values.column].meta_data.statistics
+        if md.bloom_filter_offset is None:
             return True
+        low = None if bounds is None else bounds.min_value
+        if low is not None and low == bounds.max_value:
+            return True  # the chunk has one value, so the bounds have judged equality already
         bloom = read(values.column)
         try:
             return bloom is None or may_hold(*bloom, values.hashes)
         except FormatError:  # The bitset is not made of whole blocks.
             return True
 
-    return may_match(probe, holds)
-
-
-def _is_constant(statistics: ThriftStruct | None) -> bool:
-    """Return whether both bounds are the same value, so that they have judged equality already."""
-    return (
-        statistics is not None
-        and statistics.min_value is not None
-        and statistics.min_value == statistics.max_value
-    )
+    return any(all(map(holds, conditions)) for conditions in probe)
 
 
 # --- page indexes --------------------------------------------------------------------------------
@@ -332,9 +315,6 @@ class _Pages:
 
     starts: list[int]  # first row of each page
     known: list[ThriftStruct]  # a single-row chunk for each page, with its statistics
-
-    def find_chunk(self, row: int) -> ThriftStruct:
-        return self.known[bisect_right(self.starts, row) - 1]
 
 
 def _find_matching_rows(
@@ -353,7 +333,7 @@ def _find_matching_rows(
         return [(0, rows)]
     groups = [
         [
-            chunk if index is None else index.find_chunk(row)
+            chunk if index is None else index.known[bisect_right(index.starts, row) - 1]
             for index, chunk in zip(pages, known, strict=True)
         ]
         for row in starts

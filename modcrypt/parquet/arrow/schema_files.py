@@ -25,8 +25,7 @@ from modcrypt.runtime.fork_safety import cached_property, fork_safe
 _SCHEMA_FIELDS = "schema", "key_value_metadata", "column_orders", "created_by"
 """The fields of a footer that affect its schema."""
 
-_KEPT = 16
-"""Number of files that are kept."""
+_KEPT = 16  # number of files that are kept
 
 _MOST_ELEMENTS = 200
 """Largest number of schema elements for which files are compared: comparing wide ones takes as long
@@ -91,10 +90,7 @@ def schemas_of(metadata: ThriftStruct) -> SchemaFiles:
 
 
 def freeze_schema(metadata: ThriftStruct) -> Hashable:
-    """Return all parts of a footer that affect its schema, as a value to compare.
-
-    The value of a wide footer differs from all others.
-    """
+    """Return all parts of a footer that affect its schema; a wide one equals no other."""
     if len(metadata.schema) > _MOST_ELEMENTS:
         return object()
     return encode(copy(metadata, keep=_SCHEMA_FIELDS))

@@ -1,13 +1,8 @@
 """A read-only file object that acts as a plaintext Parquet file and decrypts only what is read.
 
-The plaintext of a page, index or bloom filter is shorter than its PME modules (separately encrypted
-parts of the file) by their nonces, tags and lengths. So its Thrift header is lengthened by the same
-amount, with a field that readers skip. Offsets and sizes in the footer and in offset indexes
-therefore stay valid, nothing needs to be decrypted to locate a part, and a page can be read without
-those after it.
-
-    encrypted   [header module      ][body module            ]
-    view        [header | filling   ][ body                  ]     the same bytes from start to end
+Each part has the size and position of its encrypted form (see `page_parts`). So offsets and sizes
+in the footer and in offset indexes stay valid, nothing needs to be decrypted to locate a part, and
+a page can be read without those after it.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ from typing import Any
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
-from modcrypt.parquet.arrow.page_parts import PartReader, overlay
+from modcrypt.parquet.arrow.page_parts import overlay
 from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
@@ -37,11 +32,9 @@ _GAP = 64 << 10
 that would decrypt pages, perhaps of an unwanted column, and all pages before them in the chunk."""
 
 
-_WORTH_THREADS = 4 << 20
-"""Smallest size in bytes of a read whose parts several threads decrypt."""
+_WORTH_THREADS = 4 << 20  # smallest size in bytes of a read whose parts several threads decrypt
 
-_MAX_THREADS = 8
-"""Most threads of one read; each has a buffer of at least a page."""
+_MAX_THREADS = 8  # most threads of one read; each has a buffer of at least a page
 
 
 def open_parquet(
@@ -133,14 +126,11 @@ class PlaintextView(SeekableFile):
         overlay(out, offset, 0, MAGIC_PLAINTEXT)
         overlay(out, offset, self._body_end, self._tail)
         with self._shared.use():
-            self._fill_parts(parts, offset, out)
-
-    def _fill_parts(self, parts: list[PartReader], offset: int, out: memoryview) -> None:
-        if len(out) < _WORTH_THREADS or len(parts) < 2 or usable_cores() < 2:
-            for part in parts:
-                part.read(offset, out)
-        else:
-            self._threads.run_all(lambda part: part.read(offset, out), parts)
+            if len(out) < _WORTH_THREADS or len(parts) < 2 or usable_cores() < 2:
+                for part in parts:
+                    part.read(offset, out)
+            else:
+                self._threads.run_all(lambda part: part.read(offset, out), parts)
 
     def read_buffer(self, size: int) -> Any:
         """Return a pyarrow Buffer of up to `size` bytes; pyarrow calls this method if it exists."""

@@ -15,7 +15,6 @@ Plaintext exists only in the caller's tables and in PyArrow's own buffers.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import io
@@ -23,7 +22,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -37,16 +35,13 @@ from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.arrow.arrow_streams import ArrowStream, open_stream
 from modcrypt.parquet.arrow.polars_frames import is_frame, polars_options, write_frame
-from modcrypt.parquet.convert.encryptor import (
-    Encryption,
-    EncryptionPlan,
-    plan_encryption,
-)
+from modcrypt.parquet.convert.encryptor import Encryption, EncryptionPlan, plan_encryption
 from modcrypt.parquet.convert.plain_feed import PlainFeed
 from modcrypt.parquet.crypto.properties import AnyEncryption, as_encryption
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import MAX_ROW_GROUPS
+from modcrypt.report.suggestions import suggest
 
 if TYPE_CHECKING:
     import polars
@@ -200,7 +195,7 @@ class ParquetWriter:
         self._small_size = 0
         self._in_flight: deque[Future[memoryview]] = deque()
         with ExitStack() as stack:
-            self._record_seals = stack.enter_context(self._properties.companion())
+            self._complete_companion = stack.enter_context(self._properties.companion())
             out = stack.enter_context(
                 open_output(
                     where, None, overwrite=overwrite, threads=threads, filesystem=filesystem
@@ -225,8 +220,8 @@ class ParquetWriter:
         Raises:
             ValueError: The writer is closed, or the table has another schema.
             LimitError, KeyExhaustedError, pyarrow.ArrowException, OSError: As the function
-                `write_table`; the writer is then closed. An error of an encoding thread may be
-                raised by a later call.
+                `write_table`; the writer is then closed. A later call may raise the error of an
+                encoding thread.
         """
         if not isinstance(table, pa.Table):
             raise TypeError(f"table must be a pyarrow.Table, not {type(table).__name__}")
@@ -243,16 +238,8 @@ class ParquetWriter:
     def write_batch(self, batch: pa.RecordBatch, row_group_size: int | None = None) -> None:
         """Write a batch. Unlike PyArrow, this gathers batches into row groups.
 
-        A row group ends after `row_group_size` rows or 96 MiB of Arrow memory, before a table, and
-        at the end of the file.
-
-        Args:
-            batch: Batch to write.
-            row_group_size: Number of rows of a row group, by default the writer's.
-
-        Raises:
-            ValueError, LimitError, KeyExhaustedError, pyarrow.ArrowException, OSError: As
-                `write_table`.
+        A row group ends after `row_group_size` rows (by default the writer's) or 96 MiB of Arrow
+        memory, before a table, and at the end of the file. Raise as `write_table`.
         """
         if not isinstance(batch, pa.RecordBatch):
             raise TypeError(f"batch must be a pyarrow.RecordBatch, not {type(batch).__name__}")
@@ -274,9 +261,7 @@ class ParquetWriter:
     ) -> None:
         """Write a table, a batch, or the batches of any other provider of an Arrow stream.
 
-        Raises:
-            TypeError: The data provides no Arrow stream.
-            ValueError, ModcryptError, pyarrow.ArrowException, OSError: As `write_table`.
+        Raise TypeError if the data provides none, and as `write_table`.
         """
         if isinstance(table_or_batch, pa.RecordBatch):
             self.write_batch(table_or_batch, row_group_size)
@@ -299,21 +284,14 @@ class ParquetWriter:
             self._encode_small()
 
     def add_key_value_metadata(self, key_value_metadata: Mapping[Any, Any]) -> None:
-        """Add to the file's key-value metadata, replacing pairs with the same keys.
-
-        Raises:
-            ValueError: The writer is closed.
-            TypeError: Keys or values are neither str nor bytes.
-        """
+        """Add str or bytes to the file's key-value metadata, replacing equal keys."""
         self._check_open()
         self._key_values.append(pa.KeyValueMetadata(key_value_metadata))
 
     def close(self) -> None:
         """Write the remaining rows and the footer, and publish the file. Idempotent.
 
-        Raises:
-            ValueError, LimitError, KeyExhaustedError, pyarrow.ArrowException, OSError: As
-                `write_table`; no file is left.
+        Raise as `write_table`; no file is left then.
         """
         if self._open is None:
             return
@@ -325,20 +303,15 @@ class ParquetWriter:
             footer = copy(self._plan_footer(self._properties).metadata)
             footer.num_rows = sum(row_group.num_rows for row_group in self._encryption.row_groups)
             self._encryption.close(footer)
-            if self._record_seals is not None:
-                self._record_seals()
+            if self._complete_companion is not None:
+                self._complete_companion()
             self._detach_resources().close()
 
     def __enter__(self) -> Self:
         self._check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             self._withdraw(error)
         elif self._withdrawn:
@@ -387,13 +360,11 @@ class ParquetWriter:
         return resources
 
     def _flush(self) -> None:
-        """Begin a row group with the gathered batches."""
         if self._batches.rows:
             batches, self._batches = self._batches, _Batches()
             self._begin_row_group(pa.Table.from_batches(batches.batches))
 
     def _begin_row_group(self, rows: pa.Table) -> None:
-        """Add a row group to those that are encoded next."""
         _check_row_group_count(self._row_group_count + 1)
         self._row_group_count += 1
         self._small.append(rows)
@@ -402,10 +373,7 @@ class ParquetWriter:
             self._encode_small()
 
     def _encode_small(self) -> None:
-        """Encode the pending row groups, and encrypt those that are encoded.
-
-        If too many are in flight, wait for the oldest.
-        """
+        """Encode the pending row groups; encrypt those that are encoded, or too many in flight."""
         tables, self._small, self._small_size = self._small, [], 0
         if not tables:
             return
@@ -430,10 +398,7 @@ class ParquetWriter:
     def _plan_footer(
         self, encryption: EncryptionLike, place: Place | None = None, *, overwrite: bool = True
     ) -> EncryptionPlan:
-        """Return a plan with PyArrow's footer of a file without rows.
-
-        It contains the schema and the key-value metadata.
-        """
+        """Return a plan with PyArrow's footer of a file without rows."""
         encoded = _encode([], self._schema, self._options, self._key_values)
         source = MemorySource(encoded)
         return plan_encryption(source, encryption, place=place, overwrite=overwrite)
@@ -460,11 +425,9 @@ class _Batches:
         self.rows += batch.num_rows
         size = batch.nbytes  # This includes whole dictionaries and the buffers of views.
         self.size += size
-        if batch.get_total_buffer_size() > 2 * size:
-            self._copy_slices({b.address: b.size for c in batch.columns for b in c.buffers() if b})
-
-    def _copy_slices(self, buffers: dict[int, int]) -> None:
-        """Record the last batch's buffers (size by address); copy earlier slices if worthwhile."""
+        if batch.get_total_buffer_size() <= 2 * size:
+            return
+        buffers = {b.address: b.size for c in batch.columns for b in c.buffers() if b}
         if buffers.keys() <= self._buffers.keys():
             return
         self._buffers |= buffers
@@ -475,7 +438,6 @@ class _Batches:
 
 @functools.cache  # Reading signatures takes a third of the time of a small file.
 def _list_known_options() -> frozenset[str]:
-    """Return the names of PyArrow's options for writing, and of modcrypt's own."""
     functions = (pq.ParquetWriter, pq.write_table)
     known = {name for function in functions for name in inspect.signature(function).parameters}
     return frozenset(known | {"memory_pool", "overwrite", "threads"})
@@ -485,15 +447,13 @@ def _check_option_names(options: Mapping[str, Any]) -> None:
     """Raise TypeError for an option that PyArrow does not have, and suggest a similar name."""
     known = _list_known_options()
     for name in sorted(options.keys() - known):
-        near = difflib.get_close_matches(name, sorted(known - _UNSUPPORTED_OPTIONS.keys()), 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = suggest(name, sorted(known - _UNSUPPORTED_OPTIONS.keys()))
         raise TypeError(f"unknown option {name}{hint}")
 
 
 def _encode(
     row_groups: list[pa.Table], schema: pa.Schema, options: Mapping[str, Any], key_values: Any = ()
 ) -> memoryview:
-    """Encode a Parquet file in memory."""
     out = io.BytesIO()  # Arrow's own buffer doubles, which takes three times as much.
     with pq.ParquetWriter(out, schema, **options) as writer:
         for metadata in key_values:

@@ -51,12 +51,7 @@ def decrypt_parquet(
             writable binary file object, which receives only authenticated bytes, but after an error
             not all.
         decryption: Keys, and the caller's requirements.
-        filesystem: Filesystem of pyarrow or fsspec in which source and destination are paths.
-        overwrite: Replace an existing destination; if False, raise FileExistsError.
-        threads: Number of threads: 1 does everything in the calling thread, 2 writes in a second
-            thread; None chooses by the size of the file and the number of processors.
-        progress: Function called from time to time, in the calling thread, with the number of bytes
-            written so far; the final number is close to the source's size.
+        filesystem, overwrite, threads, progress: As for `encrypt_parquet`.
         keep_unknown_fields: Keep Thrift fields that modcrypt does not know if columns are omitted
             or null. Newer writers may put statistics of any column there, so by default such a file
             loses them; a file with all columns keeps them.
@@ -90,7 +85,6 @@ def decrypt_parquet(
 def _write_plaintext(
     source: Source, out: Output, plan: ReadPlan, keep_unknown_fields: bool
 ) -> None:
-    """Decrypt the modules of a plan, and write the plaintext file."""
     keep_unknown_fields = keep_unknown_fields or not plan.missing
     old, absent = copy(plan.footer.metadata), plan.footer.absent
     old.row_groups = copy_row_groups(plan, share_chunks=True)

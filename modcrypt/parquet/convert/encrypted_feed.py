@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from modcrypt.io.buffers import Output, Scratch
 from modcrypt.io.sources import ExtendedSource, MemorySource, Source
 from modcrypt.parquet.convert.page_decryption import decrypt_pages, open_pages
-from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
+from modcrypt.parquet.convert.page_encryption import PageRules, encrypt_pages
 from modcrypt.parquet.convert.plain_feed import PlainFeed, Supplied
 from modcrypt.parquet.crypto.bloom_filters import is_in_clear, open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
@@ -41,19 +41,10 @@ MaskChunk: TypeAlias = "Callable[[int], MaskedChunk | None]"
 class EncryptedFeed(PlainFeed):
     """A supplier of the parts of an encrypted file, as plaintext or for another encryption.
 
-    Ordinals are those of the new file.
-
-    Args:
-        source: Encrypted file.
-        metadata: Metadata of its chunks.
-        ciphers: Ciphers of its chunks, by row group and column.
-        masks: Masks by column.
-        kept: Columns whose pages are copied.
-        nulls: Pages after the end of the source.
-        keep_levels: Whether plaintext levels of data pages V2 stay in plaintext.
-        confirm: Function that returns whether an unencrypted bloom filter of an encrypted column,
-            with its row group, column and bytes, holds the chunk's values; None leaves such
-            filters out.
+    Ordinals are those of the new file. The pages of `kept` columns are copied; `nulls` are pages
+    after the end of the source. With `keep_levels`, plaintext levels of data pages V2 stay in
+    plaintext. `confirm` returns whether an unencrypted bloom filter of an encrypted column (row
+    group, column, bytes) holds the chunk's values; None leaves such filters out.
     """
 
     def __init__(
@@ -91,7 +82,7 @@ class EncryptedFeed(PlainFeed):
             pages = decrypt_pages(
                 self._walk(span, old, md, rules), old, self.scratch, keep_levels=self.keep_levels
             )
-            seal_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)
+            encrypt_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)
 
     def _walk(
         self, span: Span, cipher: ChunkCipher, md: ColumnMetaData, rules: PageRules

@@ -48,11 +48,7 @@ from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.crypto.relocation import ChunkMove, Relocation
 from modcrypt.parquet.format.chunk_notes import note_added
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
-from modcrypt.parquet.format.idl import (
-    ThriftStruct,
-    copy,
-    without_unknown,
-)
+from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
 from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import (
     Part,
@@ -65,11 +61,7 @@ from modcrypt.parquet.format.modules import (
     sort_for_writing,
     too_many_pages_error,
 )
-from modcrypt.parquet.format.page_header import (
-    DATA_PAGE,
-    DATA_PAGE_V2,
-    page_compression,
-)
+from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, page_compression
 from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.parquet.signatures.leaf_list import LeafHasher, LeafPlace, commit_to_keys, encode_list
@@ -132,7 +124,7 @@ def encrypt_parquet(
         place = place_of(destination, filesystem)
         plan = plan_encryption(opened, encryption, place=place, overwrite=overwrite)
         with (
-            plan.properties.companion() as record_seals,
+            plan.properties.companion() as complete_companion,
             open_output(
                 destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
             ) as out,
@@ -141,8 +133,8 @@ def encrypt_parquet(
             file = Encryption(out, plan.properties, keep_unknown_fields=keep_unknown_fields)
             file.add(PlainFeed(opened), plan)
             file.close(plan.metadata)
-            if record_seals is not None:
-                record_seals()
+            if complete_companion is not None:
+                complete_companion()
 
 
 _PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison
@@ -195,10 +187,7 @@ def assign_file_keys(
     place: Place | None = None,
     overwrite: bool = True,
 ) -> tuple[FileEncryptionProperties, list[ColumnKey | None]]:
-    """Return the properties of a new file, and the key of each of its leaves (None for plaintext).
-
-    The errors are those of `encrypt_parquet`.
-    """
+    """Return the properties of a new file, and the key of each leaf (None for plaintext)."""
     leaves = leaf_paths(metadata.schema)
     properties = encryption
     if not isinstance(properties, FileEncryptionProperties):
@@ -210,35 +199,21 @@ def assign_file_keys(
         chunks: Sequence[ColumnChunk] = row_group.columns
         for c, chunk in enumerate(chunks):
             md: ColumnMetaData = chunk.meta_data
-            stats = md.encoding_stats
-            if stats is not last and columns[c] is not None:
-                _check_page_count(stats, r, c)
-                last = stats
+            if md.encoding_stats is last or columns[c] is None:
+                continue
+            last = md.encoding_stats
+            counts = [s.count for s in last or () if s.page_type in (DATA_PAGE, DATA_PAGE_V2)]
+            if sum(counts) > MAX_ORDINAL + 1:
+                raise too_many_pages_error(
+                    f"row group {r}, column {c} with {sum(counts)} data pages"
+                )
     return properties, columns
 
 
-def _check_page_count(encoding_stats: Any, row_group: int, column: int) -> None:
-    """Raise LimitError for too many pages before writing, if the source's writer counted them."""
-    pages = 0
-    for stats in encoding_stats or ():
-        if stats.page_type in (DATA_PAGE, DATA_PAGE_V2):
-            pages += stats.count
-    if pages > MAX_ORDINAL + 1:
-        raise too_many_pages_error(
-            f"row group {row_group}, column {column} with {pages} data pages"
-        )
-
-
 class NewFile:
-    """A file that receives the row groups of its sources.
+    """A file that receives the row groups of its sources; without a cipher, it is plaintext.
 
-    Args:
-        out: Output that receives the file.
-        magic: First bytes of the file.
-        cipher: Cipher of its modules; None for a plaintext file.
-        keep_unknown_fields: Whether to keep Thrift fields that modcrypt does not know where readers
-            without the key of every column can see them.
-        levels_plain: Whether the levels of data pages V2 stay in plaintext.
+    With `levels_plain`, the levels of data pages V2 stay in plaintext.
     """
 
     def __init__(
@@ -255,12 +230,9 @@ class NewFile:
 class Encryption(NewFile):
     """An encrypted file that receives the row groups of its sources and ends with a footer.
 
-    Args:
-        out: Output that receives the file.
-        properties: Keys and modes.
-        unique: The file's `aad_file_unique`; a fresh one by default. Pass the old one to keep
-            modules of another version of the file.
-        keep_unknown_fields: As for `encrypt_parquet`.
+    `unique` is the file's `aad_file_unique`, by default a fresh one; pass the old one to keep
+    modules of another version of the file. First `add` each source, then `close` once: the footer
+    needs the offsets, the ordinals and the absent fields of all of them.
     """
 
     def __init__(
@@ -337,6 +309,7 @@ class Encryption(NewFile):
     def close(self, metadata: ThriftStruct) -> None:
         """Write the held indexes and the footer: `metadata` with all row groups."""
         out = self.out
+        properties = self.properties
         for chunk, data, place in self.held[Part.COLUMN_INDEX]:
             chunk.column_index_offset, chunk.column_index_length = out.position, len(data)
             self.write_part(place, data)
@@ -354,16 +327,17 @@ class Encryption(NewFile):
             chunk, chunk.meta_data, cipher = self._noted
             mark_absent(chunk.meta_data, absent)
             protect_metadata(chunk, cipher, plaintext_footer=True)
-        elif self.properties.plaintext_footer and absent and self.row_groups:
+        elif properties.plaintext_footer and absent and self.row_groups:
             first: Sequence[ColumnChunk] = self.row_groups[0].columns
             for chunk in first[:1]:
                 note_added(chunk.meta_data, absent)
-        if not (self.keep_unknown_fields or self._has_one_key):
-            footer = without_unknown(footer)
-        mark_absent(footer, frozenset() if self.properties.plaintext_footer else absent)
-        out.write(
-            build_tail(footer, self._cipher, self.properties, self.unique, self._list_hashes())
+        has_one_key = not (
+            properties.plaintext_footer or properties.column_keys or properties.plaintext_columns
         )
+        if not (self.keep_unknown_fields or has_one_key):
+            footer = without_unknown(footer)
+        mark_absent(footer, frozenset() if properties.plaintext_footer else absent)
+        out.write(build_tail(footer, self._cipher, properties, self.unique, self._list_hashes()))
 
     def write_part(self, place: LeafPlace, data: bytes) -> None:
         """Append a part that is complete in memory."""
@@ -381,14 +355,6 @@ class Encryption(NewFile):
         assert isinstance(footer_key, Key)
         keys = [(None, footer_key), *self._own_keys.items()]
         return encode_list(self.hasher.finish() | commit_to_keys(keys, self._cipher.file_aad))
-
-    @property
-    def _has_one_key(self) -> bool:
-        """True if the footer and all columns are encrypted with the same key."""
-        properties = self.properties
-        return not (
-            properties.plaintext_footer or properties.column_keys or properties.plaintext_columns
-        )
 
 
 def _run_ends(spans: list[Span], feed: PlainFeed) -> list[int]:

@@ -28,7 +28,10 @@ def put_nulls(metadata: ThriftStruct, columns: list[int], at: int) -> bytes:
     for row_group in metadata.row_groups:
         for c in columns:
             leaf = leaves[c]
-            data = _build_null_page(row_group.num_rows, leaf.max_definition, leaf.max_repetition)
+            # A data page V1 whose rows are null at the outermost possible level.
+            levels = _encode_zero_levels(row_group.num_rows, leaf.max_repetition)
+            levels += _encode_zero_levels(row_group.num_rows, leaf.max_definition)
+            data = encode_page_header(row_group.num_rows, len(levels), len(levels)) + levels
             start = at + len(pages)
             md = new(
                 "ColumnMetaData",
@@ -56,12 +59,6 @@ def _adapt_row_group(row_group: ThriftStruct, columns: list[int]) -> None:
         row_group.total_compressed_size = sum(md.total_compressed_size for md in mds)
     known = takewhile(lambda s: s.column_idx not in columns, row_group.sorting_columns or ())
     row_group.sorting_columns = list(known) or None
-
-
-def _build_null_page(rows: int, max_definition: int, max_repetition: int) -> bytes:
-    """Return a data page V1 whose rows are null at the outermost possible level."""
-    body = _encode_zero_levels(rows, max_repetition) + _encode_zero_levels(rows, max_definition)
-    return encode_page_header(rows, len(body), len(body)) + body
 
 
 def encode_page_header(values: int, uncompressed_size: int, compressed_size: int) -> bytes:

@@ -13,10 +13,7 @@ from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts, Supplied
 from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.crypto.index_checks import (
-    misleads_readers,
-    offset_index_faults,
-)
+from modcrypt.parquet.crypto.index_checks import misleads_readers, offset_index_faults
 from modcrypt.parquet.crypto.relocation import Relocation
 from modcrypt.parquet.format.chunk_notes import hide_bounds, hide_index
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes
@@ -28,11 +25,7 @@ from modcrypt.runtime.log import LOGGER, log_ignored
 class OptionalParts:
     """The indexes and bloom filters of one source on their way to a new file.
 
-    Args:
-        feed: Supplier of the source's parts.
-        plan: Parts that are written.
-        moves: Places of what was written; all pages of a chunk come before its indexes.
-        encrypts: Whether the new file is encrypted.
+    All pages of a chunk are written, and recorded in `moves`, before its indexes are made.
     """
 
     def __init__(
@@ -111,8 +104,7 @@ class OptionalParts:
 
     def _move_locations(self, span: Span, data: bytes, *, authentic: bool) -> ThriftStruct:
         """Return an offset index with the new places of the pages."""
-        index, end = decode("OffsetIndex", data)
-        self._check_no_extra_bytes(span, end, data)
+        index = self._decode(span, data)
         self._moves.relocate_index(span, index)
         if not authentic:
             self._check_rows(span, index)
@@ -136,8 +128,7 @@ class OptionalParts:
 
     def _check_column_index(self, span: Span, data: bytes, *, authentic: bool) -> None:
         """Note whether a column index misleads readers; raise FormatError if it is unusable."""
-        index, end = decode("ColumnIndex", data)
-        self._check_no_extra_bytes(span, end, data)
+        index = self._decode(span, data)
         place = span.row_group, span.column
         if not authentic:
             offsets = self._find_span(Part.OFFSET_INDEX, place)
@@ -154,7 +145,6 @@ class OptionalParts:
             self._misleading[place] = None
 
     def _count_values(self, place: tuple[int, int]) -> list[int]:
-        """Return the number of values of each data page of a chunk."""
         move = self._moves.chunks[place[0]].get(place[1])
         if move is not None and move.values:
             return move.values
@@ -172,7 +162,9 @@ class OptionalParts:
             self._elements = leaf_elements(self._plan.metadata.schema)
         return self._elements[column]
 
-    def _check_no_extra_bytes(self, span: Span, size: int, data: bytes) -> None:
-        """Raise FormatError for trailing bytes, which decryption would lose or refuse."""
+    def _decode(self, span: Span, data: bytes) -> ThriftStruct:
+        """Decode an index; raise FormatError for bytes after it, which decryption would lose."""
+        index, size = decode(STRUCTS[span.part], data)
         if size != len(data) and self._encrypts:
             raise FormatError(f"{span}: {len(data) - size} extra bytes after its end")
+        return index

@@ -28,22 +28,26 @@ def open_pages(pages: Iterator[EncryptedPage], out: Output, move: ChunkMove) -> 
     `move` records the new positions of pages and how much the headers shrank.
     """
     grown: i64 = 0
-    for sealed in pages:
-        page, before = sealed.page, out.position
+    for encrypted in pages:
+        page, before = encrypted.page, out.position
         if not page.is_dictionary and not page.ordinal:
-            move.first_data_page = sealed.position, before
-        grown += _write_page(out, sealed) - (sealed.total - len(sealed.body))
+            move.first_data_page = encrypted.position, before
+        grown += _write_page(out, encrypted) - (encrypted.total - len(encrypted.body))
         if move.pages is not None and not page.is_dictionary:
-            move.pages.append((sealed.position, before, out.position - before))
+            move.pages.append((encrypted.position, before, out.position - before))
     move.header_growth = grown
 
 
-def _write_page(out: Output, sealed: EncryptedPage) -> i64:
+def _write_page(out: Output, encrypted: EncryptedPage) -> i64:
     """Decrypt a page's body, append the page, and return the size of its new header."""
-    header, cipher = sealed.header, sealed.page.cipher.page
-    plain_size = len(sealed.body) - cipher.overhead
+    header, cipher = encrypted.header, encrypted.page.cipher.page
+    plain_size = len(encrypted.body) - cipher.overhead
     if header.crc is not None:
-        return _write_page_with_crc(out, sealed, plain_size)
+        opened = open_and_check_crc(encrypted)
+        new_header = splice(header, plain_size, zlib.crc32(opened))
+        out.write(new_header)
+        out.write(opened)
+        return len(new_header)
     new_header = splice(header, plain_size)
     header_size = len(new_header)
     space = plain_size + cipher.slack
@@ -51,18 +55,9 @@ def _write_page(out: Output, sealed: EncryptedPage) -> i64:
         out.reserve(header_size + space)
     view, body = out.view, out.at + header_size
     view[out.at : body] = new_header
-    open_body(sealed, view[body : body + space])
+    open_body(encrypted, view[body : body + space])
     out.at = body + plain_size
     return header_size
-
-
-def _write_page_with_crc(out: Output, sealed: EncryptedPage, plain_size: i64) -> i64:
-    """Decrypt and append a page with a CRC, and return the size of its new header."""
-    opened = open_and_check_crc(sealed)
-    new_header = splice(sealed.header, plain_size, zlib.crc32(opened))
-    out.write(new_header)
-    out.write(opened)
-    return len(new_header)
 
 
 def decrypt_pages(
@@ -73,14 +68,14 @@ def decrypt_pages(
     `keep_levels` has plaintext levels of data pages V2 stay in plaintext.
     """
     overhead, slack = cipher.page.overhead, cipher.page.slack
-    for sealed in pages:
-        body = sealed.body
+    for encrypted in pages:
+        body = encrypted.body
         size = len(body) - overhead
         opened = scratch.reserve(size + slack)
-        if sealed.header.crc is not None:
-            check_crc(sealed)
-        clear = open_body(sealed, opened)
+        if encrypted.header.crc is not None:
+            check_crc(encrypted)
+        clear = open_body(encrypted, opened)
         yield PlainPage(
-            sealed.position, sealed.header, opened[:size], sealed.total - len(body),
+            encrypted.position, encrypted.header, opened[:size], encrypted.total - len(body),
             clear if keep_levels else 0,
         )  # fmt: skip

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from modcrypt.aead import GCM_OVERHEAD, ModuleCipher, seal_page_into
+from modcrypt.aead import GCM_OVERHEAD, seal_page_into
 from modcrypt.errors import FormatError
 from modcrypt.io.buffers import Output
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
@@ -31,15 +31,7 @@ if TYPE_CHECKING:
 
 
 class PageRules:
-    """Rules for the page loop, from a chunk's codec and the caller's options.
-
-    Attributes:
-        compression: When pages are compressed, as `page_compression` returns it.
-        plain_levels: Facts about the levels, if those of data pages V2 stay in plaintext.
-        known_only: Whether fields that the IDL does not know are removed from page headers.
-        names_dictionary: Whether the metadata names a dictionary, as the function
-            `names_dictionary` returns it.
-    """
+    """Rules for the page loop, from a chunk's codec and the caller's options."""
 
     __slots__ = ("compression", "known_only", "names_dictionary", "plain_levels")
 
@@ -47,13 +39,13 @@ class PageRules:
         self, compression: i64, plain_levels: Levels | None, known_only: bool,
         names_dictionary: bool | None,
     ) -> None:  # fmt: skip
-        self.compression: i64 = compression
-        self.plain_levels: Levels | None = plain_levels
-        self.known_only: bool = known_only
-        self.names_dictionary: bool | None = names_dictionary
+        self.compression: i64 = compression  # as `page_compression` returns it
+        self.plain_levels: Levels | None = plain_levels  # if those of data pages V2 stay plaintext
+        self.known_only: bool = known_only  # remove fields that the IDL lacks from page headers
+        self.names_dictionary: bool | None = names_dictionary  # as the function of this name
 
 
-def seal_pages(
+def encrypt_pages(
     pages: Iterable[PlainPage], cipher: ChunkCipher, out: Output, move: ChunkMove,
     *, plain_levels: Levels | None,
 ) -> None:  # fmt: skip
@@ -62,8 +54,8 @@ def seal_pages(
     `move` records the new positions of pages and how much the headers grew. With
     `plain_levels`, the levels of data pages V2 stay in plaintext.
     """
-    seal_header, seal_page = cipher.header, cipher.page
-    overhead, slack, places = seal_page.overhead, seal_page.slack, move.pages
+    header_cipher, page_cipher = cipher.header, cipher.page
+    overhead, slack, places = page_cipher.overhead, page_cipher.slack, move.pages
     ordinal: i64 = 0
     grown: i64 = 0
     for page in pages:
@@ -86,7 +78,10 @@ def seal_pages(
         module: memoryview | None = None
         if clear or header.crc is not None:
             # A CRC in the header is that of the encrypted bytes.
-            module = _seal_body(seal_page, body, clear, page_aad)
+            module = memoryview(bytearray(size + overhead + slack))
+            module[:clear] = body[:clear]
+            page_cipher.seal_into(module, clear, body[clear:], size - clear, page_aad)
+            module = module[: size + overhead]
             new_header = splice(header, len(module), zlib.crc32(module))
         else:
             new_header = splice(header, size + overhead)
@@ -97,10 +92,10 @@ def seal_pages(
         at, view = out.at, out.view
         if module is None:
             out.at = seal_page_into(
-                seal_header, seal_page, view, at, new_header, header_aad, body, size, page_aad
+                header_cipher, page_cipher, view, at, new_header, header_aad, body, size, page_aad
             )
         else:
-            after_header = seal_header.seal_into(view, at, new_header, header_size, header_aad)
+            after_header = header_cipher.seal_into(view, at, new_header, header_size, header_aad)
             out.at = at + total
             view[after_header : at + total] = module
         if places is not None and kind != DICTIONARY_PAGE:
@@ -130,14 +125,11 @@ def _correct_rows(levels: Levels, header: PageHeader, body: memoryview) -> PageH
     return header if v2.num_rows == v2.num_values else scan(raw, 0, len(raw))
 
 
-def _check_levels(
-    levels: Levels, cipher: ChunkCipher, header: bytes, body: memoryview
-) -> i64:  # fmt: skip
+def _check_levels(levels: Levels, cipher: ChunkCipher, header: bytes, body: memoryview) -> i64:
     """Return how many of a data page V2's plaintext bytes are levels, by its header.
 
-    Raises:
-        FormatError: The header declares more bytes than the page has, or the levels contradict it;
-            readers would take the page for altered.
+    Raise FormatError if it declares more bytes than the page has, or the levels contradict it:
+    readers would take the page for altered.
     """
     clear: i64 = v2_layout(header).levels_size
     if clear > len(body):
@@ -146,12 +138,3 @@ def _check_levels(
         where = f"row group {cipher.row_group}, column {cipher.path}"
         raise FormatError(f"{where}: readers would refuse a data page V2, because {why}")
     return clear
-
-
-def _seal_body(cipher: ModuleCipher, body: memoryview, clear: i64, aad: bytes) -> memoryview:
-    """Return the bytes that replace a page: the first `clear` unchanged, the others encrypted."""
-    size = len(body)
-    out = memoryview(bytearray(size + cipher.overhead + cipher.slack))
-    out[:clear] = body[:clear]
-    cipher.seal_into(out, clear, body[clear:], size - clear, aad)
-    return out[: size + cipher.overhead]

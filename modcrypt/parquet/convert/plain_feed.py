@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from modcrypt.io.buffers import Output, open_window
 from modcrypt.io.sources import Source
-from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
+from modcrypt.parquet.convert.page_encryption import PageRules, encrypt_pages
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey
 from modcrypt.parquet.crypto.page_facts import read_counts
 from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings, walk_plaintext
@@ -57,7 +57,7 @@ class PlainFeed:
                 known_only=rules.known_only, compression=rules.compression,
                 overhead=cipher.page.overhead,
             )  # fmt: skip
-            seal_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)
+            encrypt_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)
             named = rules.names_dictionary
             if named is not None and named != move.has_dictionary:
                 move.encoding_stats = count_encodings(self.window, span)

@@ -47,14 +47,12 @@ def plain_metadata(
 
     Args:
         plan: Wanted columns and row groups of an open file.
-        row_groups: Row groups of the new footer, which are changed; None for copies of the wanted
-            ones.
+        row_groups: Row groups of the new footer, which are changed; None to copy the wanted ones.
         nulls_at: Offset at which the pages of null columns will be written.
-        remove_added: Whether to remove the fields that encryption added.
-        keep_unknown_fields: Whether to keep the file's extension, and, even if keys are missing,
-            other fields that the IDL does not know. By default the extension is removed because
-            it may repeat offsets, which are wrong for the new file.
-        restore: Whether to restore statistics that encryption hid from readers.
+        remove_added: Remove the fields that encryption added.
+        keep_unknown_fields: Keep fields that the IDL does not know, even if keys are missing, and
+            the file's extension, although it may repeat offsets that are wrong for the new file.
+        restore: Restore statistics that encryption hid from readers.
     """
     metadata = copy(plan.footer.metadata)
     take_mark(metadata)

@@ -124,10 +124,7 @@ def find_numbers(path: str) -> list[int]:
 def check_parts(
     parts: Iterable[tuple[str, int]], expected: int | None, template: PrefixTemplate
 ) -> None:
-    """Raise if a part occurs twice, or if the parts are not exactly 0 to `expected` - 1.
-
-    The number of parts is None if it is unknown. Each part comes with the path of its file.
-    """
+    """Raise AadPrefixError for the faults that `find_part_faults` finds."""
     if faults := find_part_faults(parts, expected, template):
         raise AadPrefixError("; ".join(faults))
 
@@ -135,7 +132,7 @@ def check_parts(
 def find_part_faults(
     parts: Iterable[tuple[str, int]], expected: int | None, template: PrefixTemplate
 ) -> list[str]:
-    """Return the faults of a set of parts; arguments as for `check_parts`."""
+    """Return the faults of parts: repeated ones, and others than 0 to `expected` - 1, if known."""
     paths: dict[int, list[str]] = {}
     for path, part in parts:
         paths.setdefault(part, []).append(path)

@@ -6,11 +6,11 @@ which come from the first file, and the fields that folder names contain.
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -20,7 +20,8 @@ import pyarrow.fs as pafs
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
-from modcrypt.io.threads import usable_cores
+from modcrypt.io.threads import in_threads, usable_cores
+from modcrypt.keys import KeyLike, Secret
 from modcrypt.parquet.arrow.file_scan import Request, concatenate_tables
 from modcrypt.parquet.arrow.filters import Filters, as_filter, fit_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile, limit_rows
@@ -38,9 +39,9 @@ from modcrypt.parquet.datasets.aad_prefixes import (
     check_parts,
     identify_part,
 )
-from modcrypt.parquet.datasets.asking_once import ask_once
 from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset
 from modcrypt.parquet.format.framing import FileIdentity
+from modcrypt.runtime.fork_safety import fork_safe
 
 Decryption: TypeAlias = AnyDecryption | Callable[[str], AnyDecryption]
 """The properties of all files, or a function that returns the properties for a path."""
@@ -94,15 +95,13 @@ def read_table(
         PlaintextError: A file or column is not encrypted, but must be.
         ModcryptError: A module does not authenticate or breaks the format.
     """
-    if _is_dataset(source, filesystem, aad_prefix_template, expected_parts, row_groups):
-        prefixes = aad_prefix_template, expected_parts
-        dataset = _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
-        with closing(dataset):
-            return dataset.read(columns, filters, use_threads=use_threads)
-    if callable(decryption):
-        raise _make_function_error()
-    with ParquetFile(source, decryption, filesystem=filesystem, **options) as file:
-        return file.read(columns, filters=filters, row_groups=row_groups, use_threads=use_threads)
+    prefixes = aad_prefix_template, expected_parts
+    with closing(
+        _open(source, decryption, filesystem, partitioning, prefixes, row_groups, options)
+    ) as opened:
+        if isinstance(opened, _DatasetReader):
+            return opened.read(columns, filters, use_threads=use_threads)
+        return opened.read(columns, filters=filters, row_groups=row_groups, use_threads=use_threads)
 
 
 def iter_batches(
@@ -132,25 +131,17 @@ def iter_batches(
             iteration.
     """
     scan: dict[str, Any] = {"batch_size": batch_size, "use_threads": use_threads}
-    if not _is_dataset(source, filesystem, aad_prefix_template, expected_parts, row_groups):
-        if callable(decryption):
-            raise _make_function_error()
-        with ExitStack() as stack:  # Plan now, so that mistakes are reported at once.
-            file = stack.enter_context(
-                ParquetFile(source, decryption, filesystem=filesystem, **options)
-            )
-            batches = file.iter_batches(
+    prefixes = aad_prefix_template, expected_parts
+    opened = _open(source, decryption, filesystem, partitioning, prefixes, row_groups, options)
+    with ExitStack() as stack:  # Plan now, so that mistakes are reported at once.
+        stack.enter_context(closing(opened))
+        if isinstance(opened, _DatasetReader):
+            batches = opened.iter_batches(columns, filters, limit, scan)
+        else:
+            batches = opened.iter_batches(
                 columns=columns, filters=filters, row_groups=row_groups, limit=limit, **scan
             )
-            return _close_after(stack.pop_all(), batches)
-    prefixes = aad_prefix_template, expected_parts
-    dataset = _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
-    with ExitStack() as stack:
-        stack.enter_context(closing(dataset))
-        request = replace(dataset.make_request(columns, filters), limit=limit)
-        files = dataset.select_files(request)
-        batches = (batch for file in files for batch in dataset.read_batches(request, file, **scan))
-        return _close_after(stack.pop_all(), limit_rows(batches, limit))
+        return _close_after(stack.pop_all(), batches)
 
 
 @contextmanager
@@ -168,34 +159,38 @@ def open_first(
     Yield the file, the fields that folder names contain, and the number of files; raise as
     `read_table`.
     """
-    if not _is_dataset(source, filesystem, aad_prefix_template, expected_parts, None):
-        if callable(decryption):
-            raise _make_function_error()
-        with ParquetFile(source, decryption, filesystem=filesystem) as file:
-            yield file, pa.schema([]), 1
-        return
     prefixes = aad_prefix_template, expected_parts
-    dataset = _DatasetReader(source, decryption, filesystem, partitioning, prefixes, {})
-    files = dataset.dataset.files
-    with closing(dataset), _name_path_in_errors(files[0].path), dataset._open(files[0]) as file:
-        yield file, dataset.dataset.partition_schema, len(files)
+    with closing(_open(source, decryption, filesystem, partitioning, prefixes, None, {})) as opened:
+        if isinstance(opened, ParquetFile):
+            yield opened, pa.schema([]), 1
+            return
+        files = opened.dataset.files
+        with _name_path_in_errors(files[0].path), opened.open_file(files[0]) as file:
+            yield file, opened.dataset.partition_schema, len(files)
 
 
-def _make_function_error() -> TypeError:
-    return TypeError(
-        "decryption must be FileDecryptionProperties for a single file; a function is for datasets"
-    )
-
-
-def _is_dataset(
-    source: Any, filesystem: Any, template: str | None, expected: int | None, row_groups: Any
-) -> bool:
-    check_expected_parts(template, expected)
-    if template is None and not is_dataset(source, filesystem):
-        return False
-    if row_groups is not None:
-        raise ValueError("row_groups applies to a single file only; remove it to read a dataset")
-    return True
+def _open(
+    source: Any,
+    decryption: Decryption,
+    filesystem: Any,
+    partitioning: Any,
+    prefixes: tuple[str | None, int | None],
+    row_groups: Sequence[int] | None,
+    options: dict[str, Any],
+) -> ParquetFile | _DatasetReader:
+    check_expected_parts(*prefixes)
+    if prefixes[0] is not None or is_dataset(source, filesystem):
+        if row_groups is not None:
+            raise ValueError(
+                "row_groups applies to a single file only; remove it to read a dataset"
+            )
+        return _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
+    if callable(decryption):
+        raise TypeError(
+            "decryption must be FileDecryptionProperties for a single file; a function is for "
+            "datasets"
+        )
+    return ParquetFile(source, decryption, filesystem=filesystem, **options)
 
 
 class _DatasetReader:
@@ -249,8 +244,8 @@ class _DatasetReader:
                 properties = self._find_properties(path)
                 return identify_part(source, properties, template, number, len(paths), expected)
 
-        with ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS), "modcrypt-part") as pool:
-            identified = list(pool.map(identify, range(len(paths))))
+        threads = min(usable_cores(), _MAX_THREADS)
+        identified = list(in_threads(identify, range(len(paths)), threads, "modcrypt-part"))
         parts = [part for part, _ in identified]
         self._versions = dict(zip(paths, (version for _, version in identified), strict=True))
         check_parts(zip(paths, parts, strict=True), expected, template)
@@ -274,9 +269,9 @@ class _DatasetReader:
             raise ValueError(
                 "aad_prefix_template requires footer checks; pass check_footer_integrity=True"
             )
-        return ask_once(properties)
+        return _ask_once(properties)
 
-    def _open(self, file: DataFile) -> ParquetFile:
+    def open_file(self, file: DataFile) -> ParquetFile:
         opened = self._open_files.pop(file.path, None)
         if opened is not None:
             return opened
@@ -289,24 +284,22 @@ class _DatasetReader:
     def read(
         self, columns: Sequence[str] | None, filters: Filters | None, *, use_threads: bool
     ) -> pa.Table:
-        """Read all files as one table, several at once."""
-        threads = min(usable_cores(), _MAX_THREADS)
-        with ThreadPoolExecutor(threads, "modcrypt-file") as pool:
-            request = self.make_request(columns, filters)
-            read = partial(self.read_file, request, use_threads=use_threads)
-            try:
-                return concatenate_tables(pool.map(read, self.select_files(request)), self.result)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        request = self.make_request(columns, filters)
+
+        def read(file: DataFile) -> pa.Table:
+            with _name_path_in_errors(file.path), self.open_file(file) as opened:
+                of_file = replace(request, partition=file.partition)
+                return opened.read_request(of_file, use_threads=use_threads)
+
+        files, threads = self.select_files(request), min(usable_cores(), _MAX_THREADS)
+        return concatenate_tables(in_threads(read, files, threads, "modcrypt-file"), self.result)
 
     def close(self) -> None:
-        """Close the files that were opened but not read."""
         for file in self._open_files.values():
             file.close()
 
     def make_request(self, columns: Sequence[str] | None, filters: Filters | None) -> Request:
-        """Return what to read of each file, with the types of the first file."""
+        """Return the request to each file, with the types of the first file."""
         request = Request(
             columns=columns,
             filter=as_filter(filters),
@@ -314,7 +307,7 @@ class _DatasetReader:
         )
         first = self.dataset.files[0]
         with _name_path_in_errors(first.path):
-            opened = self._open_files[first.path] = self._open(first)
+            opened = self._open_files[first.path] = self.open_file(first)
             schema, self.result = opened.types_of(request)
         fitting = request.filter and fit_filter(request.filter, schema)
         return replace(request, schema=schema, result=self.result, filter=fitting)
@@ -335,20 +328,28 @@ class _DatasetReader:
             files[int(fragment.path)] for fragment in known.get_fragments(request.filter.expression)
         ]
 
-    def read_file(self, request: Request, file: DataFile, **scan: Any) -> pa.Table:
-        with _name_path_in_errors(file.path), self._open(file) as opened:
-            return opened.read_request(replace(request, partition=file.partition), **scan)
-
-    def read_batches(
-        self, request: Request, file: DataFile, **scan: Any
+    def iter_batches(
+        self,
+        columns: Sequence[str] | None,
+        filters: Filters | None,
+        limit: int | None,
+        scan: dict[str, Any],
     ) -> Iterator[pa.RecordBatch]:
-        with _name_path_in_errors(file.path), self._open(file) as opened:
-            yield from opened.batches_of_request(replace(request, partition=file.partition), **scan)
+        """Read one file after the other; plan them now."""
+        request = replace(self.make_request(columns, filters), limit=limit)
+        files = self.select_files(request)
+
+        def read() -> Iterator[pa.RecordBatch]:
+            for file in files:
+                with _name_path_in_errors(file.path), self.open_file(file) as opened:
+                    of_file = replace(request, partition=file.partition)
+                    yield from opened.batches_of_request(of_file, **scan)
+
+        return limit_rows(read(), limit)
 
 
 @contextmanager
 def _name_path_in_errors(path: str) -> Iterator[None]:
-    """Add the file's path to errors."""
     try:
         yield
     except ModcryptError as error:
@@ -366,3 +367,23 @@ def _close_after(
 ) -> Iterator[pa.RecordBatch]:
     with resources:
         yield from batches
+
+
+def _ask_once(properties: FileDecryptionProperties) -> FileDecryptionProperties:
+    """Return properties whose key retriever is called only once for each key metadata.
+
+    The files of a dataset share keys.
+    """
+    ask = properties.key_retriever
+    if ask is None or not callable(ask):  # A retriever bound to a file caches keys itself.
+        return properties
+    answers: dict[bytes, Secret[KeyLike | None]] = {}
+    locks: defaultdict[bytes, threading.Lock] = defaultdict(lambda: fork_safe(threading.Lock()))
+
+    def find_key(metadata: bytes) -> KeyLike | None:
+        with locks[metadata]:
+            if metadata not in answers:
+                answers[metadata] = Secret(ask(metadata))
+            return answers[metadata]()
+
+    return replace(properties, key_retriever=find_key)

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from modcrypt.io.threads import check_threads
 from modcrypt.parquet.arrow.arrow_streams import open_stream
 from modcrypt.parquet.arrow.writer import ParquetWriter
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, shared_prefix_error
@@ -47,8 +48,7 @@ _BLOCK_BYTES = 16 << 20
 _GATHERED_BYTES = 256 << 20
 """Arrow memory, in bytes, of the rows of all partitions that wait for their files."""
 
-_OPEN_FILES = 200
-"""Maximum number of open files; each has a buffer of about a megabyte."""
+_OPEN_FILES = 200  # maximum number of open files; each has a buffer of about a megabyte
 
 
 def write_dataset(
@@ -114,8 +114,11 @@ def write_dataset(
         raise ValueError('existing_data_behavior must be "error" or "overwrite_or_ignore"')
     if max_rows_per_file is not None and max_rows_per_file < 1:
         raise ValueError("max_rows_per_file must be at least 1")
-    if threads is not None and threads < 1:
-        raise ValueError("threads must be at least 1")
+    check_threads(threads)
+    file_schema = schema
+    if scheme is not None:  # partition fields occur only in the names of folders
+        fields = [field for field in schema if field.name not in scheme.schema.names]
+        file_schema = pa.schema(fields, schema.metadata)
     overwrite = existing_data_behavior != "error"
     folder = DatasetFolder(base_dir, filesystem)
     plan = _Plan(
@@ -127,7 +130,7 @@ def write_dataset(
         shared_aad_prefix,
         partial(
             ParquetWriter,
-            schema=_drop_partition_fields(schema, scheme),
+            schema=file_schema,
             overwrite=overwrite,
             threads=threads if scheme is None else 1,
             **options,
@@ -261,7 +264,9 @@ class _Files:
             self._withdraw(error)
             return
         try:
-            self._finish_all()
+            for where in dict.fromkeys([*self._open, *self._waiting]):
+                self._write_waiting(where)
+                self._finish(where)
         except BaseException as late:
             self._withdraw(late)
             raise
@@ -310,10 +315,9 @@ class _Files:
         return _File(path, writer, not isinstance(properties, FileEncryptionProperties))
 
     def _check_prefix(self, path: str, properties: Encryption) -> None:
-        """Raise if an earlier file has the same AAD prefix."""
         prefix: Any = getattr(properties, "aad_prefix", None)
         if isinstance(prefix, PathPrefix):
-            prefix = prefix.of(self._folder.file(path))
+            prefix = prefix.of(self._folder.root.below(path))
         if prefix is None or self._plan.shared_aad_prefix:
             return
         if prefix in self._prefixes:
@@ -329,16 +333,10 @@ class _Files:
             self._open[where].writer.flush()
 
     def _write_waiting(self, where: str) -> None:
-        """Write the waiting rows of a partition."""
         waiting = self._waiting.pop(where, _Waiting())
         self._gathered -= waiting.size
         for rows in waiting.batches:
             self.append(where, rows)
-
-    def _finish_all(self) -> None:
-        for where in dict.fromkeys([*self._open, *self._waiting]):
-            self._write_waiting(where)
-            self._finish(where)
 
     def _finish(self, where: str) -> None:
         file = self._open[where]
@@ -346,7 +344,8 @@ class _Files:
         del self._open[where]
         self._finished.append(file.path)
         if file.keyed:  # Its key material may be a file of its own.
-            self._finished.append(_find_material_path(file.path))
+            folder, name = posixpath.split(file.path)
+            self._finished.append(posixpath.join(folder, external_name(name)))
 
     def _withdraw(self, error: BaseException) -> None:
         """Remove the files of this call, ignoring further errors: the first one matters."""
@@ -355,12 +354,7 @@ class _Files:
                 file.writer.__exit__(type(error), error, error.__traceback__)
         for path in self._finished:
             with contextlib.suppress(Exception):
-                self._folder.remove(path)
-
-
-def _find_material_path(path: str) -> str:
-    """Return the path of a file's external key material."""
-    return posixpath.join(posixpath.dirname(path), external_name(posixpath.basename(path)))
+                self._folder.root.below(path).remove()
 
 
 # --- partitions ----------------------------------------------------------------------------------
@@ -396,14 +390,6 @@ def _choose_partition_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return pa.string() if kind == pa.string_view() else kind
-
-
-def _drop_partition_fields(schema: pa.Schema, scheme: ds.Partitioning | None) -> pa.Schema:
-    """Return the schema of the files. Partition fields occur only in the names of folders."""
-    if scheme is None:
-        return schema
-    fields = [field for field in schema if field.name not in scheme.schema.names]
-    return pa.schema(fields, schema.metadata)
 
 
 def _gather_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -446,10 +432,7 @@ def _split_by_partition(
 
 
 def _format_partition(scheme: ds.Partitioning, values: list[pa.Scalar]) -> str:
-    """Return the beginning of the paths of a partition: its folder, or part of a name.
-
-    Raise ValueError if a reader would not recover the values from it.
-    """
+    """Return the beginning of a partition's paths, from which readers recover its values."""
     known = [
         pc.field(name) == value if value.is_valid else pc.field(name).is_null()
         for name, value in zip(scheme.schema.names, values, strict=True)

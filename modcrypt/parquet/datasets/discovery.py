@@ -90,7 +90,7 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
             raise ValueError("the files are in several file systems; pass filesystem=")
     else:
         where, base = locate(source, filesystem)
-        paths = _list_complete_paths(where, base)
+        paths = [place.path for place in list_complete(Place(where, base))]
     if where is None and not base:
         # AAD prefixes are made from normalised paths, so use those for folders too.
         inside = [os.path.normpath(path).lstrip("/") for path in paths]
@@ -115,48 +115,37 @@ def parse_partition(scheme: Any, below: str) -> pc.Expression:
 
 def list_complete(folder: Place) -> list[Place]:
     """List the valid files of a folder, without those of incomplete writes and replaced ones."""
-    paths = _list_complete_paths(folder.filesystem, folder.path)
-    return [Place(folder.filesystem, path, folder.path) for path in paths]
-
-
-_TRIES = 5  # attempts to list a folder while no write begins or ends
-
-
-def _list_complete_paths(filesystem: Any, base: str) -> list[str]:
-    """List the valid files below a folder, sorted."""
-    folder = Place(filesystem, base)
-    before = read_notes(folder)
+    base, before = folder.path, read_notes(folder)
     for _ in range(_TRIES):
         # PyArrow cannot list a folder that contains a name that is not UTF-8.
-        paths = list(list_sizes(filesystem, base))
+        paths = list(list_sizes(folder.filesystem, base))
         after = read_notes(folder)
         if before == after:
             break
         before = after
     hidden = {name for note in before.values() for name in note.hidden}
-    return [path for path in paths if path[len(base) :].lstrip("/") not in hidden]
+    shown = [path for path in paths if path[len(base) :].lstrip("/") not in hidden]
+    return [Place(folder.filesystem, path, base) for path in shown]
+
+
+_TRIES = 5  # attempts to list a folder while no write begins or ends
 
 
 def read_notes(folder: Place) -> dict[str, WriteNote]:
     """Return the notes in a folder, by the names of their writes."""
-    notes = posixpath.join(folder.path, NOTES)
-    if folder.filesystem is None:
-        if os.path.islink(notes):
-            raise FormatError(f"{notes} is a symbolic link; replace it by a folder")
+    notes, names = posixpath.join(folder.path, NOTES), list[str]()
+    if folder.filesystem is not None:
+        selector = pafs.FileSelector(notes, allow_not_found=True)
+        infos = as_arrow(folder.filesystem).get_file_info(selector)
+        names = [posixpath.basename(info.path) for info in infos if info.is_file]
+    elif os.path.islink(notes):
+        raise FormatError(f"{notes} is a symbolic link; replace it by a folder")
+    else:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return _read_named_notes(folder, os.listdir(notes))
-        return {}
-    selector = pafs.FileSelector(notes, allow_not_found=True)
-    infos = as_arrow(folder.filesystem).get_file_info(selector)
-    return _read_named_notes(
-        folder, [posixpath.basename(info.path) for info in infos if info.is_file]
-    )
-
-
-def _read_named_notes(folder: Place, names: Sequence[str]) -> dict[str, WriteNote]:
+            names = os.listdir(notes)
     writes = [name.removesuffix(".json") for name in names if re.fullmatch(r"[\w-]+\.json", name)]
-    notes = {name: read_note(note_place(folder, name)) for name in sorted(writes)}
-    return {name: note for name, note in notes.items() if note is not None}
+    found = {name: read_note(note_place(folder, name)) for name in sorted(writes)}
+    return {name: note for name, note in found.items() if note is not None}
 
 
 def list_files(
@@ -205,7 +194,6 @@ def split_hidden(places: Sequence[Place]) -> tuple[list[Place], list[Place]]:
 
 
 def _list_places(place: Place, folder_links: list[Place] | None) -> list[Place]:
-    """Return the places of a file, or of the files in a folder."""
     if place.filesystem is None:
         is_folder = stat.S_ISDIR(os.stat(place.path).st_mode)  # raises if the path does not exist
     else:
@@ -301,10 +289,7 @@ class DatasetFolder:
             )
 
     def check_visible(self, path: str) -> None:
-        """Raise ValueError if a name in the path begins with a dot or an underscore.
-
-        Readers of the dataset would ignore such a file.
-        """
+        """Raise ValueError if readers would ignore the file, by the beginning of a name."""
         if is_hidden(path, ""):
             raise ValueError(
                 'readers ignore files and folders whose names begin with "." or "_"; '
@@ -312,24 +297,13 @@ class DatasetFolder:
             )
 
     def place(self, path: str) -> Place:
-        """Return the place of a file in the folder, and make the folders above it.
-
-        Raise OSError if the file system reports an error; ELOOP if `path` contains a symbolic link.
-        """
+        """Return the place of a file in the folder, and make the folders above it."""
         place = self.root.below(path)
         if self.filesystem is None:
             place.make_folder()
         elif self._has_folders:
             self._arrow.create_dir(posixpath.dirname(place.path))
         return place
-
-    def file(self, path: str) -> Place:
-        """Return the place of a file in the folder."""
-        return self.root.below(path)
-
-    def remove(self, path: str) -> None:
-        """Remove a file from the folder, if it exists."""
-        self.root.below(path).remove()
 
 
 def as_arrow(filesystem: Any) -> pafs.FileSystem:
@@ -368,7 +342,6 @@ def is_hidden(path: str, base: str) -> bool:
 
 
 def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
-    """Return the partitioning with its schema; None for none."""
     if partitioning is None or isinstance(partitioning, ds.Partitioning):
         return partitioning
     if partitioning != "hive":
@@ -384,11 +357,12 @@ def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
         for name, value in ds.get_partition_keys(texts.parse(folder + "/")).items():
             if value is not None:
                 values[name].add(value)
-    fields = [(name, _guess_type(values[name])) for name in names]
+    fields = [
+        (name, pa.int32() if given and all(map(_is_int32, given)) else pa.string())
+        for name, given in values.items()
+    ]
     return ds.partitioning(pa.schema(fields), flavor="hive")
 
 
-def _guess_type(values: set[str]) -> pa.DataType:
-    """Guess a type as pyarrow does: int32 if every value is one, otherwise string."""
-    whole = all(re.fullmatch(r"-?[0-9]{1,10}", value) and int(value) in _INT32 for value in values)
-    return pa.int32() if values and whole else pa.string()
+def _is_int32(value: str) -> bool:
+    return re.fullmatch(r"-?[0-9]{1,10}", value) is not None and int(value) in _INT32

@@ -58,9 +58,7 @@ def note_place(folder: Place, job: str) -> Place:
 def read_note(place: Place) -> WriteNote | None:
     """Return the note at a place, or None if it no longer exists.
 
-    Raises:
-        FormatError: The note is damaged, or names a file outside the folder.
-        LimitError: The note is too long.
+    Raise FormatError if it is damaged or names a file outside the folder, LimitError if too long.
     """
     advice = "; check which files of the folder belong together, then remove it"
     return read_record(place, _parse_write_note, f"note of a write{advice}")
@@ -71,16 +69,14 @@ def _parse_write_note(fields: Any) -> WriteNote:
         raise TypeError
     note = WriteNote(tuple(fields["hidden"]), str(fields["host"]), float(fields["time"]))
     for name in note.hidden:
-        check_inside(name)
+        inside = isinstance(name, str) and posixpath.normpath(name) == name
+        if not inside or name[:1] in ("", ".", "/"):
+            raise ValueError("path leads out of the folder")
     return note
 
 
 def read_record(place: Place, decode: Callable[[Any], T], what: str) -> T | None:
-    """Return the decoded content of a small JSON file, or None if the file does not exist.
-
-    `decode` converts the JSON value. `what` names this kind of file for error messages; advice may
-    follow.
-    """
+    """Return the decoded JSON of a small file, None if it does not exist; errors call it `what`."""
     try:
         with open_source_at(place) as source:
             if source.size > MAX_RECORD:
@@ -92,9 +88,3 @@ def read_record(place: Place, decode: Callable[[Any], T], what: str) -> T | None
         return decode(json.loads(data))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         raise FormatError(f"{place.path} is no {what}") from None
-
-
-def check_inside(name: str) -> None:
-    """Raise a ValueError unless a path names a file below the folder that it is relative to."""
-    if not isinstance(name, str) or posixpath.normpath(name) != name or name[:1] in ("", ".", "/"):
-        raise ValueError("path leads out of the folder")

@@ -79,12 +79,7 @@ def is_for_pyarrow(properties: object) -> bool:
 
 
 def map_decoding_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of PyArrow's readers that modcrypt passes to PyArrow's decoder.
-
-    Raises:
-        TypeError: An option is unknown or cannot be honoured, or has the wrong type.
-        ValueError: A size is negative.
-    """
+    """Return the options of PyArrow's readers that modcrypt passes to PyArrow's decoder."""
     if (options.get("buffer_size") or 0) < 0:
         raise ValueError("buffer_size must not be negative")
     if options.get("binary_type") not in (None, pa.binary(), pa.large_binary(), pa.binary_view()):
@@ -108,11 +103,7 @@ def map_row_group_size(size: float | None) -> int | None:
 
 
 def map_filesystem(filesystem: Any, where: Any) -> Any:
-    """Return the file system of a path; PyArrow also accepts one as a URI.
-
-    Raises:
-        ValueError: A file system is given for a file object.
-    """
+    """Return the file system of a path; PyArrow also accepts one as a URI."""
     if filesystem is not None and not isinstance(where, str | os.PathLike | list | tuple):
         raise ValueError("the specified path is file-like; remove filesystem")
     if not isinstance(filesystem, str):

@@ -1,15 +1,17 @@
-"""`ParquetDataset` as in `pyarrow.parquet`."""
+"""`ParquetDataset`, `read_table` and `read_pandas` as in `pyarrow.parquet`."""
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from modcrypt.io.places import Place
@@ -17,8 +19,10 @@ from modcrypt.io.stores import locate
 from modcrypt.parquet.arrow.decoding import row_count_error
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.view import open_parquet
-from modcrypt.parquet.datasets.dataset_reader import open_first, read_table
-from modcrypt.parquet.datasets.discovery import is_dataset
+from modcrypt.parquet.crypto.properties import as_decryption, required_seal, set_prefix_root
+from modcrypt.parquet.datasets import dataset_reader
+from modcrypt.parquet.datasets.dataset_reader import Decryption
+from modcrypt.parquet.datasets.discovery import as_arrow, is_dataset
 from modcrypt.parquet.pyarrow_api.arguments import (
     add_index_columns,
     is_for_pyarrow,
@@ -27,7 +31,7 @@ from modcrypt.parquet.pyarrow_api.arguments import (
     map_source,
     take_arguments_of,
 )
-from modcrypt.parquet.pyarrow_api.view_filesystem import make_view_filesystem
+from modcrypt.pkmt1.material import STORE_NAME
 from modcrypt.runtime.fork_safety import cached_property
 
 
@@ -129,12 +133,18 @@ class ParquetDataset:
             return self._read_views(columns, use_threads, use_pandas_metadata)
         fields = own = pa.schema([])
         if use_pandas_metadata or self._is_folder:  # otherwise the footer is read only once
-            fields, own = self._read_schemas()
+            with dataset_reader.open_first(
+                self._source,
+                self._decryption,
+                filesystem=self._filesystem,
+                partitioning=self._partitioning,
+            ) as (file, fields, _):
+                own = file.schema_arrow
         if use_pandas_metadata and b"pandas" not in (own.metadata or {}) and self._is_folder:
             return self._read_views(columns, use_threads, True)  # from the file _common_metadata
         if use_pandas_metadata and columns is not None:
             columns = add_index_columns(columns, own)
-        table = read_table(
+        table = dataset_reader.read_table(
             self._source,
             self._decryption,
             columns=None if columns is None else list(dict.fromkeys(columns)),
@@ -144,8 +154,10 @@ class ParquetDataset:
             use_threads=use_threads,
             **self._options,
         )
-        if self._partitioning == "hive":
-            table = _encode_partition_columns(table, fields)
+        if self._partitioning == "hive":  # PyArrow has dictionaries for fields that folders name
+            for number, name in enumerate(table.schema.names):
+                if name in fields.names:
+                    table = table.set_column(number, name, table[name].dictionary_encode())
         repeats = columns is not None and len(set(columns)) < len(columns)
         return table.select(columns) if repeats else table
 
@@ -210,12 +222,6 @@ class ParquetDataset:
         )  # fmt: skip
         return build, (self._source, self._filesystem, self._schema)
 
-    def _read_schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """Return the fields that folders name, and the schema of the first file."""
-        where = {"filesystem": self._filesystem, "partitioning": self._partitioning}
-        with open_first(self._source, self._decryption, **where) as (file, fields, _):
-            return fields, file.schema_arrow
-
     @property
     def _is_folder(self) -> bool:
         return is_dataset(self._source, self._filesystem)
@@ -240,14 +246,137 @@ class ParquetDataset:
             return pq.ParquetDataset(open_parquet(source, self._decryption), **options)
         sources = source if isinstance(source, list | tuple) else [source]
         places = [Place(*locate(path, self._filesystem)) for path in sources]
-        views = make_view_filesystem(places[0], self._decryption)
+        views = pafs.PyFileSystem(_ViewHandler(places[0], self._decryption))
         paths = [place.path for place in places]
         return pq.ParquetDataset(paths if sources is source else paths[0], views, **options)
 
 
-def _encode_partition_columns(table: pa.Table, fields: pa.Schema) -> pa.Table:
-    """Return the table with dictionaries for the fields that folders name, as PyArrow has them."""
-    for number, name in enumerate(table.schema.names):
-        if name in fields.names:
-            table = table.set_column(number, name, table[name].dictionary_encode())
-    return table
+class _ViewHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ships no types
+    """Names and folders are those of the target file system; files are opened as views."""
+
+    def __init__(self, folder: Place, decryption: Decryption) -> None:
+        self._folder, self._decryption = folder, decryption
+        self._target = as_arrow(folder.filesystem)
+
+    def get_type_name(self) -> str:
+        return "modcrypt"
+
+    def normalize_path(self, path: str) -> str:
+        return str(self._target.normalize_path(path))
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        return [_drop_size(info) for info in self._target.get_file_info(paths)]
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        """List a folder without key material, which PyArrow would read as data.
+
+        Raise IntegrityError if files are missing that a required seal names.
+        """
+        infos = self._target.get_file_info(selector)
+        if selector.recursive:
+            self._check_complete(selector.base_dir, infos)
+        return [_drop_size(info) for info in infos if not STORE_NAME.fullmatch(info.base_name)]
+
+    def _check_complete(self, base: str, infos: list[pafs.FileInfo]) -> None:
+        folder = Place(self._folder.filesystem, base)
+        places = [Place(folder.filesystem, info.path) for info in infos if info.is_file]
+        given = self._decryption
+        if callable(given):
+            if not places:
+                return
+            given = given(places[0].path)
+        seal = required_seal(set_prefix_root(as_decryption(given), self._folder))
+        if seal is not None:
+            seal.check_complete(folder, [str(place.inside(folder)) for place in places])
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        given = self._decryption
+        properties = as_decryption(given(path) if callable(given) else given)
+        properties = set_prefix_root(properties, self._folder)
+        view = open_parquet(path, properties, filesystem=self._folder.filesystem)
+        return pa.PythonFile(view, mode="r")
+
+    open_input_stream = open_input_file
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise OSError(
+            errno.EROFS,
+            "Read-only: a ParquetDataset shows files as plaintext; use write_to_dataset, or the "
+            "fsspec file system modcrypt",
+        )
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
+
+
+def _drop_size(info: pafs.FileInfo) -> pafs.FileInfo:
+    """Return the description without the size, as that of the plaintext differs."""
+    return pafs.FileInfo(info.path, info.type, mtime_ns=info.mtime_ns)
+
+
+@take_arguments_of(pq.read_table)
+def read_table(
+    source: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    use_threads: bool = True,
+    use_pandas_metadata: bool = False,
+    decryption_properties: Any = None,
+    **options: Any,
+) -> pa.Table:
+    """Read a file or a dataset as a table, as `pyarrow.parquet.read_table`.
+
+    Args:
+        source: Path or URL of a file or folder, a list of paths, bytes or a file object.
+        columns: Names of columns, in the order wanted; None for all.
+        use_threads: Decode on several threads.
+        use_pandas_metadata: Also read the columns of a pandas frame's index.
+        decryption_properties: Properties of modcrypt, Settings or properties of PyArrow, or a
+            function that returns them for a path; None for plaintext.
+        options: Arguments of `ParquetDataset`: `filters`, `filesystem`, `partitioning`, `schema`
+            and PyArrow's other options.
+
+    Returns:
+        The table. Only the keys of the columns that it needs are retrieved.
+
+    Raises:
+        TypeError: An option is unknown or cannot be honoured.
+        ModcryptError, ValueError, OSError: As `modcrypt.read_table`.
+
+    Example:
+        >>> import pyarrow as pa, modcrypt.parquet as pq
+        >>> key = bytes(range(16))
+        >>> encryption = pq.FileEncryptionProperties(footer_key=key)
+        >>> pq.write_table(pa.table({"n": [1, 2]}), "n.parquet", encryption_properties=encryption)
+        >>> decryption = pq.FileDecryptionProperties(footer_key=key)
+        >>> pq.read_table("n.parquet", decryption_properties=decryption)["n"].to_pylist()
+        [1, 2]
+    """
+    if is_for_pyarrow(decryption_properties):
+        return pq.read_table(
+            source, columns=columns, use_threads=use_threads,
+            use_pandas_metadata=use_pandas_metadata, decryption_properties=decryption_properties,
+            **options,
+        )  # fmt: skip
+    dataset = ParquetDataset(source, decryption_properties=decryption_properties, **options)
+    return dataset.read(columns, use_threads, use_pandas_metadata)
+
+
+@take_arguments_of(pq.read_pandas)
+def read_pandas(source: Any, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+    """Read a table with the columns of a pandas frame's index, as `pyarrow.parquet.read_pandas`.
+
+    `options` are those of `read_table`, which raises the same errors.
+
+    Example:
+        >>> import pandas as pd, modcrypt.parquet as pq, pyarrow as pa
+        >>> key = bytes(range(16))
+        >>> table = pa.Table.from_pandas(pd.DataFrame({"n": [1, 2]}, index=["a", "b"]))
+        >>> encryption = pq.FileEncryptionProperties(footer_key=key)
+        >>> pq.write_table(table, "n.parquet", encryption_properties=encryption)
+        >>> decryption = pq.FileDecryptionProperties(footer_key=key)
+        >>> frame = pq.read_pandas("n.parquet", ["n"], decryption_properties=decryption).to_pandas()
+        >>> list(frame.index)
+        ['a', 'b']
+    """
+    return read_table(source, columns=columns, use_pandas_metadata=True, **options)

@@ -170,12 +170,9 @@ class ParquetFile:
         return sum(batch.num_rows for batch in self.iter_batches(batch_size, columns=columns))
 
     def _select(self, columns: Collection[str] | None, with_index: bool) -> list[str] | None:
-        """Return the names that the file has, as they are given, and those of a pandas index.
-
-        As in PyArrow, whose datasets fill them with nulls, groups without leaves are left out.
-        """
+        """Return the names that the file has, as they are given, and those of a pandas index."""
         leaves = self._file.open_file.leaves
-        if columns is None:
+        if columns is None:  # PyArrow leaves out groups without leaves; datasets have nulls there
             childless = childless_fields(self._file.open_file.metadata.schema)
             return list(dict.fromkeys(path[0] for path in leaves)) if childless else None
         names = list(columns)
@@ -185,10 +182,8 @@ class ParquetFile:
         return [name for name in dict.fromkeys(names) if name in there]
 
     def _add_pairs(self, rows: Any) -> Any:
-        """Return rows with all pairs of the file in their metadata, as PyArrow shows them.
-
-        Pairs about columns that are dropped for want of a key stay hidden.
-        """
+        """Return rows with all pairs of the file in their metadata, as PyArrow shows them."""
+        # Pairs about columns that are dropped for want of a key stay hidden.
         if self._file.open_file.properties.on_missing_key != "error":
             return rows
         return replace_metadata(rows, self._pairs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -202,14 +201,19 @@ def write_to_dataset(
     if options.pop("metadata_collector", None) is not None:
         raise TypeError("metadata_collector is not supported for encrypted files; remove it")
     encryption: Any = encryption_properties
-    options["row_group_size"] = _take_row_group_size(options)
+    names = ("row_group_size", "chunk_size", "max_rows_per_group")
+    sizes = [options.pop(name) for name in names if name in options]
+    options["row_group_size"] = map_row_group_size(sizes[0]) if sizes else None
     flavor = options.pop("partitioning_flavor", None)
+    if isinstance(partitioning, list | tuple):  # names of columns
+        fields = [table.schema.field(name) for name in partitioning]
+        partitioning = ds.partitioning(pa.schema(fields), flavor=flavor)
     where, filesystem = map_source(root_path), map_filesystem(filesystem, root_path)
     paths = write_dataset(
         table if schema is None else table.cast(schema),
         where,
         encryption,
-        partitioning=partition_cols or _name_partitioning(partitioning, table.schema, flavor),
+        partitioning=partition_cols or partitioning,
         basename_template=basename_template or f"{secrets.token_hex(16)}-{{i}}.parquet",
         existing_data_behavior=existing_data_behavior or "overwrite_or_ignore",
         filesystem=filesystem,
@@ -217,33 +221,14 @@ def write_to_dataset(
         **{name: value for name, value in options.items() if name not in _IRRELEVANT},
     )
     if file_visitor is not None:
-        _visit_files(Place(*locate(where, filesystem)), paths, file_visitor)
+        folder = Place(*locate(where, filesystem))
+        for place in map(folder.below, paths):
+            with open_source_at(place) as source:
+                file_visitor(ds.WrittenFile(place.path, None, source.size))
 
 
 _IRRELEVANT = {"create_dir", "max_open_files", "preserve_order"}
 """Options that choose how PyArrow writes; modcrypt makes folders, and keeps the order of rows."""
-
-
-def _visit_files(folder: Place, paths: list[str], visitor: Callable[[ds.WrittenFile], Any]) -> None:
-    for path in paths:
-        place = folder.below(path)
-        with open_source_at(place) as source:
-            visitor(ds.WrittenFile(place.path, None, source.size))
-
-
-def _take_row_group_size(options: dict[str, Any]) -> int | None:
-    """Remove the names of PyArrow for the number of rows of a row group; return the value."""
-    names = ("row_group_size", "chunk_size", "max_rows_per_group")
-    given = [options.pop(name) for name in names if name in options]
-    return map_row_group_size(given[0]) if given else None
-
-
-def _name_partitioning(partitioning: Any, schema: pa.Schema, flavor: str | None) -> Any:
-    """Return the partitioning that PyArrow makes of names of columns."""
-    if not isinstance(partitioning, list | tuple):
-        return partitioning
-    fields = [schema.field(name) for name in partitioning]
-    return ds.partitioning(pa.schema(fields), flavor=flavor)
 
 
 @take_arguments_of(pq.write_metadata)

@@ -21,15 +21,11 @@ from modcrypt.parquet.format.idl import copy, decode
 
 
 def holds_all_values(file: OpenFile, row_group: int, column: int, data: bytes) -> bool:
-    """Return whether a bloom filter holds all values of a chunk, which is decoded for it.
-
-    Raises:
-        ModcryptError: As `read_table`.
-    """
+    """Return whether a bloom filter holds all values of a chunk, which is decoded for it."""
     header, size = decode("BloomFilterHeader", data)
     if not is_known_kind(header):
         return False
-    plan = _remove_logical_types(file.select([column], [row_group]), column)
+    plan = _remove_logical_types(file.select([column], [row_group]))
     table = Decoder(file.source.name).decode_table(load_chunks(file.source, plan, None))
     bitset = data[size:]
     try:
@@ -39,7 +35,7 @@ def holds_all_values(file: OpenFile, row_group: int, column: int, data: bytes) -
         return False
 
 
-def _remove_logical_types(plan: ReadPlan, column: int) -> ReadPlan:
+def _remove_logical_types(plan: ReadPlan) -> ReadPlan:
     """Let PyArrow decode the physical values, of which bloom filters hold the hashes."""
     metadata = copy(plan.footer.metadata)
     metadata.key_value_metadata = None

@@ -74,16 +74,10 @@ class Rewritten:
 class Choice:
     """The columns that are decrypted, masked, null or omitted.
 
-    Attributes:
-        plan: Plan for the columns that the new file has: decrypted and null ones.
-        masks: Mask of each column that is decoded, by old ordinals.
-        actions: Actions of read restrictions on columns, by old ordinals.
-        nulls: Old ordinals of all columns that the caller sets to null.
-        note: Note about masked columns for the new file; None to keep the old file's note.
-
-    Raises:
-        ValueError: The file does not have a column, or a column is named twice or already hashed.
-        ModcryptError: As `OpenFile.select`.
+    Ordinals are those of the old file. `plan` has the columns of the new one, decrypted or null;
+    `masks` those that are decoded; `nulls` all that the caller sets to null. Without a `note`, the
+    new file keeps the old one's. Raise ValueError if the file lacks a column, or one is named twice
+    or already hashed.
     """
 
     def __init__(self, file: OpenFile, change: Change) -> None:
@@ -104,44 +98,39 @@ class Choice:
         null += [c for c, action in self.actions.items() if action == NULL_ACTION]
         for c in null:
             self.actions.pop(c, None)
-        _check_once(leaves, drop, null, hashed, list(self.actions))
+        named = Counter([*drop, *null, *hashed, *self.actions])
+        if twice := sorted(".".join(leaves[c]) for c, count in named.items() if count > 1):
+            raise ValueError(
+                f"columns are named more than once in drop, null and hashed: {', '.join(twice)}"
+            )
         if leaves and not shown:
             raise ValueError("all columns are dropped; keep at least one")
         self.nulls = set(null)
-        whole = self._find_whole_fields(leaves, shown)
+        # Null columns whose top-level field is entirely null: no key is needed for them.
+        others = {leaves[c][0] for c in shown - self.nulls}
+        whole = {c for c in self.nulls if leaves[c][0] not in others}
         plan = file.select(shown - whole)
         opened = (cipher and cipher.key for cipher in plan.ciphers.values())
         given = file.properties.footer_key, *file.properties.column_keys.values()
         _check_hash_key(change.hash_key, file.footer.footer_key, *opened, *given)
         self.plan = replace(plan, nulls=sorted({*plan.nulls, *whole}))
         there = {c for c, keep in enumerate(plan.keep) if keep}  # only columns with a key
-        self.masks = self._make_masks(
-            there.intersection(hashed), there & self.nulls, change.hash_key
-        )
-        self.masks |= self._make_action_masks(there)
+        self.masks = self._make_masks(there, hashed, change.hash_key)
         masks = bool(null or change.hashed or change.drop or self.actions)
         self.note = self._make_note(file, change.hash_key) if masks else None
 
-    def _find_whole_fields(self, leaves: list[tuple[str, ...]], shown: set[int]) -> set[int]:
-        """Return the null columns whose top-level field is entirely null in the new file."""
-        others = {leaves[c][0] for c in shown - self.nulls}
-        return {c for c in self.nulls if leaves[c][0] not in others}
-
-    @staticmethod
-    def _make_masks(hashed: Iterable[int], null: Iterable[int], key: Key | None) -> dict[int, Mask]:
-        if not (hashed or null):
+    def _make_masks(
+        self, there: set[int], hashed: Iterable[int], key: Key | None
+    ) -> dict[int, Mask]:
+        if not there.intersection([*hashed, *self.nulls, *self.actions]):
             return {}
-        from modcrypt.parquet.rewrite.masking import NULLS, make_hash_mask
+        from modcrypt.parquet.rewrite.masking import NULLS, make_action_mask, make_hash_mask
 
-        masks = dict.fromkeys(null, NULLS)
-        return masks if key is None else masks | dict.fromkeys(hashed, make_hash_mask(key))
-
-    def _make_action_masks(self, there: set[int]) -> dict[int, Mask]:
-        if not self.actions:
-            return {}
-        from modcrypt.parquet.rewrite.masking import make_action_mask
-
-        return {c: make_action_mask(action) for c, action in self.actions.items() if c in there}
+        masks = dict.fromkeys(there & self.nulls, NULLS)
+        if key is not None:
+            masks |= dict.fromkeys(there.intersection(hashed), make_hash_mask(key))
+        actions = {c: action for c, action in self.actions.items() if c in there}
+        return masks | {c: make_action_mask(action) for c, action in actions.items()}
 
     def _make_note(self, file: OpenFile, key: Key | None) -> MaskNote:
         check = "" if key is None else hash_key_check(key)
@@ -211,16 +200,13 @@ def _check_hash_key(hash_key: Key | None, *keys: object) -> None:
         )
 
 
-def _check_once(leaves: list[tuple[str, ...]], *lists: list[int]) -> None:
-    named = Counter(c for columns in lists for c in columns)
-    if twice := sorted(".".join(leaves[c]) for c, count in named.items() if count > 1):
-        raise ValueError(
-            f"columns are named more than once in drop, null and hashed: {', '.join(twice)}"
-        )
-
-
 class Rewriting:
-    """The rewriting of one encrypted file."""
+    """The rewriting of one encrypted file, planned before a byte is written.
+
+    The order of the plan matters. Spans are listed first, by the offsets of the old file; only then
+    are the chunks of masked columns changed. Keys come after the new schema is known, because a key
+    service is asked only for columns that exist. Which columns keep their pages follows from both.
+    """
 
     def __init__(
         self,
@@ -272,7 +258,7 @@ class Rewriting:
             for c, mask in masks.items()
         }
         self._keep_levels, self._keep_unknown = change.keep_levels, change.keep_unknown_fields
-        self._kept = self._find_kept_columns(choice) if change.keep_unchanged else set[int]()
+        self._kept = self._find_kept_columns() if change.keep_unchanged else set[int]()
         self.result = self._describe_result(choice)
 
     def write(self, out: Output) -> None:
@@ -309,7 +295,7 @@ class Rewriting:
         }
         return spans + chunk_spans(nulls, source.size, source)
 
-    def _find_kept_columns(self, choice: Choice) -> set[int]:
+    def _find_kept_columns(self) -> set[int]:
         """Return the new ordinals of the columns whose key, AAD and mode do not change."""
         footer, properties = self._file.footer, self.plan.properties
         same = (
@@ -350,16 +336,14 @@ class Rewriting:
         columns["under_footer_key"] = [
             ".".join(self._file.leaves[c])
             for c, new in self.new_ordinal.items()
-            if self._file.has_own_key(c) and self._is_under_footer_key(new)
+            if self._file.has_own_key(c)
+            and (rule := self.plan.columns[new]) is not None
+            and not rule.own
         ]
         signature = self._file.footer.signature
         if signature is not None and self.plan.properties.signing_key is None:
             columns["lost_signatures"] = [signature.key_id.hex()]
         return Rewritten(**{what: tuple(names) for what, names in columns.items()})
-
-    def _is_under_footer_key(self, column: int) -> bool:
-        rule = self.plan.columns[column]
-        return rule is not None and not rule.own
 
 
 def _bind_mask(

@@ -33,19 +33,12 @@ from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
 
 class Mask(NamedTuple):
-    """A function that replaces the values of a leaf, and its effects.
+    """A function that replaces the values of a leaf, and its effects."""
 
-    Attributes:
-        values: Function that returns as many values as it gets.
-        gives_nulls: Whether a required leaf becomes an optional one.
-        empties_lists: Whether the innermost lists lose their values, so that `values` gets none.
-        keeps_type: Whether the values have the type of the leaf.
-    """
-
-    values: Callable[[pa.Array], pa.Array]
-    gives_nulls: bool
-    empties_lists: bool = False
-    keeps_type: bool = False
+    values: Callable[[pa.Array], pa.Array]  # returns as many values as it gets
+    gives_nulls: bool  # a required leaf becomes an optional one
+    empties_lists: bool = False  # the innermost lists lose their values: `values` gets none
+    keeps_type: bool = False  # the values have the type of the leaf
 
 
 _CODECS = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
@@ -57,11 +50,8 @@ def mask_chunk(
 ) -> MaskedChunk | None:
     """Decode a chunk, mask its values and encode it; return None if it has no pages.
 
-    `expected` is the leaf in the new schema.
-
-    Raises:
-        UnsupportedFormatError: Values of this type cannot be masked.
-        ModcryptError: As `read_table`.
+    `expected` is the leaf in the new schema. Raise UnsupportedFormatError if values of this type
+    cannot be masked.
     """
     plan = _remove_arrow_schema(file.select([column], [row_group]))
     md = plan.chunks[row_group, column].meta_data
@@ -149,7 +139,6 @@ def _read_masked_chunk(source: MemorySource, expected: Leaf) -> MaskedChunk | No
 
 
 def _mask_array(array: Any, mask: Mask) -> Any:
-    """Mask the only leaf of an array."""
     kind = array.type
     if pa.types.is_struct(kind):
         if kind.num_fields != 1:
@@ -220,14 +209,14 @@ def make_hash_mask(key: Key) -> Mask:
 _exact = Context(prec=400)  # more digits than a decimal or a float has
 
 
-def _format_number(value: Decimal) -> bytes:
+def _format_number(number: Decimal | str | None) -> bytes | None:
     """Format a number without an exponent and without insignificant zeros."""
+    if number is None:
+        return None
+    value = Decimal(number)
+    if not value.is_finite():
+        return f"{number}".encode()
     return f"{_exact.normalize(value) if value else Decimal(0):f}".encode()
-
-
-def _format_float(text: str) -> bytes:
-    value = Decimal(text)
-    return _format_number(value) if value.is_finite() else text.encode()
 
 
 def _format_values(array: pa.Array) -> list[bytes | None]:
@@ -237,12 +226,11 @@ def _format_values(array: pa.Array) -> list[bytes | None]:
     if pa.types.is_large_binary(kind) or pa.types.is_null(kind):
         return list(array.to_pylist())
     if pa.types.is_decimal(kind):
-        return [None if value is None else _format_number(value) for value in array.to_pylist()]
+        return list(map(_format_number, array.to_pylist()))
     if pa.types.is_float16(kind):
         array = array.cast(pa.float32())
     if pa.types.is_floating(kind):  # PyArrow formats the shortest text of the same float.
-        texts = array.cast(pa.string()).to_pylist()
-        return [None if text is None else _format_float(text) for text in texts]
+        return list(map(_format_number, array.cast(pa.string()).to_pylist()))
     text = array.cast(pa.large_string())
     if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
         text = pc.replace_substring_regex(text, r"(\.\d*?)0*Z?$", r"\1")

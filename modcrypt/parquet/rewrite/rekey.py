@@ -209,10 +209,7 @@ def rekey_in_place(
 ) -> None:
     """Replace an encrypted file by one with other keys; data pages V2 keep their layout.
 
-    Further errors are those of `rekey_parquet`.
-
-    Raises:
-        OSError: The file system reports an error, or the file at `place` is no longer the source.
+    Raise as `rekey_parquet`, and OSError if the file at `place` is no longer the source.
     """
     # Ignore a lenient on_missing_key for reading: here the loss would be permanent.
     strict_decryption = replace(_require_checked_footer(decryption), on_missing_key="error")
@@ -220,14 +217,14 @@ def rekey_in_place(
     change = Change(keep_levels=True)
     rewriting = Rewriting(file, Choice(file, change), encryption, change, place)
     with (
-        rewriting.plan.properties.companion() as record_seals,
+        rewriting.plan.properties.companion() as complete_companion,
         open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink,
     ):
         out = Output(sink, background=False)
         rewriting.write(out)
         out.close(complete=True)
-        if record_seals is not None:
-            record_seals()
+        if complete_companion is not None:
+            complete_companion()
 
 
 def _require_checked_footer(properties: AnyDecryption) -> FileDecryptionProperties:
@@ -264,7 +261,7 @@ def _rewrite(
             return Rewriting(file, choice, trial, change, place).result
         rewriting = Rewriting(file, choice, encryption, change, place, overwrite=overwrite)
         with (
-            rewriting.plan.properties.companion() as record_seals,
+            rewriting.plan.properties.companion() as complete_companion,
             open_output(
                 destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
             ) as out,
@@ -273,6 +270,6 @@ def _rewrite(
             rewriting.write(out)
             if place is not None and opened.place and place.resolve() == opened.place.resolve():
                 place.check_unchanged(opened.stamp)
-            if record_seals is not None:
-                record_seals()
+            if complete_companion is not None:
+                complete_companion()
     return rewriting.result

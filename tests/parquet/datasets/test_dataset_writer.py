@@ -29,7 +29,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.parquet.datasets import dataset_writer, discovery
+from modcrypt.io.places import Place
+from modcrypt.parquet.datasets import dataset_writer
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.randomness import examples
@@ -890,15 +891,15 @@ def test_what_went_wrong_first_is_told_even_if_removing_fails(
 ) -> None:
     oops = Oops()
     removed = []
-    remove = discovery.DatasetFolder.remove
+    remove = Place.remove
 
-    def failing(folder: Any, path: str) -> None:
-        if path == "part-1.parquet":
+    def failing(place: Place) -> None:
+        if place.name == "part-1.parquet":
             raise PermissionError(13, "no")
-        removed.append(path)
-        remove(folder, path)
+        removed.append(place.name)
+        remove(place)
 
-    monkeypatch.setattr(discovery.DatasetFolder, "remove", failing)
+    monkeypatch.setattr(Place, "remove", failing)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield numbers(0, 100)
