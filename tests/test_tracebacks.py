@@ -19,7 +19,7 @@ from modcrypt.aead import GcmCipher
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KmsUnavailableError
 from modcrypt.iceberg.keys.wrapping_keys import MasterKeys
 from modcrypt.keys import as_key
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
 from modcrypt.kms import wrapped_key_metadata as sealed_metadata
 from modcrypt.kms.key_references import read_key, read_metadata_file
 from modcrypt.kms.keyring import keyring, keyring_document, keyring_file

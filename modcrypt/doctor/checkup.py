@@ -141,7 +141,7 @@ def wrapping(client: KmsClient, *, signed: bool) -> Iterator[Check]:
 
 def master_key(client: KmsClient, master_key_id: str, aad: bytes = b"") -> Check:
     """Check a master key by wrapping and unwrapping random bytes, which the service may log."""
-    from modcrypt.kms.client import unwrap, wrap
+    from modcrypt.kms.calls import unwrap, wrap
 
     about, probe = Subject(f"master key {master_key_id}"), os.urandom(16)
     try:

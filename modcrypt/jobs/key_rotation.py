@@ -35,7 +35,7 @@ from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
 from modcrypt.jobs.run_record import Record, list_files_except, rotation_fields, run_recorded
 from modcrypt.keys import Key
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
 from modcrypt.kms.audit import record_key
 from modcrypt.kms.file_keys import expect_also
 from modcrypt.kms.key_tools import KeyTools, check_tools

@@ -9,7 +9,7 @@ from pathlib import Path
 from modcrypt.kms.key_references import absolute_reference
 from modcrypt.kms.keyring.keyring import keyring_path
 from modcrypt.kms.policy import resolve_service
-from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.kms.references import parse_kms_uri
 
 ENCRYPTION_OPTIONS = frozenset(
     {

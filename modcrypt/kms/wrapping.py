@@ -34,9 +34,9 @@ from modcrypt.errors import (
 )
 from modcrypt.keys import Key, KeyLike, as_key, key_bytes
 from modcrypt.keys.encoding import KEY_LENGTHS
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
 from modcrypt.kms.audit import Audit, record_use
-from modcrypt.kms.client import KmsClient
+from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.key_cache import KeyCache
 from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.pkmt1.material import KEK_ID_SIZE, KeyMaterial
@@ -297,7 +297,7 @@ class KeyWrapper:
         `opens` raises KeyMaterialError if a key opens nothing. It checks each key that leaves the
         service, and the new wraps that the proof of the run requires.
         """
-        if new_id == old_id and kms.capabilities_of(self.client).rewrap:
+        if new_id == old_id and capabilities_of(self.client).rewrap:
             answer: str = self._call("rewrap", old_id, kms.rewrap, wrapped, old_id)
             if self.proof is not None:
                 self.proof.check(old_id, answer, lambda: opens(self._unwrap_key(answer, old_id)))

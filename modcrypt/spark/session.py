@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from modcrypt.kms.uris import missing_extra
+from modcrypt.kms.references import missing_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -75,7 +75,8 @@ from modcrypt.io.places import Place
 from modcrypt.io.threads import in_threads
 from modcrypt.keys import Secret
 from modcrypt.keys.metadata import StandardKeyMetadata
-from modcrypt.kms.client import KmsClient, can_unwrap_many, capabilities_of
+from modcrypt.kms.calls import can_unwrap_many
+from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.proof import WrapProof
 from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.runtime.tracebacks import hide_frames

@@ -53,7 +53,7 @@ from modcrypt.kms.local_wrap import (
     mismatch_error,
     parse_wrapped,
 )
-from modcrypt.kms.uris import KmsUri, parse_kms_uri
+from modcrypt.kms.references import KmsUri, parse_kms_uri
 from modcrypt.report.suggestions import suggest
 from modcrypt.runtime.tracebacks import hide_frames
 

@@ -23,7 +23,7 @@ from modcrypt.kms.local_wrap import check_wrappable, local_aad
 from modcrypt.kms.recipients.identity import Identity
 from modcrypt.kms.recipients.kinds import encrypt_to, find_kind, make_info
 from modcrypt.kms.recipients.recipient import Recipient, read_recipients
-from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.kms.references import parse_kms_uri
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.runtime.tracebacks import hide_frames

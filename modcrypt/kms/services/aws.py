@@ -36,6 +36,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
 )
 from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
+from modcrypt.kms.references import parse_kms_uri
 from modcrypt.kms.services.aws_requests import (
     IncorrectKeyError,
     KmsRegion,
@@ -43,7 +44,6 @@ from modcrypt.kms.services.aws_requests import (
     make_answer_error,
     require_member,
 )
-from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_BLOB = 6144
@@ -152,7 +152,7 @@ class AwsKms(UnpicklableClient):
             return answer
 
         answer = self._call_with_source(decrypt, "KeyId", master_key_id)
-        plain: bytes = require_member(answer, "Plaintext", bytes)  # `kms.client` checks its length
+        plain: bytes = require_member(answer, "Plaintext", bytes)  # `kms.calls` checks its length
         return plain
 
     @hide_frames

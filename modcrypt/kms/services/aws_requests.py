@@ -19,7 +19,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.pacing import parse_retry_after
-from modcrypt.kms.uris import is_loopback, missing_extra
+from modcrypt.kms.references import is_loopback, missing_extra
 
 try:
     import boto3

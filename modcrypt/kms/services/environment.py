@@ -23,7 +23,7 @@ from modcrypt.kms.local_wrap import (
     mismatch_error,
     parse_wrapped,
 )
-from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.kms.references import parse_kms_uri
 from modcrypt.runtime.tracebacks import hide_frames
 
 

@@ -30,7 +30,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.client import Capabilities, UnpicklableClient
-from modcrypt.kms.uris import missing_extra, parse_kms_uri
+from modcrypt.kms.references import missing_extra, parse_kms_uri
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.runtime.tracebacks import hide_frames
 

@@ -42,6 +42,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
 )
 from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
+from modcrypt.kms.references import parse_kms_uri
 from modcrypt.kms.services.vault_location import (
     NAME,
     Engine,
@@ -55,7 +56,6 @@ from modcrypt.kms.services.vault_requests import (
     encode_base64,
     parse_version,
 )
-from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_BATCH = 200

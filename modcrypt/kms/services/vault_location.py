@@ -12,7 +12,7 @@ from pathlib import Path
 from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError
 from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
-from modcrypt.kms.uris import KmsUri, is_loopback
+from modcrypt.kms.references import KmsUri, is_loopback
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_TOKEN = 16 << 10

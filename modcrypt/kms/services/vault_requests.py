@@ -19,8 +19,8 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.pacing import parse_retry_after
+from modcrypt.kms.references import missing_extra
 from modcrypt.kms.services.vault_location import Engine
-from modcrypt.kms.uris import missing_extra
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.runtime.tracebacks import hide_frames
 

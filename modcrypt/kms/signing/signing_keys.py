@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError
 from modcrypt.keys import Secret, Unpicklable
-from modcrypt.kms.client import find_signer
+from modcrypt.kms.calls import find_signer
 from modcrypt.kms.keyring.keyring_passphrase import Passphrase
 from modcrypt.kms.recipients.private_key_file import (
     PrivateKeyFormat,

@@ -21,8 +21,8 @@ from typing import Any
 
 from modcrypt.kms.keyring.keyring import keyring_path
 from modcrypt.kms.policy import Policy, find_service
+from modcrypt.kms.references import parse_kms_uri
 from modcrypt.kms.services.pkcs11_uri import parse_pkcs11_uri
-from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.spark.jvm.native_jar import FACTORY
 from modcrypt.spark.jvm.native_policy import policy_options
 from modcrypt.spark.jvm.session_jar import bring_jar

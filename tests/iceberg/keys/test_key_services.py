@@ -24,7 +24,7 @@ from modcrypt.iceberg.keys.wrapping_keys import (
 )
 from modcrypt.keys import Key
 from modcrypt.keys.metadata import StandardKeyMetadata
-from modcrypt.kms.client import is_current
+from modcrypt.kms.calls import is_current
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.aws import open_aws
 from modcrypt.kms.services.azure import AzureKms

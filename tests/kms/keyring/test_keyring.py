@@ -41,8 +41,8 @@ from modcrypt.errors import (
     KeyRetrievalError,
     ModcryptError,
 )
-from modcrypt.kms import client
-from modcrypt.kms.client import KmsClient, MasterKey
+from modcrypt.kms import calls as client
+from modcrypt.kms.client import Capabilities, KmsClient, MasterKey, capabilities_of
 from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
 from modcrypt.kms.keyring.keyring import Keyring, check_key_id, keyring_path, open_keyring
 from modcrypt.kms.references import open_kms
@@ -1535,7 +1535,5 @@ def test_the_protocol_is_kept(ring: Keyring) -> None:
     as_client: KmsClient = ring
     as_admin: client.KeyAdmin = ring
     assert client.unwrap(as_client, client.wrap(as_client, DEK, "kf"), "kf") == DEK
-    assert client.capabilities_of(as_client) == client.Capabilities(
-        aad=True, rewrap=True, batch=1000
-    )
+    assert capabilities_of(as_client) == Capabilities(aad=True, rewrap=True, batch=1000)
     assert as_admin.create_key("x").version == 1

@@ -14,8 +14,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError
-from modcrypt.kms import client
-from modcrypt.kms.client import Capabilities, KmsClient
+from modcrypt.kms import calls as client
+from modcrypt.kms.client import Capabilities, KmsClient, capabilities_of
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.services.environment import EnvironmentKms, open_environment
@@ -64,7 +64,7 @@ def test_a_wrapped_key_opens_with_the_variables_key(
 
 def test_the_protocol_is_kept(kms: EnvironmentKms) -> None:
     as_client: KmsClient = kms
-    assert client.capabilities_of(as_client) == Capabilities(aad=True)
+    assert capabilities_of(as_client) == Capabilities(aad=True)
     wrapped = client.wrap(as_client, DEK, kms.default_key, b"x")
     assert client.unwrap(as_client, wrapped, NAME, b"x") == DEK
     assert client.unwrap(as_client, client.rewrap(as_client, wrapped, NAME, b"x"), NAME, b"x")

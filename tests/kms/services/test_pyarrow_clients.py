@@ -30,7 +30,8 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
+from modcrypt.kms.client import capabilities_of
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client, from_pyarrow_client
 from tests.support.sleeps import note_sleeps
@@ -307,7 +308,7 @@ def test_a_pyarrow_clients_failures_have_our_names(monkeypatch: pytest.MonkeyPat
 
 def test_a_pyarrow_client_takes_no_aad() -> None:
     ours = from_pyarrow_client(Theirs())
-    assert not kms.capabilities_of(ours).aad
+    assert not capabilities_of(ours).aad
     with pytest.raises(ValueError, match="not support AAD"):
         ours.wrap(b"k" * 16, "kf", aad=b"x")
     with pytest.raises(ValueError, match="not support AAD"):
