@@ -319,7 +319,7 @@ def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
         "modcrypt.kms.wrapping",  # the same
         "modcrypt.kms.recipients.file_recipients",  # which encrypts KEKs to public keys
         "modcrypt.kms.recipients.explicit_keys",  # the same with keys
-        "modcrypt.kms.keyring.keyring_document",  # whose sealed form holds master keys
+        "modcrypt.kms.keyring.keyring_document",  # whose encoded form holds master keys
         "modcrypt.iceberg.read.pyarrow_decryption",  # which gives them to PyArrow
         "modcrypt.doctor.event_log",  # which looks for keys where they should not be
     }

@@ -28,8 +28,9 @@ Check = Callable[[bytes], object]
 @cache
 def identity(name: str) -> mc.Identity:
     """Return an identity of the vectors, whatever the mode of its file."""
-    document = decode_private_key((RECIPIENTS / name).read_bytes(), IDENTITY_FILE)
-    return mc.Identity(mc.Recipient.parse(document.public), Secret(document.key))
+    public, key = decode_private_key((RECIPIENTS / name).read_bytes(), IDENTITY_FILE)
+    assert isinstance(key, bytes)
+    return mc.Identity(mc.Recipient.parse(public), Secret(key))
 
 
 def check_lines(data: bytes) -> object:
@@ -37,9 +38,9 @@ def check_lines(data: bytes) -> object:
 
 
 def check_identity(data: bytes) -> object:
-    document = decode_private_key(data, IDENTITY_FILE)
+    public, _ = decode_private_key(data, IDENTITY_FILE)
     # Not the scrypt of every round, which takes 20 ms or more.
-    return mc.Recipient.parse(document.public).hex_id
+    return mc.Recipient.parse(public).hex_id
 
 
 def check_metadata(name: str, aad: bytes, wanted: str) -> Check:

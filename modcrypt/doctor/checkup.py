@@ -104,12 +104,13 @@ def policy_file(path: str) -> Check:
 def keyring(path: str) -> Iterator[Check]:
     """Check who can access the file of a keyring, and whether a passphrase encrypts it."""
     from modcrypt.kms.keyring import keyring_file
-    from modcrypt.kms.keyring.keyring_document import Sealed, decode_document
+    from modcrypt.kms.keyring.keyring_document import decode_document
+    from modcrypt.kms.keyring.passphrase_encryption import EncryptedPart
 
     about = Subject("keyring")
     yield secret_file(path, "keyring")
     try:
-        encrypted = isinstance(decode_document(keyring_file.read(path)[0]).content, Sealed)
+        encrypted = isinstance(decode_document(keyring_file.read(path)[0]).content, EncryptedPart)
     except OSError:
         return  # already reported
     except KeyMaterialError as error:

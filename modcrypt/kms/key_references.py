@@ -32,11 +32,16 @@ MAX_METADATA_FILE = 64 << 10
 DecryptMetadata = Callable[[bytes], StandardKeyMetadata]
 
 
-def check_reference(reference: str) -> None:
-    """Raise ValueError if a reference is malformed; it may be a key, so messages omit it."""
+def is_reference(reference: str, *kinds: str) -> bool:
+    """Return whether a reference has one of these kinds, and a number if it is `fd:N`."""
     kind, _, where = reference.partition(":")
     is_number = where.isascii() and where.isdigit()
-    if kind not in ("file", "env", "fd") or not where or (kind == "fd" and not is_number):
+    return kind in kinds and where != "" and (kind != "fd" or is_number)
+
+
+def check_reference(reference: str) -> None:
+    """Raise ValueError if a reference is malformed; it may be a key, so messages omit it."""
+    if not is_reference(reference, "file", "env", "fd"):
         raise ValueError(
             "name a key as file:PATH, env:NAME or fd:N with a number, never the key itself (not "
             "repeated here)"
@@ -66,19 +71,14 @@ def read_key(reference: str, what: str) -> Key:
     """
     kind, _, where = reference.partition(":")
     if kind == "file":
-        return _parse_key(*_read_file(where, what, "key file"))
-    if kind == "env":
-        return _read_variable(where, what)
-    data = read_descriptor(int(where), what)
-    return _parse_key(data, f"{what}: file descriptor {where}")
-
-
-def _read_variable(name: str, what: str) -> Key:
-    display = show_name(name)
-    value = os.environb.get(os.fsencode(name))
+        return Key(decode_key(*_read_file(where, what, "key file")))
+    if kind == "fd":
+        data = read_descriptor(int(where), what)
+        return Key(decode_key(data, f"{what}: file descriptor {where}"))
+    place, value = f"environment variable {show_name(where)}", os.environb.get(os.fsencode(where))
     if not value:
-        raise KeyNotFoundError(f"{what}: the environment variable {display} is not set")
-    return _parse_key(value, f"{what}: environment variable {display}", raw=False)
+        raise KeyNotFoundError(f"{what}: the {place} is not set")
+    return Key(decode_key(value, f"{what}: {place}", raw=False))
 
 
 @hide_frames
@@ -157,11 +157,6 @@ def read_descriptor(fd: int, what: str) -> bytes:
             "each secret"
         )
     return data
-
-
-def _parse_key(data: bytes, where: str, *, raw: bool = True) -> Key:
-    """Return the key that `decode_key` finds."""
-    return Key(decode_key(data, where, raw=raw))
 
 
 def _decode_text(data: bytes) -> bytes:

@@ -21,8 +21,7 @@ from modcrypt.kms.policy import Policy, find_service, list_lifetime_faults
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.signing.required_seal import RequiredSeal
-from modcrypt.kms.signing.signing_keys import SigningKey
-from modcrypt.kms.signing.signing_references import read_verifying_keys
+from modcrypt.kms.signing.signing_keys import SigningKey, read_verifying_keys
 from modcrypt.kms.wrapped_key_metadata import (
     open_key_metadata,
     parse_wrapped_metadata,

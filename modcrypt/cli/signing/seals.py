@@ -170,7 +170,7 @@ def export(*, key: str, path: str, ask: bool, as_json: bool, **options: Any) -> 
 
 
 def _load_key(key: str, ask: bool, options: dict[str, Any]) -> modcrypt.SigningKey:
-    from modcrypt.kms.signing.signing_references import names_service
+    from modcrypt.kms.signing.signing_keys import names_service
 
     if not names_service(key):
         return modcrypt.SigningKey.load(key, _read_passphrase(key, ask, options))
@@ -476,7 +476,7 @@ def _writing(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_keys(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:
-    from modcrypt.kms.signing.signing_references import read_verifying_keys
+    from modcrypt.kms.signing.signing_keys import read_verifying_keys
 
     return read_verifying_keys(texts)
 

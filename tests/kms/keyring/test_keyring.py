@@ -43,7 +43,12 @@ from modcrypt.errors import (
 )
 from modcrypt.kms import calls as client
 from modcrypt.kms.client import Capabilities, KmsClient, MasterKey, capabilities_of
-from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
+from modcrypt.kms.keyring import (
+    keyring,
+    keyring_document,
+    keyring_file,
+    passphrase_encryption,
+)
 from modcrypt.kms.keyring.keyring import Keyring, check_key_id, keyring_path, open_keyring
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
@@ -54,14 +59,14 @@ from tests.support.tables import small_table
 
 PASSPHRASE = "correct horse battery stäple"
 DEK = bytes(range(16))
-REAL_COST = keyring.SCRYPT_N, keyring_document.MIN_SCRYPT_N
+REAL_COST = keyring.SCRYPT_N, passphrase_encryption.MIN_SCRYPT_N
 
 
 @pytest.fixture(autouse=True)
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take next to no time for a passphrase."""
     monkeypatch.setattr(keyring, "SCRYPT_N", 16)
-    monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", 16)
+    monkeypatch.setattr(passphrase_encryption, "MIN_SCRYPT_N", 16)
 
 
 @pytest.fixture
@@ -528,7 +533,7 @@ def test_a_file_is_sealed_by_scrypt_and_aes_gcm_at_the_recommended_cost(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keyring, "SCRYPT_N", REAL_COST[0])
-    monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", REAL_COST[1])
+    monkeypatch.setattr(passphrase_encryption, "MIN_SCRYPT_N", REAL_COST[1])
     ring = Keyring.create(folder / "k.json", passphrase=PASSPHRASE)
     ring.create_key("kf", value=FOOTER_KEY)
     value = document(ring)
@@ -920,7 +925,7 @@ def test_nobody_has_to_wait_while_someone_is_asked_for_a_passphrase(ring: Keyrin
         return "new"
 
     other = again(ring, iter([PASSPHRASE]).__next__)
-    other._seals.ask = ask
+    other._passphrase_keys.ask = ask
     ring.change_passphrase("new")
     other.rotate_key("kf")
     other.change_passphrase(ask)
@@ -963,8 +968,8 @@ def test_two_updates_in_a_row_never_look_the_same(ring: Keyring) -> None:
 CREATING = """
 import sys
 from modcrypt.kms.keyring import keyring
-from modcrypt.kms.keyring import keyring_document
-keyring.SCRYPT_N = keyring_document.MIN_SCRYPT_N = 16
+from modcrypt.kms.keyring import passphrase_encryption
+keyring.SCRYPT_N = passphrase_encryption.MIN_SCRYPT_N = 16
 ring = keyring.Keyring(sys.argv[1], passphrase=sys.argv[2] or None)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -1031,9 +1036,9 @@ def test_threads_wrap_while_others_rotate(ring: Keyring) -> None:
 KILLED = """
 import fcntl, os, shutil, signal, sys
 from modcrypt.kms.keyring import keyring
-from modcrypt.kms.keyring import keyring_document
+from modcrypt.kms.keyring import passphrase_encryption
 from modcrypt.kms.keyring.keyring import Keyring
-keyring.SCRYPT_N = keyring_document.MIN_SCRYPT_N = 16
+keyring.SCRYPT_N = passphrase_encryption.MIN_SCRYPT_N = 16
 job, base, work, results = sys.argv[1:]
 path = os.path.join(work, "k.json")
 shutil.copytree(base, work)
@@ -1367,8 +1372,10 @@ def test_what_is_not_strict_json_is_refused(scratch: Path, data: bytes) -> None:
 
 def test_scrypt_parameters_of_a_file_are_limited() -> None:
     """At most 256 MiB and a second; and none so cheap that a passphrase is guessed for free."""
-    assert 128 * keyring_document.MAX_SCRYPT_N * keyring_document.MAX_SCRYPT_R == 256 << 20
-    assert 2 * REAL_COST[0] * 8 == keyring_document.MAX_SCRYPT_WORK
+    assert (
+        128 * passphrase_encryption.MAX_SCRYPT_N * passphrase_encryption.MAX_SCRYPT_R == 256 << 20
+    )
+    assert 2 * REAL_COST[0] * 8 == passphrase_encryption.MAX_SCRYPT_WORK
     assert REAL_COST == (2**17, 2**14)
 
 
@@ -1419,7 +1426,7 @@ def test_a_keyring_has_so_many_versions_and_no_more(
 
 def test_nothing_secret_is_shown_pickled_or_copied(ring: Keyring) -> None:
     shown = repr(ring) + str(ring) + repr(vars(ring)) + repr(ring.list_keys())
-    shown += repr(vars(ring._seals))
+    shown += repr(vars(ring._passphrase_keys))
     for secret in (FOOTER_KEY, PASSPHRASE.encode()):
         for spelling in (repr(secret)[2:-1], secret.hex(), base64.b64encode(secret).decode()):
             assert spelling not in shown

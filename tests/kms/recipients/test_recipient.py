@@ -26,7 +26,7 @@ from modcrypt.kms.recipients.recipient import (
     parse_ids,
     parse_recipients,
 )
-from modcrypt.kms.signing.signing_references import read_verifying_keys
+from modcrypt.kms.signing.signing_keys import read_verifying_keys
 from modcrypt.pkmt1.recipient_metadata import MAX_RECIPIENTS
 from tests.support.cases import each_case
 from tests.support.frame_watch import find_secrets
