@@ -20,7 +20,7 @@ from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KmsUnavailab
 from modcrypt.iceberg.keys.wrapping_keys import MasterKeys
 from modcrypt.keys import as_key
 from modcrypt.kms import calls as kms
-from modcrypt.kms import wrapped_key_metadata as sealed_metadata
+from modcrypt.kms import wrapped_key_metadata
 from modcrypt.kms.key_references import read_key, read_metadata_file
 from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
 from modcrypt.kms.proof import WrapProof, require_same
@@ -308,7 +308,7 @@ def test_an_exhausted_key_carries_nothing_that_it_was_to_seal(
     for call in (
         lambda: kek.wrap(Key(DEK)),
         lambda: kek.wrap_to_json(Key(DEK), is_footer_key=True, internal=True),
-        lambda: sealed_metadata.seal_key_metadata(wrapper, metadata, "kf"),
+        lambda: wrapped_key_metadata.encrypt_key_metadata(wrapper, metadata, "kf"),
         lambda: iceberg.seal(metadata),
         lambda: ring.wrap(DEK, "kf"),
         lambda: ring.rotate_key("kf") if ring._seals.ask else ring.wrap(DEK, "kf"),
@@ -329,7 +329,7 @@ def test_no_error_about_key_metadata_carries_its_key(ring: Keyring) -> None:
         sealed = sealed_metadata.encode_wrapped_metadata(
             kek.material(text, is_footer_key=False, internal=True)
         )
-        check(lambda s=sealed: sealed_metadata.open_key_metadata(wrapper, s), *SECRETS)  # type: ignore[misc]
+        check(lambda s=sealed: wrapped_key_metadata.decrypt_key_metadata(wrapper, s), *SECRETS)  # type: ignore[misc]
         opened = MasterKeys(ring).new_kek("kf", 16)
         block = GcmCipher(opened._kek).seal_block(data, opened._aad(False))  # type: ignore[arg-type]
         check(lambda o=opened, b=block: o.open(b), *SECRETS)  # type: ignore[misc]

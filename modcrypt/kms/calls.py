@@ -78,9 +78,9 @@ def unwrap_many(
 
 @hide_frames
 def rewrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b"") -> str:
-    """Wrap a key under the newest version of its master key; raise as `KmsClient.unwrap`.
+    """Wrap a key under the newest version of its master key, inside the service if it can.
 
-    The service rewraps the key internally if it can.
+    Raise as `KmsClient.unwrap`.
     """
     if not capabilities_of(client).rewrap:
         return wrap(client, unwrap(client, wrapped, master_key_id, aad), master_key_id, aad)
@@ -167,10 +167,9 @@ def is_current(client: KmsClient, wrapped: str, master_key_id: str) -> bool | No
 
 @hide_frames
 def find_signer(client: KmsClient, key_id: str) -> ServiceSigner:
-    """Return the key of a service that signs, whose calls are retried; raise as `KmsClient.wrap`.
+    """Return the key of a service that signs, whose calls are retried.
 
-    Raises:
-        ValueError: The service does not sign.
+    Raise as `KmsClient.wrap`, and ValueError if the service does not sign.
     """
     find = getattr(client, "find_signer", None)
     if find is None:

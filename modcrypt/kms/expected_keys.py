@@ -22,12 +22,7 @@ MAX_SHOWN = 5
 
 
 def id_set(master_key_ids: Collection[str] | None) -> frozenset[str]:
-    """Return ids of master keys as a set, which is empty for None.
-
-    Raises:
-        ValueError: The argument is a single string, which would count as a set of letters.
-        TypeError: An id is not a string.
-    """
+    """Return ids of master keys as a set; raise ValueError for one string, a set of letters."""
     if isinstance(master_key_ids, str):
         raise ValueError("master_key_ids takes a collection of ids, not one string")
     ids = frozenset(() if master_key_ids is None else master_key_ids)
@@ -80,10 +75,10 @@ class ExpectedKeys:
         return replace(self, declared=self.declared | id_set(master_key_ids))
 
     def check(self, material: KeyMaterial, column: str | None, where: str) -> None:
-        """Check the master key of key material before calling the key service.
+        """Check the master key of the footer key, or of a column's, before calling the key service.
 
-        `column` is a dotted name, or None for the footer key; `where` is the name of the file.
-        Raise KeyMaterialError if the key is wrapped under another master key than expected.
+        `where` is the name of the file. Raise KeyMaterialError for another master key than
+        expected.
         """
         self._check(material, where, self._select_ids(column))
 

@@ -23,7 +23,7 @@ from modcrypt.keys.encoding import MAX_KEY_TEXT as MAX_KEY_FILE
 from modcrypt.keys.encoding import decode_key
 from modcrypt.keys.lookalikes import show_name
 from modcrypt.keys.metadata import StandardKeyMetadata
-from modcrypt.kms.wrapped_key_metadata import is_sealed
+from modcrypt.kms.wrapped_key_metadata import is_encrypted
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_METADATA_FILE = 64 << 10
@@ -64,8 +64,7 @@ def read_key(reference: str, what: str) -> Key:
     Messages call the key `what`.
 
     Raises:
-        KeyNotFoundError: The file or variable does not exist or is empty, or the descriptor is
-            not open or at its end.
+        KeyNotFoundError: The place does not exist or is empty, or a descriptor is at its end.
         KeyAccessDeniedError: The file may not be read.
         KeyMaterialError: The content is not a key.
     """
@@ -85,12 +84,11 @@ def read_key(reference: str, what: str) -> Key:
 def read_metadata_file(path: str, decrypt: DecryptMetadata | None = None) -> StandardKeyMetadata:
     """Return Iceberg's standard key metadata from a file: raw, hex or base64.
 
-    `decrypt` decrypts metadata that a key service encrypted; with it, unencrypted metadata is
-    rejected.
+    With `decrypt`, the metadata must be encrypted under a key service.
     """
     # Other users may read encrypted metadata.
-    data, where = _read_file(path, "key", "key metadata file", MAX_METADATA_FILE, is_sealed)
-    if is_sealed(data):
+    data, where = _read_file(path, "key", "key metadata file", MAX_METADATA_FILE, is_encrypted)
+    if is_encrypted(data):
         if decrypt is None:
             raise ValueError(
                 f"{where} is encrypted under a key service; name it with --kms or --policy"

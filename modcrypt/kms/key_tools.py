@@ -23,9 +23,9 @@ from modcrypt.kms.references import open_kms
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import SigningKey, read_verifying_keys
 from modcrypt.kms.wrapped_key_metadata import (
-    open_key_metadata,
+    decrypt_key_metadata,
+    encrypt_key_metadata,
     parse_wrapped_metadata,
-    seal_key_metadata,
 )
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -252,9 +252,9 @@ class KeyTools:
         Raises:
             KeyRetrievalError: The key service refuses to wrap a key, or to unwrap it again.
         """
-        sealed = seal_key_metadata(self.wrapper, metadata, master_key_id, replaces=replaces)
-        self._record_metadata("wrap", sealed, file)
-        return sealed
+        encrypted = encrypt_key_metadata(self.wrapper, metadata, master_key_id, replaces=replaces)
+        self._record_metadata("wrap", encrypted, file)
+        return encrypted
 
     def open_key_metadata(
         self, sealed: bytes, *, file: str | None = None, policy: Policy | None = None
@@ -281,14 +281,14 @@ class KeyTools:
                 "the policy requires signatures (signed_by), and an AGS1 stream has none; seal its "
                 "folder, and use a policy without signed_by"
             )
-        metadata = open_key_metadata(self.wrapper, sealed)
+        metadata = decrypt_key_metadata(self.wrapper, sealed)
         self._record_metadata("unwrap", sealed, file)
         return metadata
 
     def _record_metadata(
-        self, operation: Literal["wrap", "unwrap"], sealed: bytes, file: str | None
+        self, operation: Literal["wrap", "unwrap"], encrypted: bytes, file: str | None
     ) -> None:
-        record_key(self.wrapper.audit, operation, parse_wrapped_metadata(sealed), file)
+        record_key(self.wrapper.audit, operation, parse_wrapped_metadata(encrypted), file)
 
     def _check_aad(self, policy: Policy) -> None:
         if not isinstance(policy, Policy):

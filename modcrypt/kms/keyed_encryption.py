@@ -76,8 +76,7 @@ class KeyedEncryption:
         `WrapProof` requires. Public keys wrap in this process, often for the identities of others.
 
         Raises:
-            ValueError: As `PathPrefix.of`; or the policy needs the folder of the file, and a file
-                object has none.
+            ValueError: The policy needs the folder of the file, and a file object has none.
             FileExistsError: The file exists.
             KeyRetrievalError: The key service refuses to wrap a key, or a new wrap does not open.
         """
@@ -222,14 +221,14 @@ class _File:
         self._record("wrap", "ok")
         recorded = False
 
-        def record_seal() -> None:
+        def record_encryption() -> None:
             nonlocal recorded
             recorded = True
             self._record("seal", "ok")
 
         try:
             with self.beside():
-                yield record_seal
+                yield record_encryption
         except BaseException:
             if not recorded:
                 self._record("seal", "error")  # keys were used even if the file was not completed

@@ -105,11 +105,7 @@ class Pacer:
         self._tell_from = 0.0
 
     def call(self, ask: Callable[[], T]) -> T:
-        """Call the service, again while it is unavailable.
-
-        Raises:
-            KmsUnavailableError: The patience is used up.
-        """
+        """Call the service, again while it is unavailable and the patience lasts."""
         effort = _Effort(monotonic(), self._granted)
         while True:
             self._take_turn(effort)
@@ -211,11 +207,7 @@ class Pacer:
 
 
 def read_patience() -> float | None:
-    """Return the seconds that the environment names; None without the variable.
-
-    Raises:
-        ValueError: The variable is not a number of seconds, or exceeds a day.
-    """
+    """Return the seconds that the environment names; None without the variable."""
     text = os.environ.get(PATIENCE_VARIABLE, "")
     if not text:
         return None
@@ -263,8 +255,7 @@ def _pacer_of_fixed(client: object) -> Pacer:
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds for which an answer asks to wait; None if it has no valid header.
 
-    Args:
-        headers: Headers of the answer; a mapping that ignores case, or has names in lower case.
+    `headers` is a mapping that ignores case, or has names in lower case.
     """
     for name, unit in (("retry-after-ms", 0.001), ("x-ms-retry-after-ms", 0.001)):
         if _SECONDS.fullmatch(_read_header(headers, name)):

@@ -139,9 +139,8 @@ class Refusals:
     def count_refusals(self, master_key_id: str) -> Iterator[None]:
         """Count the outcome of the request for one key in the body of the `with` statement.
 
-        Raises:
-            KeyMaterialError: Too many keys of the file did not unwrap.
-            KeyRetrievalError: Too many master keys refused; or the earlier answer of this one.
+        Raise KeyMaterialError if too many keys of the file did not unwrap, KeyRetrievalError if too
+        many master keys refused; or the earlier answer of this one.
         """
         self._raise_if_enough(master_key_id)
         try:

@@ -504,16 +504,12 @@ def _check_older(master: Master, version: int) -> None:
 def open_keyring(uri: str, *, passphrase: Passphrase | None = None) -> Keyring:
     """Open the keyring that a URI names: `file:PATH[?passphrase=env:NAME|file:PATH][#KEY]`.
 
-    Args:
-        uri: URI with a relative or absolute path, with percent-escapes. The query names the place
-            of the passphrase: an environment variable, or the first line of a file. The fragment
-            names the default master key.
-        passphrase: Passphrase, if the URI does not name its place.
+    The path has percent-escapes. The query names the place of the passphrase, which is not passed
+    then; the fragment names the default master key.
 
     Raises:
         ValueError: The URI has another form, or there are two passphrases.
-        FileNotFoundError: The file does not exist; `Keyring.create` writes one.
-        KeyRetrievalError: As `Keyring`.
+        FileNotFoundError, KeyRetrievalError: As `Keyring`.
     """
     parsed = _parse_keyring_uri(uri)
     path = _extract_path(parsed.location)

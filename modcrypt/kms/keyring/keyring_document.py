@@ -159,9 +159,7 @@ class Master:
     def find_unwrapping_versions(self, number: int | None) -> Sequence[Version]:
         """Return the versions that may unwrap a key wrapped under `number`, the newest first.
 
-        Raises:
-            KeyNotFoundError: The version does not exist.
-            KeyDisabledError: The version is disabled or destroyed.
+        Raise KeyNotFoundError if there is no such version, KeyDisabledError if it may not unwrap.
         """
         if number is None:
             if able := [v for v in reversed(self.versions) if self.enabled and v.state == ENABLED]:
@@ -267,9 +265,7 @@ def encode_document(
 ) -> bytes:
     """Return the bytes of a file, encrypted or, without a key, in plaintext.
 
-    Raises:
-        KeyMaterialError: The file would exceed the limits for versions or updates.
-        KeyExhaustedError: As `encode_encrypted`.
+    Raise KeyMaterialError if the file would exceed the limits for versions or updates.
     """
     _check_count(masters)
     if edition.generation > MAX_GENERATION:

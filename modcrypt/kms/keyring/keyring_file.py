@@ -41,9 +41,7 @@ def make_stamp(status: os.stat_result) -> Stamp:
 def read(path: str) -> tuple[bytes, os.stat_result]:
     """Return the content of a file, and the status of the same open file.
 
-    Raises:
-        OSError: The file does not exist, is not a regular file, or cannot be read.
-        KeyMaterialError: The file is too long.
+    Raise KeyMaterialError if it is too long, OSError if it is not a regular file.
     """
     with contextlib.closing(FileSource(path)) as source:
         if source.size > MAX_FILE:
@@ -78,11 +76,8 @@ def replace(path: str, data: bytes, old: os.stat_result, *, private: bool) -> os
     """Replace a file whose lock the caller holds, and return the new file's status.
 
     `path` must not be a symbolic link. The new file gets the owner and mode of the old one;
-    `private` removes all permissions of the group and others.
-
-    Raises:
-        ValueError: The content would be too long to read again.
-        OSError: The file system reports an error for `path`; the file is unchanged.
+    `private` removes all permissions of the group and others. Raise ValueError if the content would
+    be too long to read again; after any error, the file is unchanged.
     """
     if len(data) > MAX_FILE:
         raise ValueError(f"{path}: a keyring has at most {MAX_FILE >> 20} MiB")

@@ -63,9 +63,7 @@ class PassphraseKeys:
     def find(self, scrypt: Scrypt) -> PassphraseKey:
         """Return the derived key that encrypts a file.
 
-        Raises:
-            KeyAccessDeniedError: The passphrase is missing or invalid.
-            KeyRetrievalError: The memory for the derivation is not available.
+        Raise KeyAccessDeniedError if the passphrase is missing or invalid; and as `Scrypt.derive`.
         """
         with self._deriving:
             if scrypt not in self._known:

@@ -124,14 +124,8 @@ def split_document(
 ) -> EncryptedPart | Any:
     """Return the encrypted part of a document, or the value of its member `plain`.
 
-    Args:
-        document: Parsed document, which becomes the header of the encrypted part.
-        plain: Name of the member that has the part in plaintext.
-        names: Names of all members that do not depend on the protection.
-        what: Name of the encrypted part for messages.
-
-    Raises:
-        KeyMaterialError: Members are missing, unknown or malformed.
+    `names` are the members that do not depend on the protection, and messages call the encrypted
+    part `what`. Raise KeyMaterialError if members are missing, unknown or malformed.
     """
     content = {"none": (plain,), "scrypt": ("scrypt", "sealed")}.get(
         str(document.get("protection"))
@@ -153,11 +147,7 @@ def encode_plaintext(header: dict[str, Any], name: str, part: Any) -> bytes:
 
 @hide_frames
 def encode_encrypted(header: dict[str, Any], part: bytes, key: PassphraseKey) -> bytes:
-    """Return a document with its secret part encrypted.
-
-    Raises:
-        KeyExhaustedError: The key has been used 2**32 times.
-    """
+    """Return a document with its secret part encrypted."""
     header = {**header, "protection": "scrypt", "scrypt": key.scrypt.encode()}
     block = key.cipher.seal_block(part, encode_compact(header))
     return _format({**header, "sealed": base64.b64encode(block).decode()})

@@ -45,20 +45,13 @@ def explicit_keys_name(name: str) -> str:
 
 @dataclass
 class ExplicitKeysFile:
-    """The file of explicit keys beside a new file; written when the new file is complete.
+    """The file of explicit keys beside a new file; written when the new file is complete."""
 
-    Attributes:
-        place: Place of the new file.
-        recipients: KEK and recipients of the new file.
-        key: Footer key of the new file.
-        aad_prefix: AAD prefix that readers must supply; None if they need none.
-        file_aad: AAD of the new file, known when its footer is made.
-    """
-
-    place: Place
-    recipients: FileRecipients
-    key: Key
-    aad_prefix: bytes | None
+    place: Place  # Place of the new file
+    recipients: FileRecipients  # KEK and recipients of the new file
+    key: Key  # Footer key of the new file
+    aad_prefix: bytes | None  # AAD prefix that readers must supply; None if they need none
+    # AAD of the new file, known when its footer is made
     file_aad: bytes | None = field(default=None, repr=False)
 
     def make_footer_metadata(self, file_aad: bytes) -> bytes:
@@ -116,9 +109,7 @@ class ExplicitKeysFile:
 def decrypt_explicit_keys(data: bytes, identity: PrivateKey) -> tuple[Key, bytes | None]:
     """Return the footer key and the AAD prefix in a file of explicit keys.
 
-    Raises:
-        KeyMaterialError: The file is malformed, or altered.
-        KeyNotFoundError: It is not encrypted to the identity.
+    Raise KeyMaterialError if it is malformed or altered, KeyNotFoundError if it is for others.
     """
     document = strict_json(data) if len(data) <= MAX_SHARED_METADATA else None
     members = require_members(document, "format", "version", "fileAAD", "recipients")

@@ -102,8 +102,7 @@ def open_kek(
 ) -> FileRecipients | None:
     """Return the KEK of a file that is encrypted to one of the identities; None if none is.
 
-    Raises:
-        KeyMaterialError: The KEK does not decrypt: it was altered, or taken from another file.
+    Raise KeyMaterialError if the KEK was altered, or taken from another file.
     """
     mine = {identity.recipient.id: identity for identity in identities}
     for wrap in material.recipients or ():

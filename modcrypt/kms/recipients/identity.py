@@ -138,11 +138,7 @@ def check_references(identities: Sequence[str], passphrase: str | None) -> None:
 
 @hide_frames
 def load_identities(identities: Sequence[str], passphrase: str | None) -> tuple[Identity, ...]:
-    """Return the identities that references name; `passphrase` is one for all of them.
-
-    Raises:
-        KeyRetrievalError: As `Identity.load`.
-    """
+    """Return the identities that references name; `passphrase` is one for all of them."""
     hint = "name its place by identity_passphrase="
     return tuple(
         load_with_reference(Identity.load, reference.partition(":")[2], passphrase, hint)

@@ -60,17 +60,11 @@ SCRYPT_COST = 2**17
 
 @dataclass(frozen=True, slots=True)
 class PrivateKeyFormat:
-    """A kind of file.
+    """A kind of file."""
 
-    Attributes:
-        name: Value of `format`.
-        public: Name of the member with the public key.
-        what: Word for messages.
-    """
-
-    name: str
-    public: str
-    what: str
+    name: str  # Value of `format`
+    public: str  # Name of the member with the public key
+    what: str  # Word for messages
 
 
 @hide_frames
@@ -78,11 +72,7 @@ def save_private_key(
     path: str | os.PathLike[str], kind: PrivateKeyFormat, public: str, key: bytes,
     passphrase: Passphrase | None,
 ) -> None:  # fmt: skip
-    """Write a new file of mode 0600, encrypted if there is a passphrase.
-
-    Raises:
-        FileExistsError: The file exists.
-    """
+    """Write a new file of mode 0600, encrypted if there is a passphrase."""
     ask = make_asker(passphrase)
     header = {"format": kind.name, "version": VERSION, kind.public: public}
     if ask is None:
@@ -135,11 +125,7 @@ def load_with_reference(
 
 @hide_frames
 def decode_private_key(data: bytes, kind: PrivateKeyFormat) -> tuple[str, EncryptedPart | bytes]:
-    """Return the line of the public key, and the private key, which a passphrase may encrypt.
-
-    Raises:
-        KeyMaterialError: The file is malformed.
-    """
+    """Return the line of the public key, and the private key, which a passphrase may encrypt."""
     document = strict_json(data) if len(data) <= MAX_PRIVATE_FILE else None
     if not isinstance(document, dict) or document.get("format") != kind.name:
         raise KeyMaterialError(f"it is no {kind.what}: the format is not {kind.name}")

@@ -48,9 +48,8 @@ def format_public_line(prefix: str, kind: str, public_key: bytes) -> str:
 def parse_public_line(prefix: str, line: str, what: str) -> tuple[str, bytes]:
     """Return kind and key of a line, without a comment.
 
-    Raises:
-        KeyMaterialError: The line is malformed, or its checksum does not match. Messages do not
-            repeat the line, which may be a secret by mistake.
+    Raise KeyMaterialError if the line is malformed, or its checksum does not match. Messages do not
+    repeat the line, which may be a secret by mistake.
     """
     parts = line.split(":")
     if len(parts) != 4 or parts[0] != prefix or not line.isascii():
@@ -87,7 +86,6 @@ def read_lines(path: str | os.PathLike[str], parse: Callable[[str], P], what: st
         KeyMaterialError: The file has none, a malformed one, or exceeds a limit.
         KeyRetrievalError: Another user may change the file, and so choose who opens files or whose
             signatures count.
-        OSError: The file cannot be read.
     """
     try:
         return parse_lines(read_unalterable(path, MAX_PUBLIC_FILE + 1), parse, what)

@@ -99,12 +99,7 @@ class Recipient:
 
 @hide_frames
 def read_recipients(path: str | os.PathLike[str]) -> tuple[Recipient, ...]:
-    """Return the recipients in a file, each once.
-
-    Raises:
-        KeyMaterialError: The file has no recipient, a malformed one, or exceeds a limit.
-        OSError: The file cannot be read.
-    """
+    """Return the recipients in a file, each once; raise as `read_lines`."""
     return tuple(read_lines(path, Recipient.parse, "recipients"))
 
 
@@ -115,12 +110,7 @@ def parse_recipients(data: bytes) -> tuple[Recipient, ...]:
 
 
 def check_recipients(recipients: Iterable[Recipient]) -> tuple[Recipient, ...]:
-    """Return the recipients of new files, each once.
-
-    Raises:
-        ValueError: There are none, or too many.
-        TypeError: Something is not a Recipient.
-    """
+    """Return the recipients of new files, each once; raise ValueError for none or too many."""
     given = (recipients,) if isinstance(recipients, Recipient) else tuple(recipients)
     for recipient in given:
         if not isinstance(recipient, Recipient):

@@ -37,10 +37,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 class RecipientKms(UnpicklableClient):
     """A `KmsClient` whose master keys are files of recipients.
 
-    Args:
-        folder: Folder with a file `ID.pub` for each master key; None to only unwrap.
-        identity: Identity that unwraps keys; None to only wrap.
-        default_key: Id of the master key in the URI.
+    The folder has a file `ID.pub` for each master key; without a folder, the client only unwraps,
+    without an identity, it only wraps.
     """
 
     capabilities = Capabilities(aad=True, public_keys=True)
@@ -56,12 +54,10 @@ class RecipientKms(UnpicklableClient):
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key of 16, 24 or 32 bytes.
+        """Wrap a key to all recipients of a master key.
 
-        Raises:
-            KeyNotFoundError: The folder has no such file.
-            KeyMaterialError: The file is malformed, or has too many recipients.
-            ValueError: The key has another length.
+        Raise KeyNotFoundError without a file of this name, KeyMaterialError if it is malformed or
+        has too many recipients.
         """
         check_wrappable(key)
         info = make_info(ROLE, local_aad(master_key_id, aad))
@@ -77,13 +73,7 @@ class RecipientKms(UnpicklableClient):
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
-        """Unwrap a key.
-
-        Raises:
-            KeyNotFoundError: There is no identity, or the key is wrapped for others.
-            KeyMaterialError: The text is not a wrapped key, or was altered, or was wrapped under
-                another master key or with other AAD.
-        """
+        """Unwrap a key; raise KeyNotFoundError without an identity, or if it is for others."""
         members = require_members(strict_json(wrapped), "modcryptWrapped", "recipients")
         version, entries = members["modcryptWrapped"], members["recipients"]
         if type(version) is not int or version != VERSION or not isinstance(entries, list):
@@ -138,11 +128,7 @@ def open_recipients(uri: str, passphrase: Passphrase | None = None) -> Recipient
     """Open the public keys and the identity that a URI names.
 
     The URI is `recipients:FOLDER?identity=PATH&passphrase=REF#ID`; all parts but one of the first
-    two are optional, and REF is `env:NAME` or `file:PATH`.
-
-    Raises:
-        ValueError: The URI has another form.
-        KeyRetrievalError: As `Identity.load`.
+    two are optional, and REF is `env:NAME` or `file:PATH`. Raise as `Identity.load`.
     """
     parsed = parse_kms_uri(uri, frozenset({"identity", "passphrase"}))
     folder, path = urllib.parse.unquote(parsed.location), parsed.query.get("identity")

@@ -104,19 +104,19 @@ class Pkcs11Kms(UnpicklableClient):
         with self._sessions.open(f"master key {master_key_id}") as session:
             master = self._find_key(session, master_key_id)
             _check_enabled(master, pkcs11.Attribute.ENCRYPT)
-            sealed = _encrypt(master, key, local_aad(master_key_id, aad))
-        if len(sealed) != NONCE_SIZE + len(key) + TAG_SIZE:
+            encrypted = _encrypt(master, key, local_aad(master_key_id, aad))
+        if len(encrypted) != NONCE_SIZE + len(key) + TAG_SIZE:
             raise KeyRetrievalError(
-                f"master key {master_key_id}: the token's AES-GCM returned {len(sealed)} bytes for "
-                f"a key of {len(key)}; expected a nonce of {NONCE_SIZE} bytes and a tag of "
+                f"master key {master_key_id}: the token's AES-GCM returned {len(encrypted)} bytes "
+                f"for a key of {len(key)}; expected a nonce of {NONCE_SIZE} bytes and a tag of "
                 f"{TAG_SIZE}"
             )
-        return format_wrapped_key(None, sealed)
+        return format_wrapped_key(None, encrypted)
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key; see `KmsClient.unwrap`."""
-        version, sealed = parse_wrapped(wrapped)
+        version, encrypted = parse_wrapped(wrapped)
         if version is not None:
             raise KeyMaterialError(
                 "the wrapped key names a version, but keys on a PKCS#11 token have none"
@@ -125,7 +125,7 @@ class Pkcs11Kms(UnpicklableClient):
             master = self._find_key(session, master_key_id)
             _check_enabled(master, pkcs11.Attribute.DECRYPT)
             try:
-                return _decrypt(master, sealed, local_aad(master_key_id, aad))
+                return _decrypt(master, encrypted, local_aad(master_key_id, aad))
             except _DOES_NOT_DECRYPT as error:
                 raise _make_mismatch_error(master_key_id) from error
             except _AMBIGUOUS as error:
@@ -294,14 +294,14 @@ def _encrypt(master: Any, key: bytes, aad: bytes) -> bytes:
     # modcrypt generates the nonce (NIST SP 800-38D 8.2.2). A token may insist on its own and
     # overwrite this one, so the nonce is read from the parameters afterwards.
     parameters = pkcs11.GCMParams(os.urandom(NONCE_SIZE), aad, TAG_SIZE * 8)
-    sealed = master.encrypt(key, mechanism=pkcs11.Mechanism.AES_GCM, mechanism_param=parameters)
-    return bytes(parameters.nonce) + bytes(sealed)
+    encrypted = master.encrypt(key, mechanism=pkcs11.Mechanism.AES_GCM, mechanism_param=parameters)
+    return bytes(parameters.nonce) + bytes(encrypted)
 
 
-def _decrypt(master: Any, sealed: bytes, aad: bytes) -> bytes:
-    parameters = pkcs11.GCMParams(sealed[:NONCE_SIZE], aad, TAG_SIZE * 8)
+def _decrypt(master: Any, encrypted: bytes, aad: bytes) -> bytes:
+    parameters = pkcs11.GCMParams(encrypted[:NONCE_SIZE], aad, TAG_SIZE * 8)
     key = master.decrypt(
-        sealed[NONCE_SIZE:], mechanism=pkcs11.Mechanism.AES_GCM, mechanism_param=parameters
+        encrypted[NONCE_SIZE:], mechanism=pkcs11.Mechanism.AES_GCM, mechanism_param=parameters
     )
     return bytes(key)
 

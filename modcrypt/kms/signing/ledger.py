@@ -64,16 +64,11 @@ def is_of_seal(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A statement that was seen before.
+    """A statement that was seen before."""
 
-    Attributes:
-        sequence: Number of the statement.
-        hash: Hash of the statement, in hex.
-        writers: Changes of the writers that it has; None if they are not known.
-    """
-
-    sequence: int
-    hash: str
+    sequence: int  # Number of the statement
+    hash: str  # Hash of the statement, in hex
+    # Changes of the writers that it has; None if they are not known
     writers: tuple[WriterChange, ...] | None = None
 
     @classmethod
@@ -91,11 +86,7 @@ class Seen:
 
 
 def read_pinned(source: Source, sequence: int, expected: str) -> tuple[dict[str, Any], bytes]:
-    """Return the members and the content of a statement with this hash.
-
-    Raises:
-        IntegrityError: It is another one.
-    """
+    """Return the members and the content of a statement; raise IntegrityError for another hash."""
     _, head, start = hash_statement(source)
     data = source.read_at(0, source.size) if head is None else head
     if hashlib.sha256(data).hexdigest() != expected:
@@ -107,17 +98,11 @@ def read_pinned(source: Source, sequence: int, expected: str) -> tuple[dict[str,
 
 @dataclass(frozen=True)
 class Ledger:
-    """The statements about one dataset or table.
+    """The statements about one dataset or table."""
 
-    Attributes:
-        folder: Folder of the newest statement.
-        form: Kind of seal.
-        what: Word for messages: `"dataset"` or `"table"`.
-    """
-
-    folder: Place
-    form: SealFormat
-    what: str = "dataset"
+    folder: Place  # Folder of the newest statement
+    form: SealFormat  # Kind of seal
+    what: str = "dataset"  # Word for messages: `"dataset"` or `"table"`
 
     @property
     def place(self) -> Place:
@@ -132,9 +117,7 @@ class Ledger:
     def open(self) -> Iterator[Source | None]:
         """Open the newest statement; None if it does not exist. Errors name its path.
 
-        Raises:
-            IntegrityError: Something else than a file stands in its place.
-            OSError: The file system reports an error.
+        Raise IntegrityError if something else than a file stands in its place.
         """
         with self.name_errors(), contextlib.ExitStack() as stack:
             try:
@@ -148,12 +131,9 @@ class Ledger:
             yield source
 
     def read(self, trust: Trust) -> tuple[Statement, bytes | None] | None:
-        """Return the newest statement with its content; None if it does not exist.
+        """Return the newest statement with its content, None if it does not exist.
 
-        Raises:
-            IntegrityError: Too few trusted keys signed it, or it was altered.
-            FormatError: It is signed, but malformed.
-            OSError: The file system reports an error.
+        Raise as `read_statement`.
         """
         with self.open() as source:
             if source is None:
@@ -172,10 +152,8 @@ class Ledger:
     def read_archived(self, sequence: int, expected: str) -> tuple[dict[str, Any], bytes]:
         """Return the members and the content of an older statement, by its hash.
 
-        Its signatures are not verified: a statement that was verified has its hash.
-
-        Raises:
-            IntegrityError: It is missing, or another one.
+        Its signatures are not verified: a statement that was verified has its hash. Raise
+        IntegrityError if it is missing, or another one.
         """
         with self.open_archived(sequence, expected) as source:
             return read_pinned(source, sequence, expected)
@@ -183,8 +161,7 @@ class Ledger:
     def read_seen(self, seen: Seen) -> tuple[dict[str, Any], bytes]:
         """Return the members and the content of a statement that was the newest one.
 
-        Raises:
-            IntegrityError: It is missing now, or was altered.
+        Raise IntegrityError if it is missing now, or was altered.
         """
         with self.open() as source:
             if source is not None and source.size <= MAX_SEAL:
@@ -211,13 +188,10 @@ class Ledger:
             yield source
 
     def check_follows(self, statement: Statement, trust: Trust, seen: Seen) -> None:
-        """Check that a verified statement is one that was seen, or follows it.
+        """Raise IntegrityError unless a verified statement is one that was seen, or follows it.
 
         Each statement between must be signed by those who could sign after the one before it:
         otherwise a writer who may no longer sign could leave out the change that says so.
-
-        Raises:
-            IntegrityError: It is another one or does not follow it; or one between is missing.
         """
         newer, at = statement, f"seal number {seen.sequence}"
         for _ in range(MAX_STEPS):

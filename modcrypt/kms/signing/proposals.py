@@ -34,19 +34,12 @@ def write_proposal(ledger: Ledger, data: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A seal that further writers are to sign.
+    """A seal that further writers are to sign."""
 
-    Attributes:
-        former: What it follows.
-        statement: What it states.
-        content: Its content.
-        data: All its bytes.
-    """
-
-    former: Former
-    statement: Statement
-    content: bytes
-    data: bytes
+    former: Former  # What it follows
+    statement: Statement  # What it states
+    content: bytes  # Its content
+    data: bytes  # All its bytes
 
 
 def read_proposal(ledger: Ledger, writer: SealWriter) -> Proposal:
@@ -58,7 +51,6 @@ def read_proposal(ledger: Ledger, writer: SealWriter) -> Proposal:
             that the writer's keys signed.
         CommitConflictError: It does not follow the newest seal.
         FormatError: It is signed, but malformed.
-        OSError: The file system reports an error.
     """
     former, place = writer.begin(ledger, signs=False), _place_of(ledger)
     try:
@@ -102,9 +94,7 @@ def _verify(source: Source, ledger: Ledger, writer: SealWriter) -> tuple[Stateme
 def cosign(ledger: Ledger, writer: SealWriter, proposal: Proposal) -> Statement | None:
     """Add signatures to a proposal that was looked at; return the seal if these are enough.
 
-    Raises:
-        CommitConflictError: Another writer has made a seal meanwhile.
-        OSError: The file system fails, or the number cannot be remembered.
+    Raise CommitConflictError if another writer has made a seal meanwhile.
     """
     data = add_signatures(proposal.data, writer.keys)
     try:

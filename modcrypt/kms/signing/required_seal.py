@@ -33,7 +33,6 @@ def load_seal(folder: Place, required: RequiredSeal) -> Seal:
         IntegrityError: There is no seal, too few of the keys signed it, or it is an older one, has
             expired or is that of another dataset.
         FormatError: The seal is signed, but malformed.
-        OSError: The file system reports an error.
     """
     ledger = dataset_ledger(folder)
     seal = load_newest(ledger, make_trust(required.signed_by, required.needed))

@@ -39,19 +39,12 @@ MAX_PLACES = 16
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The newest statement about a dataset at a place that a key has signed.
+    """The newest statement about a dataset at a place that a key has signed."""
 
-    Attributes:
-        sequence: Number of the statement.
-        hash: Hash of the statement, in hex.
-        writers: Changes of the writers, as JSON values.
-        valid_for: Seconds for which statements are valid; None for ever.
-    """
-
-    sequence: int
-    hash: str
-    writers: list[Any]
-    valid_for: int | None
+    sequence: int  # Number of the statement
+    hash: str  # Hash of the statement, in hex
+    writers: list[Any]  # Changes of the writers, as JSON values
+    valid_for: int | None  # Seconds for which statements are valid; None for ever
 
     @property
     def seen(self) -> Seen:
@@ -109,10 +102,7 @@ class SealMemory:
 def recall(key: SigningKey) -> SealMemory:
     """Return what a key remembers, of all places where it may have been written.
 
-    Raises:
-        KeyMaterialError: A file is malformed.
-        KeyRetrievalError: Others may write to a file.
-        OSError: A file cannot be read.
+    Raise KeyMaterialError if a file is malformed, KeyRetrievalError if others may write to it.
     """
     memory = SealMemory({})
     memory.merge(key.remembered)
@@ -139,8 +129,7 @@ _UNREMEMBERED = "its number cannot be remembered; set XDG_STATE_HOME to a folder
 def remember(key: SigningKey, statement: Statement, place: str) -> None:
     """Remember a statement that a key has signed and that was published at a place.
 
-    Raises:
-        OSError: It can be written nowhere; the statement stays published.
+    Raise OSError if it can be written nowhere; the statement stays published.
     """
     SealMemory(key.remembered).note(statement, place)
     paths, errors = _list_paths(key), list[OSError]()

@@ -34,40 +34,24 @@ from modcrypt.kms.signing.trusted_writers import (
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What the next statement follows.
+    """What the next statement follows."""
 
-    Attributes:
-        statement: The newest statement; None without one.
-        dataset: Id of the dataset; None if it has none yet.
-        sequence: Number of the statement before, 0 for none.
-        hash: Hash of the statement before; None for none.
-        writers: Changes of the writers until now.
-        valid_for: Seconds for which statements are valid; None for ever.
-    """
-
-    statement: Statement | None
-    dataset: str | None
-    sequence: int
-    hash: str | None
-    writers: tuple[WriterChange, ...] = ()
-    valid_for: int | None = None
+    statement: Statement | None  # The newest statement; None without one
+    dataset: str | None  # Id of the dataset; None if it has none yet
+    sequence: int  # Number of the statement before, 0 for none
+    hash: str | None  # Hash of the statement before; None for none
+    writers: tuple[WriterChange, ...] = ()  # Changes of the writers until now
+    valid_for: int | None = None  # Seconds for which statements are valid; None for ever
 
 
 @dataclass(frozen=True, slots=True)
 class SealWriter:
-    """Who signs a statement, and what the statement before must be.
+    """Who signs a statement, and what the statement before must be."""
 
-    Attributes:
-        keys: Keys that sign.
-        trust: Keys that may have signed the statement before.
-        at_least: Number that the statement before must have at least.
-        accept_lost: Whether to go on if the newest statement is lost or was replaced by an older
-            one.
-    """
-
-    keys: tuple[SigningKey, ...]
-    trust: Trust
-    at_least: int = 0
+    keys: tuple[SigningKey, ...]  # Keys that sign
+    trust: Trust  # Keys that may have signed the statement before
+    at_least: int = 0  # Number that the statement before must have at least
+    # Whether to go on if the newest statement is lost or was replaced by an older one
     accept_lost: bool = False
 
     def begin(self, ledger: Ledger, *, signs: bool = True, dataset: str | None = None) -> Former:
@@ -81,8 +65,6 @@ class SealWriter:
             IntegrityError: The newest statement was removed, is older than the last one that these
                 keys have signed, another one, or that of another dataset, or is not signed by
                 writers who may sign.
-            FormatError: It is signed, but malformed.
-            KeyRetrievalError, OSError: A key's memory or the statement cannot be read.
         """
         for key in self.keys:
             check_memory(key)
@@ -135,10 +117,8 @@ class SealWriter:
     def write(self, ledger: Ledger, former: Former, draft: Draft) -> Statement:
         """Sign a statement, publish it and remember it; return it as readers see it.
 
-        Raises:
-            ValueError: These keys are too few, or may not sign.
-            CommitConflictError: Another writer was faster; nothing changed.
-            OSError: The file system fails, or the number cannot be remembered.
+        Raise ValueError if these keys are too few, or may not sign; and as `publish` and
+        `remember`.
         """
         data = self.encode(ledger, former, draft)
         try:
@@ -156,12 +136,7 @@ def make_seal_writer(
     keys: SigningKey | Sequence[SigningKey], signed_by: Iterable[VerifyingKey] = (),
     at_least: int = 0, *, accept_lost: bool = False,
 ) -> SealWriter:  # fmt: skip
-    """Return a writer with these keys, who trusts them and those of other writers.
-
-    Raises:
-        ValueError: There is no key, or there are too many.
-        TypeError: Something is not a key.
-    """
+    """Return a writer with these keys, who trusts them and those of other writers."""
     given = check_signing_keys(keys)
     own = {key.verifier.hex_id: key.verifier for key in given}
     others = [key for key in signed_by if key.hex_id not in own]
@@ -173,15 +148,8 @@ def sign_writers(
 ) -> WriterChange:
     """Sign that the keys of `new` may sign from the next statement on, and no others.
 
-    Args:
-        writer: Keys that sign.
-        former: What the next statement follows.
-        dataset: Id of the dataset.
-        new: Keys that may sign, and number of them that must.
-        signed_by: Keys of writers who could sign until now, besides those of the statement before.
-
-    Raises:
-        ValueError: Too few of those who could sign until now are among the keys of the writer.
+    `signed_by` are keys of writers who could sign until now, besides those of the statement before.
+    Raise ValueError if too few of them all are among the keys of the writer.
     """
     assert former.statement is not None
     change = WriterChange(dataset, former.sequence + 1, tuple(new.keys.values()), new.needed)

@@ -67,48 +67,29 @@ _SECOND = (
 
 @dataclass(frozen=True, slots=True)
 class SealFormat:
-    """A kind of seal.
+    """A kind of seal."""
 
-    Attributes:
-        name: Value of `format`.
-        first: Names of its own members in version 1; none if it came with version 2.
-        members: Names of its own members in version 2.
-    """
-
-    name: str
-    first: tuple[str, ...]
-    members: tuple[str, ...]
+    name: str  # Value of `format`
+    first: tuple[str, ...]  # Names of its own members in version 1; none if it came with version 2
+    members: tuple[str, ...]  # Names of its own members in version 2
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A signed statement, without its content.
+    """A signed statement, without its content."""
 
-    Attributes:
-        dataset: Id of the dataset, the same in all its statements; None in version 1.
-        signers: Trusted keys that signed.
-        sequence: Number of the statement, from 1 on.
-        previous: Hash of the statement before, in hex; None for the first one.
-        hash: Hash of this statement, in hex.
-        time: Seconds since 1970 at which it was signed; None in version 1.
-        expires: Seconds since 1970 from which on readers refuse it; None for never.
-        writers: Changes of the keys that may sign, since the first statement.
-        content: SHA-256 of the content in hex; None without content.
-        members: The other members, which the format of the seal defines.
-        start: Offset at which the content begins in the file.
-    """
-
-    dataset: str | None
-    signers: tuple[VerifyingKey, ...]
-    sequence: int
-    previous: str | None
-    hash: str
-    time: int | None
-    expires: int | None
+    dataset: str | None  # Id of the dataset, the same in all its statements; None in version 1
+    signers: tuple[VerifyingKey, ...]  # Trusted keys that signed
+    sequence: int  # Number of the statement, from 1 on
+    previous: str | None  # Hash of the statement before, in hex; None for the first one
+    hash: str  # Hash of this statement, in hex
+    time: int | None  # Seconds since 1970 at which it was signed; None in version 1
+    expires: int | None  # Seconds since 1970 from which on readers refuse it; None for never
+    # Changes of the keys that may sign, since the first statement
     writers: tuple[WriterChange, ...]
-    content: str | None
-    members: Mapping[str, Any]
-    start: int
+    content: str | None  # SHA-256 of the content in hex; None without content
+    members: Mapping[str, Any]  # The other members, which the format of the seal defines
+    start: int  # Offset at which the content begins in the file
 
     @property
     def name(self) -> str:
@@ -144,36 +125,24 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a new statement states; the rest follows from the statement before.
+    """What a new statement states; the rest follows from the statement before."""
 
-    Attributes:
-        dataset: Id of the dataset.
-        members: Members that the format defines.
-        content: Content, JSON in one line; None without.
-        valid_for: Seconds until readers refuse the statement; 0 for ever, None for as long as the
-            statement before.
-        writers: A change of the keys that may sign.
-    """
-
-    dataset: str
-    members: Mapping[str, Any]
-    content: bytes | None = None
+    dataset: str  # Id of the dataset
+    members: Mapping[str, Any]  # Members that the format defines
+    content: bytes | None = None  # Content, JSON in one line; None without
+    # Seconds until readers refuse the statement; 0 for ever, None for as long as the statement
+    # before
     valid_for: int | None = None
-    writers: WriterChange | None = None
+    writers: WriterChange | None = None  # A change of the keys that may sign
 
 
 def encode_statement(
     keys: Sequence[SigningKey], form: SealFormat, draft: Draft, after: tuple[int, str | None],
     writers: tuple[WriterChange, ...] = (),
 ) -> bytes:  # fmt: skip
-    """Return a signed statement.
+    """Return a signed statement, which follows the one with number and hash `after`.
 
-    Args:
-        keys: Keys that sign.
-        form: Kind of seal.
-        draft: What it states.
-        after: Number and hash of the statement before; 0 and None without one.
-        writers: Changes of the writers that the statement before has.
+    `writers` are the changes that the statement before has.
     """
     now = int(time.time())
     added = () if draft.writers is None else (draft.writers,)
@@ -347,8 +316,7 @@ def find_statement_signers(
 def read_content(source: Source, start: int, expected: str | None, sequence: int) -> bytes:
     """Return the content of a statement, whose verified head states its hash.
 
-    Raises:
-        IntegrityError: It is not what was signed.
+    Raise IntegrityError if it is not what was signed.
     """
     size = max(0, source.size - start)
     small = size <= _BLOCK or _hash_range(source, start + size - 1, start).hex() == expected

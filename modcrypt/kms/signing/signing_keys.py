@@ -212,12 +212,7 @@ def _sign_in_service(
 
 
 def check_verifying_keys(keys: Iterable[VerifyingKey]) -> dict[str, VerifyingKey]:
-    """Return the keys whose signatures a reader accepts, by their ids.
-
-    Raises:
-        ValueError: There are none, or too many.
-        TypeError: Something is not a VerifyingKey.
-    """
+    """Return the keys whose signatures a reader accepts, by their ids."""
     given = (keys,) if isinstance(keys, VerifyingKey) else tuple(keys)
     for key in given:
         if not isinstance(key, VerifyingKey):
@@ -257,12 +252,7 @@ def absolute_signing_reference(key: str) -> str:
 
 @hide_frames
 def load_signing_key(key: str, passphrase: str | None) -> SigningKey:
-    """Return the signing key that a reference names.
-
-    Raises:
-        ValueError: The URI of a key service is invalid, or names no key.
-        KeyRetrievalError: As `SigningKey.load` and `SigningKey.open`.
-    """
+    """Return the key that a reference names; raise as `SigningKey.load` and `SigningKey.open`."""
     if names_service(key):
         return SigningKey.open(key)
     path = key.partition(":")[2]
@@ -272,13 +262,7 @@ def load_signing_key(key: str, passphrase: str | None) -> SigningKey:
 
 @hide_frames
 def read_verifying_keys(texts: Iterable[str]) -> tuple[VerifyingKey, ...]:
-    """Return the verifying keys of lines, or of files.
-
-    Raises:
-        KeyMaterialError: A key is malformed.
-        KeyRetrievalError: Another user may change a file.
-        OSError: A file cannot be read.
-    """
+    """Return the verifying keys of lines, or of files; raise as `read_lines`."""
     return tuple(
         VerifyingKey.parse(text) if text.startswith(f"{PREFIX}:") else VerifyingKey.load(text)
         for text in texts
