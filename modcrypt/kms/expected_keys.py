@@ -127,11 +127,6 @@ class ExpectedKeys:
     def _ids(self) -> frozenset[str]:
         return self.declared if self.policy is None else self.declared | self.policy.master_key_ids
 
-    @cached_property
-    def _further(self) -> frozenset[str]:
-        named = frozenset() if self.policy is None else self.policy.master_key_ids
-        return self.declared - named
-
     def _select_ids(self, column: str | None) -> frozenset[str]:
         """Return the ids that may protect a column, or the footer.
 
@@ -141,7 +136,7 @@ class ExpectedKeys:
         if self.policy is None:
             return self.declared
         own = None if column is None else self._find_own_key(tuple(column.split(".")))
-        return self._further | {own or self.policy.footer_key}
+        return (self.declared - self.policy.master_key_ids) | {own or self.policy.footer_key}
 
     def _check(self, material: KeyMaterial, where: str, ids: frozenset[str]) -> None:
         if self.anything or material.master_key_id in ids:

@@ -190,20 +190,17 @@ class Pacer:
 
     def _give_up(self, error: KmsUnavailableError, effort: _Effort, now: float) -> None:
         if now >= self._down_until or not self._gave_up:
-            self._gave_up = self._describe_end(error, effort, now)
+            self._gave_up = ""
+            if effort.attempts > 1:
+                self._gave_up = (
+                    f"; gave up after {effort.attempts} attempts in {effort.spent(now):.0f} s (set "
+                    f"{PATIENCE_VARIABLE} to wait longer)"
+                )
+            elif error.retry_after is not None:
+                self._gave_up = f", and asks to wait {error.retry_after:.0f} s"
         self._down_until = now + DOWN_FOR
         error.args = (f"{error}{self._gave_up}",)
         raise error
-
-    def _describe_end(self, error: KmsUnavailableError, effort: _Effort, now: float) -> str:
-        if effort.attempts > 1:
-            return (
-                f"; gave up after {effort.attempts} attempts in {effort.spent(now):.0f} s (set "
-                f"{PATIENCE_VARIABLE} to wait longer)"
-            )
-        if error.retry_after is not None:
-            return f", and asks to wait {error.retry_after:.0f} s"
-        return ""
 
 
 def read_patience() -> float | None:
@@ -235,18 +232,13 @@ def pacer_of(client: object) -> Pacer:
             found = _pacers.get(client)
             if found is None:
                 found = _pacers[client] = Pacer()
-        except TypeError:  # it cannot be hashed or has no weak references
-            return _pacer_of_fixed(client)
+        except TypeError:  # without a hash or weak references it is kept, by its identity
+            if id(client) not in _fixed:
+                if len(_fixed) >= MAX_FIXED:
+                    _fixed.clear()
+                _fixed[id(client)] = client, Pacer()
+            found = _fixed[id(client)][1]
         return found
-
-
-def _pacer_of_fixed(client: object) -> Pacer:
-    """Return the pacer of a client that is remembered by its identity, and therefore kept."""
-    if id(client) not in _fixed:
-        if len(_fixed) >= MAX_FIXED:
-            _fixed.clear()
-        _fixed[id(client)] = client, Pacer()
-    return _fixed[id(client)][1]
 
 
 # --- what answers ask for ------------------------------------------------------------------------

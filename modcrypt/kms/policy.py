@@ -18,7 +18,7 @@ import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
@@ -96,9 +96,7 @@ class Policy(ShortRepr):
     seal_at_least: int | None = None
 
     def __post_init__(self) -> None:
-        if faults := _list_faults(
-            {member.name: getattr(self, member.name) for member in fields(self)}
-        ):
+        if faults := _list_faults(vars(self)):
             raise ValueError(f"invalid policy: {'; '.join(faults)}")
         keys = {key: tuple(columns) for key, columns in self.column_keys.items()}
         object.__setattr__(self, "column_keys", MappingProxyType(keys))  # the dataclass is frozen
@@ -106,8 +104,7 @@ class Policy(ShortRepr):
         object.__setattr__(self, "signed_by", tuple(self.signed_by))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = {member.name: getattr(self, member.name) for member in fields(self)}
-        return _rebuild_policy, ({**values, "column_keys": dict(self.column_keys)},)
+        return _rebuild_policy, ({**vars(self), "column_keys": dict(self.column_keys)},)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -174,8 +171,7 @@ class Policy(ShortRepr):
         signed_by = tuple(resolve_writer(key, folder) for key in self.signed_by)
         if kms == (self.kms or "") and signed_by == self.signed_by:
             return self
-        values = {member.name: getattr(self, member.name) for member in fields(self)}
-        return type(self)(**{**values, "kms": kms or None, "signed_by": signed_by})
+        return replace(self, kms=kms or None, signed_by=signed_by)
 
 
 def resolve_service(kms: str, folder: Path) -> str:

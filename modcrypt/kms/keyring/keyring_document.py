@@ -146,9 +146,12 @@ class Master:
 
     def with_states(self, numbers: range, state: str) -> Master:
         """Return the master key with some of its versions in another state."""
-        change = {"state": state, **({"key": None} if state == DESTROYED else {})}
-        versions = (replace(v, **change) if v.number in numbers else v for v in self.versions)
-        return replace(self, versions=tuple(versions))
+        changed = {
+            number: replace(v, state=state, key=None if state == DESTROYED else v.key)
+            for number, v in enumerate(self.versions, 1)
+            if number in numbers
+        }
+        return replace(self, versions=tuple(changed.get(v.number, v) for v in self.versions))
 
     def find_wrapping_version(self) -> Version:
         """Return the version that wraps; raise KeyDisabledError."""

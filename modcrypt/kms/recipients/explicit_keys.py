@@ -21,13 +21,13 @@ from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.keys import Key, key_bytes
-from modcrypt.kms.recipients.file_recipients import FileRecipients, PrivateKey
-from modcrypt.kms.recipients.kinds import (
-    ROLE_EXPLICIT_KEYS,
-    encrypt_to,
-    find_kind,
-    make_info,
+from modcrypt.kms.recipients.file_recipients import (
+    FileRecipients,
+    PrivateKey,
+    encrypt_entry,
+    find_entry,
 )
+from modcrypt.kms.recipients.kinds import ROLE_EXPLICIT_KEYS, make_info
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.pkmt1.material import MAX_SHARED_METADATA
 from modcrypt.pkmt1.recipient_metadata import MAX_RECIPIENTS
@@ -96,13 +96,7 @@ class ExplicitKeysFile:
         keys = {"footer_key": key_bytes(self.key).hex()}
         if self.aad_prefix is not None:
             keys["aad_prefix"] = self.aad_prefix.hex()
-        plain = json.dumps(keys).encode()
-        encrypted = encrypt_to(find_kind(recipient.kind), recipient.public_key, plain, info)
-        return {
-            "kind": recipient.kind,
-            "id": base64.b64encode(recipient.id).decode(),
-            "encryptedKeys": base64.b64encode(encrypted).decode(),
-        }
+        return encrypt_entry(recipient, json.dumps(keys).encode(), info, "encryptedKeys")
 
 
 @hide_frames
@@ -119,12 +113,10 @@ def decrypt_explicit_keys(data: bytes, identity: PrivateKey) -> tuple[Key, bytes
     entries = members["recipients"]
     if not isinstance(entries, list) or len(entries) > MAX_RECIPIENTS:
         raise KeyMaterialError(f"recipients is not a list of at most {MAX_RECIPIENTS}")
-    for entry in entries:
-        found = require_members(entry, "kind", "id", "encryptedKeys")
-        if decode_base64(found["id"], "id") == identity.recipient.id:
-            encrypted = decode_base64(found["encryptedKeys"], "encryptedKeys")
-            return _parse_keys(identity.decrypt(encrypted, info))
-    raise KeyNotFoundError("the keys are not encrypted to this identity")
+    encrypted = find_entry(entries, identity, "encryptedKeys")
+    if encrypted is None:
+        raise KeyNotFoundError("the keys are not encrypted to this identity")
+    return _parse_keys(identity.decrypt(encrypted, info))
 
 
 @hide_frames

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import urandom
-from typing import Protocol
+from typing import Any, Protocol
 
 from modcrypt.aead import GcmCipher
 from modcrypt.errors import KeyMaterialError
@@ -19,6 +20,7 @@ from modcrypt.pkmt1.recipient_metadata import (
     RecipientWrap,
     add_to_pkmt1,
 )
+from modcrypt.pkmt1.strict_json import decode_base64, require_members
 from modcrypt.runtime.tracebacks import hide_frames
 
 KEK_LENGTH = 32
@@ -95,6 +97,29 @@ class PrivateKey(Protocol):
 
     def decrypt(self, wrapped: bytes, info: bytes) -> bytes:
         """Decrypt what is encrypted to the recipient; raise KeyMaterialError if it was altered."""
+
+
+@hide_frames
+def encrypt_entry(recipient: Recipient, plain: bytes, info: bytes, name: str) -> dict[str, str]:
+    """Return members of JSON for a recipient, with what is encrypted to it in the member `name`."""
+    encrypted = encrypt_to(find_kind(recipient.kind), recipient.public_key, plain, info)
+    return {
+        "kind": recipient.kind,
+        "id": base64.b64encode(recipient.id).decode(),
+        name: base64.b64encode(encrypted).decode(),
+    }
+
+
+def find_entry(entries: Iterable[Any], identity: PrivateKey, name: str) -> bytes | None:
+    """Return what entries as of `encrypt_entry` have for an identity; None if they have nothing.
+
+    Raise KeyMaterialError if an entry before it is malformed.
+    """
+    for entry in entries:
+        found = require_members(entry, "kind", "id", name)
+        if decode_base64(found["id"], "id") == identity.recipient.id:
+            return decode_base64(found[name], name)
+    return None
 
 
 def open_kek(

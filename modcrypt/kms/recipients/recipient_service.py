@@ -9,7 +9,6 @@ different recipients, and tables and streams have recipients, too. A wrapped key
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -20,11 +19,12 @@ from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.kms.client import Capabilities, UnpicklableClient
 from modcrypt.kms.keyring.keyring_passphrase import Passphrase, make_reference_asker
 from modcrypt.kms.local_wrap import check_wrappable, local_aad
+from modcrypt.kms.recipients.file_recipients import encrypt_entry, find_entry
 from modcrypt.kms.recipients.identity import Identity
-from modcrypt.kms.recipients.kinds import encrypt_to, find_kind, make_info
+from modcrypt.kms.recipients.kinds import make_info
 from modcrypt.kms.recipients.recipient import Recipient, read_recipients
 from modcrypt.kms.references import parse_kms_uri
-from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
+from modcrypt.pkmt1.strict_json import require_members, strict_json
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -61,7 +61,8 @@ class RecipientKms(UnpicklableClient):
         """
         check_wrappable(key)
         info = make_info(ROLE, local_aad(master_key_id, aad))
-        entries = [_wrap_for(to, key, info) for to in self._read_recipients(master_key_id)]
+        recipients = self._read_recipients(master_key_id)
+        entries = [encrypt_entry(to, key, info, "wrappedKey") for to in recipients]
         document = {"modcryptWrapped": VERSION, "recipients": entries}
         text = json.dumps(document, separators=(",", ":"))
         if len(text) > MAX_WRAPPED:
@@ -80,20 +81,13 @@ class RecipientKms(UnpicklableClient):
             raise KeyMaterialError("the wrapped key is not one for recipients, or a newer version")
         if self._identity is None:
             raise KeyNotFoundError("no identity is named; add ?identity=PATH to the URI")
-        for entry in entries:
-            found = require_members(entry, "kind", "id", "wrappedKey")
-            if decode_base64(found["id"], "id") == self._identity.recipient.id:
-                info = make_info(ROLE, local_aad(master_key_id, aad))
-                return self._open(decode_base64(found["wrappedKey"], "wrappedKey"), info)
-        raise KeyNotFoundError(
-            f"the key is not wrapped for the identity {self._identity.recipient.hex_id}"
-        )
-
-    @hide_frames
-    def _open(self, wrapped: bytes, info: bytes) -> bytes:
-        assert self._identity is not None
+        encrypted = find_entry(entries, self._identity, "wrappedKey")
+        if encrypted is None:
+            raise KeyNotFoundError(
+                f"the key is not wrapped for the identity {self._identity.recipient.hex_id}"
+            )
         try:
-            return self._identity.decrypt(wrapped, info)
+            return self._identity.decrypt(encrypted, make_info(ROLE, local_aad(master_key_id, aad)))
         except KeyMaterialError:
             raise KeyMaterialError(
                 "a wrapped key does not open with the identity: it was altered, or wrapped under "
@@ -111,16 +105,6 @@ class RecipientKms(UnpicklableClient):
             raise KeyNotFoundError(
                 f"the folder {self._folder} has no file {master_key_id}.pub"
             ) from None
-
-
-@hide_frames
-def _wrap_for(recipient: Recipient, key: bytes, info: bytes) -> dict[str, str]:
-    wrapped = encrypt_to(find_kind(recipient.kind), recipient.public_key, key, info)
-    return {
-        "kind": recipient.kind,
-        "id": base64.b64encode(recipient.id).decode(),
-        "wrappedKey": base64.b64encode(wrapped).decode(),
-    }
 
 
 @hide_frames

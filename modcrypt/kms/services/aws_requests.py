@@ -105,6 +105,12 @@ class KmsRegion:
         self.name: str = self._client.meta.region_name
         _refuse_clear_text(self._client.meta.endpoint_url)
 
+    def request(
+        self, operation: str, members: dict[str, Any], key_id: str, *, kind: str = "master key"
+    ) -> dict[str, Any]:
+        """Send one request for a key, which messages call `kind`, and return the answer."""
+        return self.call(lambda kms: getattr(kms, operation)(**members), key_id, kind=kind)
+
     def call(self, ask: Callable[[Any], T], key_id: str, *, kind: str = "master key") -> T:
         """Call KMS once; do not chain errors, because they may contain the request."""
         if self._pid != os.getpid():  # a forked process must not share its parent's connections

@@ -139,10 +139,7 @@ class Ledger:
             if source is None:
                 return None
             statement = read_statement(source, trust, self.form)
-            if statement.content is None:
-                return statement, None
-            how = statement.start, statement.content, statement.sequence
-            return statement, read_content(source, *how)
+            return statement, statement.read_content(source)
 
     def read_head(self, trust: Trust) -> Statement | None:
         """Return the newest statement, whose content is not read; raise as `read`."""
@@ -259,8 +256,8 @@ class Ledger:
     def _archive(self, source: Source, former: Statement) -> None:
         """Copy a statement: what was signed, and nothing that others put behind it."""
         parts = [source.read_at(0, source.size if former.dataset is None else former.start)]
-        if former.content is not None:
-            parts += [read_content(source, former.start, former.content, former.sequence), b"\n"]
+        if (content := former.read_content(source)) is not None:
+            parts += [content, b"\n"]
         place = self.archived(former.sequence)
         place.make_folder()
         with open_sink_at(place) as sink:

@@ -19,7 +19,6 @@ from modcrypt.kms.signing.seal_writing import Former, SealWriter, name_folder
 from modcrypt.kms.signing.sealed_statements import (
     Statement,
     add_signatures,
-    read_content,
     read_statement,
 )
 
@@ -86,9 +85,7 @@ def _check_states_changes(statement: Statement, former: Former, place: Place) ->
 def _verify(source: Source, ledger: Ledger, writer: SealWriter) -> tuple[Statement, bytes]:
     trust = replace(writer.trust, proposal=True)
     statement = read_statement(source, trust, ledger.form)
-    if statement.content is None:
-        return statement, b""
-    return statement, read_content(source, statement.start, statement.content, statement.sequence)
+    return statement, statement.read_content(source) or b""
 
 
 def cosign(ledger: Ledger, writer: SealWriter, proposal: Proposal) -> Statement | None:

@@ -96,6 +96,12 @@ class Statement:
         """`NUMBER:HASH`, by which readers remember the statement."""
         return f"{self.sequence}:{self.hash}"
 
+    def read_content(self, source: Source) -> bytes | None:
+        """Return the content in the file of the statement, None without; raise as the function."""
+        if self.content is None:
+            return None
+        return read_content(source, self.start, self.content, self.sequence)
+
     @property
     def signer_ids(self) -> str:
         """Ids of the keys that signed, as messages and results show them."""
@@ -174,10 +180,8 @@ def read_statement(source: Source, trust: Trust, form: SealFormat) -> Statement:
     """
     if source.size > MAX_SEAL:
         raise IntegrityError(f"a seal has at most {MAX_SEAL} bytes")
-    start = source.read_at(0, min(source.size, MAX_HEAD + MAX_SIGNATURES + 2))
-    head, _, rest = start.partition(b"\n")
-    line, ended, _ = rest.partition(b"\n")
-    if not ended or b'"signatures"' not in line:
+    head, line = _split(source)
+    if line is None:
         return _read_first(source, trust, form)
     changes, signatures = _parse_signatures(line)
     hash_ = hashlib.sha256(head)
@@ -189,6 +193,14 @@ def read_statement(source: Source, trust: Trust, form: SealFormat) -> Statement:
         **_parse_head(head, form, changes), signers=signers, hash=hash_.hexdigest(),
         start=len(head) + len(line) + 2,
     )  # fmt: skip
+
+
+def _split(source: Source) -> tuple[bytes, bytes | None]:
+    """Return the first two lines of a statement, unverified; None for the second in version 1."""
+    start = source.read_at(0, min(source.size, MAX_HEAD + MAX_SIGNATURES + 2))
+    head, _, rest = start.partition(b"\n")
+    line, ended, _ = rest.partition(b"\n")
+    return head, line if ended and b'"signatures"' in line else None
 
 
 def _parse_head(head: bytes, form: SealFormat, changes: tuple[WriterChange, ...]) -> dict[str, Any]:
@@ -303,10 +315,8 @@ def find_statement_signers(
 
     Nothing else is verified: the caller knows the statement by its hash.
     """
-    start = source.read_at(0, min(source.size, MAX_HEAD + MAX_SIGNATURES + 2))
-    head, _, rest = start.partition(b"\n")
-    line = rest.partition(b"\n")[0]
-    if b'"signatures"' in line:
+    head, line = _split(source)
+    if line is not None:
         message = _message(2, hashlib.sha256(head).digest())
         return find_signers(keys, _parse_signatures(line)[1], message)
     end, signature = _find_first_signature(source)
@@ -331,10 +341,8 @@ def hash_statement(source: Source) -> tuple[str, bytes | None, int]:
 
     Nothing is verified: the caller compares the hash with that of a verified statement.
     """
-    start = source.read_at(0, min(source.size, MAX_HEAD + MAX_SIGNATURES + 2))
-    head, _, rest = start.partition(b"\n")
-    line, ended, _ = rest.partition(b"\n")
-    if not ended or b'"signatures"' not in line:
+    head, line = _split(source)
+    if line is None:
         return _hash_range(source, source.size).hex(), None, 0
     return hashlib.sha256(head).hexdigest(), head, len(head) + len(line) + 2
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -25,12 +25,7 @@ from modcrypt.kms.recipients.private_key_file import (
     load_with_reference,
     save_private_key,
 )
-from modcrypt.kms.recipients.public_lines import (
-    format_public_line,
-    hash_public_key,
-    parse_public_line,
-    read_lines,
-)
+from modcrypt.kms.recipients.public_lines import PublicKey
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.signing.schemes import ED25519, find_scheme
 from modcrypt.parquet.signatures.signers import MAX_VERIFYING_KEYS
@@ -43,8 +38,8 @@ SERVICES = ("hcvault:", "aws-kms:", "pkcs11:")
 """Beginnings of the URIs of key services that sign."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyingKey:
+@dataclass(frozen=True, slots=True, repr=False)
+class VerifyingKey(PublicKey):
     """The public key of a writer; it is no secret.
 
     Args:
@@ -56,52 +51,22 @@ class VerifyingKey:
     """
 
     scheme: str
-    public_key: bytes = field(repr=False)
+    public_key: bytes
+
+    _prefix = PREFIX
+    _word = "verifying key"
 
     def __post_init__(self) -> None:
         size = find_scheme(self.scheme).public_size
         if not isinstance(self.public_key, bytes) or len(self.public_key) != size:
             raise ValueError(f"a public key of {self.scheme} has {size} bytes")
 
-    @classmethod
-    @hide_frames
-    def parse(cls, line: str) -> Self:
-        """Parse the line of a verifying key; raise KeyMaterialError for other text."""
-        scheme, public = parse_public_line(PREFIX, line, "verifying key")
-        try:
-            return cls(scheme, public)
-        except ValueError as error:
-            raise KeyMaterialError(f"not a verifying key: {error}") from None
-
-    @classmethod
-    @hide_frames
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that has one verifying key.
-
-        Raises:
-            KeyMaterialError: The file has none, several or a malformed one.
-            OSError: The file cannot be read.
-        """
-        found = read_lines(path, cls.parse, "verifying keys")
-        if len(found) != 1:
-            raise KeyMaterialError(f"{os.fspath(path)} has {len(found)} verifying keys, not one")
-        return found[0]
-
-    @property
-    def hex_id(self) -> str:
-        """Id of the key, as lines and messages show it."""
-        return hash_public_key(PREFIX, self.scheme, self.public_key).hex()
+    def _parts(self) -> tuple[str, bytes]:
+        return self.scheme, self.public_key
 
     def verify(self, signature: bytes, message: bytes) -> bool:
         """Return whether the key made a signature of a message."""
         return find_scheme(self.scheme).verify(self.public_key, signature, message)
-
-    def __str__(self) -> str:
-        """Return the line that `parse` reads."""
-        return format_public_line(PREFIX, self.scheme, self.public_key)
-
-    def __repr__(self) -> str:
-        return f"VerifyingKey({self.scheme}, id {self.hex_id})"
 
 
 class SigningKey(Unpicklable):

@@ -42,7 +42,7 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.kms import calls as client
-from modcrypt.kms.client import Capabilities, KmsClient, MasterKey, capabilities_of
+from modcrypt.kms.client import Capabilities, KeyAdmin, KmsClient, MasterKey, capabilities_of
 from modcrypt.kms.keyring import (
     keyring,
     keyring_document,
@@ -1540,7 +1540,7 @@ def test_a_passphrase_that_is_not_where_the_uri_says_is_denied(
 
 def test_the_protocol_is_kept(ring: Keyring) -> None:
     as_client: KmsClient = ring
-    as_admin: client.KeyAdmin = ring
+    as_admin: KeyAdmin = ring
     assert client.unwrap(as_client, client.wrap(as_client, DEK, "kf"), "kf") == DEK
     assert capabilities_of(as_client) == Capabilities(aad=True, rewrap=True, batch=1000)
     assert as_admin.create_key("x").version == 1

@@ -26,7 +26,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms import calls as kms
-from modcrypt.kms.client import capabilities_of
+from modcrypt.kms.client import MasterKey, capabilities_of
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.kms.soft_hsm import MASTER, PIN, WRONG_PIN, SoftHsm, hsm, run
@@ -514,7 +514,7 @@ def test_keys_are_listed_disabled_and_destroyed(hsm: SoftHsm, client: Pkcs11Kms)
     assert "" not in {key.id for key in client.list_keys()}
 
     wrapped = client.wrap(KEY, "life-a")
-    assert client.disable_key("life-a") == kms.MasterKey(id="life-a", enabled=False)
+    assert client.disable_key("life-a") == MasterKey(id="life-a", enabled=False)
     shown = hsm.tool("--list-objects", "--type", "secrkey")
     (ours,) = (text for text in shown.split("Secret Key Object;")[1:] if "  life-a\n" in text)
     assert "crypt" not in ours.partition("Usage:")[2].partition("\n")[0]

@@ -31,7 +31,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms import calls as kms
-from modcrypt.kms.client import capabilities_of
+from modcrypt.kms.client import Capabilities, capabilities_of
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client, from_pyarrow_client
 from tests.support.sleeps import note_sleeps
@@ -43,7 +43,7 @@ TABLE = pa.table({"a": list(range(100)), "b": [f"value {n}" for n in range(100)]
 class Service:
     """A key service as modcrypt knows them, that keeps a list of what it was asked."""
 
-    capabilities = kms.Capabilities(aad=True)
+    capabilities = Capabilities(aad=True)
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, bytes]] = []
