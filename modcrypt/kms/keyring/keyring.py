@@ -92,7 +92,9 @@ class Keyring(UnpicklableClient):
     """A key service in a file: a `KmsClient` and a `KeyAdmin`, for any thread and process.
 
     Changes by another process apply from the next call on. Updates wait for each other and are
-    atomic. Master key ids have 1 to 1024 printable characters.
+    atomic. Master key ids have 1 to 1024 printable characters. Methods raise KeyNotFoundError if a
+    master key does not exist, and those that use it raise KeyDisabledError if it, or the version
+    that they need, is disabled or destroyed.
 
     Args:
         path: Path of an existing file; `create` writes a new one.
@@ -168,13 +170,7 @@ class Keyring(UnpicklableClient):
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key of 16, 24 or 32 bytes under the master key's newest version.
-
-        Raises:
-            KeyNotFoundError: The master key does not exist.
-            KeyDisabledError: The master key is disabled or destroyed.
-            ValueError: The key has another length.
-        """
+        """Wrap a key of 16, 24 or 32 bytes under the master key's newest version."""
         return self.wrap_many([key], master_key_id, aad=aad)[0]
 
     @hide_frames
@@ -194,7 +190,6 @@ class Keyring(UnpicklableClient):
 
         Raises:
             KeyNotFoundError: The master key, or the version, does not exist.
-            KeyDisabledError: The master key, or the version, is disabled or destroyed.
             KeyMaterialError: The text is not a wrapped key, or was altered, or was wrapped under
                 another master key or with other AAD.
         """
@@ -259,12 +254,7 @@ class Keyring(UnpicklableClient):
         return [masters[name].describe() for name in sorted(masters)]
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
-        """Add a version of 256 bits, which wraps from now on; older versions still unwrap.
-
-        Raises:
-            KeyNotFoundError: The master key does not exist.
-            KeyDisabledError: The master key is disabled or destroyed.
-        """
+        """Add a version of 256 bits, which wraps from now on; older versions still unwrap."""
 
         def change(master: Master) -> Master:
             version = new_version(master.find_wrapping_version().number + 1, Key.generate(32))
@@ -281,7 +271,6 @@ class Keyring(UnpicklableClient):
                 for the whole master key.
 
         Raises:
-            KeyNotFoundError: The master key does not exist.
             ValueError: The version does not exist, or is the newest.
         """
 
@@ -302,7 +291,6 @@ class Keyring(UnpicklableClient):
                 disabled as they are.
 
         Raises:
-            KeyNotFoundError: The master key does not exist.
             KeyDisabledError: The master key, or the version, is destroyed permanently.
             ValueError: The version does not exist.
         """
@@ -328,7 +316,6 @@ class Keyring(UnpicklableClient):
             version: Version to destroy, not the newest one; None for all of them.
 
         Raises:
-            KeyNotFoundError: The master key does not exist.
             ValueError: The version does not exist, or is the newest.
         """
 
@@ -348,14 +335,7 @@ class Keyring(UnpicklableClient):
         """Encrypt the keyring under another passphrase, or store it in plaintext.
 
         The master keys stay the same: anyone with an older copy of the file and its passphrase has
-        them. Other processes need the new passphrase from now on.
-
-        Args:
-            passphrase: New passphrase.
-            plaintext: Whether to store the keys in plaintext instead.
-
-        Raises:
-            ValueError: Neither a passphrase nor `plaintext` is given, or both are.
+        them. Other processes need the new passphrase from now on. Arguments are those of `create`.
         """
         ask = _check_protection(passphrase, plaintext)
         self._update(lambda masters: None, (ask, self._passphrase_keys.make(ask, SCRYPT_N)))

@@ -285,11 +285,7 @@ class AwsKms(UnpicklableClient):
         return MasterKey(id=master_key_id)
 
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
-        """Disable a master key until it is enabled in AWS.
-
-        Raises:
-            KeyRetrievalError: A version is given; KMS disables only whole keys.
-        """
+        """Disable a master key until it is enabled in AWS; KMS cannot disable one version of it."""
         if version is not None:
             raise KeyRetrievalError(
                 f"master key {master_key_id}: AWS KMS cannot disable a single version of a key; "
@@ -347,11 +343,7 @@ class AwsKms(UnpicklableClient):
         return entries
 
     def _check_target(self, master_key_id: str, kind: str = "master key") -> str:
-        """Return the key id for a request, after a check that it leads to no other region.
-
-        Raises:
-            KeyNotFoundError: The id has another form, or is an ARN of another region or account.
-        """
+        """Return the key id for a request; check that it is of this region and account."""
         arn = _ARN.fullmatch(master_key_id)
         if arn is None:
             name = _format_alias(master_key_id)

@@ -188,10 +188,8 @@ class Pkcs11Kms(UnpicklableClient):
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
         """Remove the key's permission to encrypt and decrypt (CKA_ENCRYPT, CKA_DECRYPT).
 
-        Anyone who may log in can restore it; `destroy_key` is permanent.
-
-        Raises:
-            KeyRetrievalError: A version is given, or the token does not allow changes of a key.
+        Anyone who may log in can restore it; `destroy_key` is permanent. Raise KeyRetrievalError
+        for a version, or if the token does not allow changes of a key.
         """
         if version is not None:
             raise KeyRetrievalError(

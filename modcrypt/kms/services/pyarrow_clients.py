@@ -96,11 +96,7 @@ def _refuse_aad(aad: bytes) -> None:
 
 
 def _decode_wrapped(wrapped: object, master_key_id: str) -> str:
-    """Return a wrapped key as text; PyArrow passes str, and its clients return str or bytes.
-
-    Raises:
-        KeyMaterialError: The wrapped key is neither, or not UTF-8.
-    """
+    """Return a wrapped key as text; PyArrow passes str, and its clients return str or bytes."""
     if isinstance(wrapped, str):
         return wrapped
     try:

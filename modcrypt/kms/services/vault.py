@@ -193,14 +193,18 @@ class VaultKms(UnpicklableClient):
         convert: Callable[[dict[str, Any]], T],
     ) -> list[T | KeyRetrievalError]:  # fmt: skip
         """Return what one request makes of wrapped keys; malformed ones are not sent."""
-        faults = {
-            place: fault for place, text in enumerate(wrapped) if (fault := _find_fault(text))
-        }
+        faults: dict[int, KeyRetrievalError] = {}
+        for place, text in enumerate(wrapped):
+            try:
+                parse_version(text)
+            except KeyMaterialError as error:
+                faults[place] = error.with_traceback(None)
         items = [{"ciphertext": text} for place, text in enumerate(wrapped) if place not in faults]
         results = iter(self._call_batch(verb, items, master_key_id, aad) if items else ())
+        answers = [faults.get(place) or next(results) for place in range(len(wrapped))]
         return [
-            faults[place] if place in faults else _convert_one(next(results), convert)
-            for place in range(len(wrapped))
+            answer if isinstance(answer, KeyRetrievalError) else convert(answer)
+            for answer in answers
         ]
 
     def _call_batch(
@@ -383,8 +387,10 @@ class VaultKms(UnpicklableClient):
         data = self._transit.ask("get", path, None, key_id, missing_is_empty=True, kind=kind)
         if not data:
             return None
-        if not all(_is_version(data.get(name), least) for name, least in _VERSIONS.items()):
-            raise self._transit.make_answer_error()
+        for name, least in _VERSIONS.items():
+            number = data.get(name)
+            if type(number) is not int or not least <= number <= MAX_VERSIONS:
+                raise self._transit.make_answer_error()
         return data
 
     # --- derived keys ----------------------------------------------------------------------------
@@ -425,39 +431,14 @@ class VaultKms(UnpicklableClient):
         )
 
 
-def _find_fault(wrapped: str) -> KeyMaterialError | None:
-    """Return the error of a malformed wrapped key; None for a valid one."""
-    try:
-        parse_version(wrapped)
-    except KeyMaterialError as error:
-        return error.with_traceback(None)
-    return None
-
-
-def _convert_one(
-    result: dict[str, Any] | KeyRetrievalError, convert: Callable[[dict[str, Any]], T]
-) -> T | KeyRetrievalError:
-    return result if isinstance(result, KeyRetrievalError) else convert(result)
-
-
 def _parse_master_key(name: str, data: dict[str, Any]) -> MasterKey:
     newest = data["latest_version"]
     created = data["keys"].get(str(newest)) if isinstance(data.get("keys"), dict) else None
+    is_time = type(created) is int and 0 <= created <= MAX_TIME  # seconds since 1970
     return MasterKey(
         id=name,
         version=newest,
         enabled=not data.get("soft_deleted"),
-        created=_format_time(created),
+        created=datetime.fromtimestamp(created, UTC).isoformat() if is_time else None,
         disabled_versions=tuple(range(1, min(data["min_decryption_version"], newest + 1))),
     )
-
-
-def _format_time(seconds: object) -> str | None:
-    """Return a time in seconds since 1970 as text; None for other values."""
-    if type(seconds) is not int or not 0 <= seconds <= MAX_TIME:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
-
-
-def _is_version(number: object, least: int) -> bool:
-    return type(number) is int and least <= number <= MAX_VERSIONS

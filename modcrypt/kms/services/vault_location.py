@@ -47,9 +47,7 @@ class Engine:
 def parse_location(parts: KmsUri) -> tuple[Engine, str | None]:
     """Return the engine that a URI names, and the default key.
 
-    Raises:
-        ValueError: The URI has another form. The message does not repeat the URI, which may contain
-            a password.
+    The message of a ValueError does not repeat the URI, which may contain a password.
     """
     found = _LOCATION.fullmatch(parts.location)
     if found is None or parts.fragment or int(found["port"] or 0) >= 1 << 16:

@@ -116,15 +116,13 @@ def load_seen(ledger: Ledger, seen: Seen) -> dict[str, SealedFile]:
 def _add_up(
     ledger: Ledger, since: Iterable[Sequence[Any]], content: bytes
 ) -> dict[str, SealedFile]:
-    older = in_threads(lambda entry: _load_older(ledger, *entry), list(since), THREADS)
+    older = in_threads(
+        lambda entry: parse_archived(*ledger.read_archived(*entry)), list(since), THREADS
+    )
     files: dict[str, SealedFile] = {}
     for number, changes in enumerate([*older, parse_content(content)]):
         apply_changes(files, changes, first=number == 0)
     return files
-
-
-def _load_older(ledger: Ledger, sequence: int, hash_: str) -> Changes:
-    return parse_archived(*ledger.read_archived(sequence, hash_))
 
 
 def parse_archived(members: Mapping[str, Any], content: bytes) -> Changes:

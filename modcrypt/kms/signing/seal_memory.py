@@ -160,7 +160,12 @@ def _update(path: Path, key: SigningKey, statement: Statement, place: str) -> No
         memory = SealMemory(_read(path))
         memory.merge(key.remembered)
         memory.note(statement, place)
-        _write(path, memory)
+        datasets = {
+            id_: {place: asdict(last) for place, last in places.items()}
+            for id_, places in memory.datasets.items()
+        }
+        document = {"format": FORMAT, "version": 1, "datasets": datasets}
+        replace_private(path, json.dumps(document).encode())
 
 
 def _read(path: Path) -> dict[str, dict[str, Remembered]]:
@@ -194,12 +199,3 @@ def _parse(value: object) -> Remembered:
         raise KeyMaterialError("a dataset is valid for no number of seconds")
     parse_changes(members["writers"])
     return Remembered(**members)
-
-
-def _write(path: Path, memory: SealMemory) -> None:
-    datasets = {
-        id_: {place: asdict(last) for place, last in places.items()}
-        for id_, places in memory.datasets.items()
-    }
-    document = {"format": FORMAT, "version": 1, "datasets": datasets}
-    replace_private(path, json.dumps(document).encode())

@@ -11,7 +11,6 @@ from modcrypt.io.sources import open_source
 from modcrypt.kms.signing.ledger import SEAL_NAME, Ledger
 from modcrypt.kms.signing.seal_memory import (
     Remembered,
-    SealMemory,
     check_memory,
     recall,
     remember,
@@ -73,21 +72,15 @@ class SealWriter:
         if former.sequence < self.at_least and not self.accept_lost:
             raise _lost(ledger, former.statement, self.at_least)
         for memory in memories:
-            former = self._follow_memory(ledger, former, dataset or former.dataset, memory)
+            for id_, last in memory.about(dataset or former.dataset, name_folder(ledger)):
+                if self.accept_lost:
+                    former = _continue_after(former, id_, last)
+                else:
+                    _check_follows(ledger, former.statement, self.trust, id_, last)
         if former.sequence < self.at_least:
             former = replace(former, sequence=self.at_least)
         if signs:
             self._check_may_sign(former)
-        return former
-
-    def _follow_memory(
-        self, ledger: Ledger, former: Former, dataset: str | None, memory: SealMemory
-    ) -> Former:
-        for id_, last in memory.about(dataset, name_folder(ledger)):
-            if self.accept_lost:
-                former = _continue_after(former, id_, last)
-            else:
-                _check_follows(ledger, former.statement, self.trust, id_, last)
         return former
 
     def _check_may_sign(self, former: Former) -> None:
