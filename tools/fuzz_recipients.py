@@ -18,7 +18,7 @@ from modcrypt.keys import Key, Secret, key_bytes
 from modcrypt.kms.recipients.identity import IDENTITY_FILE
 from modcrypt.kms.recipients.identity_retriever import IdentityKeys
 from modcrypt.kms.recipients.private_key_file import decode_private_key
-from modcrypt.kms.recipients.recipient import parse_recipients
+from modcrypt.kms.recipients.public_lines import parse_lines
 from tools.fuzz_targets import Target
 from tools.recipient_vectors import RECIPIENTS, TABLE
 
@@ -34,7 +34,7 @@ def identity(name: str) -> mc.Identity:
 
 
 def check_lines(data: bytes) -> object:
-    return [str(recipient) for recipient in parse_recipients(data)]
+    return [str(recipient) for recipient in parse_lines(data, mc.Recipient.parse, "recipients")]
 
 
 def check_identity(data: bytes) -> object:

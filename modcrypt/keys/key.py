@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
-from modcrypt.keys.encoding import KEY_LENGTHS, decode_base64, decode_hex
+from modcrypt.keys.encoding import KEY_LENGTHS, decode_hex
 from modcrypt.keys.invocations import InvocationCounter
 from modcrypt.keys.sources import key_in_file, key_in_variable
 from modcrypt.runtime.tracebacks import hide_frames
@@ -206,15 +206,3 @@ def invocation_counter(key: Key) -> InvocationCounter:
     """Return the counter of the key's bytes; the first call makes it. Only `aead` calls this."""
     counter = _counters.get(key._digest)
     return _counters.setdefault(key._digest, InvocationCounter()) if counter is None else counter
-
-
-def key_from_hex(text: bytes) -> Key | None:
-    """Return the key that 32, 48 or 64 hex digits encode; None for any other text."""
-    value = decode_hex(text)
-    return None if value is None else Key(value)
-
-
-def key_from_base64(text: bytes) -> Key | None:
-    """Return the key of 16, 24 or 32 bytes that base64 encodes; None for any other text."""
-    value = decode_base64(text)
-    return None if value is None else Key(value)

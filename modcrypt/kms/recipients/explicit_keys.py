@@ -17,21 +17,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.keys import Key, key_bytes
 from modcrypt.kms.recipients.file_recipients import (
     FileRecipients,
-    PrivateKey,
     encrypt_entry,
-    find_entry,
 )
 from modcrypt.kms.recipients.kinds import ROLE_EXPLICIT_KEYS, make_info
 from modcrypt.kms.recipients.recipient import Recipient
-from modcrypt.pkmt1.material import MAX_SHARED_METADATA
-from modcrypt.pkmt1.recipient_metadata import MAX_RECIPIENTS
-from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.runtime.tracebacks import hide_frames
 
 FORMAT = "modcrypt-explicit-keys"
@@ -97,36 +91,3 @@ class ExplicitKeysFile:
         if self.aad_prefix is not None:
             keys["aad_prefix"] = self.aad_prefix.hex()
         return encrypt_entry(recipient, json.dumps(keys).encode(), info, "encryptedKeys")
-
-
-@hide_frames
-def decrypt_explicit_keys(data: bytes, identity: PrivateKey) -> tuple[Key, bytes | None]:
-    """Return the footer key and the AAD prefix in a file of explicit keys.
-
-    Raise KeyMaterialError if it is malformed or altered, KeyNotFoundError if it is for others.
-    """
-    document = strict_json(data) if len(data) <= MAX_SHARED_METADATA else None
-    members = require_members(document, "format", "version", "fileAAD", "recipients")
-    if members["format"] != FORMAT or members["version"] != VERSION or members["version"] is True:
-        raise KeyMaterialError(f"the format is not {FORMAT}, version {VERSION}")
-    info = make_info(ROLE_EXPLICIT_KEYS, decode_base64(members["fileAAD"], "fileAAD"))
-    entries = members["recipients"]
-    if not isinstance(entries, list) or len(entries) > MAX_RECIPIENTS:
-        raise KeyMaterialError(f"recipients is not a list of at most {MAX_RECIPIENTS}")
-    encrypted = find_entry(entries, identity, "encryptedKeys")
-    if encrypted is None:
-        raise KeyNotFoundError("the keys are not encrypted to this identity")
-    return _parse_keys(identity.decrypt(encrypted, info))
-
-
-@hide_frames
-def _parse_keys(plain: bytes) -> tuple[Key, bytes | None]:
-    keys = strict_json(plain)
-    if not isinstance(keys, dict):
-        raise KeyMaterialError("the explicit keys are not an object")
-    try:
-        prefix = keys.get("aad_prefix")
-        aad_prefix = None if prefix is None else bytes.fromhex(prefix)
-        return Key(bytes.fromhex(keys["footer_key"])), aad_prefix
-    except (KeyError, TypeError, ValueError):
-        raise KeyMaterialError("the explicit keys are malformed") from None

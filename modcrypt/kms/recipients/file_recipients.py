@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import urandom
-from typing import Any, Protocol
+from typing import Protocol
 
 from modcrypt.aead import GcmCipher
 from modcrypt.errors import KeyMaterialError
@@ -20,7 +20,6 @@ from modcrypt.pkmt1.recipient_metadata import (
     RecipientWrap,
     add_to_pkmt1,
 )
-from modcrypt.pkmt1.strict_json import decode_base64, require_members
 from modcrypt.runtime.tracebacks import hide_frames
 
 KEK_LENGTH = 32
@@ -108,18 +107,6 @@ def encrypt_entry(recipient: Recipient, plain: bytes, info: bytes, name: str) ->
         "id": base64.b64encode(recipient.id).decode(),
         name: base64.b64encode(encrypted).decode(),
     }
-
-
-def find_entry(entries: Iterable[Any], identity: PrivateKey, name: str) -> bytes | None:
-    """Return what entries as of `encrypt_entry` have for an identity; None if they have nothing.
-
-    Raise KeyMaterialError if an entry before it is malformed.
-    """
-    for entry in entries:
-        found = require_members(entry, "kind", "id", name)
-        if decode_base64(found["id"], "id") == identity.recipient.id:
-            return decode_base64(found[name], name)
-    return None
 
 
 def open_kek(

@@ -17,7 +17,7 @@ from typing import Any
 
 from modcrypt.errors import printable
 from modcrypt.kms.recipients.kinds import encrypt_to, find_kind
-from modcrypt.kms.recipients.public_lines import PublicKey, parse_lines, read_lines
+from modcrypt.kms.recipients.public_lines import PublicKey, read_lines
 from modcrypt.pkmt1.recipient_metadata import ID_SIZE, MAX_RECIPIENTS
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -65,12 +65,6 @@ class Recipient(PublicKey):
 def read_recipients(path: str | os.PathLike[str]) -> tuple[Recipient, ...]:
     """Return the recipients in a file, each once; raise as `read_lines`."""
     return tuple(read_lines(path, Recipient.parse, "recipients"))
-
-
-@hide_frames
-def parse_recipients(data: bytes) -> tuple[Recipient, ...]:
-    """Return the recipients in the content of a file; raise as `read_recipients`."""
-    return tuple(parse_lines(data, Recipient.parse, "recipients"))
 
 
 def check_recipients(recipients: Iterable[Recipient]) -> tuple[Recipient, ...]:

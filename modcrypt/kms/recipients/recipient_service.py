@@ -19,12 +19,12 @@ from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.kms.client import Capabilities, UnpicklableClient
 from modcrypt.kms.keyring.keyring_passphrase import Passphrase, make_reference_asker
 from modcrypt.kms.local_wrap import check_wrappable, local_aad
-from modcrypt.kms.recipients.file_recipients import encrypt_entry, find_entry
+from modcrypt.kms.recipients.file_recipients import encrypt_entry
 from modcrypt.kms.recipients.identity import Identity
 from modcrypt.kms.recipients.kinds import make_info
 from modcrypt.kms.recipients.recipient import Recipient, read_recipients
 from modcrypt.kms.references import parse_kms_uri
-from modcrypt.pkmt1.strict_json import require_members, strict_json
+from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -81,11 +81,12 @@ class RecipientKms(UnpicklableClient):
             raise KeyMaterialError("the wrapped key is not one for recipients, or a newer version")
         if self._identity is None:
             raise KeyNotFoundError("no identity is named; add ?identity=PATH to the URI")
-        encrypted = find_entry(entries, self._identity, "wrappedKey")
-        if encrypted is None:
-            raise KeyNotFoundError(
-                f"the key is not wrapped for the identity {self._identity.recipient.hex_id}"
-            )
+        mine = self._identity.recipient
+        parsed = (require_members(entry, "kind", "id", "wrappedKey") for entry in entries)
+        found = next((e for e in parsed if decode_base64(e["id"], "id") == mine.id), None)
+        if found is None:
+            raise KeyNotFoundError(f"the key is not wrapped for the identity {mine.hex_id}")
+        encrypted = decode_base64(found["wrappedKey"], "wrappedKey")
         try:
             return self._identity.decrypt(encrypted, make_info(ROLE, local_aad(master_key_id, aad)))
         except KeyMaterialError:

@@ -21,7 +21,7 @@ Keys for SIGN_VERIFY of the specs ECC_NIST_EDWARDS25519 and ML_DSA_65 sign.
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -399,11 +399,9 @@ def _encode_blob(answer: dict[str, Any]) -> str:
 
 
 def _decode_blob(wrapped: str) -> bytes:
-    try:
+    with contextlib.suppress(ValueError):
         if 0 < len(wrapped) <= (MAX_BLOB + 2) // 3 * 4:
             return base64.b64decode(wrapped, validate=True)
-    except (binascii.Error, ValueError):
-        pass
     raise KeyMaterialError(
         f"the wrapped key for AWS KMS is not valid base64, or exceeds {MAX_BLOB} bytes"
     )

@@ -14,7 +14,8 @@ import urllib.parse
 
 from modcrypt.aead import GcmCipher
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError, TagError
-from modcrypt.keys import Key, key_from_base64, key_from_hex
+from modcrypt.keys import Key
+from modcrypt.keys.encoding import decode_base64, decode_hex
 from modcrypt.kms.client import Capabilities, UnpicklableClient
 from modcrypt.kms.local_wrap import (
     check_wrappable,
@@ -95,4 +96,5 @@ def open_environment(uri: str) -> EnvironmentKms:
 
 
 def _parse_key(text: bytes) -> Key | None:
-    return key_from_hex(text) or key_from_base64(text)
+    raw = decode_hex(text) or decode_base64(text)
+    return None if raw is None else Key(raw)
