@@ -108,7 +108,12 @@ class Pacer:
         """Call the service, again while it is unavailable and the patience lasts."""
         effort = _Effort(monotonic(), self._granted)
         while True:
-            self._take_turn(effort)
+            with self._lock:  # while the service throttles, calls start one after another
+                turn = 0.0
+                if self._interval and not effort.has_turn:
+                    turn = self._reserve(monotonic(), None)
+            if turn > 0:
+                pause(turn)
             sent = monotonic()
             try:
                 answer = ask()
@@ -119,14 +124,6 @@ class Pacer:
                 return answer
             effort.waited += wait
             self._tell(effort)
-            pause(wait)
-
-    def _take_turn(self, effort: _Effort) -> None:
-        """Wait for the start of a call while the service throttles."""
-        with self._lock:
-            now = monotonic()
-            wait = 0.0 if effort.has_turn or not self._interval else self._reserve(now, None)
-        if wait > 0:
             pause(wait)
 
     def _note_success(self) -> None:
@@ -155,7 +152,11 @@ class Pacer:
             wait = min(wait, left)
             effort.has_turn = error.throttled
             if error.throttled:
-                self._slow_down(now, sent)
+                # Once for all calls that were sent before or just after the last change.
+                if sent >= self._adjusted:
+                    self._adjusted = now + ADJUST_EVERY
+                    slower = max(FIRST_INTERVAL, self._interval * SLOWER)
+                    self._interval = min(MAX_INTERVAL, slower)
                 wait = max(wait, self._reserve(now, error.retry_after))
             return wait
 
@@ -165,12 +166,6 @@ class Pacer:
         if self._patience is not None:
             return self._patience
         return THROTTLED_PATIENCE if error.throttled else UNAVAILABLE_PATIENCE
-
-    def _slow_down(self, now: float, sent: float) -> None:
-        """Make calls slower, once for all that were sent before or just after the last change."""
-        if sent >= self._adjusted:
-            self._adjusted = now + ADJUST_EVERY
-            self._interval = min(MAX_INTERVAL, max(FIRST_INTERVAL, self._interval * SLOWER))
 
     def _reserve(self, now: float, retry_after: float | None) -> float:
         """Return the seconds until the turn of a refused call, which others wait for, too."""

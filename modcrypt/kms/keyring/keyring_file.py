@@ -127,7 +127,11 @@ def _write_private(path: str, data: bytes, old: os.stat_result | None, mode: int
         while view:
             view = view[os.write(fd, view) :]
         if old is not None:
-            _keep_owner(fd, old, mode)
+            status = os.fstat(fd)
+            if status.st_uid != old.st_uid:  # only root replaces files of other users
+                os.fchown(fd, old.st_uid, -1)
+            if mode & stat.S_IRWXG and status.st_gid != old.st_gid:
+                os.fchown(fd, -1, old.st_gid)
         if has_owners():
             os.fchmod(fd, mode)
         # File system clocks are coarse, and inodes are reused: without this time, two successive
@@ -137,11 +141,3 @@ def _write_private(path: str, data: bytes, old: os.stat_result | None, mode: int
         return os.fstat(fd)
     finally:
         os.close(fd)
-
-
-def _keep_owner(fd: int, old: os.stat_result, mode: int) -> None:
-    status = os.fstat(fd)
-    if status.st_uid != old.st_uid:  # only root replaces files of other users
-        os.fchown(fd, old.st_uid, -1)
-    if mode & stat.S_IRWXG and status.st_gid != old.st_gid:
-        os.fchown(fd, -1, old.st_gid)

@@ -103,7 +103,12 @@ class KmsRegion:
         self._connect = connect
         self._client, self._pid = connect(), os.getpid()
         self.name: str = self._client.meta.region_name
-        _refuse_clear_text(self._client.meta.endpoint_url)
+        endpoint = urlsplit(self._client.meta.endpoint_url)
+        if endpoint.scheme != "https" and not is_loopback(endpoint.hostname or ""):
+            raise ValueError(
+                "aws-kms: the endpoint has no TLS, which would expose keys; set "
+                "AWS_ENDPOINT_URL_KMS to an https: address"
+            )
 
     def request(
         self, operation: str, members: dict[str, Any], key_id: str, *, kind: str = "master key"
@@ -182,16 +187,6 @@ def connect_to_region(region: str | None) -> Any:
     except aws_errors.NoRegionError:
         pass
     raise ValueError("aws-kms: no region; add ?region=REGION to the URI or set AWS_DEFAULT_REGION")
-
-
-def _refuse_clear_text(endpoint: str) -> None:
-    """Raise ValueError for an endpoint (AWS_ENDPOINT_URL_KMS) without TLS."""
-    where = urlsplit(endpoint)
-    if where.scheme != "https" and not is_loopback(where.hostname or ""):
-        raise ValueError(
-            "aws-kms: the endpoint has no TLS, which would expose keys; set AWS_ENDPOINT_URL_KMS "
-            "to an https: address"
-        )
 
 
 def require_member(answer: dict[str, Any], name: str, kind: type) -> Any:

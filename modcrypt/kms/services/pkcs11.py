@@ -175,7 +175,14 @@ class Pkcs11Kms(UnpicklableClient):
     def list_keys(self) -> list[MasterKey]:
         """Return all labelled AES keys of the token, sorted by label."""
         with self._sessions.open("the PKCS#11 token") as session:
-            keys = [_describe(key) for key in _list_keys(session, None) if key.label]
+            keys = [
+                MasterKey(
+                    id=key.label,
+                    enabled=bool(key[pkcs11.Attribute.ENCRYPT] and key[pkcs11.Attribute.DECRYPT]),
+                )
+                for key in _list_keys(session, None)
+                if key.label
+            ]
         return sorted(keys, key=lambda key: key.id)
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
@@ -276,11 +283,6 @@ def _decode_point(point: bytes, label: str) -> bytes:
             "unknown form"
         )
     return raw
-
-
-def _describe(key: Any) -> MasterKey:
-    able = key[pkcs11.Attribute.ENCRYPT] and key[pkcs11.Attribute.DECRYPT]
-    return MasterKey(id=key.label, enabled=bool(able))
 
 
 def _check_enabled(key: Any, permission: Any, kind: str = "master key") -> None:

@@ -305,13 +305,22 @@ class VaultKms(UnpicklableClient):
 
     def list_keys(self) -> list[MasterKey]:
         """Return all encryption keys of the engine; unreadable ones by name only."""
-        data = self._transit.ask("list", "keys", missing_is_empty=True)
-        names = data.get("keys") if data else []
+        listed = self._transit.ask("list", "keys", missing_is_empty=True)
+        names = listed.get("keys") if listed else []
         if not isinstance(names, list) or not all(
             isinstance(name, str) and NAME.fullmatch(name) for name in names
         ):
             raise self._transit.make_answer_error()
-        return [key for name in sorted(names) if (key := self._describe_listed(name)) is not None]
+        keys = []
+        for name in sorted(names):
+            try:
+                data = self._read(name)
+            except KeyAccessDeniedError:
+                keys.append(MasterKey(id=name))
+                continue
+            if data is not None and data.get("supports_encryption", True):
+                keys.append(_parse_master_key(name, data))
+        return keys
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
         """Add a version to a master key, which wraps from now on."""
@@ -370,17 +379,6 @@ class VaultKms(UnpicklableClient):
             raise self._transit.make_missing_error(master_key_id)
         return _parse_master_key(master_key_id, data)
 
-    def _describe_listed(self, name: str) -> MasterKey | None:
-        try:
-            data = self._read(name)
-        except KeyAccessDeniedError:
-            return MasterKey(id=name)
-        return (
-            _parse_master_key(name, data)
-            if data and data.get("supports_encryption", True)
-            else None
-        )
-
     def _read(self, key_id: str, kind: str = "master key") -> dict[str, Any] | None:
         """Return Vault's data about a key; None if the key does not exist."""
         path = f"keys/{check_name(key_id, kind)}"
@@ -433,7 +431,8 @@ class VaultKms(UnpicklableClient):
 
 def _parse_master_key(name: str, data: dict[str, Any]) -> MasterKey:
     newest = data["latest_version"]
-    created = data["keys"].get(str(newest)) if isinstance(data.get("keys"), dict) else None
+    times = data.get("keys")
+    created: Any = times.get(str(newest)) if isinstance(times, dict) else None
     is_time = type(created) is int and 0 <= created <= MAX_TIME  # seconds since 1970
     return MasterKey(
         id=name,

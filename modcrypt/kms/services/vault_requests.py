@@ -77,7 +77,10 @@ class TransitRequests:
         if answer.status == 204:
             return {}
         if answer.status == 200:
-            return self._extract_data(answer.content, demanded=missing_is_empty)
+            data = answer.content.get("data", ...)  # an object or null in Vault
+            if (data is None or isinstance(data, dict)) and (data or not missing_is_empty):
+                return data or {}
+            raise self.make_answer_error()
         if answer.status == 404 and missing_is_empty and answer.content.get("errors") == []:
             return {}  # the key does not exist; a missing engine would report errors
         verb = path.partition("/")[0]
@@ -104,13 +107,6 @@ class TransitRequests:
             else result
             for result in results
         ]
-
-    def _extract_data(self, content: dict[str, Any], *, demanded: bool) -> dict[str, Any]:
-        """Return the data of an answer of status 200, which is an object or null in Vault."""
-        data = content.get("data", ...)
-        if (data is None and not demanded) or (isinstance(data, dict) and (data or not demanded)):
-            return data or {}
-        raise self.make_answer_error()
 
     @hide_frames  # frames contain the token
     def _send(self, method: str, path: str, body: dict[str, Any] | None) -> Answer:

@@ -231,7 +231,11 @@ class Ledger:
             raise ValueError(f"a seal has at most {MAX_SEAL} bytes; seal folders below this one")
         with self.place.lock():
             with self.open() as source:
-                self._check_newest(source, former)
+                if source is not None and source.size > MAX_SEAL:
+                    raise IntegrityError(f"a seal has at most {MAX_SEAL} bytes")
+                found = None if source is None else hash_statement(source)[0]
+                if found != (None if former is None else former.hash):
+                    raise self._conflict_error()
                 if source is not None and former is not None:
                     self._archive(source, former)
             with open_sink_at(self.place) as sink:
@@ -240,13 +244,6 @@ class Ledger:
             with open_source_at(self.place) as source:
                 if source.read_at(0, source.size) != data:
                     raise self._conflict_error()
-
-    def _check_newest(self, source: Source | None, former: Statement | None) -> None:
-        if source is not None and source.size > MAX_SEAL:
-            raise IntegrityError(f"a seal has at most {MAX_SEAL} bytes")
-        found = None if source is None else hash_statement(source)[0]
-        if found != (None if former is None else former.hash):
-            raise self._conflict_error()
 
     def _conflict_error(self) -> CommitConflictError:
         return CommitConflictError(

@@ -45,7 +45,13 @@ class Former:
 
 @dataclass(frozen=True, slots=True)
 class SealWriter:
-    """Who signs a statement, and what the statement before must be."""
+    """Who signs a statement, and what the statement before must be.
+
+    `begin` looks at what the keys remember before it reads the newest statement, because others may
+    sign meanwhile: a newer statement is followed, an older one is a rollback. `write` verifies the
+    new statement as readers do, publishes it only if the newest one is still the same, and has the
+    keys remember it only then: a number that was remembered, but not published, would be missed.
+    """
 
     keys: tuple[SigningKey, ...]  # Keys that sign
     trust: Trust  # Keys that may have signed the statement before
