@@ -32,7 +32,7 @@ def kms(monkeypatch: pytest.MonkeyPatch) -> EnvironmentKms:
     return open_environment(f"env:{NAME}")
 
 
-def seal_bare(master: bytes, key: bytes, aad: bytes) -> str:
+def wrap_bare(master: bytes, key: bytes, aad: bytes) -> str:
     nonce = os.urandom(12)
     return base64.b64encode(nonce + AESGCM(master).encrypt(nonce, key, aad)).decode()
 
@@ -59,7 +59,7 @@ def test_a_wrapped_key_opens_with_the_variables_key(
         raw = base64.b64decode(wrapped.pop("encryptedKey"), validate=True)
         assert not wrapped
         assert AESGCM(master).decrypt(raw[:12], raw[12:], bound) == DEK
-        assert kms.unwrap(seal_bare(master, DEK, bound), NAME, aad=aad) == DEK
+        assert kms.unwrap(wrap_bare(master, DEK, bound), NAME, aad=aad) == DEK
 
 
 def test_the_protocol_is_kept(kms: EnvironmentKms) -> None:
@@ -85,8 +85,8 @@ def test_what_does_not_fit_does_not_unwrap(kms: EnvironmentKms) -> None:
     for text, aad in (
         (kms.wrap(DEK, NAME), b"x"),
         (kms.wrap(DEK, NAME, aad=b"x"), b""),
-        (seal_bare(MASTER, DEK, b""), b""),
-        (seal_bare(bytes(16), DEK, NAME.encode()), b""),
+        (wrap_bare(MASTER, DEK, b""), b""),
+        (wrap_bare(bytes(16), DEK, NAME.encode()), b""),
         ("", b""),
         ("{}", b""),
     ):
