@@ -100,9 +100,8 @@ class KeyedEncryption:
         footer_metadata: Any = metadata[None]
         if self.recipients:
             sharing = FileRecipients.create(self.recipients)
-            metadata |= {
-                name: sharing.add_to_column(texts[name], columns[name]) for name in columns
-            }
+            for name, key in columns.items():
+                metadata[name] = sharing.add_to_column(texts[name], key)
             footer_metadata = sharing.make_footer_metadata(keys[None], texts[None])
         return self._make_properties(
             prefix,
