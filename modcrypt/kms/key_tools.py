@@ -85,12 +85,8 @@ class KeyTools:
             )
         if aad and not capabilities_of(client).aad:
             raise ValueError("this key service does not support AAD; remove kms_aad")
-        self.wrapper = KeyWrapper(
-            client,
-            cache_lifetime=cache_lifetime_seconds,
-            aad=aad,
-            audit=audit,
-        )
+        lifetime = cache_lifetime_seconds
+        self.wrapper = KeyWrapper(client, cache_lifetime=lifetime, aad=aad, audit=audit)
         self.master_key_ids = None if master_key_ids is None else declared
         self._policy: Policy | None = None  # source of expected master keys if no policy is passed
 
