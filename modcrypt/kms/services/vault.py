@@ -140,9 +140,7 @@ class VaultKms(UnpicklableClient):
             "type": NO_KEY_TYPE,
             **self._bind_aad(master_key_id, aad),
         }
-        return self._transit.check_wrapped(
-            self._call_transit("encrypt", body, master_key_id, "ciphertext")
-        )
+        return self._transit.read_wrapped(self._call_transit("encrypt", body, master_key_id))
 
     @hide_frames
     def wrap_many(
@@ -154,22 +152,14 @@ class VaultKms(UnpicklableClient):
         for place, result in enumerate(results, 1):
             if isinstance(result, KeyRetrievalError):
                 raise type(result)(f"key {place} of {len(items)}: {result}")
-        return [
-            self._transit.check_wrapped(self._transit.require_member(result, "ciphertext"))
-            for result in results
-        ]
+        return [self._transit.read_wrapped(result) for result in results]
 
     @hide_frames
     def unwrap_many(
         self, wrapped: Sequence[str], master_key_id: str, *, aad: bytes = b""
     ) -> list[bytes | KeyRetrievalError]:
         """Unwrap up to 200 keys in one request; see `client.unwrap_many`."""
-        return self._convert_many(
-            "decrypt", wrapped, master_key_id, aad,
-            lambda result: self._transit.decode_base64(
-                self._transit.require_member(result, "plaintext")
-            ),
-        )  # fmt: skip
+        return self._convert_many("decrypt", wrapped, master_key_id, aad, self._transit.read_key)
 
     @hide_frames
     def rewrap_many(
@@ -177,12 +167,8 @@ class VaultKms(UnpicklableClient):
     ) -> list[str | KeyRetrievalError]:
         """Rewrap up to 200 keys in one request, or in two where `rewrap` needs two."""
         if not aad or self._engine.derived:
-            return self._convert_many(
-                "rewrap", wrapped, master_key_id, aad,
-                lambda result: self._transit.check_wrapped(
-                    self._transit.require_member(result, "ciphertext")
-                ),
-            )  # fmt: skip
+            read = self._transit.read_wrapped
+            return self._convert_many("rewrap", wrapped, master_key_id, aad, read)
         keys = self.unwrap_many(wrapped, master_key_id, aad=aad)
         good = [key for key in keys if isinstance(key, bytes)]
         fresh = iter(self.wrap_many(good, master_key_id, aad=aad) if good else ())
@@ -223,9 +209,7 @@ class VaultKms(UnpicklableClient):
         """Unwrap a key under the version that wrapped it; see `KmsClient.unwrap`."""
         parse_version(wrapped)
         body = {"ciphertext": wrapped, **self._bind_aad(master_key_id, aad)}
-        return self._transit.decode_base64(
-            self._call_transit("decrypt", body, master_key_id, "plaintext")
-        )
+        return self._transit.read_key(self._call_transit("decrypt", body, master_key_id))
 
     @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
@@ -237,9 +221,7 @@ class VaultKms(UnpicklableClient):
             return self.wrap(self.unwrap(wrapped, master_key_id, aad=aad), master_key_id, aad=aad)
         parse_version(wrapped)
         body = {"ciphertext": wrapped, **self._bind_aad(master_key_id, aad)}
-        return self._transit.check_wrapped(
-            self._call_transit("rewrap", body, master_key_id, "ciphertext")
-        )
+        return self._transit.read_wrapped(self._call_transit("rewrap", body, master_key_id))
 
     def is_current(self, wrapped: str, master_key_id: str) -> bool | None:
         """Return whether the newest version wrapped a key; None if the token may not read that."""
@@ -418,15 +400,11 @@ class VaultKms(UnpicklableClient):
             "remove derived=true from the URI, or use a key that was created as a derived key"
         )
 
-    def _call_transit(
-        self, verb: str, body: dict[str, Any], master_key_id: str, member: str
-    ) -> str:
-        path = f"{verb}/{check_name(master_key_id)}"
+    def _call_transit(self, verb: str, body: dict[str, Any], master_key_id: str) -> dict[str, Any]:
         if self._engine.derived:
             self._demand_derived(verb, body, master_key_id)
-        return self._transit.require_member(
-            self._transit.ask("post", path, body, master_key_id), member
-        )
+        path = f"{verb}/{check_name(master_key_id)}"
+        return self._transit.ask("post", path, body, master_key_id)
 
 
 def _parse_master_key(name: str, data: dict[str, Any]) -> MasterKey:

@@ -89,10 +89,8 @@ def make_token_source(
     """
     if given is None:
         return lambda: _check_token(_find_token(place, address))
-    if callable(given):
-        return lambda: _check_token(given())
-    secret = Secret(given)
-    return lambda: _check_token(secret())
+    source = given if callable(given) else Secret(given)
+    return lambda: _check_token(source())
 
 
 def _find_token(place: str | None, address: str) -> str:

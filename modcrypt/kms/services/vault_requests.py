@@ -247,8 +247,14 @@ class TransitRequests:
             failed = self.make_answer_error()
         raise failed  # outside the handler, whose error contains the text
 
-    def check_wrapped(self, text: str) -> str:
-        """Return a wrapped key after the check that `unwrap` will make."""
+    @hide_frames
+    def read_key(self, data: Any) -> bytes:
+        """Return the unwrapped key in the data of an answer."""
+        return self.decode_base64(self.require_member(data, "plaintext"))
+
+    def read_wrapped(self, data: Any) -> str:
+        """Return the wrapped key in the data of an answer, after the check of `unwrap`."""
+        text = self.require_member(data, "ciphertext")
         try:
             parse_version(text)
         except KeyMaterialError:

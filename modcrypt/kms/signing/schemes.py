@@ -32,7 +32,6 @@ class Scheme:
     name: str  # Name in lines of public keys and in files of private keys
     public_size: int  # Lengths in bytes; a private key is a seed
     secret_size: int
-    signature_size: int
     # Function that imports the functions of `cryptography`, which costs start-up time
     load: Callable[[], Functions]
 
@@ -88,8 +87,8 @@ def _load_mldsa65() -> Functions:
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
-        ED25519: Scheme(ED25519, 32, 32, 64, _load_ed25519),
-        MLDSA65: Scheme(MLDSA65, 1952, 32, 3309, _load_mldsa65),
+        ED25519: Scheme(ED25519, 32, 32, _load_ed25519),
+        MLDSA65: Scheme(MLDSA65, 1952, 32, _load_mldsa65),
     }
 )
 """The known schemes; the first one is the default."""
