@@ -223,8 +223,7 @@ class Settings(KeySettings, ShortRepr):
     def _portable_values(self) -> dict[str, Any]:
         """Return the fields, with absolute paths, as other processes may run in other folders.
 
-        Raises:
-            ValueError: A reference has no meaning in other processes.
+        Raise ValueError if a reference has no meaning in other processes.
         """
         values = {member.name: getattr(self, member.name) for member in fields(self) if member.init}
         if PROMPT in (self.passphrase, self.identity_passphrase, self.signing_passphrase):
@@ -490,7 +489,6 @@ _received: deque[Settings] = deque(maxlen=64)
 
 
 def _absolute_uri(uri: str) -> str:
-    """Return the URI of a key service with absolute paths of its files."""
     if uri.startswith("recipients:"):
         return resolve_service(uri, Path.cwd())
     if not uri.startswith("file:"):

@@ -110,7 +110,6 @@ class Identity(Unpicklable):
 
     @cached_property
     def _private_key(self) -> Secret[Any]:
-        """The key for HPKE, decoded once."""
         return Secret(find_kind(self.recipient.kind).load_private(self._secret()))
 
     def __repr__(self) -> str:

@@ -103,7 +103,6 @@ class IdentityKeys:
         return self.footer
 
     def _find_kek(self, material: RecipientMaterial) -> FileRecipients | None:
-        """Return the file's KEK; None if no identity opens it."""
         if self.kek is None:
             footer = self._decode(self.footer_metadata or b"")
             if footer is None or footer.recipients is None:

@@ -169,9 +169,6 @@ class AwsKms(UnpicklableClient):
         KMS then refuses the alias, or the use of its present key, although it would decrypt under
         the key that the ciphertext names. modcrypt asks for that, and accepts only a key of the
         alias's account and region: the writer of a file may have a key of his own in another one.
-
-        Raises:
-            KeyMaterialError: Another key wrapped the ciphertext.
         """
         name = self._check_target(master_key_id)
         try:

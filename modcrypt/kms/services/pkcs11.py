@@ -224,7 +224,6 @@ class Pkcs11Kms(UnpicklableClient):
         return _require_one(_list_keys(session, label, self._id_of(label)), "AES", label)
 
     def _find_signing_half(self, session: Any, label: str, half: Any) -> Any:
-        """Return the private or the public key of a pair."""
         template = {
             pkcs11.Attribute.CLASS: half,
             pkcs11.Attribute.KEY_TYPE: pkcs11.KeyType.EC_EDWARDS,

@@ -110,7 +110,6 @@ class TransitRequests:
 
     @hide_frames  # frames contain the token
     def _send(self, method: str, path: str, body: dict[str, Any] | None) -> Answer:
-        """Return Vault's answer."""
         adapter = self._get_adapter()
         url = f"/v1/{self._engine.mount}/{path}"
         failed: KeyRetrievalError

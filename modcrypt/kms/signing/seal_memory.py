@@ -147,7 +147,6 @@ def remember(key: SigningKey, statement: Statement, place: str) -> None:
 
 
 def _list_paths(key: SigningKey) -> list[Path]:
-    """Return the files of a key's memory."""
     if key.kept_at is None:
         return []
     common = state_folder() / "seals" / f"{key.verifier.hex_id}.json"
