@@ -14,7 +14,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source, open_source_at
 from modcrypt.kms.signing.ledger import ARCHIVE, Ledger
 from modcrypt.kms.signing.seal_format import list_since
-from modcrypt.kms.signing.seal_memory import Remembered, remember
+from modcrypt.kms.signing.seal_memory import remember
 from modcrypt.kms.signing.seal_writing import Former, SealWriter, name_folder
 from modcrypt.kms.signing.sealed_statements import (
     Statement,
@@ -71,8 +71,7 @@ def read_proposal(ledger: Ledger, writer: SealWriter) -> Proposal:
 
 def _check_states_changes(statement: Statement, former: Former, place: Place) -> None:
     """Check that nothing is signed that those who look at a proposal are not shown."""
-    lasts = Remembered.of(statement).valid_for
-    same = (statement.dataset, statement.writers, lasts) == (
+    same = (statement.dataset, statement.writers, statement.valid_for) == (
         former.dataset, former.writers, former.valid_for
     )  # fmt: skip
     if not same or list_since(former.statement) != statement.members["since"]:

@@ -54,9 +54,8 @@ class Remembered:
     @classmethod
     def of(cls, statement: Statement) -> Remembered:
         """Return what is remembered of a statement."""
-        lasts = statement.expires and statement.expires - (statement.time or 0)
         writers = [change.encode() for change in statement.writers]
-        return cls(statement.sequence, statement.hash, writers, lasts)
+        return cls(statement.sequence, statement.hash, writers, statement.valid_for)
 
 
 @dataclass

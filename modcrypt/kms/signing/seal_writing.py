@@ -184,9 +184,9 @@ def _advise(ledger: Ledger) -> str:
 def _follow(statement: Statement | None) -> Former:
     if statement is None:
         return Former(None, None, 0, None)
-    lasts = Remembered.of(statement).valid_for
     return Former(
-        statement, statement.dataset, statement.sequence, statement.hash, statement.writers, lasts
+        statement, statement.dataset, statement.sequence, statement.hash, statement.writers,
+        statement.valid_for,
     )  # fmt: skip
 
 

@@ -96,6 +96,11 @@ class Statement:
         """`NUMBER:HASH`, by which readers remember the statement."""
         return f"{self.sequence}:{self.hash}"
 
+    @property
+    def valid_for(self) -> int | None:
+        """Seconds for which the statement is valid; None for ever."""
+        return self.expires and self.expires - (self.time or 0)
+
     def read_content(self, source: Source) -> bytes | None:
         """Return the content in the file of the statement, None without; raise as the function."""
         if self.content is None:
