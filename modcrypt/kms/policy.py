@@ -212,12 +212,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 def _list_faults(values: Mapping[str, Any]) -> list[str]:
     """Return all faults; a value of the wrong type is not examined further."""
     kinds = {member.name: _KINDS[str(member.type)] for member in fields(Policy)}
-    valid = {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, kinds[name][0])
-        and (bool in kinds[name][0] or not isinstance(value, bool))
-    }
+    valid = {name: value for name, value in values.items() if _fits(value, kinds[name][0])}
     faults = [f"{name} must be {what}" for name, (_, what) in kinds.items() if name not in valid]
     faults += _list_name_faults(valid.get("column_keys", {}), valid.get("plaintext_columns", ()))
     ids = [valid.get("footer_key", "?"), *valid.get("column_keys", {})]
@@ -258,6 +253,10 @@ def find_service(kms: S | None, policy: Policy | None) -> S | str:
     if service is None:
         raise ValueError("no key service is named; pass kms, or a policy that names one")
     return service
+
+
+def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 
 def _list_name_faults(
