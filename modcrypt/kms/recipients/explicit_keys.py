@@ -41,9 +41,9 @@ def explicit_keys_name(name: str) -> str:
 class ExplicitKeysFile:
     """The file of explicit keys beside a new file; written when the new file is complete."""
 
-    place: Place  # Place of the new file
+    place: Place  # place of the new file
     recipients: FileRecipients  # KEK and recipients of the new file
-    key: Key  # Footer key of the new file
+    key: Key  # footer key of the new file
     aad_prefix: bytes | None  # AAD prefix that readers must supply; None if they need none
     # AAD of the new file, known when its footer is made
     file_aad: bytes | None = field(default=None, repr=False)

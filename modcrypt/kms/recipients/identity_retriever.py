@@ -25,7 +25,7 @@ class IdentityRetriever:
     about the writer.
     """
 
-    identities: tuple[PrivateKey, ...]  # Identities to open files with
+    identities: tuple[PrivateKey, ...]  # identities to open files with
     # Retriever for keys that are not encrypted to one of the identities
     otherwise: KmsKeyRetriever | None = None
 

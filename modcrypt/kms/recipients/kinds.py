@@ -38,11 +38,11 @@ ROLE_KEK, ROLE_EXPLICIT_KEYS = "file KEK", "explicit keys"
 class Kind:
     """A kind of key pair."""
 
-    name: str  # Name in public key lines, identity files and key metadata
-    public_size: int  # Lengths of the encoded keys in bytes
+    name: str  # name in public key lines, identity files and key metadata
+    public_size: int  # lengths of the encoded keys in bytes
     secret_size: int
-    generate: Callable[[], bytes]  # Function that returns a new encoded private key
-    load_public: Callable[[bytes], Any]  # Functions that decode keys for `suite`
+    generate: Callable[[], bytes]  # function that returns a new encoded private key
+    load_public: Callable[[bytes], Any]  # functions that decode keys for `suite`
     load_private: Callable[[bytes], Any]
     # Function that returns the encoded public key of a decoded private key
     encode_public: Callable[[bytes], bytes]

@@ -62,9 +62,9 @@ SCRYPT_COST = 2**17
 class PrivateKeyFormat:
     """A kind of file."""
 
-    name: str  # Value of `format`
-    public: str  # Name of the member with the public key
-    what: str  # Word for messages
+    name: str  # value of `format`
+    public: str  # name of the member with the public key
+    what: str  # word for messages
 
 
 @hide_frames

@@ -66,8 +66,8 @@ def is_of_seal(path: str) -> bool:
 class Seen:
     """A statement that was seen before."""
 
-    sequence: int  # Number of the statement
-    hash: str  # Hash of the statement, in hex
+    sequence: int  # number of the statement
+    hash: str  # hash of the statement, in hex
     # Changes of the writers that it has; None if they are not known
     writers: tuple[WriterChange, ...] | None = None
 
@@ -100,9 +100,9 @@ def read_pinned(source: Source, sequence: int, expected: str) -> tuple[dict[str,
 class Ledger:
     """The statements about one dataset or table."""
 
-    folder: Place  # Folder of the newest statement
-    form: SealFormat  # Kind of seal
-    what: str = "dataset"  # Word for messages: `"dataset"` or `"table"`
+    folder: Place  # folder of the newest statement
+    form: SealFormat  # kind of seal
+    what: str = "dataset"  # word for messages: `"dataset"` or `"table"`
 
     @property
     def place(self) -> Place:

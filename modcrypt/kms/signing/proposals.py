@@ -35,10 +35,10 @@ def write_proposal(ledger: Ledger, data: bytes) -> None:
 class Proposal:
     """A seal that further writers are to sign."""
 
-    former: Former  # What it follows
-    statement: Statement  # What it states
-    content: bytes  # Its content
-    data: bytes  # All its bytes
+    former: Former  # what it follows
+    statement: Statement
+    content: bytes
+    data: bytes
 
 
 def read_proposal(ledger: Ledger, writer: SealWriter) -> Proposal:

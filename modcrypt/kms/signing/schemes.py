@@ -29,8 +29,8 @@ class Functions(NamedTuple):
 class Scheme:
     """A signature scheme."""
 
-    name: str  # Name in lines of public keys and in files of private keys
-    public_size: int  # Lengths in bytes; a private key is a seed
+    name: str  # name in lines of public keys and in files of private keys
+    public_size: int  # lengths in bytes; a private key is a seed
     secret_size: int
     # Function that imports the functions of `cryptography`, which costs start-up time
     load: Callable[[], Functions]

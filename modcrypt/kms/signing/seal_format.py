@@ -44,7 +44,7 @@ MAX_SINCE = 64
 class SealedFile:
     """The statement of a seal about a file."""
 
-    size: int  # Size in bytes
+    size: int  # size in bytes
     sha256: str  # SHA-256 of the file in hex
     footer: str | None  # SHA-256 of its end, the footer and what follows; None if it is not Parquet
 
@@ -57,8 +57,8 @@ Changes = Mapping[str, SealedFile | None]
 class Seal:
     """The statement of a writer about a dataset."""
 
-    statement: Statement  # What all seals state
-    files: Mapping[str, SealedFile]  # Files by their paths inside the dataset
+    statement: Statement  # what all seals state
+    files: Mapping[str, SealedFile]  # files by their paths inside the dataset
 
 
 def encode_files(changes: Changes) -> bytes:

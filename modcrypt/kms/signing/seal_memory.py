@@ -41,10 +41,10 @@ MAX_PLACES = 16
 class Remembered:
     """The newest statement about a dataset at a place that a key has signed."""
 
-    sequence: int  # Number of the statement
-    hash: str  # Hash of the statement, in hex
-    writers: list[Any]  # Changes of the writers, as JSON values
-    valid_for: int | None  # Seconds for which statements are valid; None for ever
+    sequence: int  # number of the statement
+    hash: str  # hash of the statement, in hex
+    writers: list[Any]  # changes of the writers, as JSON values
+    valid_for: int | None  # seconds for which statements are valid; None for ever
 
     @property
     def seen(self) -> Seen:

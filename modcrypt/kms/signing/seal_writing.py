@@ -35,12 +35,12 @@ from modcrypt.kms.signing.trusted_writers import (
 class Former:
     """What the next statement follows."""
 
-    statement: Statement | None  # The newest statement; None without one
-    dataset: str | None  # Id of the dataset; None if it has none yet
-    sequence: int  # Number of the statement before, 0 for none
-    hash: str | None  # Hash of the statement before; None for none
-    writers: tuple[WriterChange, ...] = ()  # Changes of the writers until now
-    valid_for: int | None = None  # Seconds for which statements are valid; None for ever
+    statement: Statement | None  # the newest statement; None without one
+    dataset: str | None  # id of the dataset; None if it has none yet
+    sequence: int  # number of the statement before, 0 for none
+    hash: str | None  # hash of the statement before; None for none
+    writers: tuple[WriterChange, ...] = ()  # changes of the writers until now
+    valid_for: int | None = None  # seconds for which statements are valid; None for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class SealWriter:
     keys remember it only then: a number that was remembered, but not published, would be missed.
     """
 
-    keys: tuple[SigningKey, ...]  # Keys that sign
-    trust: Trust  # Keys that may have signed the statement before
-    at_least: int = 0  # Number that the statement before must have at least
+    keys: tuple[SigningKey, ...]  # keys that sign
+    trust: Trust  # keys that may have signed the statement before
+    at_least: int = 0  # number that the statement before must have at least
     # Whether to go on if the newest statement is lost or was replaced by an older one
     accept_lost: bool = False
 

@@ -69,27 +69,27 @@ _SECOND = (
 class SealFormat:
     """A kind of seal."""
 
-    name: str  # Value of `format`
-    first: tuple[str, ...]  # Names of its own members in version 1; none if it came with version 2
-    members: tuple[str, ...]  # Names of its own members in version 2
+    name: str  # value of `format`
+    first: tuple[str, ...]  # names of its own members in version 1; none if it came with version 2
+    members: tuple[str, ...]  # names of its own members in version 2
 
 
 @dataclass(frozen=True)
 class Statement:
     """A signed statement, without its content."""
 
-    dataset: str | None  # Id of the dataset, the same in all its statements; None in version 1
-    signers: tuple[VerifyingKey, ...]  # Trusted keys that signed
-    sequence: int  # Number of the statement, from 1 on
-    previous: str | None  # Hash of the statement before, in hex; None for the first one
-    hash: str  # Hash of this statement, in hex
-    time: int | None  # Seconds since 1970 at which it was signed; None in version 1
-    expires: int | None  # Seconds since 1970 from which on readers refuse it; None for never
+    dataset: str | None  # id of the dataset, the same in all its statements; None in version 1
+    signers: tuple[VerifyingKey, ...]  # trusted keys that signed
+    sequence: int  # number of the statement, from 1 on
+    previous: str | None  # hash of the statement before, in hex; None for the first one
+    hash: str  # hash of this statement, in hex
+    time: int | None  # seconds since 1970 at which it was signed; None in version 1
+    expires: int | None  # seconds since 1970 from which on readers refuse it; None for never
     # Changes of the keys that may sign, since the first statement
     writers: tuple[WriterChange, ...]
     content: str | None  # SHA-256 of the content in hex; None without content
-    members: Mapping[str, Any]  # The other members, which the format of the seal defines
-    start: int  # Offset at which the content begins in the file
+    members: Mapping[str, Any]  # the other members, which the format of the seal defines
+    start: int  # offset at which the content begins in the file
 
     @property
     def name(self) -> str:
@@ -138,9 +138,9 @@ class Statement:
 class Draft:
     """What a new statement states; the rest follows from the statement before."""
 
-    dataset: str  # Id of the dataset
-    members: Mapping[str, Any]  # Members that the format defines
-    content: bytes | None = None  # Content, JSON in one line; None without
+    dataset: str  # id of the dataset
+    members: Mapping[str, Any]  # members that the format defines
+    content: bytes | None = None  # content, JSON in one line; None without
     # Seconds until readers refuse the statement; 0 for ever, None for as long as the statement
     # before
     valid_for: int | None = None

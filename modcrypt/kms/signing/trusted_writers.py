@@ -33,10 +33,10 @@ _CONTEXT = b"modcrypt-writers\x00\x01"
 class WriterChange:
     """A signed change of the keys that may sign."""
 
-    dataset: str  # Id of the dataset
-    sequence: int  # Number of the first statement that the new keys sign
-    keys: tuple[VerifyingKey, ...]  # Keys that may sign from then on
-    needed: int  # Number of them that must sign
+    dataset: str  # id of the dataset
+    sequence: int  # number of the first statement that the new keys sign
+    keys: tuple[VerifyingKey, ...]  # keys that may sign from then on
+    needed: int  # number of them that must sign
     # Signatures of keys that could sign before, by their ids
     signatures: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -66,11 +66,11 @@ class WriterChange:
 class Trust:
     """The keys whose signatures are accepted."""
 
-    keys: Mapping[str, VerifyingKey]  # Keys by their ids
-    needed: int = 1  # Number of them that must have signed
+    keys: Mapping[str, VerifyingKey]  # keys by their ids
+    needed: int = 1  # number of them that must have signed
     # Keys that could sign formerly, each with the number from which on it no longer may
     retired: tuple[tuple[VerifyingKey, int], ...] = ()
-    proposal: bool = False  # Whether one signature is enough, because others are to follow
+    proposal: bool = False  # whether one signature is enough, because others are to follow
 
     def follow(self, changes: Iterable[WriterChange]) -> Trust:
         """Return who is trusted after changes.
