@@ -128,6 +128,7 @@ WITHOUT_IO = {
     "modcrypt.ags1.lengths",
     "modcrypt.errors",
     "modcrypt.keys",
+    "modcrypt.kms.calls",
     "modcrypt.kms.client",
     "modcrypt.kms.key_tools",
     "modcrypt.parquet.convert",
@@ -314,11 +315,11 @@ def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
         "modcrypt.keys",  # which hands them on
         "modcrypt.aead",
         "modcrypt.keys.metadata",  # whose encoded form holds the key
-        "modcrypt.kms.client",  # which gives keys to be wrapped
+        "modcrypt.kms.calls",  # which gives keys to be wrapped
         "modcrypt.kms.wrapping",  # the same
         "modcrypt.kms.recipients.file_recipients",  # which encrypts KEKs to public keys
         "modcrypt.kms.recipients.explicit_keys",  # the same with keys
-        "modcrypt.kms.keyring.keyring_document",  # whose sealed form holds master keys
+        "modcrypt.kms.keyring.keyring_document",  # whose encoded form holds master keys
         "modcrypt.iceberg.read.pyarrow_decryption",  # which gives them to PyArrow
         "modcrypt.doctor.event_log",  # which looks for keys where they should not be
     }

@@ -15,7 +15,7 @@ import pytest
 import modcrypt as mc
 from modcrypt import Key, Keyring, KeyTools, Policy
 from modcrypt.aead import GcmCipher
-from modcrypt.kms.keyring import keyring, keyring_document
+from modcrypt.kms.keyring import keyring, passphrase_encryption
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.runtime import fork_safety
 from tests.support.kms.memory_kms import MemoryKms
@@ -114,7 +114,7 @@ def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
 ) -> None:
     """All locks that exist are held, those of the parent's objects and of modules."""
     monkeypatch.setattr(keyring, "SCRYPT_N", 16)
-    monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", 16)
+    monkeypatch.setattr(passphrase_encryption, "MIN_SCRYPT_N", 16)
     path = tmp_path / "f.parquet"
     ring = Keyring.create(tmp_path / "k", passphrase="pw")
     ring.create_key("kf")
@@ -129,7 +129,7 @@ def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
     ring.change_passphrase("pw")  # so that the child derives a key
     seen = Keyring(ring.path, passphrase="pw")
     seen._state = ring._state
-    seen._seals._known.clear()
+    seen._passphrase_keys._known.clear()
 
     def work() -> None:
         assert file.read() == table

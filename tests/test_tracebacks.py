@@ -19,10 +19,11 @@ from modcrypt.aead import GcmCipher
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KmsUnavailableError
 from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.keys import as_key
-from modcrypt.kms import client as kms
-from modcrypt.kms import wrapped_key_metadata as sealed_metadata
+from modcrypt.kms import calls as kms
+from modcrypt.kms import wrapped_key_metadata
+from modcrypt.kms.client import Capabilities
 from modcrypt.kms.key_references import read_key, read_metadata_file
-from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
+from modcrypt.kms.keyring import keyring, keyring_file, passphrase_encryption
 from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from modcrypt.kms.wrapping import KeyWrapper
@@ -40,7 +41,7 @@ ODD = b"Pq~7hE3?rV|6sN<9wX>"
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyring, "SCRYPT_N", 16)
-    monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", 16)
+    monkeypatch.setattr(passphrase_encryption, "MIN_SCRYPT_N", 16)
     monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "0")
 
 
@@ -216,7 +217,7 @@ def test_a_malformed_keyring_in_the_clear_is_refused_without_its_keys(
 class Broken:
     """A client that knows keys, and fails or answers as it is told."""
 
-    capabilities = kms.Capabilities(rewrap=True, batch=10)
+    capabilities = Capabilities(rewrap=True, batch=10)
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -308,10 +309,10 @@ def test_an_exhausted_key_carries_nothing_that_it_was_to_seal(
     for call in (
         lambda: kek.wrap(Key(DEK)),
         lambda: kek.wrap_to_json(Key(DEK), is_footer_key=True, internal=True),
-        lambda: sealed_metadata.seal_key_metadata(wrapper, metadata, "kf"),
+        lambda: wrapped_key_metadata.encrypt_key_metadata(wrapper, metadata, "kf"),
         lambda: iceberg.seal(metadata),
         lambda: ring.wrap(DEK, "kf"),
-        lambda: ring.rotate_key("kf") if ring._seals.ask else ring.wrap(DEK, "kf"),
+        lambda: ring.rotate_key("kf") if ring._passphrase_keys.ask else ring.wrap(DEK, "kf"),
     ):
         assert isinstance(check(call, *SECRETS), mc.KeyExhaustedError)
 
@@ -326,10 +327,10 @@ def test_no_error_about_key_metadata_carries_its_key(ring: Keyring) -> None:
         check(lambda d=data: StandardKeyMetadata.decode(d), DEK, ODD)  # type: ignore[misc]
         kek = wrapper.get_writing_kek("kf")
         text = base64.b64encode(kek.cipher.seal_block(data, kek.id)).decode()
-        sealed = sealed_metadata.encode_wrapped_metadata(
+        encrypted = wrapped_key_metadata.encode_wrapped_metadata(
             kek.material(text, is_footer_key=False, internal=True)
         )
-        check(lambda s=sealed: sealed_metadata.open_key_metadata(wrapper, s), *SECRETS)  # type: ignore[misc]
+        check(lambda e=encrypted: wrapped_key_metadata.decrypt_key_metadata(wrapper, e), *SECRETS)  # type: ignore[misc]
         opened = MasterKeys(ring).new_kek("kf", 16)
         block = GcmCipher(opened._kek).seal_block(data, opened._aad(False))  # type: ignore[arg-type]
         check(lambda o=opened, b=block: o.open(b), *SECRETS)  # type: ignore[misc]

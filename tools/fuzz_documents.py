@@ -87,10 +87,10 @@ def check_policy(data: bytes) -> object:
 
 
 def check_signing_key(data: bytes) -> object:
-    document = decode_private_key(data, SIGNING_FILE)
-    if document.scrypt is not None:
+    public, key = decode_private_key(data, SIGNING_FILE)
+    if not isinstance(key, bytes):
         raise KeyMaterialError("not the scrypt of every round")
-    return mc.VerifyingKey.parse(document.public)
+    return mc.VerifyingKey.parse(public)
 
 
 def targets() -> list[Target]:

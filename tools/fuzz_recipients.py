@@ -18,7 +18,7 @@ from modcrypt.keys import Key, Secret, key_bytes
 from modcrypt.kms.recipients.identity import IDENTITY_FILE
 from modcrypt.kms.recipients.identity_retriever import IdentityKeys
 from modcrypt.kms.recipients.private_key_file import decode_private_key
-from modcrypt.kms.recipients.recipient import parse_recipients
+from modcrypt.kms.recipients.public_lines import parse_lines
 from tools.fuzz_targets import Target
 from tools.recipient_vectors import RECIPIENTS, TABLE
 
@@ -28,18 +28,19 @@ Check = Callable[[bytes], object]
 @cache
 def identity(name: str) -> mc.Identity:
     """Return an identity of the vectors, whatever the mode of its file."""
-    document = decode_private_key((RECIPIENTS / name).read_bytes(), IDENTITY_FILE)
-    return mc.Identity(mc.Recipient.parse(document.public), Secret(document.key))
+    public, key = decode_private_key((RECIPIENTS / name).read_bytes(), IDENTITY_FILE)
+    assert isinstance(key, bytes)
+    return mc.Identity(mc.Recipient.parse(public), Secret(key))
 
 
 def check_lines(data: bytes) -> object:
-    return [str(recipient) for recipient in parse_recipients(data)]
+    return [str(recipient) for recipient in parse_lines(data, mc.Recipient.parse, "recipients")]
 
 
 def check_identity(data: bytes) -> object:
-    document = decode_private_key(data, IDENTITY_FILE)
+    public, _ = decode_private_key(data, IDENTITY_FILE)
     # Not the scrypt of every round, which takes 20 ms or more.
-    return mc.Recipient.parse(document.public).hex_id
+    return mc.Recipient.parse(public).hex_id
 
 
 def check_metadata(name: str, aad: bytes, wanted: str) -> Check:

@@ -164,7 +164,7 @@ def export(*, key: str, path: str, ask: bool, as_json: bool, **options: Any) -> 
 
 
 def _load_key(key: str, ask: bool, options: dict[str, Any]) -> modcrypt.SigningKey:
-    from modcrypt.kms.signing.signing_references import names_service
+    from modcrypt.kms.signing.signing_keys import names_service
 
     if not names_service(key):
         passphrase = read_passphrase(f"the signing key {key}", ask, options)
@@ -462,7 +462,7 @@ def _writing(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_keys(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:
-    from modcrypt.kms.signing.signing_references import read_verifying_keys
+    from modcrypt.kms.signing.signing_keys import read_verifying_keys
 
     return read_verifying_keys(texts)
 

@@ -99,12 +99,13 @@ def policy_file(path: str) -> Check:
 def keyring(path: str) -> Iterator[Check]:
     """Check who can access the file of a keyring, and whether a passphrase encrypts it."""
     from modcrypt.kms.keyring import keyring_file
-    from modcrypt.kms.keyring.keyring_document import Sealed, decode_document
+    from modcrypt.kms.keyring.keyring_document import decode_document
+    from modcrypt.kms.keyring.passphrase_encryption import EncryptedPart
 
     about = Subject("keyring")
     yield secret_file(path, "keyring")
     try:
-        encrypted = isinstance(decode_document(keyring_file.read(path)[0]).content, Sealed)
+        encrypted = isinstance(decode_document(keyring_file.read(path)[0]).content, EncryptedPart)
     except OSError:
         return  # already reported
     except KeyMaterialError as error:
@@ -136,7 +137,7 @@ def wrapping(client: KmsClient, *, signed: bool) -> Iterator[Check]:
 
 def master_key(client: KmsClient, master_key_id: str, aad: bytes = b"") -> Check:
     """Check a master key by wrapping and unwrapping random bytes, which the service may log."""
-    from modcrypt.kms.client import unwrap, wrap
+    from modcrypt.kms.calls import unwrap, wrap
 
     about, probe = Subject(f"master key {master_key_id}"), os.urandom(16)
     try:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from modcrypt.errors import KeyRetrievalError, KmsUnavailableError
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
 from modcrypt.kms.wrapping import KeyWrapper, require_opens
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata

@@ -11,8 +11,6 @@ from modcrypt.keys.key import (
     as_key,
     invocation_counter,
     key_bytes,
-    key_from_base64,
-    key_from_hex,
 )
 
 __all__ = [
@@ -26,6 +24,4 @@ __all__ = [
     "as_key",
     "invocation_counter",
     "key_bytes",
-    "key_from_base64",
-    "key_from_hex",
 ]

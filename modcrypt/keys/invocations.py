@@ -1,4 +1,4 @@
-"""A count of the seals with each key in this process.
+"""A count of the encryptions with each key in this process.
 
 It is taken once per page, so mypyc compiles this module (`make native`).
 """
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 INVOCATION_LIMIT = 2**32
-"""Limit of seals with one key and random 96-bit nonces (NIST SP 800-38D 8.3; PME 4.1.4)."""
+"""Limit of encryptions with one key and random 96-bit nonces (NIST SP 800-38D 8.3; PME 4.1.4)."""
 
 
 _lock: Final = fork_safe(threading.Lock())  # of all counters: each holds it only for an addition
 
 
 class InvocationCounter:
-    """A counter of the seals with one key, shared by every `Key` of the same bytes."""
+    """A counter of the encryptions with one key, shared by every `Key` of the same bytes."""
 
     __slots__ = ("count",)
 
@@ -30,7 +30,7 @@ class InvocationCounter:
         self.count: i64 = 0
 
     def add(self, number: i64) -> None:
-        """Count seals before they happen; raise KeyExhaustedError beyond `INVOCATION_LIMIT`."""
+        """Count encryptions ahead; raise KeyExhaustedError beyond `INVOCATION_LIMIT`."""
         with _lock:
             if self.count + number > INVOCATION_LIMIT:
                 raise KeyExhaustedError(

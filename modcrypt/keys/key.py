@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
-from modcrypt.keys.encoding import KEY_LENGTHS, decode_base64, decode_hex
+from modcrypt.keys.encoding import KEY_LENGTHS, decode_hex
 from modcrypt.keys.invocations import InvocationCounter
 from modcrypt.keys.sources import key_in_file, key_in_variable
 from modcrypt.runtime.tracebacks import hide_frames
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from modcrypt.io.sources import Source
 
 # Counters outlive their Key objects: a caller may build a new Key from the same bytes for every
-# file. A keyed digest is the index, so no key bytes remain here; the first seal makes the counter,
-# so keys that only open files leave nothing behind.
+# file. A keyed digest is the index, so no key bytes remain here. The first encryption makes the
+# counter, so keys that only decrypt files leave nothing behind.
 _digest_key = secrets.token_bytes(32)
 _counters: dict[bytes, InvocationCounter] = {}
 
@@ -45,7 +45,7 @@ class Key(Unpicklable):
 
     Its value never appears in a repr, str, format or pickle, and keys compare in constant time. The
     repr contains a number that differs between keys, but means nothing outside the process.
-    `invocations` is the number of seals with these key bytes in this process.
+    `invocations` is the number of encryptions with these key bytes in this process.
 
     Raises:
         ValueError: The key does not have 16, 24 or 32 bytes (PME 4).
@@ -109,7 +109,7 @@ class Key(Unpicklable):
 
     @property
     def invocations(self) -> int:
-        """Number of seals with these key bytes in this process."""
+        """Number of encryptions with these key bytes in this process."""
         counter = _counters.get(self._digest)
         return 0 if counter is None else counter.count
 
@@ -206,15 +206,3 @@ def invocation_counter(key: Key) -> InvocationCounter:
     """Return the counter of the key's bytes; the first call makes it. Only `aead` calls this."""
     counter = _counters.get(key._digest)
     return _counters.setdefault(key._digest, InvocationCounter()) if counter is None else counter
-
-
-def key_from_hex(text: bytes) -> Key | None:
-    """Return the key that 32, 48 or 64 hex digits encode; None for any other text."""
-    value = decode_hex(text)
-    return None if value is None else Key(value)
-
-
-def key_from_base64(text: bytes) -> Key | None:
-    """Return the key of 16, 24 or 32 bytes that base64 encodes; None for any other text."""
-    value = decode_base64(text)
-    return None if value is None else Key(value)

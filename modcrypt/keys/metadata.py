@@ -99,7 +99,8 @@ class StandardKeyMetadata:
             raise FormatError(f"standard key metadata: a key of {len(key)} bytes is not an AES key")
         aad_prefix = reader.read_bytes() if reader.read_presence() else None
         file_length = reader.read_varint() if reader.read_presence() else None
-        reader.check_end()
+        if reader.at != len(reader.data):
+            raise FormatError("standard key metadata: bytes follow the last field")
         return cls(key=key, aad_prefix=aad_prefix, file_length=file_length)
 
     def __repr__(self) -> str:
@@ -168,7 +169,3 @@ class _Reader:
         if branch not in (0, 1):
             raise FormatError("standard key metadata: unknown branch of a union")
         return branch == 1
-
-    def check_end(self) -> None:
-        if self.at != len(self.data):
-            raise FormatError("standard key metadata: bytes follow the last field")

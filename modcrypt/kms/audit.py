@@ -74,10 +74,7 @@ def record_use(
     kek_ids: Sequence[str | None] = (None,),
     count: int = 1,
 ) -> Iterator[None]:
-    """Record calls of the key service in the `with` body, failed ones too: one event per KEK id.
-
-    Without `audit`, record nothing.
-    """
+    """Record calls of the key service in the `with` body, failed ones too: one event per KEK id."""
     result = "error"
     try:
         yield
@@ -99,12 +96,7 @@ def record_key(
     audit: Audit | None, operation: Operation, material: KeyMaterial, file: str | None,
     column: str | Iterable[str] | None = None, *, result: str = "ok", count: int = 1,
 ) -> None:  # fmt: skip
-    """Record the use of one key of a file.
-
-    Args:
-        operation, file, result, count: Values of the `AuditEvent`.
-        column: Name of the column or columns that have the key; None for the footer key.
-    """
+    """Record the use of one key of a file; `column` is None for the footer key."""
     if audit is None:
         return
     columns = (column,) if isinstance(column, str) else tuple(column or ())

@@ -22,12 +22,7 @@ MAX_SHOWN = 5
 
 
 def id_set(master_key_ids: Collection[str] | None) -> frozenset[str]:
-    """Return ids of master keys as a set, which is empty for None.
-
-    Raises:
-        ValueError: The argument is a single string, which would count as a set of letters.
-        TypeError: An id is not a string.
-    """
+    """Return ids of master keys as a set; raise ValueError for one string, a set of letters."""
     if isinstance(master_key_ids, str):
         raise ValueError("master_key_ids takes a collection of ids, not one string")
     ids = frozenset(() if master_key_ids is None else master_key_ids)
@@ -80,10 +75,10 @@ class ExpectedKeys:
         return replace(self, declared=self.declared | id_set(master_key_ids))
 
     def check(self, material: KeyMaterial, column: str | None, where: str) -> None:
-        """Check the master key of key material before calling the key service.
+        """Check the master key of the footer key, or of a column's, before calling the key service.
 
-        `column` is a dotted name, or None for the footer key; `where` is the name of the file.
-        Raise KeyMaterialError if the key is wrapped under another master key than expected.
+        `where` is the name of the file. Raise KeyMaterialError for another master key than
+        expected.
         """
         self._check(material, where, self._select_ids(column))
 
@@ -132,11 +127,6 @@ class ExpectedKeys:
     def _ids(self) -> frozenset[str]:
         return self.declared if self.policy is None else self.declared | self.policy.master_key_ids
 
-    @cached_property
-    def _further(self) -> frozenset[str]:
-        named = frozenset() if self.policy is None else self.policy.master_key_ids
-        return self.declared - named
-
     def _select_ids(self, column: str | None) -> frozenset[str]:
         """Return the ids that may protect a column, or the footer.
 
@@ -146,7 +136,7 @@ class ExpectedKeys:
         if self.policy is None:
             return self.declared
         own = None if column is None else self._find_own_key(tuple(column.split(".")))
-        return self._further | {own or self.policy.footer_key}
+        return (self.declared - self.policy.master_key_ids) | {own or self.policy.footer_key}
 
     def _check(self, material: KeyMaterial, where: str, ids: frozenset[str]) -> None:
         if self.anything or material.master_key_id in ids:

@@ -37,9 +37,11 @@ from modcrypt.pkmt1.material import (
 class ExternalKeys:
     """The external key material of one new file.
 
-    Raises:
-        KeyMaterialError: The place of the material contains something else.
-        OSError: The existing material cannot be read.
+    The order matters: the material is staged before the file is written, so that no file exists
+    without its keys; the material of the file that it replaces stays until the new file is
+    complete, so that a writer that is killed leaves a readable file; it is removed only if this run
+    wrote the file that is there now. Raise KeyMaterialError if the place of the material contains
+    something else.
     """
 
     def __init__(self, place: Place) -> None:
@@ -157,11 +159,8 @@ def carry_keys(source: Place, target: Place, *, move: bool) -> Iterator[None]:
     """Keep a file's key material beside its new place while the block moves or copies the file.
 
     The material is beside the new place before the file is. If another writer's file replaces one
-    with key material, the old file cannot be read until the block has replaced it.
-
-    Raises:
-        KeyMaterialError: The material of one of the files is malformed.
-        OSError: The file system refuses.
+    with key material, the old file cannot be read until the block has replaced it. Raise
+    KeyMaterialError if the material of one of the files is malformed.
     """
     keys = ExternalKeys.of_file(source, target)
     if keys is None:

@@ -34,7 +34,7 @@ class KeyCache(Generic[V]):
     """A cache of opened keys by place, for any thread."""
 
     def __init__(self, lifetime: float, clock: Callable[[], float] | None = None) -> None:
-        self._lifetime, self._clock = lifetime, clock or _read_clock
+        self._lifetime, self._clock = lifetime, clock or time.monotonic
         self._known: dict[Hashable, tuple[V, float]] = {}
         self._refused: dict[Hashable, tuple[type[KeyRetrievalError], str, float]] = {}
         self._locks: dict[Hashable, threading.Lock] = {}
@@ -98,7 +98,3 @@ class KeyCache(Generic[V]):
     def _make_room(self) -> None:
         if len(self._known) + len(self._refused) >= MAX_CACHED:
             self.clear()
-
-
-def _read_clock() -> float:
-    return time.monotonic()

@@ -23,7 +23,7 @@ from modcrypt.keys.encoding import MAX_KEY_TEXT as MAX_KEY_FILE
 from modcrypt.keys.encoding import decode_key
 from modcrypt.keys.lookalikes import show_name
 from modcrypt.keys.metadata import StandardKeyMetadata
-from modcrypt.kms.wrapped_key_metadata import is_sealed
+from modcrypt.kms.wrapped_key_metadata import is_encrypted
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_METADATA_FILE = 64 << 10
@@ -32,11 +32,16 @@ MAX_METADATA_FILE = 64 << 10
 DecryptMetadata = Callable[[bytes], StandardKeyMetadata]
 
 
-def check_reference(reference: str) -> None:
-    """Raise ValueError if a reference is malformed; it may be a key, so messages omit it."""
+def is_reference(reference: str, *kinds: str) -> bool:
+    """Return whether a reference has one of these kinds, and a number if it is `fd:N`."""
     kind, _, where = reference.partition(":")
     is_number = where.isascii() and where.isdigit()
-    if kind not in ("file", "env", "fd") or not where or (kind == "fd" and not is_number):
+    return kind in kinds and where != "" and (kind != "fd" or is_number)
+
+
+def check_reference(reference: str) -> None:
+    """Raise ValueError if a reference is malformed; it may be a key, so messages omit it."""
+    if not is_reference(reference, "file", "env", "fd"):
         raise ValueError(
             "name a key as file:PATH, env:NAME or fd:N with a number, never the key itself (not "
             "repeated here)"
@@ -59,38 +64,31 @@ def read_key(reference: str, what: str) -> Key:
     Messages call the key `what`.
 
     Raises:
-        KeyNotFoundError: The file or variable does not exist or is empty, or the descriptor is
-            not open or at its end.
+        KeyNotFoundError: The place does not exist or is empty, or a descriptor is at its end.
         KeyAccessDeniedError: The file may not be read.
         KeyMaterialError: The content is not a key.
     """
     kind, _, where = reference.partition(":")
     if kind == "file":
-        return _parse_key(*_read_file(where, what, "key file"))
-    if kind == "env":
-        return _read_variable(where, what)
-    data = read_descriptor(int(where), what)
-    return _parse_key(data, f"{what}: file descriptor {where}")
-
-
-def _read_variable(name: str, what: str) -> Key:
-    display = show_name(name)
-    value = os.environb.get(os.fsencode(name))
+        return Key(decode_key(*_read_file(where, what, "key file")))
+    if kind == "fd":
+        data = read_descriptor(int(where), what)
+        return Key(decode_key(data, f"{what}: file descriptor {where}"))
+    place, value = f"environment variable {show_name(where)}", os.environb.get(os.fsencode(where))
     if not value:
-        raise KeyNotFoundError(f"{what}: the environment variable {display} is not set")
-    return _parse_key(value, f"{what}: environment variable {display}", raw=False)
+        raise KeyNotFoundError(f"{what}: the {place} is not set")
+    return Key(decode_key(value, f"{what}: {place}", raw=False))
 
 
 @hide_frames
 def read_metadata_file(path: str, decrypt: DecryptMetadata | None = None) -> StandardKeyMetadata:
     """Return Iceberg's standard key metadata from a file: raw, hex or base64.
 
-    `decrypt` decrypts metadata that a key service encrypted; with it, unencrypted metadata is
-    rejected.
+    With `decrypt`, the metadata must be encrypted under a key service.
     """
     # Other users may read encrypted metadata.
-    data, where = _read_file(path, "key", "key metadata file", MAX_METADATA_FILE, is_sealed)
-    if is_sealed(data):
+    data, where = _read_file(path, "key", "key metadata file", MAX_METADATA_FILE, is_encrypted)
+    if is_encrypted(data):
         if decrypt is None:
             raise ValueError(
                 f"{where} is encrypted under a key service; name it with --kms or --policy"
@@ -157,11 +155,6 @@ def read_descriptor(fd: int, what: str) -> bytes:
             "each secret"
         )
     return data
-
-
-def _parse_key(data: bytes, where: str, *, raw: bool = True) -> Key:
-    """Return the key that `decode_key` finds."""
-    return Key(decode_key(data, where, raw=raw))
 
 
 def _decode_text(data: bytes) -> bytes:

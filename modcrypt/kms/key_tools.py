@@ -21,12 +21,11 @@ from modcrypt.kms.policy import Policy, find_service, list_lifetime_faults
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.signing.required_seal import RequiredSeal
-from modcrypt.kms.signing.signing_keys import SigningKey
-from modcrypt.kms.signing.signing_references import read_verifying_keys
+from modcrypt.kms.signing.signing_keys import SigningKey, read_verifying_keys
 from modcrypt.kms.wrapped_key_metadata import (
-    open_key_metadata,
+    decrypt_key_metadata,
+    encrypt_key_metadata,
     parse_wrapped_metadata,
-    seal_key_metadata,
 )
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -86,12 +85,8 @@ class KeyTools:
             )
         if aad and not capabilities_of(client).aad:
             raise ValueError("this key service does not support AAD; remove kms_aad")
-        self.wrapper = KeyWrapper(
-            client,
-            cache_lifetime=cache_lifetime_seconds,
-            aad=aad,
-            audit=audit,
-        )
+        lifetime = cache_lifetime_seconds
+        self.wrapper = KeyWrapper(client, cache_lifetime=lifetime, aad=aad, audit=audit)
         self.master_key_ids = None if master_key_ids is None else declared
         self._policy: Policy | None = None  # source of expected master keys if no policy is passed
 
@@ -253,9 +248,9 @@ class KeyTools:
         Raises:
             KeyRetrievalError: The key service refuses to wrap a key, or to unwrap it again.
         """
-        sealed = seal_key_metadata(self.wrapper, metadata, master_key_id, replaces=replaces)
-        self._record_metadata("wrap", sealed, file)
-        return sealed
+        encrypted = encrypt_key_metadata(self.wrapper, metadata, master_key_id, replaces=replaces)
+        self._record_metadata("wrap", encrypted, file)
+        return encrypted
 
     def open_key_metadata(
         self, sealed: bytes, *, file: str | None = None, policy: Policy | None = None
@@ -282,14 +277,14 @@ class KeyTools:
                 "the policy requires signatures (signed_by), and an AGS1 stream has none; seal its "
                 "folder, and use a policy without signed_by"
             )
-        metadata = open_key_metadata(self.wrapper, sealed)
+        metadata = decrypt_key_metadata(self.wrapper, sealed)
         self._record_metadata("unwrap", sealed, file)
         return metadata
 
     def _record_metadata(
-        self, operation: Literal["wrap", "unwrap"], sealed: bytes, file: str | None
+        self, operation: Literal["wrap", "unwrap"], encrypted: bytes, file: str | None
     ) -> None:
-        record_key(self.wrapper.audit, operation, parse_wrapped_metadata(sealed), file)
+        record_key(self.wrapper.audit, operation, parse_wrapped_metadata(encrypted), file)
 
     def _check_aad(self, policy: Policy) -> None:
         if not isinstance(policy, Policy):

@@ -76,8 +76,7 @@ class KeyedEncryption:
         `WrapProof` requires. Public keys wrap in this process, often for the identities of others.
 
         Raises:
-            ValueError: As `PathPrefix.of`; or the policy needs the folder of the file, and a file
-                object has none.
+            ValueError: The policy needs the folder of the file, and a file object has none.
             FileExistsError: The file exists.
             KeyRetrievalError: The key service refuses to wrap a key, or a new wrap does not open.
         """
@@ -90,27 +89,27 @@ class KeyedEncryption:
         external = None if internal else ExternalKeys(cast(Place, place))
         replaces = self.replaces or self._replaces_at(place, external, overwrite)
         length = self.policy.data_key_length_bits // 8
-        footer_key = Key.generate(length)
-        keys = {name: Key.generate(length) for name in self.column_keys}
-        texts = self._wrap_keys(footer_key, keys, place, replaces)
+        keys = {name: Key.generate(length) for name in (None, *self.column_keys)}
+        texts = self._wrap_keys(keys, place, replaces)
         if external is None:
             metadata = {name: text.encode() for name, text in texts.items()}
         else:
             metadata = {name: external.add(decode_material(text)) for name, text in texts.items()}
         beside = nullcontext if external is None else external.keep_beside
-        footer_metadata: Any = metadata.pop(None)
+        columns = {name: key for name, key in keys.items() if name is not None}
+        footer_metadata: Any = metadata[None]
         if self.recipients:
             sharing = FileRecipients.create(self.recipients)
-            metadata = {name: sharing.add_to_column(texts[name], key) for name, key in keys.items()}
-            footer_metadata = sharing.make_footer_metadata(footer_key, texts[None])
-        file = _File(self.retriever.wrapper.audit, place, texts, footer_key, keys, beside)
+            for name, key in columns.items():
+                metadata[name] = sharing.add_to_column(texts[name], key)
+            footer_metadata = sharing.make_footer_metadata(keys[None], texts[None])
         return self._make_properties(
             prefix,
-            footer_key,
-            keys,
-            companion=file.companion,
+            keys[None],
+            columns,
+            companion=_File(self.retriever.wrapper.audit, place, texts, keys, beside).companion,
             footer_key_metadata=footer_metadata,
-            column_key_metadata=cast("dict[str, bytes]", metadata),  # without the footer's None
+            column_key_metadata={name: metadata[name] for name in columns},
         )
 
     def _replaces_at(
@@ -130,12 +129,12 @@ class KeyedEncryption:
         return groups
 
     def _wrap_keys(
-        self, footer_key: Key, keys: Mapping[str, Key], place: Place | None, replaces: bool
+        self, keys: Mapping[str | None, Key], place: Place | None, replaces: bool
     ) -> dict[str | None, str]:
         """Return the material of all keys of a file; one call per master key wraps them."""
         texts: dict[str | None, str] = {}
         for master, names in self._groups.items():
-            deks = [footer_key if name is None else keys[name] for name in names]
+            deks = [keys[name] for name in names]
             try:
                 wrapped = self._wrap_keys_under(master, names, deks, replaces)
             except ModcryptError as error:
@@ -213,8 +212,7 @@ class _File:
     audit: Audit | None
     place: Place | None
     texts: Mapping[str | None, str] = field(repr=False)  # key material, under None the footer's
-    footer_key: Key
-    keys: Mapping[str, Key]
+    keys: Mapping[str | None, Key]
     beside: Callable[[], AbstractContextManager[None]]
 
     @contextmanager
@@ -222,14 +220,14 @@ class _File:
         self._record("wrap", "ok")
         recorded = False
 
-        def record_seal() -> None:
+        def record_encryption() -> None:
             nonlocal recorded
             recorded = True
             self._record("seal", "ok")
 
         try:
             with self.beside():
-                yield record_seal
+                yield record_encryption
         except BaseException:
             if not recorded:
                 self._record("seal", "error")  # keys were used even if the file was not completed
@@ -240,7 +238,6 @@ class _File:
             return
         file = None if self.place is None else self.place.full_name
         for column, text in self.texts.items():
-            key = self.footer_key if column is None else self.keys[column]
-            count = key.invocations if operation == "seal" else 1
+            count = self.keys[column].invocations if operation == "seal" else 1
             material = decode_material(text)
             record_key(self.audit, operation, material, file, column, result=result, count=count)

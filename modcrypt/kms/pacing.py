@@ -105,14 +105,15 @@ class Pacer:
         self._tell_from = 0.0
 
     def call(self, ask: Callable[[], T]) -> T:
-        """Call the service, again while it is unavailable.
-
-        Raises:
-            KmsUnavailableError: The patience is used up.
-        """
+        """Call the service, again while it is unavailable and the patience lasts."""
         effort = _Effort(monotonic(), self._granted)
         while True:
-            self._take_turn(effort)
+            with self._lock:  # while the service throttles, calls start one after another
+                turn = 0.0
+                if self._interval and not effort.has_turn:
+                    turn = self._reserve(monotonic(), None)
+            if turn > 0:
+                pause(turn)
             sent = monotonic()
             try:
                 answer = ask()
@@ -123,14 +124,6 @@ class Pacer:
                 return answer
             effort.waited += wait
             self._tell(effort)
-            pause(wait)
-
-    def _take_turn(self, effort: _Effort) -> None:
-        """Wait for the start of a call while the service throttles."""
-        with self._lock:
-            now = monotonic()
-            wait = 0.0 if effort.has_turn or not self._interval else self._reserve(now, None)
-        if wait > 0:
             pause(wait)
 
     def _note_success(self) -> None:
@@ -159,7 +152,11 @@ class Pacer:
             wait = min(wait, left)
             effort.has_turn = error.throttled
             if error.throttled:
-                self._slow_down(now, sent)
+                # Once for all calls that were sent before or just after the last change.
+                if sent >= self._adjusted:
+                    self._adjusted = now + ADJUST_EVERY
+                    slower = max(FIRST_INTERVAL, self._interval * SLOWER)
+                    self._interval = min(MAX_INTERVAL, slower)
                 wait = max(wait, self._reserve(now, error.retry_after))
             return wait
 
@@ -169,12 +166,6 @@ class Pacer:
         if self._patience is not None:
             return self._patience
         return THROTTLED_PATIENCE if error.throttled else UNAVAILABLE_PATIENCE
-
-    def _slow_down(self, now: float, sent: float) -> None:
-        """Make calls slower, once for all that were sent before or just after the last change."""
-        if sent >= self._adjusted:
-            self._adjusted = now + ADJUST_EVERY
-            self._interval = min(MAX_INTERVAL, max(FIRST_INTERVAL, self._interval * SLOWER))
 
     def _reserve(self, now: float, retry_after: float | None) -> float:
         """Return the seconds until the turn of a refused call, which others wait for, too."""
@@ -194,28 +185,21 @@ class Pacer:
 
     def _give_up(self, error: KmsUnavailableError, effort: _Effort, now: float) -> None:
         if now >= self._down_until or not self._gave_up:
-            self._gave_up = self._describe_end(error, effort, now)
+            self._gave_up = ""
+            if effort.attempts > 1:
+                self._gave_up = (
+                    f"; gave up after {effort.attempts} attempts in {effort.spent(now):.0f} s (set "
+                    f"{PATIENCE_VARIABLE} to wait longer)"
+                )
+            elif error.retry_after is not None:
+                self._gave_up = f", and asks to wait {error.retry_after:.0f} s"
         self._down_until = now + DOWN_FOR
         error.args = (f"{error}{self._gave_up}",)
         raise error
 
-    def _describe_end(self, error: KmsUnavailableError, effort: _Effort, now: float) -> str:
-        if effort.attempts > 1:
-            return (
-                f"; gave up after {effort.attempts} attempts in {effort.spent(now):.0f} s (set "
-                f"{PATIENCE_VARIABLE} to wait longer)"
-            )
-        if error.retry_after is not None:
-            return f", and asks to wait {error.retry_after:.0f} s"
-        return ""
-
 
 def read_patience() -> float | None:
-    """Return the seconds that the environment names; None without the variable.
-
-    Raises:
-        ValueError: The variable is not a number of seconds, or exceeds a day.
-    """
+    """Return the seconds that the environment names; None without the variable."""
     text = os.environ.get(PATIENCE_VARIABLE, "")
     if not text:
         return None
@@ -243,18 +227,13 @@ def pacer_of(client: object) -> Pacer:
             found = _pacers.get(client)
             if found is None:
                 found = _pacers[client] = Pacer()
-        except TypeError:  # it cannot be hashed or has no weak references
-            return _pacer_of_fixed(client)
+        except TypeError:  # without a hash or weak references it is kept, by its identity
+            if id(client) not in _fixed:
+                if len(_fixed) >= MAX_FIXED:
+                    _fixed.clear()
+                _fixed[id(client)] = client, Pacer()
+            found = _fixed[id(client)][1]
         return found
-
-
-def _pacer_of_fixed(client: object) -> Pacer:
-    """Return the pacer of a client that is remembered by its identity, and therefore kept."""
-    if id(client) not in _fixed:
-        if len(_fixed) >= MAX_FIXED:
-            _fixed.clear()
-        _fixed[id(client)] = client, Pacer()
-    return _fixed[id(client)][1]
 
 
 # --- what answers ask for ------------------------------------------------------------------------
@@ -263,8 +242,7 @@ def _pacer_of_fixed(client: object) -> Pacer:
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds for which an answer asks to wait; None if it has no valid header.
 
-    Args:
-        headers: Headers of the answer; a mapping that ignores case, or has names in lower case.
+    `headers` is a mapping that ignores case, or has names in lower case.
     """
     for name, unit in (("retry-after-ms", 0.001), ("x-ms-retry-after-ms", 0.001)):
         if _SECONDS.fullmatch(_read_header(headers, name)):

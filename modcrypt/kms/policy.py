@@ -18,7 +18,7 @@ import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
@@ -96,9 +96,7 @@ class Policy(ShortRepr):
     seal_at_least: int | None = None
 
     def __post_init__(self) -> None:
-        if faults := _list_faults(
-            {member.name: getattr(self, member.name) for member in fields(self)}
-        ):
+        if faults := _list_faults(vars(self)):
             raise ValueError(f"invalid policy: {'; '.join(faults)}")
         keys = {key: tuple(columns) for key, columns in self.column_keys.items()}
         object.__setattr__(self, "column_keys", MappingProxyType(keys))  # the dataclass is frozen
@@ -106,8 +104,7 @@ class Policy(ShortRepr):
         object.__setattr__(self, "signed_by", tuple(self.signed_by))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = {member.name: getattr(self, member.name) for member in fields(self)}
-        return _rebuild_policy, ({**values, "column_keys": dict(self.column_keys)},)
+        return _rebuild_policy, ({**vars(self), "column_keys": dict(self.column_keys)},)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -174,8 +171,7 @@ class Policy(ShortRepr):
         signed_by = tuple(resolve_writer(key, folder) for key in self.signed_by)
         if kms == (self.kms or "") and signed_by == self.signed_by:
             return self
-        values = {member.name: getattr(self, member.name) for member in fields(self)}
-        return type(self)(**{**values, "kms": kms or None, "signed_by": signed_by})
+        return replace(self, kms=kms or None, signed_by=signed_by)
 
 
 def resolve_service(kms: str, folder: Path) -> str:
@@ -220,7 +216,10 @@ def _list_faults(values: Mapping[str, Any]) -> list[str]:
     faults = [f"{name} must be {what}" for name, (_, what) in kinds.items() if name not in valid]
     faults += _list_name_faults(valid.get("column_keys", {}), valid.get("plaintext_columns", ()))
     ids = [valid.get("footer_key", "?"), *valid.get("column_keys", {})]
-    if not all(map(_is_id, ids)):
+    try:
+        for master_key_id in ids:
+            check_id(master_key_id)
+    except ValueError:
         faults.append("a master key id is empty, too long or contains control characters")
     faults += list_mode_faults(
         valid.get("encryption_algorithm", GCM_V1), valid.get("data_page_v2_levels", "encrypted")
@@ -254,14 +253,6 @@ def find_service(kms: S | None, policy: Policy | None) -> S | str:
     if service is None:
         raise ValueError("no key service is named; pass kms, or a policy that names one")
     return service
-
-
-def _is_id(value: object) -> bool:
-    try:
-        check_id(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _fits(value: Any, kinds: tuple[type, ...]) -> bool:

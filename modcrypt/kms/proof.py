@@ -46,11 +46,7 @@ def check_prove(prove: object) -> Prove:
 
 
 class WrapProof:
-    """The proofs of one run, from any thread: others wait while the first wrap is proved.
-
-    Args:
-        prove: Which wraps are proved.
-    """
+    """The proofs of one run, from any thread: others wait while the first wrap is proved."""
 
     def __init__(self, prove: Prove = "first") -> None:
         self._prove = check_prove(prove)
@@ -109,8 +105,7 @@ class WrapProof:
                 is accepted, as writers may be allowed to encrypt only; a wrong answer never is.
 
         Raises:
-            KeyRetrievalError: The wrap does not open, or the service refuses to unwrap it; also
-                for later wraps under the same master key.
+            KeyRetrievalError: This wrap, or an earlier one under the master key, does not open.
         """
         first = self._prove == "first" and not each
         what: Hashable = master_key_id if first else (master_key_id, wrapped)

@@ -16,6 +16,9 @@ key material, where the writer or an attacker chose the address (CVE-2026-73334)
 
 from __future__ import annotations
 
+import ipaddress
+import urllib.parse
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
@@ -68,7 +71,7 @@ def open_kms(uri: str, **options: Any) -> KmsClient:
 
 
 def _find_opener(scheme: str) -> Any:
-    """Return the function that opens URIs of a scheme; import a service only when needed."""
+    """Import a service only when it is needed."""
     for entry in _OWN:
         if entry.name == scheme:
             return entry.load()
@@ -82,3 +85,51 @@ def _load_entry_point(scheme: str) -> Any:
             return entry.load()
     names = ", ".join(sorted(_OWN.names | entries.names))
     raise ValueError(f"unknown scheme in the key service URI; known schemes are {names}")
+
+
+# --- parts of URIs, for the functions that open them ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KmsUri:
+    """The parts of a key service's URI: `scheme:[//]location[?query][#fragment]`."""
+
+    scheme: str
+    location: str
+    query: dict[str, str]
+    fragment: str
+
+
+def parse_kms_uri(uri: str, allowed: frozenset[str] = frozenset()) -> KmsUri:
+    """Split a URI and decode percent-escapes in its query and fragment, but not in its location."""
+    scheme, colon, rest = uri.partition(":")
+    if not colon or not scheme:
+        raise ValueError(
+            "a key service URI has the form SCHEME:LOCATION, such as file:keyring.json or "
+            "hcvault://host/transit"
+        )
+    rest, _, fragment = rest.partition("#")
+    location, _, query = rest.partition("?")
+    pairs = [pair.partition("=")[::2] for pair in query.split("&")] if query else []
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names) or not allowed.issuperset(names):
+        # The message does not repeat the query: a user may have put a secret there.
+        raise ValueError(
+            f"{scheme}: invalid query in the URI; it takes NAME=VALUE, each name once, of: "
+            f"{', '.join(sorted(allowed)) or 'none (no query)'}"
+        )
+    values = {name: urllib.parse.unquote(value) for name, value in pairs}
+    return KmsUri(scheme, location, values, urllib.parse.unquote(fragment))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or IP address belongs to the loopback interface."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def missing_extra(service: str, extra: str) -> ModuleNotFoundError:
+    """Return the error for a service whose packages are not installed."""
+    return ModuleNotFoundError(f'{service} needs an extra: pip install "modcrypt[{extra}]"')

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import threading
+import urllib.parse
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
 
 from modcrypt.errors import KeyAccessDeniedError
@@ -22,29 +24,23 @@ from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.kms.keyring.keyring import passphrase_of_uri
+from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
 from modcrypt.kms.keyring.keyring_passphrase import (
     PROMPT,
     Ask,
     check_passphrase_reference,
     make_reference_asker,
 )
-from modcrypt.kms.policy import Policy, find_service
-from modcrypt.kms.recipients.identity import Identity
-from modcrypt.kms.recipients.identity_references import check_references, load_identities
+from modcrypt.kms.policy import Policy, find_service, resolve_service
+from modcrypt.kms.recipients.identity import Identity, check_references, load_identities
 from modcrypt.kms.recipients.identity_retriever import IdentityRetriever, open_also
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
-from modcrypt.kms.references import open_kms
-from modcrypt.kms.setting_values import (
-    ENCRYPTION_OPTIONS,
-    absolute_uri,
-    prefix_to_bytes,
-    prefix_to_text,
-)
+from modcrypt.kms.references import open_kms, parse_kms_uri
 from modcrypt.kms.signing.required_seal import RequiredSeal
-from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
-from modcrypt.kms.signing.signing_references import (
+from modcrypt.kms.signing.signing_keys import (
+    SigningKey,
+    VerifyingKey,
     absolute_signing_reference,
     check_signing_reference,
     load_signing_key,
@@ -64,6 +60,14 @@ from modcrypt.runtime.former_names import accept_former_fields
 from modcrypt.runtime.tracebacks import hide_init_frames
 
 T = TypeVar("T")
+
+ENCRYPTION_OPTIONS = frozenset(
+    {
+        "plaintext_footer", "encryption_algorithm", "store_aad_prefix", "data_page_v2_levels",
+        "footer_key_metadata", "column_key_metadata",
+    }
+)  # fmt: skip
+"""The arguments of `FileEncryptionProperties` that Settings accept as `encryption_options`."""
 
 
 @accept_former_fields(algorithms="accept_algorithms")
@@ -221,8 +225,7 @@ class Settings(KeySettings, ShortRepr):
     def _portable_values(self) -> dict[str, Any]:
         """Return the fields, with absolute paths, as other processes may run in other folders.
 
-        Raises:
-            ValueError: A reference has no meaning in other processes.
+        Raise ValueError if a reference has no meaning in other processes.
         """
         values = {member.name: getattr(self, member.name) for member in fields(self) if member.init}
         if PROMPT in (self.passphrase, self.identity_passphrase, self.signing_passphrase):
@@ -238,7 +241,7 @@ class Settings(KeySettings, ShortRepr):
             if values[name] is not None and "://" not in values[name]:
                 values[name] = os.path.abspath(values[name])
         keys = {name: absolute_reference(ref) for name, ref in self.column_keys.items()}
-        kms = None if self.kms is None else absolute_uri(self.kms)
+        kms = None if self.kms is None else _absolute_uri(self.kms)
         policy = self.policy
         if policy is not None and policy.signed_by:  # the files of public keys may be only here
             lines = tuple(map(str, read_verifying_keys(policy.signed_by)))
@@ -260,9 +263,11 @@ class Settings(KeySettings, ShortRepr):
         prefix = self.aad_prefix
         if prefix is None and self.policy is not None:
             prefix = self.policy.aad_prefix
-        if prefix is None or not (self.has_service or self.recipients or self.identities):
-            return None if prefix is None else prefix_to_bytes(prefix)
-        return PathPrefix(prefix_to_bytes(prefix), self.root)
+        if prefix is None:
+            return None
+        data = _encode_prefix(prefix)
+        templates = self.has_service or self.recipients or self.identities
+        return PathPrefix(data, self.root) if templates else data
 
     def check_distinct(self, paths: Iterable[str]) -> None:
         """Raise ValueError if two files have the same AAD prefix, unless that is allowed."""
@@ -344,7 +349,7 @@ class Settings(KeySettings, ShortRepr):
                 footer_key=footer_key,
                 column_keys=column_keys,
                 plaintext_columns=self.plaintext_columns,
-                aad_prefix=None if self.aad_prefix is None else prefix_to_bytes(self.aad_prefix),
+                aad_prefix=None if self.aad_prefix is None else _encode_prefix(self.aad_prefix),
                 signing_key=self.writer_key,
                 **self.encryption_options,
             )
@@ -358,7 +363,7 @@ class Settings(KeySettings, ShortRepr):
                 options={**self.encryption_options, "signing_key": self.writer_key},
             )
         if self.aad_prefix is not None:
-            policy = replace(policy, aad_prefix=prefix_to_text(self.aad_prefix))
+            policy = replace(policy, aad_prefix=_decode_prefix(self.aad_prefix))
         return self.tools().encryption(
             policy, root=self.root, recipients=self.recipients, signing_key=self.writer_key
         )
@@ -483,3 +488,29 @@ def _receive(values: dict[str, Any]) -> Settings:
 
 
 _received: deque[Settings] = deque(maxlen=64)
+
+
+def _absolute_uri(uri: str) -> str:
+    if uri.startswith("recipients:"):
+        return resolve_service(uri, Path.cwd())
+    if not uri.startswith("file:"):
+        return uri
+    parsed = parse_kms_uri(uri, frozenset({"passphrase"}))
+    passphrase = parsed.query.get("passphrase")
+    if passphrase is not None:
+        passphrase = f"?passphrase={urllib.parse.quote(absolute_reference(passphrase), safe=':/')}"
+    path = urllib.parse.quote(os.fsencode(os.path.abspath(keyring_path(uri))))
+    key = f"#{urllib.parse.quote(parsed.fragment)}" if parsed.fragment else ""
+    return f"file:{path}{passphrase or ''}{key}"
+
+
+def _encode_prefix(prefix: str | bytes) -> bytes:
+    return prefix if isinstance(prefix, bytes) else os.fsencode(prefix)
+
+
+def _decode_prefix(prefix: str | bytes) -> str:
+    """Return an AAD prefix as text, which policies need; raise ValueError if it is not UTF-8."""
+    try:
+        return prefix if isinstance(prefix, str) else prefix.decode()
+    except UnicodeDecodeError:
+        raise ValueError("with a key service the AAD prefix must be UTF-8 text") from None

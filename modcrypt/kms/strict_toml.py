@@ -27,12 +27,7 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 
 
 def strict_toml(text: str) -> dict[str, Any]:
-    """Parse TOML.
-
-    Raises:
-        ValueError: The text is not TOML, or nested too deeply. The message contains only the place
-            of the fault, because messages of `tomllib` may repeat the text.
-    """
+    """Parse TOML; raise ValueError with only the place of a fault, as `tomllib` may repeat text."""
     bare = STRING_OR_COMMENT.sub("s", text)
     depth = 0
     for bracket in _BRACKET.finditer(bare):

@@ -25,7 +25,7 @@ VERSION = 1
 
 _BEGINNING = b'{"modcryptKeyMetadata":'
 
-MAX_SEALED = 64 << 10
+MAX_ENCRYPTED = 64 << 10
 """Size limit of encrypted key metadata, in bytes."""
 
 _NAMES = (
@@ -34,20 +34,20 @@ _NAMES = (
 
 
 @hide_frames
-def seal_key_metadata(
+def encrypt_key_metadata(
     wrapper: KeyWrapper, metadata: StandardKeyMetadata, master_key_id: str, *,
     replaces: bool = True,
 ) -> bytes:  # fmt: skip
     """Encrypt key metadata under a KEK as long as its key; the key service wraps the KEK."""
     kek = wrapper.get_writing_kek(master_key_id, len(metadata.key), replaces=replaces)
-    sealed = _encode_base64(kek.cipher.seal_block(metadata.encode(), kek.id))
-    return encode_wrapped_metadata(kek.material(sealed, is_footer_key=False, internal=True))
+    encrypted = _encode_base64(kek.cipher.seal_block(metadata.encode(), kek.id))
+    return encode_wrapped_metadata(kek.material(encrypted, is_footer_key=False, internal=True))
 
 
 def parse_wrapped_metadata(data: bytes) -> KeyMaterial:
     """Return the wrapped KEK of encrypted key metadata, with the metadata as its wrapped DEK."""
-    if len(data) > MAX_SEALED:
-        raise KeyMaterialError(f"encrypted key metadata is longer than {MAX_SEALED} bytes")
+    if len(data) > MAX_ENCRYPTED:
+        raise KeyMaterialError(f"encrypted key metadata is longer than {MAX_ENCRYPTED} bytes")
     try:
         return _parse_members(require_members(strict_json(data), *_NAMES))
     except KeyMaterialError as error:
@@ -91,13 +91,13 @@ def encode_wrapped_metadata(material: KeyMaterial) -> bytes:
 
 
 @hide_frames
-def open_key_metadata(wrapper: KeyWrapper, data: bytes) -> StandardKeyMetadata:
-    """Decrypt the result of `seal_key_metadata`, and accept nothing else."""
+def decrypt_key_metadata(wrapper: KeyWrapper, data: bytes) -> StandardKeyMetadata:
+    """Decrypt the result of `encrypt_key_metadata`, and accept nothing else."""
     material = parse_wrapped_metadata(data)
     kek = wrapper.get_reading_kek(material)
-    sealed, kek_id = base64.b64decode(material.wrapped_dek), kek.id
+    encrypted, kek_id = base64.b64decode(material.wrapped_dek), kek.id
     try:
-        return StandardKeyMetadata.decode(kek.cipher.open_block(sealed, kek_id))
+        return StandardKeyMetadata.decode(kek.cipher.open_block(encrypted, kek_id))
     except TagError:
         raise KeyMaterialError(
             "the encrypted key metadata does not decrypt under its KEK: it was altered, or the KEK "
@@ -107,7 +107,7 @@ def open_key_metadata(wrapper: KeyWrapper, data: bytes) -> StandardKeyMetadata:
         raise KeyMaterialError(f"encrypted key metadata: {error}") from None
 
 
-def is_sealed(data: bytes) -> bool:
+def is_encrypted(data: bytes) -> bool:
     """Return whether key metadata is encrypted; no plaintext form begins with a brace."""
     return data.lstrip().startswith(b"{")
 
@@ -115,7 +115,7 @@ def is_sealed(data: bytes) -> bool:
 def holds_encrypted_metadata(source: Source) -> bool:
     """Return whether a file contains encrypted key metadata, judged by its first bytes."""
     size = min(len(_BEGINNING), source.size)
-    return source.size <= MAX_SEALED and source.read_at(0, size) == _BEGINNING
+    return source.size <= MAX_ENCRYPTED and source.read_at(0, size) == _BEGINNING
 
 
 def _encode_base64(data: bytes) -> str:

@@ -13,7 +13,6 @@ wrapped form. The service receives one request per KEK, however many threads nee
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +33,9 @@ from modcrypt.errors import (
 )
 from modcrypt.keys import Key, KeyLike, as_key, key_bytes
 from modcrypt.keys.encoding import KEY_LENGTHS
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
 from modcrypt.kms.audit import Audit, record_use
-from modcrypt.kms.client import KmsClient
+from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.key_cache import KeyCache
 from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.pkmt1.material import KEK_ID_SIZE, KeyMaterial
@@ -97,7 +96,7 @@ class Kek:
         """Unwrap a data key; raise KeyMaterialError if it does not unwrap."""
         try:
             block = base64.b64decode(wrapped, validate=True)
-        except (binascii.Error, ValueError):
+        except ValueError:
             block = b""
         if len(block) - BLOCK_OVERHEAD not in KEY_LENGTHS:
             raise KeyMaterialError("the wrapped data key is not the base64 text of a wrapped key")
@@ -139,9 +138,8 @@ class Refusals:
     def count_refusals(self, master_key_id: str) -> Iterator[None]:
         """Count the outcome of the request for one key in the body of the `with` statement.
 
-        Raises:
-            KeyMaterialError: Too many keys of the file did not unwrap.
-            KeyRetrievalError: Too many master keys refused; or the earlier answer of this one.
+        Raise KeyMaterialError if too many keys of the file did not unwrap, KeyRetrievalError if too
+        many master keys refused; or the earlier answer of this one.
         """
         self._raise_if_enough(master_key_id)
         try:
@@ -176,8 +174,11 @@ class Refusals:
 class KeyWrapper:
     """A tool that wraps and unwraps data keys with one key service, from any thread.
 
-    The service binds every wrapped key to `aad`, if it supports AAD. A `proof` is that of a run:
-    wraps are only returned once it holds.
+    The service binds every wrapped key to `aad`, if it supports AAD.
+
+    A new wrap is proved before anything old is replaced, and returned only then: by the `proof` of
+    the run, if there is one, else by a proof of its own if the caller replaces something. A KEK for
+    writing has one for its first such use outside of runs. A proof asks the service, never a cache.
     """
 
     def __init__(
@@ -220,9 +221,7 @@ class KeyWrapper:
         `replaces` says whether something old is replaced; otherwise only a run proves. Raise as
         `KmsClient.wrap` and `WrapProof.check`.
         """
-        wrapped: list[str] = self._call(
-            "wrap", master_key_id, kms.wrap_many, deks, master_key_id, count=len(deks)
-        )
+        wrapped: list[str] = self._call("wrap", kms.wrap_many, deks, master_key_id, count=len(deks))
         proof = self.proof or (WrapProof() if replaces else None)
         if proof is not None:
             proof.check_keys(
@@ -264,7 +263,7 @@ class KeyWrapper:
 
     def _new_kek(self, master_key_id: str, length: int) -> Kek:
         key, kek_id = Key.generate(length), urandom(KEK_ID_SIZE)
-        wrapped = self._call("wrap", master_key_id, kms.wrap, key, master_key_id, kek_id=kek_id)
+        wrapped = self._call("wrap", kms.wrap, key, master_key_id, kek_id=kek_id)
         cipher, proof = GcmCipher(key), WrapProof()
         return Kek(master_key_id, kek_id, wrapped, cipher, length, proof=proof)
 
@@ -282,11 +281,12 @@ class KeyWrapper:
         assert kek_id is not None
         assert wrapped is not None
         place = material.master_key_id, kek_id, wrapped
-        return self._reading.get(place, lambda: self._request_kek(*place))
 
-    def _request_kek(self, master_key_id: str, kek_id: bytes, wrapped: str) -> Kek:
-        key = self._unwrap_key(wrapped, master_key_id, kek_id)
-        return Kek(master_key_id, kek_id, wrapped, GcmCipher(key), len(key))
+        def request() -> Kek:
+            key = self._unwrap_key(wrapped, material.master_key_id, kek_id)
+            return Kek(*place, GcmCipher(key), len(key))
+
+        return self._reading.get(place, request)
 
     # --- the service -----------------------------------------------------------------------------
 
@@ -297,8 +297,8 @@ class KeyWrapper:
         `opens` raises KeyMaterialError if a key opens nothing. It checks each key that leaves the
         service, and the new wraps that the proof of the run requires.
         """
-        if new_id == old_id and kms.capabilities_of(self.client).rewrap:
-            answer: str = self._call("rewrap", old_id, kms.rewrap, wrapped, old_id)
+        if new_id == old_id and capabilities_of(self.client).rewrap:
+            answer: str = self._call("rewrap", kms.rewrap, wrapped, old_id)
             if self.proof is not None:
                 self.proof.check(old_id, answer, lambda: opens(self._unwrap_key(answer, old_id)))
             return answer
@@ -309,9 +309,7 @@ class KeyWrapper:
 
     def _unwrap_key(self, wrapped: str, master_key_id: str, kek_id: bytes | None = None) -> Key:
         # No local variable holds the raw key.
-        return as_key(
-            self._call("unwrap", master_key_id, kms.unwrap, wrapped, master_key_id, kek_id=kek_id)
-        )
+        return as_key(self._call("unwrap", kms.unwrap, wrapped, master_key_id, kek_id=kek_id))
 
     @hide_frames
     def _unwrap_many(
@@ -320,18 +318,18 @@ class KeyWrapper:
         if len(wrapped) == 1:
             return [self._unwrap_key(wrapped[0], master_key_id)]
         found: list[KeyLike | KeyRetrievalError] = self._call(
-            "unwrap", master_key_id, kms.unwrap_many, wrapped, master_key_id, count=len(wrapped)
+            "unwrap", kms.unwrap_many, wrapped, master_key_id, count=len(wrapped)
         )
         return found
 
     def _call(
-        self, operation: Any, master_key_id: str, ask: Callable[..., Any], *arguments: Any,
+        self, operation: Any, ask: Callable[..., Any], keys: Any, master_key_id: str, *,
         kek_id: bytes | None = None, count: int = 1,
     ) -> Any:  # fmt: skip
         """Call the service, and record the call whether it succeeds or not."""
         ids = (None if kek_id is None else kek_id.hex(),)
         with record_use(self.audit, operation, master_key_id, kek_ids=ids, count=count):
-            return ask(self.client, *arguments, self.aad)
+            return ask(self.client, keys, master_key_id, self.aad)
 
 
 _wrappers: weakref.WeakSet[KeyWrapper] = weakref.WeakSet()

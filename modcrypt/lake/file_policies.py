@@ -23,8 +23,7 @@ from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.signing.required_seal import RequiredSeal
-from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
-from modcrypt.kms.signing.signing_references import read_verifying_keys
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, read_verifying_keys
 from modcrypt.lake.declarations.columns import FileColumns, names_by_key
 from modcrypt.lake.declarations.columns import Path as ColumnPath
 from modcrypt.lake.declarations.declaration import DatasetDeclaration

@@ -10,7 +10,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.required_seal import RequiredSeal
-from modcrypt.kms.signing.signing_references import read_verifying_keys
+from modcrypt.kms.signing.signing_keys import read_verifying_keys
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties

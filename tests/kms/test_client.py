@@ -24,14 +24,8 @@ from modcrypt import (
     KmsUnavailableError,
     MasterKey,
 )
-from modcrypt.kms.client import (
-    capabilities_of,
-    is_current,
-    rewrap,
-    unwrap,
-    wrap,
-    wrap_many,
-)
+from modcrypt.kms.calls import is_current, rewrap, unwrap, wrap, wrap_many
+from modcrypt.kms.client import capabilities_of
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, Call, MemoryKms
 from tests.support.sleeps import note_sleeps

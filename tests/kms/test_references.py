@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.kms.references import parse_kms_uri
 
 PLUGIN = """
 import base64

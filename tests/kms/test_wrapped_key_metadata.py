@@ -1,4 +1,4 @@
-"""Key metadata sealed under a key service: opened by other code, and refused when altered."""
+"""Key metadata encrypted under a key service: opened by other code, and refused when altered."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from modcrypt.errors import (
 from modcrypt.keys import Key
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.wrapped_key_metadata import (
-    MAX_SEALED,
-    is_sealed,
-    open_key_metadata,
-    seal_key_metadata,
+    MAX_ENCRYPTED,
+    decrypt_key_metadata,
+    encrypt_key_metadata,
+    is_encrypted,
 )
 from modcrypt.kms.wrapping import KeyWrapper
 from tests.support.cases import each_case
@@ -56,9 +56,9 @@ def wrapper(kms: MemoryKms | None = None) -> KeyWrapper:
     return KeyWrapper(kms or MemoryKms(), cache_lifetime=600.0)
 
 
-def seal(metadata: StandardKeyMetadata = METADATA, **changes: Any) -> bytes:
+def encrypt(metadata: StandardKeyMetadata = METADATA, **changes: Any) -> bytes:
     """Return encrypted key metadata with members changed; None removes one."""
-    members = json.loads(seal_key_metadata(wrapper(), metadata, "kf")) | changes
+    members = json.loads(encrypt_key_metadata(wrapper(), metadata, "kf")) | changes
     return json.dumps({k: v for k, v in members.items() if v is not None}).encode()
 
 
@@ -66,19 +66,19 @@ def seal(metadata: StandardKeyMetadata = METADATA, **changes: Any) -> bytes:
 @each_case(("prefix", "length"), [(None, None), (b"p", 7), (b"", 0)])
 def test_it_comes_back(size: int, prefix: bytes | None, length: int | None) -> None:
     metadata = StandardKeyMetadata(key=KEY[:size], aad_prefix=prefix, file_length=length)
-    data = seal_key_metadata(wrapper(), metadata, "kf")
-    found = open_key_metadata(wrapper(), data)  # another wrapper: nothing is kept from sealing
+    data = encrypt_key_metadata(wrapper(), metadata, "kf")
+    found = decrypt_key_metadata(wrapper(), data)  # by another wrapper, which kept nothing
     assert found.encode() == metadata.encode()
 
 
 @pytest.mark.parametrize("size", [16, 24, 32])
 def test_other_code_opens_it(size: int) -> None:
-    data = seal_key_metadata(wrapper(), StandardKeyMetadata(key=KEY[:size]), "kf")
+    data = encrypt_key_metadata(wrapper(), StandardKeyMetadata(key=KEY[:size]), "kf")
     assert data.endswith(b"}\n")
-    assert is_sealed(data)
+    assert is_encrypted(data)
     members = json.loads(data)
     kek = MemoryKms().unwrap(members.pop("wrappedKEK"), "kf")
-    assert len(kek) == size  # no weaker than the key that it seals
+    assert len(kek) == size  # no weaker than the key that it encrypts
     kek_id = base64.b64decode(members.pop("keyEncryptionKeyID"))
     assert len(kek_id) == 16
     block = base64.b64decode(members.pop("wrappedKeyMetadata"))
@@ -87,7 +87,7 @@ def test_other_code_opens_it(size: int) -> None:
     assert members == {"modcryptKeyMetadata": 1, "masterKeyID": "kf"}
 
 
-def test_it_opens_what_other_code_sealed() -> None:
+def test_it_opens_what_other_code_encrypted() -> None:
     kek, kek_id, nonce = os.urandom(16), os.urandom(16), os.urandom(12)
     block = nonce + AESGCM(kek).encrypt(nonce, METADATA.encode(), kek_id)
     members = {
@@ -97,13 +97,13 @@ def test_it_opens_what_other_code_sealed() -> None:
         "masterKeyID": "kc",
         "wrappedKeyMetadata": base64.b64encode(block).decode(),
     }
-    found = open_key_metadata(wrapper(), json.dumps(members, indent=1).encode())
+    found = decrypt_key_metadata(wrapper(), json.dumps(members, indent=1).encode())
     assert (found.key, found.aad_prefix) == (Key(KEY[:16]), b"prefix of 16 b.!")
     assert found.file_length == 1_000_000
 
 
 def test_neither_key_nor_kek_is_in_it() -> None:
-    data = seal_key_metadata(wrapper(), METADATA, "kf")
+    data = encrypt_key_metadata(wrapper(), METADATA, "kf")
     for secret in (KEY[:16], b"prefix of 16 b.!", FOOTER_KEY):
         for text in (secret, secret.hex().encode(), base64.b64encode(secret).rstrip(b"=")):
             assert text not in data
@@ -117,17 +117,17 @@ def flip_last_bit(text: str) -> str:
 
 @pytest.mark.parametrize("name", ["wrappedKeyMetadata", "keyEncryptionKeyID", "wrappedKEK"])
 def test_an_altered_member_is_found_out(name: str) -> None:
-    members = json.loads(seal())
-    open_key_metadata(wrapper(), json.dumps(members).encode())
+    members = json.loads(encrypt())
+    decrypt_key_metadata(wrapper(), json.dumps(members).encode())
     altered = members | {name: flip_last_bit(members[name])}
     with pytest.raises(KeyRetrievalError):
-        open_key_metadata(wrapper(), json.dumps(altered).encode())
+        decrypt_key_metadata(wrapper(), json.dumps(altered).encode())
 
 
 def test_that_of_another_file_is_found_out() -> None:
-    other = json.loads(seal())["wrappedKeyMetadata"]
+    other = json.loads(encrypt())["wrappedKeyMetadata"]
     with pytest.raises(KeyMaterialError, match="does not decrypt under its KEK"):
-        open_key_metadata(wrapper(), seal(wrappedKeyMetadata=other))
+        decrypt_key_metadata(wrapper(), encrypt(wrappedKeyMetadata=other))
 
 
 def test_what_is_no_key_metadata_inside_is_found_out() -> None:
@@ -140,7 +140,7 @@ def test_what_is_no_key_metadata_inside_is_found_out() -> None:
         "keyEncryptionKeyID": base64.b64encode(kek.id).decode(),
     }
     with pytest.raises(KeyMaterialError, match="standard key metadata: "):
-        open_key_metadata(kms, seal(**members))
+        decrypt_key_metadata(kms, encrypt(**members))
 
 
 @each_case(
@@ -162,12 +162,12 @@ def test_what_is_no_key_metadata_inside_is_found_out() -> None:
         ({"keyEncryptionKeyID": "?"}, "base64"),
         ({"wrappedKeyMetadata": "a"}, "base64"),
         ({"wrappedKeyMetadata": "AAAA"}, "does not decrypt"),
-        ({"wrappedKeyMetadata": "x" * MAX_SEALED}, "longer than 65536"),
+        ({"wrappedKeyMetadata": "x" * MAX_ENCRYPTED}, "longer than 65536"),
     ],
 )
 def test_what_is_malformed_is_refused(changes: dict[str, Any], part: str) -> None:
     with pytest.raises(KeyMaterialError, match=part):
-        open_key_metadata(wrapper(), seal(**changes))
+        decrypt_key_metadata(wrapper(), encrypt(**changes))
 
 
 @each_case(
@@ -176,28 +176,28 @@ def test_what_is_malformed_is_refused(changes: dict[str, Any], part: str) -> Non
 )
 def test_what_is_no_such_json_is_refused(data: bytes) -> None:
     with pytest.raises(KeyMaterialError, match="encrypted key metadata"):
-        open_key_metadata(wrapper(), data)
+        decrypt_key_metadata(wrapper(), data)
 
 
 def test_a_member_that_is_there_twice_is_refused() -> None:
-    data = seal().replace(b'"masterKeyID"', b'"masterKeyID":"kc","masterKeyID"')
+    data = encrypt().replace(b'"masterKeyID"', b'"masterKeyID":"kc","masterKeyID"')
     with pytest.raises(KeyMaterialError, match="repeated"):
-        open_key_metadata(wrapper(), data)
+        decrypt_key_metadata(wrapper(), data)
 
 
 def test_a_refused_or_missing_master_key_is_told_as_it_is() -> None:
     kms = MemoryKms()
     kms.refused = {"kf"}
     with pytest.raises(KeyDisabledError):
-        open_key_metadata(wrapper(kms), seal())
+        decrypt_key_metadata(wrapper(kms), encrypt())
     with pytest.raises(KeyNotFoundError):
-        open_key_metadata(wrapper(), seal(masterKeyID="absent"))
+        decrypt_key_metadata(wrapper(), encrypt(masterKeyID="absent"))
     with pytest.raises(KeyNotFoundError):
-        seal_key_metadata(wrapper(), METADATA, "absent")
+        encrypt_key_metadata(wrapper(), METADATA, "absent")
 
 
 def test_key_metadata_in_the_clear_is_told_apart() -> None:
     clear = METADATA.encode()
     for form in (clear, clear.hex().encode(), base64.b64encode(clear)):
-        assert not is_sealed(form)
-    assert is_sealed(b"\n " + seal())
+        assert not is_encrypted(form)
+    assert is_encrypted(b"\n " + encrypt())

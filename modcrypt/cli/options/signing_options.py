@@ -49,7 +49,7 @@ def signing_references(options: dict[str, Any]) -> dict[str, Any]:
         return {}
     from modcrypt.cli.options.kms_options import runs_on_spark
     from modcrypt.kms.keyring.keyring_passphrase import PROMPT
-    from modcrypt.kms.signing.signing_references import names_service
+    from modcrypt.kms.signing.signing_keys import names_service
 
     key, file = options["sign"], options["sign_passphrase"]
     if names_service(key):
@@ -83,7 +83,7 @@ def read_signing_key(options: dict[str, Any]) -> SigningKey | None:
     references = signing_references(options)
     if not references:
         return None
-    from modcrypt.kms.signing.signing_references import load_signing_key
+    from modcrypt.kms.signing.signing_keys import load_signing_key
 
     return load_signing_key(references["signing_key"], references.get("signing_passphrase"))
 
@@ -98,6 +98,6 @@ def read_signers(options: dict[str, Any]) -> tuple[VerifyingKey, ...]:
     texts = options.get("signed_by") or ()
     if not texts:
         return ()
-    from modcrypt.kms.signing.signing_references import read_verifying_keys
+    from modcrypt.kms.signing.signing_keys import read_verifying_keys
 
     return read_verifying_keys(texts)

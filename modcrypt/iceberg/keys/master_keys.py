@@ -31,16 +31,8 @@ from modcrypt.iceberg.keys.wrapping_keys import (
 )
 from modcrypt.keys import Key, KeyLike, as_key
 from modcrypt.kms.audit import Audit, record_use
-from modcrypt.kms.client import (
-    KmsClient,
-    can_unwrap_many,
-    capabilities_of,
-    rewrap,
-    rewrap_many,
-    unwrap,
-    unwrap_many,
-    wrap_many,
-)
+from modcrypt.kms.calls import can_unwrap_many, rewrap, rewrap_many, unwrap, unwrap_many, wrap_many
+from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.pkmt1.strict_json import decode_base64
 from modcrypt.runtime.tracebacks import hide_frames

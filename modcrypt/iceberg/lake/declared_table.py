@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
-from modcrypt.kms.signing.signing_references import read_verifying_keys
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, read_verifying_keys
 from modcrypt.lake.declarations.declaration import WHOLE_CATALOG, TableDeclaration
 
 if TYPE_CHECKING:

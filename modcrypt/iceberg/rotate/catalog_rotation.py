@@ -13,7 +13,8 @@ from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.tables.catalogs import format_identifier, list_tables, load_table
 from modcrypt.iceberg.verify.key_checks import master_key_version
 from modcrypt.jobs.failures import describe_failure
-from modcrypt.kms.client import KmsClient, is_current
+from modcrypt.kms.calls import is_current
+from modcrypt.kms.client import KmsClient
 from modcrypt.kms.proof import Prove
 from modcrypt.report.json_fields import JsonFields
 

@@ -73,7 +73,8 @@ from modcrypt.iceberg.write.manifest_writing import metadata_folder
 from modcrypt.io.places import Place
 from modcrypt.io.threads import in_threads
 from modcrypt.keys.metadata import StandardKeyMetadata
-from modcrypt.kms.client import KmsClient, can_unwrap_many, capabilities_of
+from modcrypt.kms.calls import can_unwrap_many
+from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.proof import WrapProof
 from modcrypt.runtime.fork_safety import cached_property
 

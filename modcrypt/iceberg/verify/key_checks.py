@@ -31,7 +31,7 @@ from modcrypt.iceberg.read.inventory import Failure, Inventory
 from modcrypt.iceberg.verify.table_findings import TableReport, is_refusal
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.key_scan import parse_wrapped_version
-from modcrypt.kms.client import is_current
+from modcrypt.kms.calls import is_current
 from modcrypt.parquet.format.findings import FILE
 
 

@@ -2,6 +2,10 @@
 
 `keyring_document` has the format of the file, `keyring_file` reads and replaces the file, and
 `local_wrap` has the format of wrapped keys.
+
+Each call looks whether the file was replaced, and reads it again if so: a key that another process
+has disabled must not be used any longer. An older state than the newest one that this process has
+seen is refused, because keys may work in it that were disabled or destroyed since.
 """
 
 from __future__ import annotations
@@ -32,9 +36,8 @@ from modcrypt.kms.keyring.keyring_document import (
     MAX_ID,
     Edition,
     Master,
-    Seal,
-    Sealed,
     decode_document,
+    decode_keys,
     encode_document,
     is_id,
     new_version,
@@ -42,10 +45,11 @@ from modcrypt.kms.keyring.keyring_document import (
 from modcrypt.kms.keyring.keyring_passphrase import (
     Ask,
     Passphrase,
-    Seals,
+    PassphraseKeys,
     make_asker,
     make_reference_asker,
 )
+from modcrypt.kms.keyring.passphrase_encryption import EncryptedPart, PassphraseKey
 from modcrypt.kms.local_wrap import (
     check_wrappable,
     format_wrapped_key,
@@ -53,7 +57,8 @@ from modcrypt.kms.local_wrap import (
     mismatch_error,
     parse_wrapped,
 )
-from modcrypt.kms.uris import KmsUri, parse_kms_uri
+from modcrypt.kms.references import KmsUri, parse_kms_uri
+from modcrypt.pkmt1.strict_json import strict_json
 from modcrypt.report.suggestions import suggest
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -76,7 +81,7 @@ class _State:
     stamp: keyring_file.Stamp
     edition: Edition
     masters: dict[str, Master]
-    seal: Seal | None
+    passphrase_key: PassphraseKey | None
 
 
 _newest: dict[str, dict[str | None, int]] = {}
@@ -87,7 +92,9 @@ class Keyring(UnpicklableClient):
     """A key service in a file: a `KmsClient` and a `KeyAdmin`, for any thread and process.
 
     Changes by another process apply from the next call on. Updates wait for each other and are
-    atomic. Master key ids have 1 to 1024 printable characters.
+    atomic. Master key ids have 1 to 1024 printable characters. Methods raise KeyNotFoundError if a
+    master key does not exist, and those that use it raise KeyDisabledError if it, or the version
+    that they need, is disabled or destroyed.
 
     Args:
         path: Path of an existing file; `create` writes a new one.
@@ -125,7 +132,7 @@ class Keyring(UnpicklableClient):
     ) -> None:
         self.path = os.path.abspath(path)
         self.default_key = default_key
-        self._seals = Seals(self.path, ask)
+        self._passphrase_keys = PassphraseKeys(self.path, ask)
 
     @classmethod
     @hide_frames
@@ -151,8 +158,8 @@ class Keyring(UnpicklableClient):
         ring = cls.__new__(cls)
         ring._prepare(path, ask)
         keyring_file.check_absent(ring.path)  # before a user has to enter a passphrase
-        seal = ring._seals.make(ask, SCRYPT_N)
-        keyring_file.create(ring.path, encode_document({}, seal, FIRST.next_edition()))
+        key = ring._passphrase_keys.make(ask, SCRYPT_N)
+        keyring_file.create(ring.path, encode_document({}, key, FIRST.next_edition()))
         ring._state = ring._load(ring.path)
         return ring
 
@@ -163,13 +170,7 @@ class Keyring(UnpicklableClient):
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key of 16, 24 or 32 bytes under the master key's newest version.
-
-        Raises:
-            KeyNotFoundError: The master key does not exist.
-            KeyDisabledError: The master key is disabled or destroyed.
-            ValueError: The key has another length.
-        """
+        """Wrap a key of 16, 24 or 32 bytes under the master key's newest version."""
         return self.wrap_many([key], master_key_id, aad=aad)[0]
 
     @hide_frames
@@ -180,8 +181,8 @@ class Keyring(UnpicklableClient):
         for key in keys:
             check_wrappable(key)
         version = self._find_master(master_key_id).find_wrapping_version()
-        seal, bound = version.cipher.seal_block, local_aad(master_key_id, aad)
-        return [format_wrapped_key(version.number, seal(key, bound)) for key in keys]
+        encrypt, bound = version.cipher.seal_block, local_aad(master_key_id, aad)
+        return [format_wrapped_key(version.number, encrypt(key, bound)) for key in keys]
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
@@ -189,7 +190,6 @@ class Keyring(UnpicklableClient):
 
         Raises:
             KeyNotFoundError: The master key, or the version, does not exist.
-            KeyDisabledError: The master key, or the version, is disabled or destroyed.
             KeyMaterialError: The text is not a wrapped key, or was altered, or was wrapped under
                 another master key or with other AAD.
         """
@@ -254,12 +254,7 @@ class Keyring(UnpicklableClient):
         return [masters[name].describe() for name in sorted(masters)]
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
-        """Add a version of 256 bits, which wraps from now on; older versions still unwrap.
-
-        Raises:
-            KeyNotFoundError: The master key does not exist.
-            KeyDisabledError: The master key is disabled or destroyed.
-        """
+        """Add a version of 256 bits, which wraps from now on; older versions still unwrap."""
 
         def change(master: Master) -> Master:
             version = new_version(master.find_wrapping_version().number + 1, Key.generate(32))
@@ -276,7 +271,6 @@ class Keyring(UnpicklableClient):
                 for the whole master key.
 
         Raises:
-            KeyNotFoundError: The master key does not exist.
             ValueError: The version does not exist, or is the newest.
         """
 
@@ -297,7 +291,6 @@ class Keyring(UnpicklableClient):
                 disabled as they are.
 
         Raises:
-            KeyNotFoundError: The master key does not exist.
             KeyDisabledError: The master key, or the version, is destroyed permanently.
             ValueError: The version does not exist.
         """
@@ -323,7 +316,6 @@ class Keyring(UnpicklableClient):
             version: Version to destroy, not the newest one; None for all of them.
 
         Raises:
-            KeyNotFoundError: The master key does not exist.
             ValueError: The version does not exist, or is the newest.
         """
 
@@ -343,17 +335,10 @@ class Keyring(UnpicklableClient):
         """Encrypt the keyring under another passphrase, or store it in plaintext.
 
         The master keys stay the same: anyone with an older copy of the file and its passphrase has
-        them. Other processes need the new passphrase from now on.
-
-        Args:
-            passphrase: New passphrase.
-            plaintext: Whether to store the keys in plaintext instead.
-
-        Raises:
-            ValueError: Neither a passphrase nor `plaintext` is given, or both are.
+        them. Other processes need the new passphrase from now on. Arguments are those of `create`.
         """
         ask = _check_protection(passphrase, plaintext)
-        self._update(lambda masters: None, reseal=(ask, self._seals.make(ask, SCRYPT_N)))
+        self._update(lambda masters: None, (ask, self._passphrase_keys.make(ask, SCRYPT_N)))
 
     # --- the file ---
 
@@ -386,9 +371,8 @@ class Keyring(UnpicklableClient):
                 raise KeyMaterialError(f"the keyring {self.path}: {error}") from None
             if self._record_edition(state.edition):
                 return state
-            if (
-                keyring_file.make_stamp(os.stat(path)) == state.stamp
-            ):  # else it was replaced: read again
+            # If the file was replaced meanwhile, read it again.
+            if keyring_file.make_stamp(os.stat(path)) == state.stamp:
                 raise KeyRetrievalError(
                     f"the keyring {self.path} is older than the one that this process has read: it "
                     "was rolled back to a state in which keys may work that were disabled or "
@@ -398,13 +382,27 @@ class Keyring(UnpicklableClient):
     def _read(self, path: str) -> _State:
         data, status = keyring_file.read(path)
         check_owner(status, f"the keyring {self.path}")
-        document = decode_document(data)
-        stamp, content, seal = keyring_file.make_stamp(status), document.content, None
-        if isinstance(content, Sealed):
-            content, seal = self._decrypt_content(content)
-        else:
-            self._check_clear(status)
-        return _State(stamp, document.edition, content, seal)
+        document, stamp = decode_document(data), keyring_file.make_stamp(status)
+        content = document.content
+        if isinstance(content, EncryptedPart):
+            return _State(stamp, document.edition, *self._decrypt(content))
+        if self._passphrase_keys.ask is not None:
+            raise KeyRetrievalError(
+                f"a passphrase was passed, but the keyring {self.path} is in plaintext and may "
+                "have replaced an encrypted one; if it has not, open it without a passphrase"
+            )
+        check_private(status, f"the keyring {self.path} contains its keys in plaintext")
+        return _State(stamp, document.edition, content, None)
+
+    def _decrypt(self, content: EncryptedPart) -> tuple[dict[str, Master], PassphraseKey]:
+        key = self._passphrase_keys.find(content.scrypt)
+        with contextlib.suppress(TagError):
+            return decode_keys(strict_json(content.decrypt(key))), key
+        self._passphrase_keys.forget(content.scrypt)
+        raise KeyAccessDeniedError(
+            f"the keyring {self.path} does not decrypt: the passphrase is wrong or bytes were "
+            "altered; AES-GCM cannot tell which"
+        )
 
     def _record_edition(self, edition: Edition) -> bool:
         """Record an edition; return False if it is older than one recorded for its path.
@@ -413,32 +411,13 @@ class Keyring(UnpicklableClient):
         """
         for path in {self.path, os.path.realpath(self.path)}:
             generations = _newest.setdefault(path, {})
-            if edition.generation < (
-                max(generations.values(), default=0)
-                if edition.id is None
-                else generations.get(edition.id, 0)
-            ):
+            newest = max(generations.values(), default=0)
+            if edition.id is not None:
+                newest = generations.get(edition.id, 0)
+            if edition.generation < newest:
                 return False
             generations[edition.id] = edition.generation
         return True
-
-    def _check_clear(self, status: os.stat_result) -> None:
-        if self._seals.ask is not None:
-            raise KeyRetrievalError(
-                f"a passphrase was passed, but the keyring {self.path} is in plaintext and may "
-                "have replaced an encrypted one; if it has not, open it without a passphrase"
-            )
-        check_private(status, f"the keyring {self.path} contains its keys in plaintext")
-
-    def _decrypt_content(self, sealed: Sealed) -> tuple[dict[str, Master], Seal]:
-        seal = self._seals.find(sealed.scrypt)
-        with contextlib.suppress(TagError):
-            return sealed.decrypt_keys(seal), seal
-        self._seals.forget(sealed.scrypt)
-        raise KeyAccessDeniedError(
-            f"the keyring {self.path} does not decrypt: the passphrase is wrong or bytes were "
-            "altered; AES-GCM cannot tell which"
-        )
 
     def _update_key(self, master_key_id: str, change: Callable[[Master], Master]) -> MasterKey:
         def change_key(masters: dict[str, Master]) -> None:
@@ -451,11 +430,11 @@ class Keyring(UnpicklableClient):
     def _update(
         self,
         change: Callable[[dict[str, Master]], None],
-        reseal: tuple[Ask | None, Seal | None] | None = None,
+        protection: tuple[Ask | None, PassphraseKey | None] | None = None,
     ) -> _State:
         """Read, change and replace the file under a lock.
 
-        `reseal` is the function that returns the new passphrase, with the key derived from it.
+        `protection` is the function that returns a new passphrase, with the key derived from it.
         """
         self._load_current()  # may ask for a passphrase, before others have to wait for the lock
         path = os.path.realpath(self.path)  # so that a symbolic link remains one
@@ -463,13 +442,13 @@ class Keyring(UnpicklableClient):
             state = self._load(path)
             masters, edition = dict(state.masters), state.edition.next_edition()
             change(masters)
-            ask, seal = reseal or (self._seals.ask, state.seal)
+            ask, key = protection or (self._passphrase_keys.ask, state.passphrase_key)
             # No local variable holds the document, because it may be in plaintext.
             status = keyring_file.replace(
-                path, encode_document(masters, seal, edition), old, private=seal is None
+                path, encode_document(masters, key, edition), old, private=key is None
             )
-            self._seals.ask = ask
-            self._state = _State(keyring_file.make_stamp(status), edition, masters, seal)
+            self._passphrase_keys.ask = ask
+            self._state = _State(keyring_file.make_stamp(status), edition, masters, key)
             self._record_edition(edition)
             return self._state
 
@@ -505,16 +484,12 @@ def _check_older(master: Master, version: int) -> None:
 def open_keyring(uri: str, *, passphrase: Passphrase | None = None) -> Keyring:
     """Open the keyring that a URI names: `file:PATH[?passphrase=env:NAME|file:PATH][#KEY]`.
 
-    Args:
-        uri: URI with a relative or absolute path, with percent-escapes. The query names the place
-            of the passphrase: an environment variable, or the first line of a file. The fragment
-            names the default master key.
-        passphrase: Passphrase, if the URI does not name its place.
+    The path has percent-escapes. The query names the place of the passphrase, which is not passed
+    then; the fragment names the default master key.
 
     Raises:
         ValueError: The URI has another form, or there are two passphrases.
-        FileNotFoundError: The file does not exist; `Keyring.create` writes one.
-        KeyRetrievalError: As `Keyring`.
+        FileNotFoundError, KeyRetrievalError: As `Keyring`.
     """
     parsed = _parse_keyring_uri(uri)
     path = _extract_path(parsed.location)

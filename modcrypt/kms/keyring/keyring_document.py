@@ -1,16 +1,14 @@
 """The format of a keyring file: master keys by id and version, encrypted under a passphrase.
 
     {"format": "modcrypt-keyring", "version": 2, "id": "<32 hex digits>", "generation": 7,
-     "protection": "scrypt", "scrypt": {"n": 131072, "r": 8, "p": 1, "salt": "..."},
-     "sealed": base64( nonce (12) | ciphertext | tag (16) )}
+     "protection": "scrypt", "scrypt": {...}, "sealed": "..."}
 
 The id of a keyring never changes, and each update increments the generation, so that a process
 notices the return of an older state. Version 1 of the format has neither; an update converts it to
 version 2.
 
-The encrypted part contains the keys with their ids. It is encrypted by AES-256-GCM, under the key
-that scrypt (RFC 7914) derives from the passphrase, with the other members as AAD. A plaintext
-keyring has `"protection": "none"` and, instead of the last two members, the keys themselves:
+The encrypted part, which `passphrase_encryption` describes, contains the keys with their ids. In
+plaintext they are:
 
     {"keys": {"kf": {"enabled": true, "versions": [
         {"version": 1, "created": "2026-01-31T12:00:00Z", "state": "enabled", "value": base64}]}}}
@@ -21,9 +19,6 @@ This module converts between bytes and checked values; it does not read or write
 from __future__ import annotations
 
 import base64
-import contextlib
-import hashlib
-import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -32,15 +27,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 from modcrypt.aead import GcmCipher
-from modcrypt.errors import (
-    KeyDisabledError,
-    KeyMaterialError,
-    KeyNotFoundError,
-    KeyRetrievalError,
-)
+from modcrypt.errors import KeyDisabledError, KeyMaterialError, KeyNotFoundError
 from modcrypt.keys import Key, key_bytes
 from modcrypt.keys.encoding import KEY_LENGTHS
 from modcrypt.kms.client import MasterKey
+from modcrypt.kms.keyring.passphrase_encryption import (
+    EncryptedPart,
+    PassphraseKey,
+    encode_compact,
+    encode_encrypted,
+    encode_plaintext,
+    is_count,
+    split_document,
+)
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.runtime.tracebacks import hide_frames
@@ -53,19 +52,6 @@ ID_SIZE = 16
 """Length of a keyring's id, in bytes."""
 MAX_GENERATION = 2**63 - 1
 """Limit for the number of updates of one keyring: an int64, for other readers of JSON."""
-
-SCRYPT_R, SCRYPT_P = 8, 1
-"""Scrypt parameters of new passphrases, besides the cost."""
-SALT_SIZE = 16
-
-MIN_SCRYPT_N, MAX_SCRYPT_N = 2**14, 2**18
-"""Costs accepted from a file: up to 256 MiB and about a second, twice those of new keyrings.
-
-Anyone who can replace the file chooses them, and each attempt to open the file incurs them.
-"""
-MAX_SCRYPT_R, MAX_SCRYPT_P = 8, 4
-MAX_SCRYPT_WORK = MAX_SCRYPT_N * SCRYPT_R * SCRYPT_P
-"""Limit for the product of the three parameters, to which the time is proportional."""
 
 MAX_VERSIONS = 100_000
 """Limit for the number of versions of all master keys of a file."""
@@ -81,10 +67,6 @@ _CREATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 def is_id(value: Any) -> bool:
     """Return whether a value is a valid master key id."""
     return isinstance(value, str) and 0 < len(value) <= MAX_ID and value.isprintable()
-
-
-def _is_count(value: Any, low: int, high: int) -> bool:
-    return type(value) is int and low <= value <= high  # a bool is an int, too
 
 
 # --- master keys ---------------------------------------------------------------------------------
@@ -112,18 +94,19 @@ class Version:
         names = ["version", "created", "state", *(["value"] if state != DESTROYED else [])]
         members = require_members(value, *names)
         created = members["created"]
-        if not _is_count(members["version"], number, number):
+        if not is_count(members["version"], number, number):
             raise KeyMaterialError(f"version {number} is missing, or out of order")
         if state not in (ENABLED, DISABLED, DESTROYED):
             raise KeyMaterialError(f"version {number} is in an unknown state")
         if not isinstance(created, str) or not _CREATED.fullmatch(created):
             raise KeyMaterialError(f"the creation time of version {number} is not a time in UTC")
-        key = None if state == DESTROYED else _parse_key(members["value"], number)
+        key = None
+        if state != DESTROYED:
+            raw = decode_base64(members["value"], f"version {number}")
+            if len(raw) not in KEY_LENGTHS:
+                raise KeyMaterialError(f"version {number} is not an AES key")
+            key = Key(raw)
         return cls(number, created, state, key)
-
-    def with_state(self, state: str) -> Version:
-        """Return the version in another state; a destroyed version has no key."""
-        return replace(self, state=state, key=None if state == DESTROYED else self.key)
 
     def encode(self) -> dict[str, Any]:
         """Return the input of `parse`, with the key in plaintext."""
@@ -131,13 +114,6 @@ class Version:
         if self.key is None:
             return members
         return {**members, "value": base64.b64encode(key_bytes(self.key)).decode()}
-
-
-def _parse_key(text: Any, number: int) -> Key:
-    raw = decode_base64(text, f"version {number}")
-    if len(raw) not in KEY_LENGTHS:
-        raise KeyMaterialError(f"version {number} is not an AES key")
-    return Key(raw)
 
 
 def new_version(number: int, key: Key) -> Version:
@@ -170,8 +146,12 @@ class Master:
 
     def with_states(self, numbers: range, state: str) -> Master:
         """Return the master key with some of its versions in another state."""
-        versions = (v.with_state(state) if v.number in numbers else v for v in self.versions)
-        return replace(self, versions=tuple(versions))
+        changed = {
+            number: replace(v, state=state, key=None if state == DESTROYED else v.key)
+            for number, v in enumerate(self.versions, 1)
+            if number in numbers
+        }
+        return replace(self, versions=tuple(changed.get(v.number, v) for v in self.versions))
 
     def find_wrapping_version(self) -> Version:
         """Return the version that wraps; raise KeyDisabledError."""
@@ -182,9 +162,7 @@ class Master:
     def find_unwrapping_versions(self, number: int | None) -> Sequence[Version]:
         """Return the versions that may unwrap a key wrapped under `number`, the newest first.
 
-        Raises:
-            KeyNotFoundError: The version does not exist.
-            KeyDisabledError: The version is disabled or destroyed.
+        Raise KeyNotFoundError if there is no such version, KeyDisabledError if it may not unwrap.
         """
         if number is None:
             if able := [v for v in reversed(self.versions) if self.enabled and v.state == ENABLED]:
@@ -245,91 +223,6 @@ def _check_count(masters: Mapping[str, Master]) -> None:
         raise KeyMaterialError(f"more than {MAX_VERSIONS} versions of master keys")
 
 
-# --- under a passphrase --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Scrypt:
-    """Parameters for the derivation of a key from a passphrase (RFC 7914)."""
-
-    n: int
-    r: int
-    p: int
-    salt: bytes
-
-    @classmethod
-    def parse(cls, value: Any) -> Scrypt:
-        """Parse the parameters; raise KeyMaterialError."""
-        members = require_members(value, "n", "r", "p", "salt")
-        n, r, p = members["n"], members["r"], members["p"]
-        if not (
-            _is_count(n, MIN_SCRYPT_N, MAX_SCRYPT_N)
-            and n & (n - 1) == 0
-            and _is_count(r, 1, MAX_SCRYPT_R)
-            and _is_count(p, 1, MAX_SCRYPT_P)
-            and n * r * p <= MAX_SCRYPT_WORK
-        ):
-            raise KeyMaterialError("the scrypt parameters exceed the limits")
-        salt = decode_base64(members["salt"], "the salt")
-        if len(salt) != SALT_SIZE:
-            raise KeyMaterialError(f"the salt has {len(salt)} bytes, not {SALT_SIZE}")
-        return cls(n, r, p, salt)
-
-    def encode(self) -> dict[str, Any]:
-        """Return the input of `parse`."""
-        salt = base64.b64encode(self.salt).decode()
-        return {"n": self.n, "r": self.r, "p": self.p, "salt": salt}
-
-    @hide_frames
-    def cipher(self, passphrase: bytes) -> GcmCipher:
-        """Derive the key and return its cipher; raise KeyRetrievalError if memory is lacking."""
-        n, r, p = self.n, self.r, self.p
-        size = 128 * n * r
-        maxmem = size + 128 * r * (p + 2) + (1 << 20)
-        with contextlib.suppress(ValueError, MemoryError):
-            raw = hashlib.scrypt(passphrase, salt=self.salt, n=n, r=r, p=p, maxmem=maxmem, dklen=32)
-            return GcmCipher(Key(raw))
-        raise KeyRetrievalError(
-            f"not enough memory to check the keyring's passphrase, which takes {size >> 20} MiB"
-        )
-
-
-@dataclass(frozen=True)
-class Seal:
-    """A key derived from a passphrase, and the parameters of the derivation."""
-
-    scrypt: Scrypt
-    cipher: GcmCipher
-
-    @classmethod
-    @hide_frames
-    def new(cls, passphrase: bytes, n: int) -> Seal:
-        """Derive a key with a fresh salt at the cost `n`; raise as `Scrypt.cipher`."""
-        scrypt = Scrypt(n, SCRYPT_R, SCRYPT_P, secrets.token_bytes(SALT_SIZE))
-        return cls(scrypt, scrypt.cipher(passphrase))
-
-
-@dataclass(frozen=True)
-class Sealed:
-    """The encrypted keys of a file, and the members beside them, which are the AAD."""
-
-    scrypt: Scrypt
-    block: bytes
-    header: dict[str, Any]
-
-    @hide_frames
-    def decrypt_keys(self, seal: Seal) -> dict[str, Master]:
-        """Decrypt the master keys.
-
-        Raises:
-            TagError: The passphrase is wrong, or bytes were altered.
-            KeyMaterialError: The decrypted keys are malformed.
-        """
-        return decode_keys(
-            strict_json(seal.cipher.open_block(self.block, _encode_compact(self.header)))
-        )
-
-
 # --- the whole file ------------------------------------------------------------------------------
 
 
@@ -348,7 +241,7 @@ class Edition:
         id_, generation = document["id"], document["generation"]
         if not isinstance(id_, str) or not _ID.fullmatch(id_):
             raise KeyMaterialError("the id is not 32 hex digits")
-        if not _is_count(generation, 0, MAX_GENERATION):
+        if not is_count(generation, 0, MAX_GENERATION):
             raise KeyMaterialError(f"the generation is not a number from 0 to {MAX_GENERATION}")
         return cls(id_, generation)
 
@@ -366,16 +259,16 @@ class Document:
     """The content of a file that is readable without a passphrase."""
 
     edition: Edition  # identity and state of the keyring
-    content: Sealed | dict[str, Master]  # encrypted keys, or the master keys of a plaintext file
+    content: EncryptedPart | dict[str, Master]  # in a plaintext file the master keys
 
 
 @hide_frames
-def encode_document(masters: Mapping[str, Master], seal: Seal | None, edition: Edition) -> bytes:
-    """Return the bytes of a file, encrypted or, without a seal, in plaintext.
+def encode_document(
+    masters: Mapping[str, Master], key: PassphraseKey | None, edition: Edition
+) -> bytes:
+    """Return the bytes of a file, encrypted or, without a key, in plaintext.
 
-    Raises:
-        KeyMaterialError: The file would exceed the limits for versions or updates.
-        KeyExhaustedError: The key of the seal has been used 2**32 times.
+    Raise KeyMaterialError if the file would exceed the limits for versions or updates.
     """
     _check_count(masters)
     if edition.generation > MAX_GENERATION:
@@ -386,21 +279,10 @@ def encode_document(masters: Mapping[str, Master], seal: Seal | None, edition: E
         "version": FORMAT_VERSION,
         "id": edition.id,
         "generation": edition.generation,
-        "protection": "none" if seal is None else "scrypt",
     }
-    if seal is None:
-        return _format_document({**header, "keys": keys})
-    header["scrypt"] = seal.scrypt.encode()
-    sealed = seal.cipher.seal_block(_encode_compact(keys), _encode_compact(header))
-    return _format_document({**header, "sealed": base64.b64encode(sealed).decode()})
-
-
-def _format_document(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, indent=1).encode() + b"\n"
-
-
-def _encode_compact(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+    if key is None:
+        return encode_plaintext(header, "keys", keys)
+    return encode_encrypted(header, encode_compact(keys), key)
 
 
 @hide_frames
@@ -409,20 +291,12 @@ def decode_document(data: bytes) -> Document:
     document = strict_json(data)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise KeyMaterialError(f"not a keyring: the format is not {FORMAT}")
-    if not _is_count(document.get("version"), OLD_VERSION, FORMAT_VERSION):
+    if not is_count(document.get("version"), OLD_VERSION, FORMAT_VERSION):
         raise KeyMaterialError(
             f"unsupported version of the format; expected {OLD_VERSION} or {FORMAT_VERSION}"
         )
-    content = _CONTENT.get(str(document.get("protection")))
-    if content is None:
-        raise KeyMaterialError("unknown value of protection")
     names = () if document["version"] == OLD_VERSION else ("id", "generation")
-    require_members(document, "format", "version", *names, "protection", *content)
-    edition = Edition.parse(document)
-    if "keys" in document:
-        return Document(edition, decode_keys(document["keys"]))
-    block = decode_base64(document.pop("sealed"), "the encrypted part")
-    return Document(edition, Sealed(Scrypt.parse(document["scrypt"]), block, document))
-
-
-_CONTENT = {"none": ("keys",), "scrypt": ("scrypt", "sealed")}
+    content = split_document(document, "keys", ("format", "version", *names), "the encrypted part")
+    if not isinstance(content, EncryptedPart):
+        content = decode_keys(content)
+    return Document(Edition.parse(document), content)

@@ -41,9 +41,7 @@ def make_stamp(status: os.stat_result) -> Stamp:
 def read(path: str) -> tuple[bytes, os.stat_result]:
     """Return the content of a file, and the status of the same open file.
 
-    Raises:
-        OSError: The file does not exist, is not a regular file, or cannot be read.
-        KeyMaterialError: The file is too long.
+    Raise KeyMaterialError if it is too long, OSError if it is not a regular file.
     """
     with contextlib.closing(FileSource(path)) as source:
         if source.size > MAX_FILE:
@@ -78,11 +76,8 @@ def replace(path: str, data: bytes, old: os.stat_result, *, private: bool) -> os
     """Replace a file whose lock the caller holds, and return the new file's status.
 
     `path` must not be a symbolic link. The new file gets the owner and mode of the old one;
-    `private` removes all permissions of the group and others.
-
-    Raises:
-        ValueError: The content would be too long to read again.
-        OSError: The file system reports an error for `path`; the file is unchanged.
+    `private` removes all permissions of the group and others. Raise ValueError if the content would
+    be too long to read again; after any error, the file is unchanged.
     """
     if len(data) > MAX_FILE:
         raise ValueError(f"{path}: a keyring has at most {MAX_FILE >> 20} MiB")
@@ -132,7 +127,11 @@ def _write_private(path: str, data: bytes, old: os.stat_result | None, mode: int
         while view:
             view = view[os.write(fd, view) :]
         if old is not None:
-            _keep_owner(fd, old, mode)
+            status = os.fstat(fd)
+            if status.st_uid != old.st_uid:  # only root replaces files of other users
+                os.fchown(fd, old.st_uid, -1)
+            if mode & stat.S_IRWXG and status.st_gid != old.st_gid:
+                os.fchown(fd, -1, old.st_gid)
         if has_owners():
             os.fchmod(fd, mode)
         # File system clocks are coarse, and inodes are reused: without this time, two successive
@@ -142,11 +141,3 @@ def _write_private(path: str, data: bytes, old: os.stat_result | None, mode: int
         return os.fstat(fd)
     finally:
         os.close(fd)
-
-
-def _keep_owner(fd: int, old: os.stat_result, mode: int) -> None:
-    status = os.fstat(fd)
-    if status.st_uid != old.st_uid:  # only root replaces files of other users
-        os.fchown(fd, old.st_uid, -1)
-    if mode & stat.S_IRWXG and status.st_gid != old.st_gid:
-        os.fchown(fd, -1, old.st_gid)

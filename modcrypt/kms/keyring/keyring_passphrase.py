@@ -13,8 +13,8 @@ from typing import TypeAlias
 from modcrypt.errors import KeyAccessDeniedError
 from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
-from modcrypt.kms.key_references import read_descriptor
-from modcrypt.kms.keyring.keyring_document import Scrypt, Seal
+from modcrypt.kms.key_references import is_reference, read_descriptor
+from modcrypt.kms.keyring.passphrase_encryption import PassphraseKey, Scrypt
 from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -41,37 +41,33 @@ def encode_passphrase(value: str | bytes) -> bytes:
     """Return the bytes of a passphrase; raise ValueError if it is empty or too long."""
     if not isinstance(value, str | bytes):
         raise TypeError(f"a passphrase must be str or bytes, not {type(value).__name__}")
-    data = None
-    if isinstance(value, bytes):
-        data = value
-    else:
-        with contextlib.suppress(UnicodeEncodeError):  # which contains the passphrase
-            data = value.encode("utf-8", "surrogateescape")  # as for environment variables
+    data = b""
+    with contextlib.suppress(UnicodeEncodeError):  # which contains the passphrase
+        # surrogateescape is for bytes of environment variables that are not UTF-8.
+        data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
     if not data or len(data) > MAX_PASSPHRASE:
         raise ValueError(f"a passphrase must have 1 to {MAX_PASSPHRASE} bytes of UTF-8")
     return data
 
 
-class Seals:
+class PassphraseKeys:
     """The keys derived from the passphrases that `ask` returns, each derived only once."""
 
     def __init__(self, path: str, ask: Ask | None) -> None:
         self.ask = ask
         self._path = path
-        self._known: dict[Scrypt, Seal] = {}
+        self._known: dict[Scrypt, PassphraseKey] = {}
         self._deriving = fork_safe(threading.Lock())  # each derivation takes 128 MiB
 
     @hide_frames
-    def find(self, scrypt: Scrypt) -> Seal:
+    def find(self, scrypt: Scrypt) -> PassphraseKey:
         """Return the derived key that encrypts a file.
 
-        Raises:
-            KeyAccessDeniedError: The passphrase is missing or invalid.
-            KeyRetrievalError: The memory for the derivation is not available.
+        Raise KeyAccessDeniedError if the passphrase is missing or invalid; and as `Scrypt.derive`.
         """
         with self._deriving:
             if scrypt not in self._known:
-                self._known[scrypt] = Seal(scrypt, scrypt.cipher(self._ask_passphrase(self.ask)))
+                self._known[scrypt] = scrypt.derive(self._ask_passphrase(self.ask))
             return self._known[scrypt]
 
     def forget(self, scrypt: Scrypt) -> None:
@@ -79,13 +75,13 @@ class Seals:
         self._known.pop(scrypt, None)
 
     @hide_frames
-    def make(self, ask: Ask | None, n: int) -> Seal | None:
+    def make(self, ask: Ask | None, n: int) -> PassphraseKey | None:
         """Derive and cache a key from a new passphrase at the cost `n`; raise as `find`."""
         if ask is None:
             return None
-        seal = Seal.new(self._ask_passphrase(ask), n)
-        self._known[seal.scrypt] = seal
-        return seal
+        key = PassphraseKey.new(self._ask_passphrase(ask), n)
+        self._known[key.scrypt] = key
+        return key
 
     def _ask_passphrase(self, ask: Ask | None) -> bytes:
         if ask is None:
@@ -108,11 +104,7 @@ PROMPT = "prompt"
 
 def check_passphrase_reference(reference: str) -> None:
     """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
-    kind, _, where = reference.partition(":")
-    is_number = where.isascii() and where.isdigit()
-    if reference != PROMPT and (
-        kind not in ("env", "file", "fd") or not where or (kind == "fd" and not is_number)
-    ):
+    if reference != PROMPT and not is_reference(reference, "env", "file", "fd"):
         raise ValueError(
             "passphrase= in a URI takes env:NAME or file:PATH, never the passphrase itself (the "
             "value is not repeated here)"

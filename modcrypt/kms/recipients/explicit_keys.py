@@ -17,21 +17,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.keys import Key, key_bytes
-from modcrypt.kms.recipients.file_recipients import FileRecipients, PrivateKey
-from modcrypt.kms.recipients.kinds import (
-    ROLE_EXPLICIT_KEYS,
-    encrypt_to,
-    find_kind,
-    make_info,
+from modcrypt.kms.recipients.file_recipients import (
+    FileRecipients,
+    encrypt_entry,
 )
+from modcrypt.kms.recipients.kinds import ROLE_EXPLICIT_KEYS, make_info
 from modcrypt.kms.recipients.recipient import Recipient
-from modcrypt.pkmt1.material import MAX_SHARED_METADATA
-from modcrypt.pkmt1.recipient_metadata import MAX_RECIPIENTS
-from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.runtime.tracebacks import hide_frames
 
 FORMAT = "modcrypt-explicit-keys"
@@ -45,20 +39,13 @@ def explicit_keys_name(name: str) -> str:
 
 @dataclass
 class ExplicitKeysFile:
-    """The file of explicit keys beside a new file; written when the new file is complete.
+    """The file of explicit keys beside a new file; written when the new file is complete."""
 
-    Attributes:
-        place: Place of the new file.
-        recipients: KEK and recipients of the new file.
-        key: Footer key of the new file.
-        aad_prefix: AAD prefix that readers must supply; None if they need none.
-        file_aad: AAD of the new file, known when its footer is made.
-    """
-
-    place: Place
-    recipients: FileRecipients
-    key: Key
-    aad_prefix: bytes | None
+    place: Place  # place of the new file
+    recipients: FileRecipients  # KEK and recipients of the new file
+    key: Key  # footer key of the new file
+    aad_prefix: bytes | None  # AAD prefix that readers must supply; None if they need none
+    # AAD of the new file, known when its footer is made
     file_aad: bytes | None = field(default=None, repr=False)
 
     def make_footer_metadata(self, file_aad: bytes) -> bytes:
@@ -103,47 +90,4 @@ class ExplicitKeysFile:
         keys = {"footer_key": key_bytes(self.key).hex()}
         if self.aad_prefix is not None:
             keys["aad_prefix"] = self.aad_prefix.hex()
-        plain = json.dumps(keys).encode()
-        encrypted = encrypt_to(find_kind(recipient.kind), recipient.public_key, plain, info)
-        return {
-            "kind": recipient.kind,
-            "id": base64.b64encode(recipient.id).decode(),
-            "encryptedKeys": base64.b64encode(encrypted).decode(),
-        }
-
-
-@hide_frames
-def decrypt_explicit_keys(data: bytes, identity: PrivateKey) -> tuple[Key, bytes | None]:
-    """Return the footer key and the AAD prefix in a file of explicit keys.
-
-    Raises:
-        KeyMaterialError: The file is malformed, or altered.
-        KeyNotFoundError: It is not encrypted to the identity.
-    """
-    document = strict_json(data) if len(data) <= MAX_SHARED_METADATA else None
-    members = require_members(document, "format", "version", "fileAAD", "recipients")
-    if members["format"] != FORMAT or members["version"] != VERSION or members["version"] is True:
-        raise KeyMaterialError(f"the format is not {FORMAT}, version {VERSION}")
-    info = make_info(ROLE_EXPLICIT_KEYS, decode_base64(members["fileAAD"], "fileAAD"))
-    entries = members["recipients"]
-    if not isinstance(entries, list) or len(entries) > MAX_RECIPIENTS:
-        raise KeyMaterialError(f"recipients is not a list of at most {MAX_RECIPIENTS}")
-    for entry in entries:
-        found = require_members(entry, "kind", "id", "encryptedKeys")
-        if decode_base64(found["id"], "id") == identity.recipient.id:
-            encrypted = decode_base64(found["encryptedKeys"], "encryptedKeys")
-            return _parse_keys(identity.decrypt(encrypted, info))
-    raise KeyNotFoundError("the keys are not encrypted to this identity")
-
-
-@hide_frames
-def _parse_keys(plain: bytes) -> tuple[Key, bytes | None]:
-    keys = strict_json(plain)
-    if not isinstance(keys, dict):
-        raise KeyMaterialError("the explicit keys are not an object")
-    try:
-        prefix = keys.get("aad_prefix")
-        aad_prefix = None if prefix is None else bytes.fromhex(prefix)
-        return Key(bytes.fromhex(keys["footer_key"])), aad_prefix
-    except (KeyError, TypeError, ValueError):
-        raise KeyMaterialError("the explicit keys are malformed") from None
+        return encrypt_entry(recipient, json.dumps(keys).encode(), info, "encryptedKeys")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import urandom
@@ -97,13 +98,23 @@ class PrivateKey(Protocol):
         """Decrypt what is encrypted to the recipient; raise KeyMaterialError if it was altered."""
 
 
+@hide_frames
+def encrypt_entry(recipient: Recipient, plain: bytes, info: bytes, name: str) -> dict[str, str]:
+    """Return members of JSON for a recipient, with what is encrypted to it in the member `name`."""
+    encrypted = encrypt_to(find_kind(recipient.kind), recipient.public_key, plain, info)
+    return {
+        "kind": recipient.kind,
+        "id": base64.b64encode(recipient.id).decode(),
+        name: base64.b64encode(encrypted).decode(),
+    }
+
+
 def open_kek(
     material: RecipientMaterial, identities: Sequence[PrivateKey], file_aad: bytes
 ) -> FileRecipients | None:
     """Return the KEK of a file that is encrypted to one of the identities; None if none is.
 
-    Raises:
-        KeyMaterialError: The KEK does not decrypt: it was altered, or taken from another file.
+    Raise KeyMaterialError if the KEK was altered, or taken from another file.
     """
     mine = {identity.recipient.id: identity for identity in identities}
     for wrap in material.recipients or ():

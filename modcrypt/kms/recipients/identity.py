@@ -1,19 +1,25 @@
-"""Identities: private keys, which open what is encrypted to their recipients."""
+"""Identities: private keys, which open what is encrypted to their recipients.
+
+Settings name them by references `file:PATH`.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, Self
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.io.sources import Source
 from modcrypt.keys import Secret, Unpicklable
-from modcrypt.kms.keyring.keyring_passphrase import Passphrase
+from modcrypt.kms.key_references import is_reference
+from modcrypt.kms.keyring.keyring_passphrase import Passphrase, check_passphrase_reference
 from modcrypt.kms.recipients.identity_retriever import IdentityKeys
 from modcrypt.kms.recipients.kinds import HYBRID, decrypt_with, find_kind
 from modcrypt.kms.recipients.private_key_file import (
     PrivateKeyFormat,
     load_private_key,
+    load_with_reference,
     save_private_key,
 )
 from modcrypt.kms.recipients.recipient import Recipient
@@ -21,6 +27,9 @@ from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.runtime.tracebacks import hide_frames
 
 IDENTITY_FILE = PrivateKeyFormat("modcrypt-identity", "recipient", "identity")
+
+MAX_IDENTITIES = 64
+"""Largest number of identities that a reader tries."""
 
 
 class Identity(Unpicklable):
@@ -68,7 +77,14 @@ class Identity(Unpicklable):
             KeyMaterialError: The file is not an identity.
         """
         line, secret = load_private_key(path, IDENTITY_FILE, passphrase)
-        return cls(check_private_key(Recipient.parse(line), secret()), secret)
+        recipient = Recipient.parse(line)
+        kind = find_kind(recipient.kind)
+        if (
+            len(secret()) != kind.secret_size
+            or kind.encode_public(secret()) != recipient.public_key
+        ):
+            raise KeyMaterialError("the private key does not belong to the recipient in the file")
+        return cls(recipient, secret)
 
     @hide_frames
     def save(self, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> None:
@@ -94,22 +110,36 @@ class Identity(Unpicklable):
 
     @cached_property
     def _private_key(self) -> Secret[Any]:
-        """The key for HPKE, decoded once."""
-        return _load_private_key(self.recipient.kind, self._secret)
+        return Secret(find_kind(self.recipient.kind).load_private(self._secret()))
 
     def __repr__(self) -> str:
         return f"Identity({self.recipient.kind}, id {self.recipient.hex_id}, REDACTED)"
 
 
-@hide_frames
-def check_private_key(recipient: Recipient, key: bytes) -> Recipient:
-    """Return a recipient to whom a private key belongs; raise KeyMaterialError for another."""
-    kind = find_kind(recipient.kind)
-    if len(key) != kind.secret_size or kind.encode_public(key) != recipient.public_key:
-        raise KeyMaterialError("the private key does not belong to the recipient in the file")
-    return recipient
+# --- references to identities --------------------------------------------------------------------
 
 
 @hide_frames
-def _load_private_key(kind: str, secret: Secret[bytes]) -> Secret[Any]:
-    return Secret(find_kind(kind).load_private(secret()))
+def check_references(identities: Sequence[str], passphrase: str | None) -> None:
+    """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
+    if isinstance(identities, str) or len(identities) > MAX_IDENTITIES:
+        raise ValueError(f"identities takes a sequence of at most {MAX_IDENTITIES} references")
+    if not all(is_reference(reference, "file") for reference in identities):
+        raise ValueError(
+            "name an identity as file:PATH, never the private key itself (not repeated here)"
+        )
+    if passphrase is None:
+        return
+    if not identities:
+        raise ValueError("identity_passphrase needs identities")
+    check_passphrase_reference(passphrase)
+
+
+@hide_frames
+def load_identities(identities: Sequence[str], passphrase: str | None) -> tuple[Identity, ...]:
+    """Return the identities that references name; `passphrase` is one for all of them."""
+    hint = "name its place by identity_passphrase="
+    return tuple(
+        load_with_reference(Identity.load, reference.partition(":")[2], passphrase, hint)
+        for reference in identities
+    )

@@ -23,13 +23,10 @@ class IdentityRetriever:
 
     Anyone who has a recipient's public key can make a file that opens: an identity proves nothing
     about the writer.
-
-    Attributes:
-        identities: Identities to open files with.
-        otherwise: Retriever for keys that are not encrypted to one of the identities.
     """
 
-    identities: tuple[PrivateKey, ...]
+    identities: tuple[PrivateKey, ...]  # identities to open files with
+    # Retriever for keys that are not encrypted to one of the identities
     otherwise: KmsKeyRetriever | None = None
 
     def for_file(self, source: Source, lenient: bool) -> IdentityKeys:
@@ -106,7 +103,6 @@ class IdentityKeys:
         return self.footer
 
     def _find_kek(self, material: RecipientMaterial) -> FileRecipients | None:
-        """Return the file's KEK; None if no identity opens it."""
         if self.kek is None:
             footer = self._decode(self.footer_metadata or b"")
             if footer is None or footer.recipients is None:

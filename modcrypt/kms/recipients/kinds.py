@@ -36,22 +36,15 @@ ROLE_KEK, ROLE_EXPLICIT_KEYS = "file KEK", "explicit keys"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of key pair.
+    """A kind of key pair."""
 
-    Attributes:
-        name: Name in public key lines, identity files and key metadata.
-        public_size, secret_size: Lengths of the encoded keys in bytes.
-        generate: Function that returns a new encoded private key.
-        load_public, load_private: Functions that decode keys for `suite`.
-        encode_public: Function that returns the encoded public key of a decoded private key.
-    """
-
-    name: str
-    public_size: int
+    name: str  # name in public key lines, identity files and key metadata
+    public_size: int  # lengths of the encoded keys in bytes
     secret_size: int
-    generate: Callable[[], bytes]
-    load_public: Callable[[bytes], Any]
+    generate: Callable[[], bytes]  # function that returns a new encoded private key
+    load_public: Callable[[bytes], Any]  # functions that decode keys for `suite`
     load_private: Callable[[bytes], Any]
+    # Function that returns the encoded public key of a decoded private key
     encode_public: Callable[[bytes], bytes]
 
 
@@ -69,12 +62,7 @@ def make_info(role: str, file_aad: bytes) -> bytes:
 
 @hide_frames
 def encrypt_to(kind: Kind, public_key: bytes, plaintext: bytes, info: bytes) -> bytes:
-    """Encrypt to a public key.
-
-    Raises:
-        KeyMaterialError: The public key is invalid.
-        KeyRetrievalError: The installed OpenSSL lacks ML-KEM.
-    """
+    """Encrypt to a public key; raise KeyMaterialError if it is invalid."""
     try:
         return _suite(kind.name).encrypt(plaintext, kind.load_public(public_key), info)
     except Exception as error:
@@ -86,8 +74,7 @@ def encrypt_to(kind: Kind, public_key: bytes, plaintext: bytes, info: bytes) -> 
 def decrypt_with(kind: Kind, private_key: Any, ciphertext: bytes, info: bytes) -> bytes:
     """Decrypt the result of `encrypt_to`.
 
-    Raises:
-        KeyMaterialError: The ciphertext was altered, or is for another key, role or file.
+    Raise KeyMaterialError if it was altered, or is for another key, role or file.
     """
     try:
         return _suite(kind.name).decrypt(ciphertext, private_key, info)
@@ -115,7 +102,7 @@ def _suite(kind: str) -> Suite:
     return Suite(kem, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
 
-# --- X25519 --------------------------------------------------------------------------------------
+# --- X25519, and ML-KEM-768 with X25519: both keys, ML-KEM's first --------------------------------
 
 
 @hide_frames
@@ -144,9 +131,6 @@ def _encode_x25519_public(data: bytes) -> bytes:
     return public
 
 
-# --- ML-KEM-768 and X25519: both keys, ML-KEM's first ---------------------------------------------
-
-
 @hide_frames
 def _generate_hybrid() -> bytes:
     from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
@@ -158,29 +142,28 @@ def _load_hybrid_public(data: bytes) -> Any:
     from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PublicKey
     from cryptography.hazmat.primitives.hpke import MLKEM768X25519PublicKey
 
-    return MLKEM768X25519PublicKey(
-        MLKEM768PublicKey.from_public_bytes(data[:MLKEM_PUBLIC_SIZE]),
-        _load_x25519_public(data[MLKEM_PUBLIC_SIZE:]),
-    )
+    mlkem = MLKEM768PublicKey.from_public_bytes(data[:MLKEM_PUBLIC_SIZE])
+    return MLKEM768X25519PublicKey(mlkem, _load_x25519_public(data[MLKEM_PUBLIC_SIZE:]))
+
+
+@hide_frames
+def _load_mlkem(data: bytes) -> Any:
+    from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+
+    return MLKEM768PrivateKey.from_seed_bytes(data[:MLKEM_SEED_SIZE])
 
 
 @hide_frames
 def _load_hybrid(data: bytes) -> Any:
-    from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
     from cryptography.hazmat.primitives.hpke import MLKEM768X25519PrivateKey
 
-    return MLKEM768X25519PrivateKey(
-        MLKEM768PrivateKey.from_seed_bytes(data[:MLKEM_SEED_SIZE]),
-        _load_x25519(data[MLKEM_SEED_SIZE:]),
-    )
+    return MLKEM768X25519PrivateKey(_load_mlkem(data), _load_x25519(data[MLKEM_SEED_SIZE:]))
 
 
 @hide_frames
 def _encode_hybrid_public(data: bytes) -> bytes:
-    from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
-
-    mlkem = MLKEM768PrivateKey.from_seed_bytes(data[:MLKEM_SEED_SIZE])
-    return mlkem.public_key().public_bytes_raw() + _encode_x25519_public(data[MLKEM_SEED_SIZE:])
+    mlkem: bytes = _load_mlkem(data).public_key().public_bytes_raw()
+    return mlkem + _encode_x25519_public(data[MLKEM_SEED_SIZE:])
 
 
 KINDS: Mapping[str, Kind] = MappingProxyType(

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.io.private_files import read_unalterable
@@ -32,40 +32,81 @@ _BASE64URL = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 P = TypeVar("P")
 
 
-def hash_public_key(prefix: str, kind: str, public_key: bytes) -> bytes:
-    """Return the id of a public key, `ID_SIZE` bytes, which is the checksum of its line."""
-    content = f"{prefix}-id\x00{kind}\x00".encode() + public_key
-    return hashlib.sha256(content).digest()[:ID_SIZE]
+class PublicKey:
+    """A public key that is a line of text: what recipients and verifying keys have in common.
 
-
-def format_public_line(prefix: str, kind: str, public_key: bytes) -> str:
-    """Return the line of a public key."""
-    text = base64.urlsafe_b64encode(public_key).rstrip(b"=").decode()
-    return f"{prefix}:{kind}:{text}:{hash_public_key(prefix, kind, public_key).hex()}"
-
-
-@hide_frames
-def parse_public_line(prefix: str, line: str, what: str) -> tuple[str, bytes]:
-    """Return kind and key of a line, without a comment.
-
-    Raises:
-        KeyMaterialError: The line is malformed, or its checksum does not match. Messages do not
-            repeat the line, which may be a secret by mistake.
+    A subclass is made of its kind and its encoded key, which its constructor checks.
     """
-    parts = line.split(":")
-    if len(parts) != 4 or parts[0] != prefix or not line.isascii():
-        raise KeyMaterialError(
-            f"not a {what}: expected {prefix}:KIND:KEY:CHECKSUM, as modcrypt writes to .pub files"
-        )
-    _, kind, text, checksum = parts
-    key = _decode_base64url(text)
-    if key is None:
-        raise KeyMaterialError(f"not a {what}: the key is not base64url")
-    if hash_public_key(prefix, kind, key).hex() != checksum:
-        raise KeyMaterialError(
-            f"not a {what}: the checksum does not match, so the line was altered or cut"
-        )
-    return kind, key
+
+    __slots__ = ()
+    _prefix: ClassVar[str]  # beginning of its lines
+    _word: ClassVar[str]  # word for messages; its plural has an s
+
+    @classmethod
+    @hide_frames
+    def parse(cls, line: str) -> Self:
+        """Parse the line of a public key, without a comment.
+
+        Raises:
+            KeyMaterialError: The line is malformed, or its checksum does not match. Messages do not
+                repeat the line, which may be a secret by mistake.
+        """
+        parts = line.split(":")
+        if len(parts) != 4 or parts[0] != cls._prefix or not line.isascii():
+            raise KeyMaterialError(
+                f"not a {cls._word}: expected {cls._prefix}:KIND:KEY:CHECKSUM, as modcrypt writes "
+                "to .pub files"
+            )
+        _, kind, text, checksum = parts
+        public_key = _decode_base64url(text)
+        if public_key is None:
+            raise KeyMaterialError(f"not a {cls._word}: the key is not base64url")
+        if cls._hash(kind, public_key).hex() != checksum:
+            raise KeyMaterialError(
+                f"not a {cls._word}: the checksum does not match, so the line was altered or cut"
+            )
+        try:
+            return cls(kind, public_key)  # type: ignore[call-arg]
+        except ValueError as error:  # KeyMaterialError is one, too
+            raise KeyMaterialError(f"not a {cls._word}: {error}") from None
+
+    @classmethod
+    @hide_frames
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file that has one public key.
+
+        Raises:
+            KeyMaterialError: The file has none, several or a malformed one.
+            OSError: The file cannot be read.
+        """
+        found = read_lines(path, cls.parse, f"{cls._word}s")
+        if len(found) != 1:
+            raise KeyMaterialError(f"{os.fspath(path)} has {len(found)} {cls._word}s, not one")
+        return found[0]
+
+    def _parts(self) -> tuple[str, bytes]:
+        """Return kind and encoded key."""
+        raise NotImplementedError
+
+    @classmethod
+    def _hash(cls, kind: str, public_key: bytes) -> bytes:
+        """Return the id of a key, `ID_SIZE` bytes, which is the checksum of its line."""
+        content = f"{cls._prefix}-id\x00{kind}\x00".encode() + public_key
+        return hashlib.sha256(content).digest()[:ID_SIZE]
+
+    @property
+    def hex_id(self) -> str:
+        """Id of the key in hex, as lines and messages show it."""
+        return self._hash(*self._parts()).hex()
+
+    def __str__(self) -> str:
+        """Return the line that `parse` reads."""
+        kind, public_key = self._parts()
+        text = base64.urlsafe_b64encode(public_key).rstrip(b"=").decode()
+        return f"{self._prefix}:{kind}:{text}:{self.hex_id}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._parts()[0]}, id {self.hex_id})"
 
 
 def _decode_base64url(text: str) -> bytes | None:
@@ -87,7 +128,6 @@ def read_lines(path: str | os.PathLike[str], parse: Callable[[str], P], what: st
         KeyMaterialError: The file has none, a malformed one, or exceeds a limit.
         KeyRetrievalError: Another user may change the file, and so choose who opens files or whose
             signatures count.
-        OSError: The file cannot be read.
     """
     try:
         return parse_lines(read_unalterable(path, MAX_PUBLIC_FILE + 1), parse, what)

@@ -12,26 +12,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
-from modcrypt.errors import KeyMaterialError, printable
+from modcrypt.errors import printable
 from modcrypt.kms.recipients.kinds import encrypt_to, find_kind
-from modcrypt.kms.recipients.public_lines import (
-    format_public_line,
-    hash_public_key,
-    parse_lines,
-    parse_public_line,
-    read_lines,
-)
+from modcrypt.kms.recipients.public_lines import PublicKey, read_lines
 from modcrypt.pkmt1.recipient_metadata import ID_SIZE, MAX_RECIPIENTS
 from modcrypt.runtime.tracebacks import hide_frames
 
 PREFIX = "modcrypt-recipient"
 
 
-@dataclass(frozen=True, slots=True)
-class Recipient:
+@dataclass(frozen=True, slots=True, repr=False)
+class Recipient(PublicKey):
     """The public key of someone who may open files; it is no secret.
 
     Args:
@@ -43,7 +37,10 @@ class Recipient:
     """
 
     kind: str
-    public_key: bytes = field(repr=False)
+    public_key: bytes
+
+    _prefix = PREFIX
+    _word = "recipient"
 
     def __post_init__(self) -> None:
         kind = find_kind(self.kind)
@@ -52,46 +49,13 @@ class Recipient:
         # Some keys of the right length are invalid, and would fail when a file is finished.
         encrypt_to(kind, self.public_key, b"", b"")
 
-    @classmethod
-    @hide_frames
-    def parse(cls, line: str) -> Self:
-        """Parse a recipient's line, without a comment.
-
-        Raises:
-            KeyMaterialError: The line is malformed, or its checksum does not match. Messages do not
-                repeat the line, which may be a secret by mistake.
-        """
-        kind, public_key = parse_public_line(PREFIX, line, "recipient")
-        try:
-            return cls(kind, public_key)
-        except ValueError as error:  # KeyMaterialError is one, too
-            raise KeyMaterialError(f"not a recipient: {error}") from None
-
-    @classmethod
-    @hide_frames
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that has one recipient; raise as `read_recipients`."""
-        found = read_recipients(path)
-        if len(found) != 1:
-            raise KeyMaterialError(f"{os.fspath(path)} has {len(found)} recipients, not one")
-        return cls(found[0].kind, found[0].public_key)
-
     @property
     def id(self) -> bytes:
         """Id of the recipient in files, `ID_SIZE` bytes."""
-        return hash_public_key(PREFIX, self.kind, self.public_key)
+        return self._hash(*self._parts())
 
-    @property
-    def hex_id(self) -> str:
-        """Id of the recipient in hex, as lines and messages show it."""
-        return self.id.hex()
-
-    def __str__(self) -> str:
-        """Return the line that `parse` reads."""
-        return format_public_line(PREFIX, self.kind, self.public_key)
-
-    def __repr__(self) -> str:
-        return f"Recipient({self.kind}, id {self.hex_id})"
+    def _parts(self) -> tuple[str, bytes]:
+        return self.kind, self.public_key
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.kind, self.public_key)
@@ -99,28 +63,12 @@ class Recipient:
 
 @hide_frames
 def read_recipients(path: str | os.PathLike[str]) -> tuple[Recipient, ...]:
-    """Return the recipients in a file, each once.
-
-    Raises:
-        KeyMaterialError: The file has no recipient, a malformed one, or exceeds a limit.
-        OSError: The file cannot be read.
-    """
+    """Return the recipients in a file, each once; raise as `read_lines`."""
     return tuple(read_lines(path, Recipient.parse, "recipients"))
 
 
-@hide_frames
-def parse_recipients(data: bytes) -> tuple[Recipient, ...]:
-    """Return the recipients in the content of a file; raise as `read_recipients`."""
-    return tuple(parse_lines(data, Recipient.parse, "recipients"))
-
-
 def check_recipients(recipients: Iterable[Recipient]) -> tuple[Recipient, ...]:
-    """Return the recipients of new files, each once.
-
-    Raises:
-        ValueError: There are none, or too many.
-        TypeError: Something is not a Recipient.
-    """
+    """Return the recipients of new files, each once; raise ValueError for none or too many."""
     given = (recipients,) if isinstance(recipients, Recipient) else tuple(recipients)
     for recipient in given:
         if not isinstance(recipient, Recipient):

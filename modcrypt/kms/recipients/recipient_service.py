@@ -9,7 +9,6 @@ different recipients, and tables and streams have recipients, too. A wrapped key
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -20,10 +19,11 @@ from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.kms.client import Capabilities, UnpicklableClient
 from modcrypt.kms.keyring.keyring_passphrase import Passphrase, make_reference_asker
 from modcrypt.kms.local_wrap import check_wrappable, local_aad
+from modcrypt.kms.recipients.file_recipients import encrypt_entry
 from modcrypt.kms.recipients.identity import Identity
-from modcrypt.kms.recipients.kinds import encrypt_to, find_kind, make_info
+from modcrypt.kms.recipients.kinds import make_info
 from modcrypt.kms.recipients.recipient import Recipient, read_recipients
-from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.kms.references import parse_kms_uri
 from modcrypt.pkmt1.material import MAX_WRAPPED
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.runtime.tracebacks import hide_frames
@@ -37,10 +37,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 class RecipientKms(UnpicklableClient):
     """A `KmsClient` whose master keys are files of recipients.
 
-    Args:
-        folder: Folder with a file `ID.pub` for each master key; None to only unwrap.
-        identity: Identity that unwraps keys; None to only wrap.
-        default_key: Id of the master key in the URI.
+    The folder has a file `ID.pub` for each master key; without a folder, the client only unwraps,
+    without an identity, it only wraps.
     """
 
     capabilities = Capabilities(aad=True, public_keys=True)
@@ -56,16 +54,15 @@ class RecipientKms(UnpicklableClient):
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key of 16, 24 or 32 bytes.
+        """Wrap a key to all recipients of a master key.
 
-        Raises:
-            KeyNotFoundError: The folder has no such file.
-            KeyMaterialError: The file is malformed, or has too many recipients.
-            ValueError: The key has another length.
+        Raise KeyNotFoundError without a file of this name, KeyMaterialError if it is malformed or
+        has too many recipients.
         """
         check_wrappable(key)
         info = make_info(ROLE, local_aad(master_key_id, aad))
-        entries = [_wrap_for(to, key, info) for to in self._read_recipients(master_key_id)]
+        recipients = self._read_recipients(master_key_id)
+        entries = [encrypt_entry(to, key, info, "wrappedKey") for to in recipients]
         document = {"modcryptWrapped": VERSION, "recipients": entries}
         text = json.dumps(document, separators=(",", ":"))
         if len(text) > MAX_WRAPPED:
@@ -77,33 +74,21 @@ class RecipientKms(UnpicklableClient):
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
-        """Unwrap a key.
-
-        Raises:
-            KeyNotFoundError: There is no identity, or the key is wrapped for others.
-            KeyMaterialError: The text is not a wrapped key, or was altered, or was wrapped under
-                another master key or with other AAD.
-        """
+        """Unwrap a key; raise KeyNotFoundError without an identity, or if it is for others."""
         members = require_members(strict_json(wrapped), "modcryptWrapped", "recipients")
         version, entries = members["modcryptWrapped"], members["recipients"]
         if type(version) is not int or version != VERSION or not isinstance(entries, list):
             raise KeyMaterialError("the wrapped key is not one for recipients, or a newer version")
         if self._identity is None:
             raise KeyNotFoundError("no identity is named; add ?identity=PATH to the URI")
-        for entry in entries:
-            found = require_members(entry, "kind", "id", "wrappedKey")
-            if decode_base64(found["id"], "id") == self._identity.recipient.id:
-                info = make_info(ROLE, local_aad(master_key_id, aad))
-                return self._open(decode_base64(found["wrappedKey"], "wrappedKey"), info)
-        raise KeyNotFoundError(
-            f"the key is not wrapped for the identity {self._identity.recipient.hex_id}"
-        )
-
-    @hide_frames
-    def _open(self, wrapped: bytes, info: bytes) -> bytes:
-        assert self._identity is not None
+        mine = self._identity.recipient
+        parsed = (require_members(entry, "kind", "id", "wrappedKey") for entry in entries)
+        found = next((e for e in parsed if decode_base64(e["id"], "id") == mine.id), None)
+        if found is None:
+            raise KeyNotFoundError(f"the key is not wrapped for the identity {mine.hex_id}")
+        encrypted = decode_base64(found["wrappedKey"], "wrappedKey")
         try:
-            return self._identity.decrypt(wrapped, info)
+            return self._identity.decrypt(encrypted, make_info(ROLE, local_aad(master_key_id, aad)))
         except KeyMaterialError:
             raise KeyMaterialError(
                 "a wrapped key does not open with the identity: it was altered, or wrapped under "
@@ -124,25 +109,11 @@ class RecipientKms(UnpicklableClient):
 
 
 @hide_frames
-def _wrap_for(recipient: Recipient, key: bytes, info: bytes) -> dict[str, str]:
-    wrapped = encrypt_to(find_kind(recipient.kind), recipient.public_key, key, info)
-    return {
-        "kind": recipient.kind,
-        "id": base64.b64encode(recipient.id).decode(),
-        "wrappedKey": base64.b64encode(wrapped).decode(),
-    }
-
-
-@hide_frames
 def open_recipients(uri: str, passphrase: Passphrase | None = None) -> RecipientKms:
     """Open the public keys and the identity that a URI names.
 
     The URI is `recipients:FOLDER?identity=PATH&passphrase=REF#ID`; all parts but one of the first
-    two are optional, and REF is `env:NAME` or `file:PATH`.
-
-    Raises:
-        ValueError: The URI has another form.
-        KeyRetrievalError: As `Identity.load`.
+    two are optional, and REF is `env:NAME` or `file:PATH`. Raise as `Identity.load`.
     """
     parsed = parse_kms_uri(uri, frozenset({"identity", "passphrase"}))
     folder, path = urllib.parse.unquote(parsed.location), parsed.query.get("identity")

@@ -21,7 +21,7 @@ Keys for SIGN_VERIFY of the specs ECC_NIST_EDWARDS25519 and ML_DSA_65 sign.
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -36,6 +36,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
 )
 from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
+from modcrypt.kms.references import parse_kms_uri
 from modcrypt.kms.services.aws_requests import (
     IncorrectKeyError,
     KmsRegion,
@@ -43,7 +44,6 @@ from modcrypt.kms.services.aws_requests import (
     make_answer_error,
     require_member,
 )
-from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_BLOB = 6144
@@ -132,27 +132,17 @@ class AwsKms(UnpicklableClient):
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under KMS's newest key material; see `KmsClient.wrap`."""
         name = self._check_target(master_key_id)
-        answer = self._kms.call(
-            lambda kms: kms.encrypt(
-                KeyId=name, Plaintext=key, EncryptionContext=_format_context(aad)
-            ),
-            master_key_id,
-        )
-        return _encode_blob(answer)
+        context = _format_context(aad)
+        request = {"KeyId": name, "Plaintext": key, "EncryptionContext": context}
+        return _encode_blob(self._kms.request("encrypt", request, master_key_id))
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key under any version of the master key; see `KmsClient.unwrap`."""
-        blob, context = _decode_blob(wrapped), _format_context(aad)
-
-        def decrypt(kms: Any, **source: str) -> dict[str, Any]:
-            answer: dict[str, Any] = kms.decrypt(
-                CiphertextBlob=blob, EncryptionContext=context, **source
-            )
-            return answer
-
-        answer = self._call_with_source(decrypt, "KeyId", master_key_id)
-        plain: bytes = require_member(answer, "Plaintext", bytes)  # `kms.client` checks its length
+        context = _format_context(aad)
+        request = {"CiphertextBlob": _decode_blob(wrapped), "EncryptionContext": context}
+        answer = self._request_with_source("decrypt", request, "KeyId", master_key_id)
+        plain: bytes = require_member(answer, "Plaintext", bytes)  # `kms.calls` checks its length
         return plain
 
     @hide_frames
@@ -160,41 +150,34 @@ class AwsKms(UnpicklableClient):
         """Rewrap a key inside KMS, under its newest key material; see `KmsClient.rewrap`."""
         name, blob = self._check_target(master_key_id), _decode_blob(wrapped)
         context = _format_context(aad)
-
-        def reencrypt(kms: Any, **source: str) -> dict[str, Any]:
-            answer: dict[str, Any] = kms.re_encrypt(
-                CiphertextBlob=blob,
-                SourceEncryptionContext=context,
-                DestinationKeyId=name,
-                DestinationEncryptionContext=context,
-                **source,
-            )
-            return answer
-
-        return _encode_blob(self._call_with_source(reencrypt, "SourceKeyId", master_key_id))
+        request = {
+            "CiphertextBlob": blob,
+            "SourceEncryptionContext": context,
+            "DestinationKeyId": name,
+            "DestinationEncryptionContext": context,
+        }
+        answer = self._request_with_source("re_encrypt", request, "SourceKeyId", master_key_id)
+        return _encode_blob(answer)
 
     # --- aliases ---------------------------------------------------------------------------------
 
-    def _call_with_source(
-        self, ask: Callable[..., dict[str, Any]], member: str, master_key_id: str
+    def _request_with_source(
+        self, operation: str, request: dict[str, Any], member: str, master_key_id: str
     ) -> dict[str, Any]:
-        """Call KMS with the master key of a ciphertext; follow an alias that was re-pointed.
+        """Request with the master key of a ciphertext; follow an alias that was re-pointed.
 
         KMS then refuses the alias, or the use of its present key, although it would decrypt under
         the key that the ciphertext names. modcrypt asks for that, and accepts only a key of the
         alias's account and region: the writer of a file may have a key of his own in another one.
-
-        Raises:
-            KeyMaterialError: Another key wrapped the ciphertext.
         """
         name = self._check_target(master_key_id)
         try:
-            return self._kms.call(lambda kms: ask(kms, **{member: name}), master_key_id)
+            return self._kms.request(operation, {**request, member: name}, master_key_id)
         except (IncorrectKeyError, KeyAccessDeniedError) as error:
-            if not _is_alias(name):
+            if not name.startswith("alias/") and ":alias/" not in name:
                 raise
             refusal = error
-        answer = self._kms.call(ask, master_key_id)
+        answer = self._kms.request(operation, request, master_key_id)
         account = self._find_account(name, master_key_id)
         used = _ARN.fullmatch(require_member(answer, member, str))
         if used is None or (used["region"], used["account"]) != (self.region, account):
@@ -220,9 +203,7 @@ class AwsKms(UnpicklableClient):
     def find_signer(self, key_id: str) -> ServiceSigner:
         """Return a key that signs, of two specs; see `client.find_signer`."""
         name = self._check_target(key_id, "signing key")
-        answer = self._kms.call(
-            lambda kms: kms.get_public_key(KeyId=name), key_id, kind="signing key"
-        )
+        answer = self._kms.request("get_public_key", {"KeyId": name}, key_id, kind="signing key")
         scheme, public = _decode_public_key(require_member(answer, "PublicKey", bytes), key_id)
         return ServiceSigner(
             scheme=scheme, public_key=public, sign=partial(self._sign, key_id, scheme)
@@ -236,13 +217,13 @@ class AwsKms(UnpicklableClient):
                 f"has {len(message)}; use a shorter AAD prefix"
             )
         name, algorithm = self._check_target(key_id), _SIGNING[scheme][0]
-        answer = self._kms.call(
-            lambda kms: kms.sign(
-                KeyId=name, Message=message, MessageType="RAW", SigningAlgorithm=algorithm
-            ),
-            key_id,
-            kind="signing key",
-        )
+        request = {
+            "KeyId": name,
+            "Message": message,
+            "MessageType": "RAW",
+            "SigningAlgorithm": algorithm,
+        }
+        answer = self._kms.request("sign", request, key_id, kind="signing key")
         signature: bytes = require_member(answer, "Signature", bytes)
         return signature
 
@@ -262,7 +243,7 @@ class AwsKms(UnpicklableClient):
         try:
             self._fetch_metadata(alias)
         except KeyNotFoundError:
-            answer = self._kms.call(lambda kms: kms.create_key(), alias)
+            answer = self._kms.request("create_key", {}, alias)
             metadata = require_member(answer, "KeyMetadata", dict)
             self._create_alias(require_member(metadata, "KeyId", str), alias)
             created = require_member(metadata, "CreationDate", datetime)
@@ -297,22 +278,18 @@ class AwsKms(UnpicklableClient):
     def rotate_key(self, master_key_id: str) -> MasterKey:
         """Create new key material in KMS, which wraps from now on (RotateKeyOnDemand)."""
         key_id = self._fetch_metadata(master_key_id)["KeyId"]
-        self._kms.call(lambda kms: kms.rotate_key_on_demand(KeyId=key_id), master_key_id)
+        self._kms.request("rotate_key_on_demand", {"KeyId": key_id}, master_key_id)
         return MasterKey(id=master_key_id)
 
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
-        """Disable a master key until it is enabled in AWS.
-
-        Raises:
-            KeyRetrievalError: A version is given; KMS disables only whole keys.
-        """
+        """Disable a master key until it is enabled in AWS; KMS cannot disable one version of it."""
         if version is not None:
             raise KeyRetrievalError(
                 f"master key {master_key_id}: AWS KMS cannot disable a single version of a key; "
                 "rewrap all that it wrapped under another master key, then disable the whole key"
             )
         key_id = self._fetch_metadata(master_key_id)["KeyId"]
-        self._kms.call(lambda kms: kms.disable_key(KeyId=key_id), master_key_id)
+        self._kms.request("disable_key", {"KeyId": key_id}, master_key_id)
         return MasterKey(id=master_key_id, enabled=False)
 
     def destroy_key(self, master_key_id: str) -> None:
@@ -323,15 +300,14 @@ class AwsKms(UnpicklableClient):
         self._schedule_deletion(self._fetch_metadata(master_key_id)["KeyId"], master_key_id)
 
     def _schedule_deletion(self, key_id: str, master_key_id: str) -> None:
-        self._kms.call(
-            lambda kms: kms.schedule_key_deletion(KeyId=key_id, PendingWindowInDays=DELETION_DAYS),
-            master_key_id,
-        )
+        request = {"KeyId": key_id, "PendingWindowInDays": DELETION_DAYS}
+        self._kms.request("schedule_key_deletion", request, master_key_id)
 
     def _create_alias(self, key_id: str, alias: str) -> None:
         """Create the alias of a new key; on failure, delete the key, which costs money."""
         try:
-            self._kms.call(lambda kms: kms.create_alias(AliasName=alias, TargetKeyId=key_id), alias)
+            request = {"AliasName": alias, "TargetKeyId": key_id}
+            self._kms.request("create_alias", request, alias)
         except KeyRetrievalError:
             self._schedule_deletion(key_id, alias)
             raise
@@ -339,7 +315,7 @@ class AwsKms(UnpicklableClient):
     def _fetch_metadata(self, master_key_id: str) -> dict[str, Any]:
         """Return the metadata of a key, with its id, which KMS requires for key management."""
         name = self._check_target(master_key_id)
-        answer = self._kms.call(lambda kms: kms.describe_key(KeyId=name), master_key_id)
+        answer = self._kms.request("describe_key", {"KeyId": name}, master_key_id)
         metadata: dict[str, Any] = require_member(answer, "KeyMetadata", dict)
         require_member(metadata, "KeyId", str)
         return metadata
@@ -364,11 +340,7 @@ class AwsKms(UnpicklableClient):
         return entries
 
     def _check_target(self, master_key_id: str, kind: str = "master key") -> str:
-        """Return the key id for a request, after a check that it leads to no other region.
-
-        Raises:
-            KeyNotFoundError: The id has another form, or is an ARN of another region or account.
-        """
+        """Return the key id for a request; check that it is of this region and account."""
         arn = _ARN.fullmatch(master_key_id)
         if arn is None:
             name = _format_alias(master_key_id)
@@ -399,11 +371,6 @@ def _format_alias(name: str) -> str:
     return f"alias/{name}" if plain else name
 
 
-def _is_alias(name: str) -> bool:
-    """Return whether a key id for a request is an alias or the ARN of one."""
-    return name.startswith("alias/") or ":alias/" in name
-
-
 def _format_context(aad: bytes) -> dict[str, str]:
     return {CONTEXT: base64.b64encode(aad).decode("ascii")} if aad else {}
 
@@ -429,11 +396,9 @@ def _encode_blob(answer: dict[str, Any]) -> str:
 
 
 def _decode_blob(wrapped: str) -> bytes:
-    try:
+    with contextlib.suppress(ValueError):
         if 0 < len(wrapped) <= (MAX_BLOB + 2) // 3 * 4:
             return base64.b64decode(wrapped, validate=True)
-    except (binascii.Error, ValueError):
-        pass
     raise KeyMaterialError(
         f"the wrapped key for AWS KMS is not valid base64, or exceeds {MAX_BLOB} bytes"
     )

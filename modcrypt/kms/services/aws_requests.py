@@ -19,7 +19,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.pacing import parse_retry_after
-from modcrypt.kms.uris import is_loopback, missing_extra
+from modcrypt.kms.references import is_loopback, missing_extra
 
 try:
     import boto3
@@ -103,7 +103,18 @@ class KmsRegion:
         self._connect = connect
         self._client, self._pid = connect(), os.getpid()
         self.name: str = self._client.meta.region_name
-        _refuse_clear_text(self._client.meta.endpoint_url)
+        endpoint = urlsplit(self._client.meta.endpoint_url)
+        if endpoint.scheme != "https" and not is_loopback(endpoint.hostname or ""):
+            raise ValueError(
+                "aws-kms: the endpoint has no TLS, which would expose keys; set "
+                "AWS_ENDPOINT_URL_KMS to an https: address"
+            )
+
+    def request(
+        self, operation: str, members: dict[str, Any], key_id: str, *, kind: str = "master key"
+    ) -> dict[str, Any]:
+        """Send one request for a key, which messages call `kind`, and return the answer."""
+        return self.call(lambda kms: getattr(kms, operation)(**members), key_id, kind=kind)
 
     def call(self, ask: Callable[[Any], T], key_id: str, *, kind: str = "master key") -> T:
         """Call KMS once; do not chain errors, because they may contain the request."""
@@ -176,16 +187,6 @@ def connect_to_region(region: str | None) -> Any:
     except aws_errors.NoRegionError:
         pass
     raise ValueError("aws-kms: no region; add ?region=REGION to the URI or set AWS_DEFAULT_REGION")
-
-
-def _refuse_clear_text(endpoint: str) -> None:
-    """Raise ValueError for an endpoint (AWS_ENDPOINT_URL_KMS) without TLS."""
-    where = urlsplit(endpoint)
-    if where.scheme != "https" and not is_loopback(where.hostname or ""):
-        raise ValueError(
-            "aws-kms: the endpoint has no TLS, which would expose keys; set AWS_ENDPOINT_URL_KMS "
-            "to an https: address"
-        )
 
 
 def require_member(answer: dict[str, Any], name: str, kind: type) -> Any:

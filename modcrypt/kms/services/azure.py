@@ -39,7 +39,7 @@ from modcrypt.errors import (
 )
 from modcrypt.kms.client import Capabilities, UnpicklableClient
 from modcrypt.kms.pacing import parse_retry_after
-from modcrypt.kms.uris import missing_extra, parse_kms_uri
+from modcrypt.kms.references import missing_extra, parse_kms_uri
 from modcrypt.pkmt1.material import MAX_WRAPPED
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -260,7 +260,9 @@ def _convert_errors(master_key_id: str, unwrapping: bool = False) -> Iterator[No
 def _convert_error(
     error: azure_errors.HttpResponseError, what: str, unwrapping: bool
 ) -> KeyRetrievalError:
-    codes = _extract_codes(error)
+    inner = getattr(error.error, "innererror", None)
+    named = (getattr(error.error, "code", None), inner and inner.get("code"))
+    codes = {code for code in named if isinstance(code, str) and _CODE.fullmatch(code)}
     status = error.status_code or 0
     answer = f"{what} answered {' '.join([str(status), *sorted(codes)])}"
     if 200 <= status < 300:
@@ -282,10 +284,3 @@ def _convert_error(
             "another algorithm"
         )
     return KeyRetrievalError(f"{answer}: check that the key's type fits the algorithm")
-
-
-def _extract_codes(error: azure_errors.HttpResponseError) -> set[str]:
-    """Return the service's error codes, if they have the form of codes."""
-    inner = getattr(error.error, "innererror", None)
-    codes = (getattr(error.error, "code", None), inner and inner.get("code"))
-    return {code for code in codes if isinstance(code, str) and _CODE.fullmatch(code)}

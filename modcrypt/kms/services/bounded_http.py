@@ -90,17 +90,12 @@ class _Limited(io.RawIOBase):
             raise UnacceptableAnswerError(f"the answer is longer than {self._limits.size} bytes")
         self._sock.settimeout(remaining)
         count: int | None = self._file.readinto(memoryview(buffer)[: self._left])
-        self._extend(count or 0)
+        if self._limits.transfer is not None:  # bytes that have arrived allow more time
+            if self._left == self._limits.size:
+                self._deadline = monotonic() + self._limits.transfer
+            self._deadline += (count or 0) / MIN_RATE
         self._left -= count or 0
         return count
-
-    def _extend(self, count: int) -> None:
-        """Allow an answer with a time of transfer more time for the bytes that have arrived."""
-        if self._limits.transfer is None:
-            return
-        if self._left == self._limits.size:
-            self._deadline = monotonic() + self._limits.transfer
-        self._deadline += count / MIN_RATE
 
     def close(self) -> None:
         self._file.close()

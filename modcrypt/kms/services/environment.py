@@ -14,7 +14,8 @@ import urllib.parse
 
 from modcrypt.aead import GcmCipher
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError, TagError
-from modcrypt.keys import Key, key_from_base64, key_from_hex
+from modcrypt.keys import Key
+from modcrypt.keys.encoding import decode_base64, decode_hex
 from modcrypt.kms.client import Capabilities, UnpicklableClient
 from modcrypt.kms.local_wrap import (
     check_wrappable,
@@ -23,7 +24,7 @@ from modcrypt.kms.local_wrap import (
     mismatch_error,
     parse_wrapped,
 )
-from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.kms.references import parse_kms_uri
 from modcrypt.runtime.tracebacks import hide_frames
 
 
@@ -41,26 +42,14 @@ class EnvironmentKms(UnpicklableClient):
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key of 16, 24 or 32 bytes.
-
-        Raises:
-            KeyNotFoundError: The id is not that of the one master key.
-            ValueError: The key has another length.
-        """
+        """Wrap a key; raise KeyNotFoundError for any id but that of the one master key."""
         check_wrappable(key)
         self._check(master_key_id)
         return format_wrapped_key(None, self._cipher.seal_block(key, local_aad(master_key_id, aad)))
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
-        """Unwrap a key.
-
-        Raises:
-            KeyNotFoundError: The id is not that of the one master key, or the wrapped key names a
-                version.
-            KeyMaterialError: The text is not a wrapped key, or was altered, or was wrapped under
-                another master key or with other AAD.
-        """
+        """Unwrap a key; raise KeyNotFoundError also if the wrapped key names a version."""
         self._check(master_key_id)
         version, block = parse_wrapped(wrapped)
         if version is not None:
@@ -84,10 +73,7 @@ class EnvironmentKms(UnpicklableClient):
 def open_environment(uri: str) -> EnvironmentKms:
     """Read the master key that a URI of the form `env:NAME` names.
 
-    Raises:
-        KeyNotFoundError: The variable is not set.
-        KeyMaterialError: The variable does not contain a key.
-        ValueError: The URI has another form.
+    Raise KeyNotFoundError if the variable is not set, KeyMaterialError if it has no key.
     """
     parsed = parse_kms_uri(uri)
     name = urllib.parse.unquote(parsed.location)
@@ -110,4 +96,5 @@ def open_environment(uri: str) -> EnvironmentKms:
 
 
 def _parse_key(text: bytes) -> Key | None:
-    return key_from_hex(text) or key_from_base64(text)
+    raw = decode_hex(text) or decode_base64(text)
+    return None if raw is None else Key(raw)

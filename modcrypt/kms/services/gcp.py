@@ -30,7 +30,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.client import Capabilities, UnpicklableClient
-from modcrypt.kms.uris import missing_extra, parse_kms_uri
+from modcrypt.kms.references import missing_extra, parse_kms_uri
 from modcrypt.pkmt1.material import MAX_WRAPPED
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -86,7 +86,8 @@ def open_gcp(uri: str, *, client: kms_v1.KeyManagementServiceClient | None = Non
             "the URI of a key ring is gcp-kms://projects/P/locations/L/keyRings/R, that of a key "
             "in it ends in /cryptoKeys/NAME"
         )
-    _keep_keys_out_of_logs()
+    for logger in _LOGGERS:
+        logging.getLogger(logger).addFilter(_holds_no_key)  # adding it again has no effect
     if client is None:
         try:
             transport = partial(_Transport, channel=_create_channel)
@@ -226,18 +227,12 @@ def _find_delay(error: Exception) -> float | None:
     return None
 
 
-# --- the log of Google's client ------------------------------------------------------------------
+# --- the log of Google's client, which has requests and answers, with keys, at level DEBUG --------
 
 _LOGGERS = tuple(
     f"google.cloud.kms_v1.services.key_management_service.transports.{name}"
     for name in ("grpc", "rest")
 )
-
-
-def _keep_keys_out_of_logs() -> None:
-    """Prevent Google's client from logging requests and answers, with keys, at level DEBUG."""
-    for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_holds_no_key)  # adding it again has no effect
 
 
 def _holds_no_key(record: logging.LogRecord) -> bool:
@@ -247,14 +242,9 @@ def _holds_no_key(record: logging.LogRecord) -> bool:
 # --- CRC-32C -------------------------------------------------------------------------------------
 
 
-def _build_crc_table() -> list[int]:
-    table = list(range(256))
-    for _ in range(8):
-        table = [value >> 1 ^ (value & 1) * 0x82F63B78 for value in table]
-    return table
-
-
-_TABLE = _build_crc_table()
+_TABLE = list(range(256))
+for _ in range(8):
+    _TABLE = [value >> 1 ^ (value & 1) * 0x82F63B78 for value in _TABLE]
 
 
 def crc32c(data: bytes) -> int:

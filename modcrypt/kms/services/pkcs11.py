@@ -104,19 +104,19 @@ class Pkcs11Kms(UnpicklableClient):
         with self._sessions.open(f"master key {master_key_id}") as session:
             master = self._find_key(session, master_key_id)
             _check_enabled(master, pkcs11.Attribute.ENCRYPT)
-            sealed = _encrypt(master, key, local_aad(master_key_id, aad))
-        if len(sealed) != NONCE_SIZE + len(key) + TAG_SIZE:
+            encrypted = _encrypt(master, key, local_aad(master_key_id, aad))
+        if len(encrypted) != NONCE_SIZE + len(key) + TAG_SIZE:
             raise KeyRetrievalError(
-                f"master key {master_key_id}: the token's AES-GCM returned {len(sealed)} bytes for "
-                f"a key of {len(key)}; expected a nonce of {NONCE_SIZE} bytes and a tag of "
+                f"master key {master_key_id}: the token's AES-GCM returned {len(encrypted)} bytes "
+                f"for a key of {len(key)}; expected a nonce of {NONCE_SIZE} bytes and a tag of "
                 f"{TAG_SIZE}"
             )
-        return format_wrapped_key(None, sealed)
+        return format_wrapped_key(None, encrypted)
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key; see `KmsClient.unwrap`."""
-        version, sealed = parse_wrapped(wrapped)
+        version, encrypted = parse_wrapped(wrapped)
         if version is not None:
             raise KeyMaterialError(
                 "the wrapped key names a version, but keys on a PKCS#11 token have none"
@@ -125,7 +125,7 @@ class Pkcs11Kms(UnpicklableClient):
             master = self._find_key(session, master_key_id)
             _check_enabled(master, pkcs11.Attribute.DECRYPT)
             try:
-                return _decrypt(master, sealed, local_aad(master_key_id, aad))
+                return _decrypt(master, encrypted, local_aad(master_key_id, aad))
             except _DOES_NOT_DECRYPT as error:
                 raise _make_mismatch_error(master_key_id) from error
             except _AMBIGUOUS as error:
@@ -175,7 +175,14 @@ class Pkcs11Kms(UnpicklableClient):
     def list_keys(self) -> list[MasterKey]:
         """Return all labelled AES keys of the token, sorted by label."""
         with self._sessions.open("the PKCS#11 token") as session:
-            keys = [_describe(key) for key in _list_keys(session, None) if key.label]
+            keys = [
+                MasterKey(
+                    id=key.label,
+                    enabled=bool(key[pkcs11.Attribute.ENCRYPT] and key[pkcs11.Attribute.DECRYPT]),
+                )
+                for key in _list_keys(session, None)
+                if key.label
+            ]
         return sorted(keys, key=lambda key: key.id)
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
@@ -188,10 +195,8 @@ class Pkcs11Kms(UnpicklableClient):
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
         """Remove the key's permission to encrypt and decrypt (CKA_ENCRYPT, CKA_DECRYPT).
 
-        Anyone who may log in can restore it; `destroy_key` is permanent.
-
-        Raises:
-            KeyRetrievalError: A version is given, or the token does not allow changes of a key.
+        Anyone who may log in can restore it; `destroy_key` is permanent. Raise KeyRetrievalError
+        for a version, or if the token does not allow changes of a key.
         """
         if version is not None:
             raise KeyRetrievalError(
@@ -219,7 +224,6 @@ class Pkcs11Kms(UnpicklableClient):
         return _require_one(_list_keys(session, label, self._id_of(label)), "AES", label)
 
     def _find_signing_half(self, session: Any, label: str, half: Any) -> Any:
-        """Return the private or the public key of a pair."""
         template = {
             pkcs11.Attribute.CLASS: half,
             pkcs11.Attribute.KEY_TYPE: pkcs11.KeyType.EC_EDWARDS,
@@ -280,11 +284,6 @@ def _decode_point(point: bytes, label: str) -> bytes:
     return raw
 
 
-def _describe(key: Any) -> MasterKey:
-    able = key[pkcs11.Attribute.ENCRYPT] and key[pkcs11.Attribute.DECRYPT]
-    return MasterKey(id=key.label, enabled=bool(able))
-
-
 def _check_enabled(key: Any, permission: Any, kind: str = "master key") -> None:
     if not key[permission]:
         raise KeyDisabledError(f"{kind} {key.label} is disabled: it lacks CKA_{permission.name}")
@@ -294,14 +293,14 @@ def _encrypt(master: Any, key: bytes, aad: bytes) -> bytes:
     # modcrypt generates the nonce (NIST SP 800-38D 8.2.2). A token may insist on its own and
     # overwrite this one, so the nonce is read from the parameters afterwards.
     parameters = pkcs11.GCMParams(os.urandom(NONCE_SIZE), aad, TAG_SIZE * 8)
-    sealed = master.encrypt(key, mechanism=pkcs11.Mechanism.AES_GCM, mechanism_param=parameters)
-    return bytes(parameters.nonce) + bytes(sealed)
+    encrypted = master.encrypt(key, mechanism=pkcs11.Mechanism.AES_GCM, mechanism_param=parameters)
+    return bytes(parameters.nonce) + bytes(encrypted)
 
 
-def _decrypt(master: Any, sealed: bytes, aad: bytes) -> bytes:
-    parameters = pkcs11.GCMParams(sealed[:NONCE_SIZE], aad, TAG_SIZE * 8)
+def _decrypt(master: Any, encrypted: bytes, aad: bytes) -> bytes:
+    parameters = pkcs11.GCMParams(encrypted[:NONCE_SIZE], aad, TAG_SIZE * 8)
     key = master.decrypt(
-        sealed[NONCE_SIZE:], mechanism=pkcs11.Mechanism.AES_GCM, mechanism_param=parameters
+        encrypted[NONCE_SIZE:], mechanism=pkcs11.Mechanism.AES_GCM, mechanism_param=parameters
     )
     return bytes(key)
 

@@ -19,7 +19,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.private_files import only_root_can_write, read_secret
 from modcrypt.keys import Secret
-from modcrypt.kms.uris import missing_extra
+from modcrypt.kms.references import missing_extra
 from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -65,10 +65,7 @@ _UNAVAILABLE = (
 class TokenSessions:
     """Sessions on one token, logged in, for one thread at a time.
 
-    Args:
-        module: Path of the PKCS#11 module.
-        traits: What identifies the token.
-        pin: Function that returns the PIN; it is called at each login.
+    `traits` identify the token, and `pin` returns the PIN at each login.
     """
 
     def __init__(
@@ -183,10 +180,7 @@ def _load_library(module: str) -> Any:
     """Load a module; in a forked process, initialize it again, as PKCS#11 requires.
 
     Loading runs the module's code, and its path may come from a URI that somebody else wrote.
-
-    Raises:
-        ValueError: Others than root can write the module, and the environment does not name it.
-        KeyRetrievalError: The module cannot be loaded.
+    So raise ValueError if others than root can write it, and the environment does not name it.
     """
     if module != os.environ.get("MODCRYPT_PKCS11_MODULE") and not _is_of_root(module):
         raise ValueError(

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow.parquet.encryption as pe
 
 from modcrypt.errors import KeyMaterialError
-from modcrypt.kms import client as kms
-from modcrypt.kms.client import Capabilities, KmsClient, UnpicklableClient
+from modcrypt.kms import calls as kms
+from modcrypt.kms.client import Capabilities, KmsClient, UnpicklableClient, capabilities_of
 from modcrypt.runtime.tracebacks import hide_frames
 
 
@@ -36,7 +36,7 @@ def as_pyarrow_client(
     Raises:
         ValueError: `client` does not support AAD, and `aad` is not empty.
     """
-    if aad and not kms.capabilities_of(client).aad:
+    if aad and not capabilities_of(client).aad:
         raise ValueError("this key service does not support AAD; remove aad")
     return lambda config: _ForPyArrow(client, aad)
 
@@ -87,7 +87,7 @@ class _OfPyArrow(UnpicklableClient):
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         _refuse_aad(aad)
         key: bytes = self._client.unwrap_key(wrapped, master_key_id)
-        return key  # `client.unwrap` checks that it is an AES key
+        return key  # `calls.unwrap` checks that it is an AES key
 
 
 def _refuse_aad(aad: bytes) -> None:
@@ -96,11 +96,7 @@ def _refuse_aad(aad: bytes) -> None:
 
 
 def _decode_wrapped(wrapped: object, master_key_id: str) -> str:
-    """Return a wrapped key as text; PyArrow passes str, and its clients return str or bytes.
-
-    Raises:
-        KeyMaterialError: The wrapped key is neither, or not UTF-8.
-    """
+    """Return a wrapped key as text; PyArrow passes str, and its clients return str or bytes."""
     if isinstance(wrapped, str):
         return wrapped
     try:

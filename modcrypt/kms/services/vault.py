@@ -42,6 +42,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
 )
 from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
+from modcrypt.kms.references import parse_kms_uri
 from modcrypt.kms.services.vault_location import (
     NAME,
     Engine,
@@ -55,7 +56,6 @@ from modcrypt.kms.services.vault_requests import (
     encode_base64,
     parse_version,
 )
-from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_BATCH = 200
@@ -140,9 +140,7 @@ class VaultKms(UnpicklableClient):
             "type": NO_KEY_TYPE,
             **self._bind_aad(master_key_id, aad),
         }
-        return self._transit.check_wrapped(
-            self._call_transit("encrypt", body, master_key_id, "ciphertext")
-        )
+        return self._transit.read_wrapped(self._call_transit("encrypt", body, master_key_id))
 
     @hide_frames
     def wrap_many(
@@ -154,22 +152,14 @@ class VaultKms(UnpicklableClient):
         for place, result in enumerate(results, 1):
             if isinstance(result, KeyRetrievalError):
                 raise type(result)(f"key {place} of {len(items)}: {result}")
-        return [
-            self._transit.check_wrapped(self._transit.require_member(result, "ciphertext"))
-            for result in results
-        ]
+        return [self._transit.read_wrapped(result) for result in results]
 
     @hide_frames
     def unwrap_many(
         self, wrapped: Sequence[str], master_key_id: str, *, aad: bytes = b""
     ) -> list[bytes | KeyRetrievalError]:
         """Unwrap up to 200 keys in one request; see `client.unwrap_many`."""
-        return self._convert_many(
-            "decrypt", wrapped, master_key_id, aad,
-            lambda result: self._transit.decode_base64(
-                self._transit.require_member(result, "plaintext")
-            ),
-        )  # fmt: skip
+        return self._convert_many("decrypt", wrapped, master_key_id, aad, self._transit.read_key)
 
     @hide_frames
     def rewrap_many(
@@ -177,12 +167,8 @@ class VaultKms(UnpicklableClient):
     ) -> list[str | KeyRetrievalError]:
         """Rewrap up to 200 keys in one request, or in two where `rewrap` needs two."""
         if not aad or self._engine.derived:
-            return self._convert_many(
-                "rewrap", wrapped, master_key_id, aad,
-                lambda result: self._transit.check_wrapped(
-                    self._transit.require_member(result, "ciphertext")
-                ),
-            )  # fmt: skip
+            read = self._transit.read_wrapped
+            return self._convert_many("rewrap", wrapped, master_key_id, aad, read)
         keys = self.unwrap_many(wrapped, master_key_id, aad=aad)
         good = [key for key in keys if isinstance(key, bytes)]
         fresh = iter(self.wrap_many(good, master_key_id, aad=aad) if good else ())
@@ -193,14 +179,18 @@ class VaultKms(UnpicklableClient):
         convert: Callable[[dict[str, Any]], T],
     ) -> list[T | KeyRetrievalError]:  # fmt: skip
         """Return what one request makes of wrapped keys; malformed ones are not sent."""
-        faults = {
-            place: fault for place, text in enumerate(wrapped) if (fault := _find_fault(text))
-        }
+        faults: dict[int, KeyRetrievalError] = {}
+        for place, text in enumerate(wrapped):
+            try:
+                parse_version(text)
+            except KeyMaterialError as error:
+                faults[place] = error.with_traceback(None)
         items = [{"ciphertext": text} for place, text in enumerate(wrapped) if place not in faults]
         results = iter(self._call_batch(verb, items, master_key_id, aad) if items else ())
+        answers = [faults.get(place) or next(results) for place in range(len(wrapped))]
         return [
-            faults[place] if place in faults else _convert_one(next(results), convert)
-            for place in range(len(wrapped))
+            answer if isinstance(answer, KeyRetrievalError) else convert(answer)
+            for answer in answers
         ]
 
     def _call_batch(
@@ -219,9 +209,7 @@ class VaultKms(UnpicklableClient):
         """Unwrap a key under the version that wrapped it; see `KmsClient.unwrap`."""
         parse_version(wrapped)
         body = {"ciphertext": wrapped, **self._bind_aad(master_key_id, aad)}
-        return self._transit.decode_base64(
-            self._call_transit("decrypt", body, master_key_id, "plaintext")
-        )
+        return self._transit.read_key(self._call_transit("decrypt", body, master_key_id))
 
     @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
@@ -233,9 +221,7 @@ class VaultKms(UnpicklableClient):
             return self.wrap(self.unwrap(wrapped, master_key_id, aad=aad), master_key_id, aad=aad)
         parse_version(wrapped)
         body = {"ciphertext": wrapped, **self._bind_aad(master_key_id, aad)}
-        return self._transit.check_wrapped(
-            self._call_transit("rewrap", body, master_key_id, "ciphertext")
-        )
+        return self._transit.read_wrapped(self._call_transit("rewrap", body, master_key_id))
 
     def is_current(self, wrapped: str, master_key_id: str) -> bool | None:
         """Return whether the newest version wrapped a key; None if the token may not read that."""
@@ -301,13 +287,22 @@ class VaultKms(UnpicklableClient):
 
     def list_keys(self) -> list[MasterKey]:
         """Return all encryption keys of the engine; unreadable ones by name only."""
-        data = self._transit.ask("list", "keys", missing_is_empty=True)
-        names = data.get("keys") if data else []
+        listed = self._transit.ask("list", "keys", missing_is_empty=True)
+        names = listed.get("keys") if listed else []
         if not isinstance(names, list) or not all(
             isinstance(name, str) and NAME.fullmatch(name) for name in names
         ):
             raise self._transit.make_answer_error()
-        return [key for name in sorted(names) if (key := self._describe_listed(name)) is not None]
+        keys = []
+        for name in sorted(names):
+            try:
+                data = self._read(name)
+            except KeyAccessDeniedError:
+                keys.append(MasterKey(id=name))
+                continue
+            if data is not None and data.get("supports_encryption", True):
+                keys.append(_parse_master_key(name, data))
+        return keys
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
         """Add a version to a master key, which wraps from now on."""
@@ -366,25 +361,16 @@ class VaultKms(UnpicklableClient):
             raise self._transit.make_missing_error(master_key_id)
         return _parse_master_key(master_key_id, data)
 
-    def _describe_listed(self, name: str) -> MasterKey | None:
-        try:
-            data = self._read(name)
-        except KeyAccessDeniedError:
-            return MasterKey(id=name)
-        return (
-            _parse_master_key(name, data)
-            if data and data.get("supports_encryption", True)
-            else None
-        )
-
     def _read(self, key_id: str, kind: str = "master key") -> dict[str, Any] | None:
         """Return Vault's data about a key; None if the key does not exist."""
         path = f"keys/{check_name(key_id, kind)}"
         data = self._transit.ask("get", path, None, key_id, missing_is_empty=True, kind=kind)
         if not data:
             return None
-        if not all(_is_version(data.get(name), least) for name, least in _VERSIONS.items()):
-            raise self._transit.make_answer_error()
+        for name, least in _VERSIONS.items():
+            number = data.get(name)
+            if type(number) is not int or not least <= number <= MAX_VERSIONS:
+                raise self._transit.make_answer_error()
         return data
 
     # --- derived keys ----------------------------------------------------------------------------
@@ -414,50 +400,22 @@ class VaultKms(UnpicklableClient):
             "remove derived=true from the URI, or use a key that was created as a derived key"
         )
 
-    def _call_transit(
-        self, verb: str, body: dict[str, Any], master_key_id: str, member: str
-    ) -> str:
-        path = f"{verb}/{check_name(master_key_id)}"
+    def _call_transit(self, verb: str, body: dict[str, Any], master_key_id: str) -> dict[str, Any]:
         if self._engine.derived:
             self._demand_derived(verb, body, master_key_id)
-        return self._transit.require_member(
-            self._transit.ask("post", path, body, master_key_id), member
-        )
-
-
-def _find_fault(wrapped: str) -> KeyMaterialError | None:
-    """Return the error of a malformed wrapped key; None for a valid one."""
-    try:
-        parse_version(wrapped)
-    except KeyMaterialError as error:
-        return error.with_traceback(None)
-    return None
-
-
-def _convert_one(
-    result: dict[str, Any] | KeyRetrievalError, convert: Callable[[dict[str, Any]], T]
-) -> T | KeyRetrievalError:
-    return result if isinstance(result, KeyRetrievalError) else convert(result)
+        path = f"{verb}/{check_name(master_key_id)}"
+        return self._transit.ask("post", path, body, master_key_id)
 
 
 def _parse_master_key(name: str, data: dict[str, Any]) -> MasterKey:
     newest = data["latest_version"]
-    created = data["keys"].get(str(newest)) if isinstance(data.get("keys"), dict) else None
+    times = data.get("keys")
+    created: Any = times.get(str(newest)) if isinstance(times, dict) else None
+    is_time = type(created) is int and 0 <= created <= MAX_TIME  # seconds since 1970
     return MasterKey(
         id=name,
         version=newest,
         enabled=not data.get("soft_deleted"),
-        created=_format_time(created),
+        created=datetime.fromtimestamp(created, UTC).isoformat() if is_time else None,
         disabled_versions=tuple(range(1, min(data["min_decryption_version"], newest + 1))),
     )
-
-
-def _format_time(seconds: object) -> str | None:
-    """Return a time in seconds since 1970 as text; None for other values."""
-    if type(seconds) is not int or not 0 <= seconds <= MAX_TIME:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
-
-
-def _is_version(number: object, least: int) -> bool:
-    return type(number) is int and least <= number <= MAX_VERSIONS

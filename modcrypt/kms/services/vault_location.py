@@ -12,7 +12,7 @@ from pathlib import Path
 from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError
 from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
-from modcrypt.kms.uris import KmsUri, is_loopback
+from modcrypt.kms.references import KmsUri, is_loopback
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_TOKEN = 16 << 10
@@ -47,9 +47,7 @@ class Engine:
 def parse_location(parts: KmsUri) -> tuple[Engine, str | None]:
     """Return the engine that a URI names, and the default key.
 
-    Raises:
-        ValueError: The URI has another form. The message does not repeat the URI, which may contain
-            a password.
+    The message of a ValueError does not repeat the URI, which may contain a password.
     """
     found = _LOCATION.fullmatch(parts.location)
     if found is None or parts.fragment or int(found["port"] or 0) >= 1 << 16:
@@ -91,10 +89,8 @@ def make_token_source(
     """
     if given is None:
         return lambda: _check_token(_find_token(place, address))
-    if callable(given):
-        return lambda: _check_token(given())
-    secret = Secret(given)
-    return lambda: _check_token(secret())
+    source = given if callable(given) else Secret(given)
+    return lambda: _check_token(source())
 
 
 def _find_token(place: str | None, address: str) -> str:

@@ -19,8 +19,8 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.pacing import parse_retry_after
+from modcrypt.kms.references import missing_extra
 from modcrypt.kms.services.vault_location import Engine
-from modcrypt.kms.uris import missing_extra
 from modcrypt.pkmt1.material import MAX_WRAPPED
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -67,20 +67,20 @@ class TransitRequests:
         missing_is_empty: bool = False,
         kind: str = "master key",
     ) -> dict[str, Any]:
-        """Send one request, and return the answer's data.
+        """Send one request, and return the answer's data; raise KeyRetrievalError.
 
         `method` is an HTTP method or "list", `path` the path below the engine's mount. With
         `missing_is_empty`, return no data if Vault reports that nothing exists; an answer of status
         200 must then contain data. Messages call the key `kind`.
-
-        Raises:
-            KeyRetrievalError: Vault refuses, fails or is unreachable, or the answer is not Vault's.
         """
         answer = self._send(method, path, body)
         if answer.status == 204:
             return {}
         if answer.status == 200:
-            return self._extract_data(answer.content, demanded=missing_is_empty)
+            data = answer.content.get("data", ...)  # an object or null in Vault
+            if (data is None or isinstance(data, dict)) and (data or not missing_is_empty):
+                return data or {}
+            raise self.make_answer_error()
         if answer.status == 404 and missing_is_empty and answer.content.get("errors") == []:
             return {}  # the key does not exist; a missing engine would report errors
         verb = path.partition("/")[0]
@@ -95,31 +95,21 @@ class TransitRequests:
         """
         verb = path.partition("/")[0]
         answer = self._send("post", path, {"batch_input": items, **more})
-        results = _extract_results(answer.content)
+        data = answer.content.get("data")
+        results = _as_list(data.get("batch_results")) if isinstance(data, dict) else []
         if answer.status not in (200, 207, 400) or (answer.status == 400 and not results):
             raise self._convert_error(answer, key_id, verb, "master key")
         if len(results) != len(items) or not all(isinstance(result, dict) for result in results):
             raise self.make_answer_error()
-        return [self._convert_result(result, key_id, verb) for result in results]
-
-    def _convert_result(
-        self, result: dict[str, Any], key_id: str, verb: str
-    ) -> dict[str, Any] | KeyRetrievalError:
-        text = result.get("error")
-        if not text:
-            return result
-        return self._convert_error(Answer(400, {"errors": [text]}), key_id, verb, "master key")
-
-    def _extract_data(self, content: dict[str, Any], *, demanded: bool) -> dict[str, Any]:
-        """Return the data of an answer of status 200, which is an object or null in Vault."""
-        data = content.get("data", ...)
-        if (data is None and not demanded) or (isinstance(data, dict) and (data or not demanded)):
-            return data or {}
-        raise self.make_answer_error()
+        return [
+            self._convert_error(Answer(400, {"errors": [text]}), key_id, verb, "master key")
+            if (text := result.get("error"))
+            else result
+            for result in results
+        ]
 
     @hide_frames  # frames contain the token
     def _send(self, method: str, path: str, body: dict[str, Any] | None) -> Answer:
-        """Return Vault's answer."""
         adapter = self._get_adapter()
         url = f"/v1/{self._engine.mount}/{path}"
         failed: KeyRetrievalError
@@ -173,7 +163,9 @@ class TransitRequests:
         self, answer: Answer, key_id: str, verb: str, kind: str
     ) -> KeyRetrievalError:
         """Convert an answer to an error, which repeats none of Vault's text."""
-        status, text = answer.status, " ".join(_extract_errors(answer.content)).strip()
+        errors = _as_list(answer.content.get("errors"))
+        status = answer.status
+        text = " ".join(error for error in errors if isinstance(error, str)).strip()
         what = f"{kind} {key_id}: " if key_id else ""
         if status in (401, 403):
             return self._convert_denial(
@@ -254,8 +246,14 @@ class TransitRequests:
             failed = self.make_answer_error()
         raise failed  # outside the handler, whose error contains the text
 
-    def check_wrapped(self, text: str) -> str:
-        """Return a wrapped key after the check that `unwrap` will make."""
+    @hide_frames
+    def read_key(self, data: Any) -> bytes:
+        """Return the unwrapped key in the data of an answer."""
+        return self.decode_base64(self.require_member(data, "plaintext"))
+
+    def read_wrapped(self, data: Any) -> str:
+        """Return the wrapped key in the data of an answer, after the check of `unwrap`."""
+        text = self.require_member(data, "ciphertext")
         try:
             parse_version(text)
         except KeyMaterialError:
@@ -301,27 +299,12 @@ def _split_answer(answer: Any) -> Answer:
     try:
         content = answer.json()
     except ValueError:
-        content = {"errors": [_TLS_ONLY]} if _says_tls_only(answer) else None
+        # A TLS server, Go's or nginx, may refuse a request without TLS in plain text.
+        texts = _TLS_ONLY.encode(), b"sent to HTTPS port"
+        refused = answer.status_code == 400 and any(text in answer.content for text in texts)
+        content = {"errors": [_TLS_ONLY]} if refused else None
     wait = parse_retry_after(answer.headers)
     return Answer(answer.status_code, content if isinstance(content, dict) else {}, wait)
-
-
-def _says_tls_only(answer: Any) -> bool:
-    """Return whether a TLS server (Go's or nginx) refuses a request without TLS."""
-    return answer.status_code == 400 and any(
-        text in answer.content for text in (_TLS_ONLY.encode(), b"sent to HTTPS port")
-    )
-
-
-def _extract_errors(content: dict[str, Any]) -> list[str]:
-    """Return Vault's error texts."""
-    return [text for text in _as_list(content.get("errors")) if isinstance(text, str)]
-
-
-def _extract_results(content: dict[str, Any]) -> list[Any]:
-    """Return the results of a batch."""
-    data = content.get("data")
-    return _as_list(data.get("batch_results")) if isinstance(data, dict) else []
 
 
 def _as_list(value: Any) -> list[Any]:

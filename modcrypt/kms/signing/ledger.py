@@ -64,16 +64,11 @@ def is_of_seal(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A statement that was seen before.
+    """A statement that was seen before."""
 
-    Attributes:
-        sequence: Number of the statement.
-        hash: Hash of the statement, in hex.
-        writers: Changes of the writers that it has; None if they are not known.
-    """
-
-    sequence: int
-    hash: str
+    sequence: int  # number of the statement
+    hash: str  # hash of the statement, in hex
+    # Changes of the writers that it has; None if they are not known
     writers: tuple[WriterChange, ...] | None = None
 
     @classmethod
@@ -91,11 +86,7 @@ class Seen:
 
 
 def read_pinned(source: Source, sequence: int, expected: str) -> tuple[dict[str, Any], bytes]:
-    """Return the members and the content of a statement with this hash.
-
-    Raises:
-        IntegrityError: It is another one.
-    """
+    """Return the members and the content of a statement; raise IntegrityError for another hash."""
     _, head, start = hash_statement(source)
     data = source.read_at(0, source.size) if head is None else head
     if hashlib.sha256(data).hexdigest() != expected:
@@ -107,17 +98,11 @@ def read_pinned(source: Source, sequence: int, expected: str) -> tuple[dict[str,
 
 @dataclass(frozen=True)
 class Ledger:
-    """The statements about one dataset or table.
+    """The statements about one dataset or table."""
 
-    Attributes:
-        folder: Folder of the newest statement.
-        form: Kind of seal.
-        what: Word for messages: `"dataset"` or `"table"`.
-    """
-
-    folder: Place
-    form: SealFormat
-    what: str = "dataset"
+    folder: Place  # folder of the newest statement
+    form: SealFormat  # kind of seal
+    what: str = "dataset"  # word for messages: `"dataset"` or `"table"`
 
     @property
     def place(self) -> Place:
@@ -132,9 +117,7 @@ class Ledger:
     def open(self) -> Iterator[Source | None]:
         """Open the newest statement; None if it does not exist. Errors name its path.
 
-        Raises:
-            IntegrityError: Something else than a file stands in its place.
-            OSError: The file system reports an error.
+        Raise IntegrityError if something else than a file stands in its place.
         """
         with self.name_errors(), contextlib.ExitStack() as stack:
             try:
@@ -148,21 +131,15 @@ class Ledger:
             yield source
 
     def read(self, trust: Trust) -> tuple[Statement, bytes | None] | None:
-        """Return the newest statement with its content; None if it does not exist.
+        """Return the newest statement with its content, None if it does not exist.
 
-        Raises:
-            IntegrityError: Too few trusted keys signed it, or it was altered.
-            FormatError: It is signed, but malformed.
-            OSError: The file system reports an error.
+        Raise as `read_statement`.
         """
         with self.open() as source:
             if source is None:
                 return None
             statement = read_statement(source, trust, self.form)
-            if statement.content is None:
-                return statement, None
-            how = statement.start, statement.content, statement.sequence
-            return statement, read_content(source, *how)
+            return statement, statement.read_content(source)
 
     def read_head(self, trust: Trust) -> Statement | None:
         """Return the newest statement, whose content is not read; raise as `read`."""
@@ -172,10 +149,8 @@ class Ledger:
     def read_archived(self, sequence: int, expected: str) -> tuple[dict[str, Any], bytes]:
         """Return the members and the content of an older statement, by its hash.
 
-        Its signatures are not verified: a statement that was verified has its hash.
-
-        Raises:
-            IntegrityError: It is missing, or another one.
+        Its signatures are not verified: a statement that was verified has its hash. Raise
+        IntegrityError if it is missing, or another one.
         """
         with self.open_archived(sequence, expected) as source:
             return read_pinned(source, sequence, expected)
@@ -183,8 +158,7 @@ class Ledger:
     def read_seen(self, seen: Seen) -> tuple[dict[str, Any], bytes]:
         """Return the members and the content of a statement that was the newest one.
 
-        Raises:
-            IntegrityError: It is missing now, or was altered.
+        Raise IntegrityError if it is missing now, or was altered.
         """
         with self.open() as source:
             if source is not None and source.size <= MAX_SEAL:
@@ -211,13 +185,10 @@ class Ledger:
             yield source
 
     def check_follows(self, statement: Statement, trust: Trust, seen: Seen) -> None:
-        """Check that a verified statement is one that was seen, or follows it.
+        """Raise IntegrityError unless a verified statement is one that was seen, or follows it.
 
         Each statement between must be signed by those who could sign after the one before it:
         otherwise a writer who may no longer sign could leave out the change that says so.
-
-        Raises:
-            IntegrityError: It is another one or does not follow it; or one between is missing.
         """
         newer, at = statement, f"seal number {seen.sequence}"
         for _ in range(MAX_STEPS):
@@ -260,7 +231,11 @@ class Ledger:
             raise ValueError(f"a seal has at most {MAX_SEAL} bytes; seal folders below this one")
         with self.place.lock():
             with self.open() as source:
-                self._check_newest(source, former)
+                if source is not None and source.size > MAX_SEAL:
+                    raise IntegrityError(f"a seal has at most {MAX_SEAL} bytes")
+                found = None if source is None else hash_statement(source)[0]
+                if found != (None if former is None else former.hash):
+                    raise self._conflict_error()
                 if source is not None and former is not None:
                     self._archive(source, former)
             with open_sink_at(self.place) as sink:
@@ -270,13 +245,6 @@ class Ledger:
                 if source.read_at(0, source.size) != data:
                     raise self._conflict_error()
 
-    def _check_newest(self, source: Source | None, former: Statement | None) -> None:
-        if source is not None and source.size > MAX_SEAL:
-            raise IntegrityError(f"a seal has at most {MAX_SEAL} bytes")
-        found = None if source is None else hash_statement(source)[0]
-        if found != (None if former is None else former.hash):
-            raise self._conflict_error()
-
     def _conflict_error(self) -> CommitConflictError:
         return CommitConflictError(
             "another writer has made a seal meanwhile; check what it seals, and seal again"
@@ -285,8 +253,8 @@ class Ledger:
     def _archive(self, source: Source, former: Statement) -> None:
         """Copy a statement: what was signed, and nothing that others put behind it."""
         parts = [source.read_at(0, source.size if former.dataset is None else former.start)]
-        if former.content is not None:
-            parts += [read_content(source, former.start, former.content, former.sequence), b"\n"]
+        if (content := former.read_content(source)) is not None:
+            parts += [content, b"\n"]
         place = self.archived(former.sequence)
         place.make_folder()
         with open_sink_at(place) as sink:

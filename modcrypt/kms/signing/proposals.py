@@ -14,12 +14,11 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source, open_source_at
 from modcrypt.kms.signing.ledger import ARCHIVE, Ledger
 from modcrypt.kms.signing.seal_format import list_since
-from modcrypt.kms.signing.seal_memory import Remembered, remember
+from modcrypt.kms.signing.seal_memory import remember
 from modcrypt.kms.signing.seal_writing import Former, SealWriter, name_folder
 from modcrypt.kms.signing.sealed_statements import (
     Statement,
     add_signatures,
-    read_content,
     read_statement,
 )
 
@@ -34,16 +33,9 @@ def write_proposal(ledger: Ledger, data: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A seal that further writers are to sign.
+    """A seal that further writers are to sign."""
 
-    Attributes:
-        former: What it follows.
-        statement: What it states.
-        content: Its content.
-        data: All its bytes.
-    """
-
-    former: Former
+    former: Former  # what it follows
     statement: Statement
     content: bytes
     data: bytes
@@ -58,7 +50,6 @@ def read_proposal(ledger: Ledger, writer: SealWriter) -> Proposal:
             that the writer's keys signed.
         CommitConflictError: It does not follow the newest seal.
         FormatError: It is signed, but malformed.
-        OSError: The file system reports an error.
     """
     former, place = writer.begin(ledger, signs=False), _place_of(ledger)
     try:
@@ -80,8 +71,7 @@ def read_proposal(ledger: Ledger, writer: SealWriter) -> Proposal:
 
 def _check_states_changes(statement: Statement, former: Former, place: Place) -> None:
     """Check that nothing is signed that those who look at a proposal are not shown."""
-    lasts = Remembered.of(statement).valid_for
-    same = (statement.dataset, statement.writers, lasts) == (
+    same = (statement.dataset, statement.writers, statement.valid_for) == (
         former.dataset, former.writers, former.valid_for
     )  # fmt: skip
     if not same or list_since(former.statement) != statement.members["since"]:
@@ -94,17 +84,13 @@ def _check_states_changes(statement: Statement, former: Former, place: Place) ->
 def _verify(source: Source, ledger: Ledger, writer: SealWriter) -> tuple[Statement, bytes]:
     trust = replace(writer.trust, proposal=True)
     statement = read_statement(source, trust, ledger.form)
-    if statement.content is None:
-        return statement, b""
-    return statement, read_content(source, statement.start, statement.content, statement.sequence)
+    return statement, statement.read_content(source) or b""
 
 
 def cosign(ledger: Ledger, writer: SealWriter, proposal: Proposal) -> Statement | None:
     """Add signatures to a proposal that was looked at; return the seal if these are enough.
 
-    Raises:
-        CommitConflictError: Another writer has made a seal meanwhile.
-        OSError: The file system fails, or the number cannot be remembered.
+    Raise CommitConflictError if another writer has made a seal meanwhile.
     """
     data = add_signatures(proposal.data, writer.keys)
     try:

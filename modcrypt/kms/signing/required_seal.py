@@ -33,7 +33,6 @@ def load_seal(folder: Place, required: RequiredSeal) -> Seal:
         IntegrityError: There is no seal, too few of the keys signed it, or it is an older one, has
             expired or is that of another dataset.
         FormatError: The seal is signed, but malformed.
-        OSError: The file system reports an error.
     """
     ledger = dataset_ledger(folder)
     seal = load_newest(ledger, make_trust(required.signed_by, required.needed))
@@ -99,7 +98,7 @@ class RequiredSeal:
         path = None if place is None else place.inside(folder)
         if path is None:
             raise ValueError("the file is not inside root, the folder of the sealed dataset")
-        found = self._load(folder).files.get(path)
+        found = _LAST.read(folder, self).files.get(path)
         return SealedFooter(None if found is None else found.footer, known=found is not None)
 
     def find_missing(self, folder: Place, paths: Iterable[str]) -> list[str]:
@@ -111,7 +110,7 @@ class RequiredSeal:
         inside = folder.inside(root)
         start = "" if inside is None else f"{inside}/"
         present = {f"{start}{path}" for path in paths}
-        sealed = self._load(root).files
+        sealed = _LAST.read(root, self).files
         below = (path for path in sealed if path.startswith(start) or path == inside)
         return [path for path in below if path not in present]
 
@@ -130,9 +129,6 @@ class RequiredSeal:
                 "dataset's folder"
             )
         return Place(place.filesystem, place.root)
-
-    def _load(self, folder: Place) -> Seal:
-        return _LAST.read(folder, self)
 
 
 def _place_of(root: Root) -> Place:

@@ -42,17 +42,11 @@ MAX_SINCE = 64
 
 @dataclass(frozen=True, slots=True)
 class SealedFile:
-    """The statement of a seal about a file.
+    """The statement of a seal about a file."""
 
-    Attributes:
-        size: Size in bytes.
-        sha256: SHA-256 of the file in hex.
-        footer: SHA-256 of its end, the footer and what follows; None if it is not Parquet.
-    """
-
-    size: int
-    sha256: str
-    footer: str | None
+    size: int  # size in bytes
+    sha256: str  # SHA-256 of the file in hex
+    footer: str | None  # SHA-256 of its end, the footer and what follows; None if it is not Parquet
 
 
 Changes = Mapping[str, SealedFile | None]
@@ -61,15 +55,10 @@ Changes = Mapping[str, SealedFile | None]
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The statement of a writer about a dataset.
+    """The statement of a writer about a dataset."""
 
-    Attributes:
-        statement: What all seals state.
-        files: Files by their paths inside the dataset.
-    """
-
-    statement: Statement
-    files: Mapping[str, SealedFile]
+    statement: Statement  # what all seals state
+    files: Mapping[str, SealedFile]  # files by their paths inside the dataset
 
 
 def encode_files(changes: Changes) -> bytes:
@@ -108,9 +97,7 @@ def load_newest(ledger: Ledger, trust: Trust) -> Seal | None:
 def load_files(ledger: Ledger, statement: Statement, content: bytes | None) -> Seal:
     """Return the files of a verified statement of a dataset.
 
-    Raises:
-        IntegrityError: An older statement that it refers to is missing, or another one.
-        FormatError: It is malformed.
+    Raise IntegrityError if an older statement that it refers to is missing, or another one.
     """
     if statement.dataset is None:
         return Seal(statement, dict(_complete(_parse_files(statement.members["files"]))))
@@ -118,11 +105,7 @@ def load_files(ledger: Ledger, statement: Statement, content: bytes | None) -> S
 
 
 def load_seen(ledger: Ledger, seen: Seen) -> dict[str, SealedFile]:
-    """Return the files of a statement that was verified before, as the newest one.
-
-    Raises:
-        IntegrityError: It is missing now, or an older one that it refers to.
-    """
+    """Return the files of a statement that was verified before; raise as `load_files`."""
     with ledger.name_errors():
         members, content = ledger.read_seen(seen)
         if not content:
@@ -133,15 +116,13 @@ def load_seen(ledger: Ledger, seen: Seen) -> dict[str, SealedFile]:
 def _add_up(
     ledger: Ledger, since: Iterable[Sequence[Any]], content: bytes
 ) -> dict[str, SealedFile]:
-    older = in_threads(lambda entry: _load_older(ledger, *entry), list(since), THREADS)
+    older = in_threads(
+        lambda entry: parse_archived(*ledger.read_archived(*entry)), list(since), THREADS
+    )
     files: dict[str, SealedFile] = {}
     for number, changes in enumerate([*older, parse_content(content)]):
         apply_changes(files, changes, first=number == 0)
     return files
-
-
-def _load_older(ledger: Ledger, sequence: int, hash_: str) -> Changes:
-    return parse_archived(*ledger.read_archived(sequence, hash_))
 
 
 def parse_archived(members: Mapping[str, Any], content: bytes) -> Changes:

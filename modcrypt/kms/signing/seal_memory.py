@@ -39,19 +39,12 @@ MAX_PLACES = 16
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The newest statement about a dataset at a place that a key has signed.
+    """The newest statement about a dataset at a place that a key has signed."""
 
-    Attributes:
-        sequence: Number of the statement.
-        hash: Hash of the statement, in hex.
-        writers: Changes of the writers, as JSON values.
-        valid_for: Seconds for which statements are valid; None for ever.
-    """
-
-    sequence: int
-    hash: str
-    writers: list[Any]
-    valid_for: int | None
+    sequence: int  # number of the statement
+    hash: str  # hash of the statement, in hex
+    writers: list[Any]  # changes of the writers, as JSON values
+    valid_for: int | None  # seconds for which statements are valid; None for ever
 
     @property
     def seen(self) -> Seen:
@@ -61,9 +54,8 @@ class Remembered:
     @classmethod
     def of(cls, statement: Statement) -> Remembered:
         """Return what is remembered of a statement."""
-        lasts = statement.expires and statement.expires - (statement.time or 0)
         writers = [change.encode() for change in statement.writers]
-        return cls(statement.sequence, statement.hash, writers, lasts)
+        return cls(statement.sequence, statement.hash, writers, statement.valid_for)
 
 
 @dataclass
@@ -109,10 +101,7 @@ class SealMemory:
 def recall(key: SigningKey) -> SealMemory:
     """Return what a key remembers, of all places where it may have been written.
 
-    Raises:
-        KeyMaterialError: A file is malformed.
-        KeyRetrievalError: Others may write to a file.
-        OSError: A file cannot be read.
+    Raise KeyMaterialError if a file is malformed, KeyRetrievalError if others may write to it.
     """
     memory = SealMemory({})
     memory.merge(key.remembered)
@@ -139,8 +128,7 @@ _UNREMEMBERED = "its number cannot be remembered; set XDG_STATE_HOME to a folder
 def remember(key: SigningKey, statement: Statement, place: str) -> None:
     """Remember a statement that a key has signed and that was published at a place.
 
-    Raises:
-        OSError: It can be written nowhere; the statement stays published.
+    Raise OSError if it can be written nowhere; the statement stays published.
     """
     SealMemory(key.remembered).note(statement, place)
     paths, errors = _list_paths(key), list[OSError]()
@@ -158,7 +146,6 @@ def remember(key: SigningKey, statement: Statement, place: str) -> None:
 
 
 def _list_paths(key: SigningKey) -> list[Path]:
-    """Return the files of a key's memory."""
     if key.kept_at is None:
         return []
     common = state_folder() / "seals" / f"{key.verifier.hex_id}.json"
@@ -171,7 +158,12 @@ def _update(path: Path, key: SigningKey, statement: Statement, place: str) -> No
         memory = SealMemory(_read(path))
         memory.merge(key.remembered)
         memory.note(statement, place)
-        _write(path, memory)
+        datasets = {
+            id_: {place: asdict(last) for place, last in places.items()}
+            for id_, places in memory.datasets.items()
+        }
+        document = {"format": FORMAT, "version": 1, "datasets": datasets}
+        replace_private(path, json.dumps(document).encode())
 
 
 def _read(path: Path) -> dict[str, dict[str, Remembered]]:
@@ -205,12 +197,3 @@ def _parse(value: object) -> Remembered:
         raise KeyMaterialError("a dataset is valid for no number of seconds")
     parse_changes(members["writers"])
     return Remembered(**members)
-
-
-def _write(path: Path, memory: SealMemory) -> None:
-    datasets = {
-        id_: {place: asdict(last) for place, last in places.items()}
-        for id_, places in memory.datasets.items()
-    }
-    document = {"format": FORMAT, "version": 1, "datasets": datasets}
-    replace_private(path, json.dumps(document).encode())

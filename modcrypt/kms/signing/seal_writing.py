@@ -11,7 +11,6 @@ from modcrypt.io.sources import open_source
 from modcrypt.kms.signing.ledger import SEAL_NAME, Ledger
 from modcrypt.kms.signing.seal_memory import (
     Remembered,
-    SealMemory,
     check_memory,
     recall,
     remember,
@@ -34,40 +33,30 @@ from modcrypt.kms.signing.trusted_writers import (
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What the next statement follows.
+    """What the next statement follows."""
 
-    Attributes:
-        statement: The newest statement; None without one.
-        dataset: Id of the dataset; None if it has none yet.
-        sequence: Number of the statement before, 0 for none.
-        hash: Hash of the statement before; None for none.
-        writers: Changes of the writers until now.
-        valid_for: Seconds for which statements are valid; None for ever.
-    """
-
-    statement: Statement | None
-    dataset: str | None
-    sequence: int
-    hash: str | None
-    writers: tuple[WriterChange, ...] = ()
-    valid_for: int | None = None
+    statement: Statement | None  # the newest statement; None without one
+    dataset: str | None  # id of the dataset; None if it has none yet
+    sequence: int  # number of the statement before, 0 for none
+    hash: str | None  # hash of the statement before; None for none
+    writers: tuple[WriterChange, ...] = ()  # changes of the writers until now
+    valid_for: int | None = None  # seconds for which statements are valid; None for ever
 
 
 @dataclass(frozen=True, slots=True)
 class SealWriter:
     """Who signs a statement, and what the statement before must be.
 
-    Attributes:
-        keys: Keys that sign.
-        trust: Keys that may have signed the statement before.
-        at_least: Number that the statement before must have at least.
-        accept_lost: Whether to go on if the newest statement is lost or was replaced by an older
-            one.
+    `begin` looks at what the keys remember before it reads the newest statement, because others may
+    sign meanwhile: a newer statement is followed, an older one is a rollback. `write` verifies the
+    new statement as readers do, publishes it only if the newest one is still the same, and has the
+    keys remember it only then: a number that was remembered, but not published, would be missed.
     """
 
-    keys: tuple[SigningKey, ...]
-    trust: Trust
-    at_least: int = 0
+    keys: tuple[SigningKey, ...]  # keys that sign
+    trust: Trust  # keys that may have signed the statement before
+    at_least: int = 0  # number that the statement before must have at least
+    # Whether to go on if the newest statement is lost or was replaced by an older one
     accept_lost: bool = False
 
     def begin(self, ledger: Ledger, *, signs: bool = True, dataset: str | None = None) -> Former:
@@ -81,8 +70,6 @@ class SealWriter:
             IntegrityError: The newest statement was removed, is older than the last one that these
                 keys have signed, another one, or that of another dataset, or is not signed by
                 writers who may sign.
-            FormatError: It is signed, but malformed.
-            KeyRetrievalError, OSError: A key's memory or the statement cannot be read.
         """
         for key in self.keys:
             check_memory(key)
@@ -91,21 +78,15 @@ class SealWriter:
         if former.sequence < self.at_least and not self.accept_lost:
             raise _lost(ledger, former.statement, self.at_least)
         for memory in memories:
-            former = self._follow_memory(ledger, former, dataset or former.dataset, memory)
+            for id_, last in memory.about(dataset or former.dataset, name_folder(ledger)):
+                if self.accept_lost:
+                    former = _continue_after(former, id_, last)
+                else:
+                    _check_follows(ledger, former.statement, self.trust, id_, last)
         if former.sequence < self.at_least:
             former = replace(former, sequence=self.at_least)
         if signs:
             self._check_may_sign(former)
-        return former
-
-    def _follow_memory(
-        self, ledger: Ledger, former: Former, dataset: str | None, memory: SealMemory
-    ) -> Former:
-        for id_, last in memory.about(dataset, name_folder(ledger)):
-            if self.accept_lost:
-                former = _continue_after(former, id_, last)
-            else:
-                _check_follows(ledger, former.statement, self.trust, id_, last)
         return former
 
     def _check_may_sign(self, former: Former) -> None:
@@ -135,10 +116,8 @@ class SealWriter:
     def write(self, ledger: Ledger, former: Former, draft: Draft) -> Statement:
         """Sign a statement, publish it and remember it; return it as readers see it.
 
-        Raises:
-            ValueError: These keys are too few, or may not sign.
-            CommitConflictError: Another writer was faster; nothing changed.
-            OSError: The file system fails, or the number cannot be remembered.
+        Raise ValueError if these keys are too few, or may not sign; and as `publish` and
+        `remember`.
         """
         data = self.encode(ledger, former, draft)
         try:
@@ -156,12 +135,7 @@ def make_seal_writer(
     keys: SigningKey | Sequence[SigningKey], signed_by: Iterable[VerifyingKey] = (),
     at_least: int = 0, *, accept_lost: bool = False,
 ) -> SealWriter:  # fmt: skip
-    """Return a writer with these keys, who trusts them and those of other writers.
-
-    Raises:
-        ValueError: There is no key, or there are too many.
-        TypeError: Something is not a key.
-    """
+    """Return a writer with these keys, who trusts them and those of other writers."""
     given = check_signing_keys(keys)
     own = {key.verifier.hex_id: key.verifier for key in given}
     others = [key for key in signed_by if key.hex_id not in own]
@@ -173,15 +147,8 @@ def sign_writers(
 ) -> WriterChange:
     """Sign that the keys of `new` may sign from the next statement on, and no others.
 
-    Args:
-        writer: Keys that sign.
-        former: What the next statement follows.
-        dataset: Id of the dataset.
-        new: Keys that may sign, and number of them that must.
-        signed_by: Keys of writers who could sign until now, besides those of the statement before.
-
-    Raises:
-        ValueError: Too few of those who could sign until now are among the keys of the writer.
+    `signed_by` are keys of writers who could sign until now, besides those of the statement before.
+    Raise ValueError if too few of them all are among the keys of the writer.
     """
     assert former.statement is not None
     change = WriterChange(dataset, former.sequence + 1, tuple(new.keys.values()), new.needed)
@@ -217,9 +184,9 @@ def _advise(ledger: Ledger) -> str:
 def _follow(statement: Statement | None) -> Former:
     if statement is None:
         return Former(None, None, 0, None)
-    lasts = Remembered.of(statement).valid_for
     return Former(
-        statement, statement.dataset, statement.sequence, statement.hash, statement.writers, lasts
+        statement, statement.dataset, statement.sequence, statement.hash, statement.writers,
+        statement.valid_for,
     )  # fmt: skip
 
 

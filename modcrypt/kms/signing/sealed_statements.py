@@ -67,53 +67,45 @@ _SECOND = (
 
 @dataclass(frozen=True, slots=True)
 class SealFormat:
-    """A kind of seal.
+    """A kind of seal."""
 
-    Attributes:
-        name: Value of `format`.
-        first: Names of its own members in version 1; none if it came with version 2.
-        members: Names of its own members in version 2.
-    """
-
-    name: str
-    first: tuple[str, ...]
-    members: tuple[str, ...]
+    name: str  # value of `format`
+    first: tuple[str, ...]  # names of its own members in version 1; none if it came with version 2
+    members: tuple[str, ...]  # names of its own members in version 2
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A signed statement, without its content.
+    """A signed statement, without its content."""
 
-    Attributes:
-        dataset: Id of the dataset, the same in all its statements; None in version 1.
-        signers: Trusted keys that signed.
-        sequence: Number of the statement, from 1 on.
-        previous: Hash of the statement before, in hex; None for the first one.
-        hash: Hash of this statement, in hex.
-        time: Seconds since 1970 at which it was signed; None in version 1.
-        expires: Seconds since 1970 from which on readers refuse it; None for never.
-        writers: Changes of the keys that may sign, since the first statement.
-        content: SHA-256 of the content in hex; None without content.
-        members: The other members, which the format of the seal defines.
-        start: Offset at which the content begins in the file.
-    """
-
-    dataset: str | None
-    signers: tuple[VerifyingKey, ...]
-    sequence: int
-    previous: str | None
-    hash: str
-    time: int | None
-    expires: int | None
+    dataset: str | None  # id of the dataset, the same in all its statements; None in version 1
+    signers: tuple[VerifyingKey, ...]  # trusted keys that signed
+    sequence: int  # number of the statement, from 1 on
+    previous: str | None  # hash of the statement before, in hex; None for the first one
+    hash: str  # hash of this statement, in hex
+    time: int | None  # seconds since 1970 at which it was signed; None in version 1
+    expires: int | None  # seconds since 1970 from which on readers refuse it; None for never
+    # Changes of the keys that may sign, since the first statement
     writers: tuple[WriterChange, ...]
-    content: str | None
-    members: Mapping[str, Any]
-    start: int
+    content: str | None  # SHA-256 of the content in hex; None without content
+    members: Mapping[str, Any]  # the other members, which the format of the seal defines
+    start: int  # offset at which the content begins in the file
 
     @property
     def name(self) -> str:
         """`NUMBER:HASH`, by which readers remember the statement."""
         return f"{self.sequence}:{self.hash}"
+
+    @property
+    def valid_for(self) -> int | None:
+        """Seconds for which the statement is valid; None for ever."""
+        return self.expires and self.expires - (self.time or 0)
+
+    def read_content(self, source: Source) -> bytes | None:
+        """Return the content in the file of the statement, None without; raise as the function."""
+        if self.content is None:
+            return None
+        return read_content(source, self.start, self.content, self.sequence)
 
     @property
     def signer_ids(self) -> str:
@@ -144,36 +136,24 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a new statement states; the rest follows from the statement before.
+    """What a new statement states; the rest follows from the statement before."""
 
-    Attributes:
-        dataset: Id of the dataset.
-        members: Members that the format defines.
-        content: Content, JSON in one line; None without.
-        valid_for: Seconds until readers refuse the statement; 0 for ever, None for as long as the
-            statement before.
-        writers: A change of the keys that may sign.
-    """
-
-    dataset: str
-    members: Mapping[str, Any]
-    content: bytes | None = None
+    dataset: str  # id of the dataset
+    members: Mapping[str, Any]  # members that the format defines
+    content: bytes | None = None  # content, JSON in one line; None without
+    # Seconds until readers refuse the statement; 0 for ever, None for as long as the statement
+    # before
     valid_for: int | None = None
-    writers: WriterChange | None = None
+    writers: WriterChange | None = None  # A change of the keys that may sign
 
 
 def encode_statement(
     keys: Sequence[SigningKey], form: SealFormat, draft: Draft, after: tuple[int, str | None],
     writers: tuple[WriterChange, ...] = (),
 ) -> bytes:  # fmt: skip
-    """Return a signed statement.
+    """Return a signed statement, which follows the one with number and hash `after`.
 
-    Args:
-        keys: Keys that sign.
-        form: Kind of seal.
-        draft: What it states.
-        after: Number and hash of the statement before; 0 and None without one.
-        writers: Changes of the writers that the statement before has.
+    `writers` are the changes that the statement before has.
     """
     now = int(time.time())
     added = () if draft.writers is None else (draft.writers,)
@@ -205,10 +185,8 @@ def read_statement(source: Source, trust: Trust, form: SealFormat) -> Statement:
     """
     if source.size > MAX_SEAL:
         raise IntegrityError(f"a seal has at most {MAX_SEAL} bytes")
-    start = source.read_at(0, min(source.size, MAX_HEAD + MAX_SIGNATURES + 2))
-    head, _, rest = start.partition(b"\n")
-    line, ended, _ = rest.partition(b"\n")
-    if not ended or b'"signatures"' not in line:
+    head, line = _split(source)
+    if line is None:
         return _read_first(source, trust, form)
     changes, signatures = _parse_signatures(line)
     hash_ = hashlib.sha256(head)
@@ -220,6 +198,14 @@ def read_statement(source: Source, trust: Trust, form: SealFormat) -> Statement:
         **_parse_head(head, form, changes), signers=signers, hash=hash_.hexdigest(),
         start=len(head) + len(line) + 2,
     )  # fmt: skip
+
+
+def _split(source: Source) -> tuple[bytes, bytes | None]:
+    """Return the first two lines of a statement, unverified; None for the second in version 1."""
+    start = source.read_at(0, min(source.size, MAX_HEAD + MAX_SIGNATURES + 2))
+    head, _, rest = start.partition(b"\n")
+    line, ended, _ = rest.partition(b"\n")
+    return head, line if ended and b'"signatures"' in line else None
 
 
 def _parse_head(head: bytes, form: SealFormat, changes: tuple[WriterChange, ...]) -> dict[str, Any]:
@@ -334,10 +320,8 @@ def find_statement_signers(
 
     Nothing else is verified: the caller knows the statement by its hash.
     """
-    start = source.read_at(0, min(source.size, MAX_HEAD + MAX_SIGNATURES + 2))
-    head, _, rest = start.partition(b"\n")
-    line = rest.partition(b"\n")[0]
-    if b'"signatures"' in line:
+    head, line = _split(source)
+    if line is not None:
         message = _message(2, hashlib.sha256(head).digest())
         return find_signers(keys, _parse_signatures(line)[1], message)
     end, signature = _find_first_signature(source)
@@ -347,8 +331,7 @@ def find_statement_signers(
 def read_content(source: Source, start: int, expected: str | None, sequence: int) -> bytes:
     """Return the content of a statement, whose verified head states its hash.
 
-    Raises:
-        IntegrityError: It is not what was signed.
+    Raise IntegrityError if it is not what was signed.
     """
     size = max(0, source.size - start)
     small = size <= _BLOCK or _hash_range(source, start + size - 1, start).hex() == expected
@@ -363,10 +346,8 @@ def hash_statement(source: Source) -> tuple[str, bytes | None, int]:
 
     Nothing is verified: the caller compares the hash with that of a verified statement.
     """
-    start = source.read_at(0, min(source.size, MAX_HEAD + MAX_SIGNATURES + 2))
-    head, _, rest = start.partition(b"\n")
-    line, ended, _ = rest.partition(b"\n")
-    if not ended or b'"signatures"' not in line:
+    head, line = _split(source)
+    if line is None:
         return _hash_range(source, source.size).hex(), None, 0
     return hashlib.sha256(head).hexdigest(), head, len(head) + len(line) + 2
 

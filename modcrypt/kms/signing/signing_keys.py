@@ -1,31 +1,31 @@
-"""Keys that sign, and lines of text with the keys that verify.
+"""Keys that sign, lines of text with the keys that verify, and references to both.
 
-modcrypt-verifier:ed25519:BASE64URL-OF-THE-KEY:32-HEX-DIGITS-OF-ITS-ID
+    modcrypt-verifier:ed25519:BASE64URL-OF-THE-KEY:32-HEX-DIGITS-OF-ITS-ID
+
+A signing key is in a file, `file:PATH`, or in a key service, whose URI names the key:
+`hcvault://HOST/MOUNT/keys/NAME`, `aws-kms://ARN` or `pkcs11:token=TOKEN;object=NAME`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError
 from modcrypt.keys import Secret, Unpicklable
-from modcrypt.kms.client import find_signer
-from modcrypt.kms.keyring.keyring_passphrase import Passphrase
+from modcrypt.kms.calls import find_signer
+from modcrypt.kms.key_references import absolute_reference, is_reference
+from modcrypt.kms.keyring.keyring_passphrase import Passphrase, check_passphrase_reference
 from modcrypt.kms.recipients.private_key_file import (
     PrivateKeyFormat,
     load_private_key,
+    load_with_reference,
     save_private_key,
 )
-from modcrypt.kms.recipients.public_lines import (
-    format_public_line,
-    hash_public_key,
-    parse_public_line,
-    read_lines,
-)
+from modcrypt.kms.recipients.public_lines import PublicKey
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.signing.schemes import ED25519, find_scheme
 from modcrypt.parquet.signatures.signers import MAX_VERIFYING_KEYS
@@ -34,9 +34,12 @@ from modcrypt.runtime.tracebacks import hide_frames
 PREFIX = "modcrypt-verifier"
 SIGNING_FILE = PrivateKeyFormat("modcrypt-signing-key", "verifier", "signing key")
 
+SERVICES = ("hcvault:", "aws-kms:", "pkcs11:")
+"""Beginnings of the URIs of key services that sign."""
 
-@dataclass(frozen=True, slots=True)
-class VerifyingKey:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class VerifyingKey(PublicKey):
     """The public key of a writer; it is no secret.
 
     Args:
@@ -48,52 +51,22 @@ class VerifyingKey:
     """
 
     scheme: str
-    public_key: bytes = field(repr=False)
+    public_key: bytes
+
+    _prefix = PREFIX
+    _word = "verifying key"
 
     def __post_init__(self) -> None:
         size = find_scheme(self.scheme).public_size
         if not isinstance(self.public_key, bytes) or len(self.public_key) != size:
             raise ValueError(f"a public key of {self.scheme} has {size} bytes")
 
-    @classmethod
-    @hide_frames
-    def parse(cls, line: str) -> Self:
-        """Parse the line of a verifying key; raise KeyMaterialError for other text."""
-        scheme, public = parse_public_line(PREFIX, line, "verifying key")
-        try:
-            return cls(scheme, public)
-        except ValueError as error:
-            raise KeyMaterialError(f"not a verifying key: {error}") from None
-
-    @classmethod
-    @hide_frames
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that has one verifying key.
-
-        Raises:
-            KeyMaterialError: The file has none, several or a malformed one.
-            OSError: The file cannot be read.
-        """
-        found = read_lines(path, cls.parse, "verifying keys")
-        if len(found) != 1:
-            raise KeyMaterialError(f"{os.fspath(path)} has {len(found)} verifying keys, not one")
-        return found[0]
-
-    @property
-    def hex_id(self) -> str:
-        """Id of the key, as lines and messages show it."""
-        return hash_public_key(PREFIX, self.scheme, self.public_key).hex()
+    def _parts(self) -> tuple[str, bytes]:
+        return self.scheme, self.public_key
 
     def verify(self, signature: bytes, message: bytes) -> bool:
         """Return whether the key made a signature of a message."""
         return find_scheme(self.scheme).verify(self.public_key, signature, message)
-
-    def __str__(self) -> str:
-        """Return the line that `parse` reads."""
-        return format_public_line(PREFIX, self.scheme, self.public_key)
-
-    def __repr__(self) -> str:
-        return f"VerifyingKey({self.scheme}, id {self.hex_id})"
 
 
 class SigningKey(Unpicklable):
@@ -204,12 +177,7 @@ def _sign_in_service(
 
 
 def check_verifying_keys(keys: Iterable[VerifyingKey]) -> dict[str, VerifyingKey]:
-    """Return the keys whose signatures a reader accepts, by their ids.
-
-    Raises:
-        ValueError: There are none, or too many.
-        TypeError: Something is not a VerifyingKey.
-    """
+    """Return the keys whose signatures a reader accepts, by their ids."""
     given = (keys,) if isinstance(keys, VerifyingKey) else tuple(keys)
     for key in given:
         if not isinstance(key, VerifyingKey):
@@ -217,3 +185,50 @@ def check_verifying_keys(keys: Iterable[VerifyingKey]) -> dict[str, VerifyingKey
     if not 0 < len(given) <= MAX_VERIFYING_KEYS:
         raise ValueError(f"signed_by takes 1 to {MAX_VERIFYING_KEYS} keys, not {len(given)}")
     return {key.hex_id: key for key in given}
+
+
+# --- references to keys --------------------------------------------------------------------------
+
+
+def names_service(reference: str) -> bool:
+    """Return whether a reference is the URI of a key in a key service."""
+    return reference.lower().startswith(SERVICES)
+
+
+@hide_frames
+def check_signing_reference(key: str | None, passphrase: str | None) -> None:
+    """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
+    if key is not None and not names_service(key) and not is_reference(key, "file"):
+        raise ValueError(
+            "name a signing key as file:PATH, or as a URI of hcvault:, aws-kms: or pkcs11:, never "
+            "the key itself (not repeated here)"
+        )
+    if passphrase is None:
+        return
+    if key is None or names_service(key):
+        raise ValueError("signing_passphrase needs signing_key, a file")
+    check_passphrase_reference(passphrase)
+
+
+def absolute_signing_reference(key: str) -> str:
+    """Return a reference that has the same meaning in processes that run in other folders."""
+    return key if names_service(key) else absolute_reference(key)
+
+
+@hide_frames
+def load_signing_key(key: str, passphrase: str | None) -> SigningKey:
+    """Return the key that a reference names; raise as `SigningKey.load` and `SigningKey.open`."""
+    if names_service(key):
+        return SigningKey.open(key)
+    path = key.partition(":")[2]
+    hint = "name its place by signing_passphrase="
+    return load_with_reference(SigningKey.load, path, passphrase, hint)
+
+
+@hide_frames
+def read_verifying_keys(texts: Iterable[str]) -> tuple[VerifyingKey, ...]:
+    """Return the verifying keys of lines, or of files; raise as `read_lines`."""
+    return tuple(
+        VerifyingKey.parse(text) if text.startswith(f"{PREFIX}:") else VerifyingKey.load(text)
+        for text in texts
+    )

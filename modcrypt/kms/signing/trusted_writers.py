@@ -31,20 +31,13 @@ _CONTEXT = b"modcrypt-writers\x00\x01"
 
 @dataclass(frozen=True, slots=True)
 class WriterChange:
-    """A signed change of the keys that may sign.
+    """A signed change of the keys that may sign."""
 
-    Attributes:
-        dataset: Id of the dataset.
-        sequence: Number of the first statement that the new keys sign.
-        keys: Keys that may sign from then on.
-        needed: Number of them that must sign.
-        signatures: Signatures of keys that could sign before, by their ids.
-    """
-
-    dataset: str
-    sequence: int
-    keys: tuple[VerifyingKey, ...]
-    needed: int
+    dataset: str  # id of the dataset
+    sequence: int  # number of the first statement that the new keys sign
+    keys: tuple[VerifyingKey, ...]  # keys that may sign from then on
+    needed: int  # number of them that must sign
+    # Signatures of keys that could sign before, by their ids
     signatures: Mapping[str, bytes] = field(default_factory=dict)
 
     def sign(self, keys: Iterable[SigningKey]) -> WriterChange:
@@ -71,19 +64,13 @@ class WriterChange:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The keys whose signatures are accepted.
+    """The keys whose signatures are accepted."""
 
-    Attributes:
-        keys: Keys by their ids.
-        needed: Number of them that must have signed.
-        retired: Keys that could sign formerly, each with the number from which on it no longer may.
-        proposal: Whether one signature is enough, because others are to follow.
-    """
-
-    keys: Mapping[str, VerifyingKey]
-    needed: int = 1
+    keys: Mapping[str, VerifyingKey]  # keys by their ids
+    needed: int = 1  # number of them that must have signed
+    # Keys that could sign formerly, each with the number from which on it no longer may
     retired: tuple[tuple[VerifyingKey, int], ...] = ()
-    proposal: bool = False
+    proposal: bool = False  # whether one signature is enough, because others are to follow
 
     def follow(self, changes: Iterable[WriterChange]) -> Trust:
         """Return who is trusted after changes.
@@ -132,9 +119,8 @@ def check_change(
 ) -> None:
     """Check the changes of a statement against those of the statement before.
 
-    Raises:
-        IntegrityError: They are not the same and at most one more, which those have signed who
-            could sign before.
+    Raise IntegrityError unless they are the same and at most one more, which those have signed who
+    could sign before.
     """
     if after[: len(before)] != before or len(after) > len(before) + 1:
         raise IntegrityError(f"seal number {sequence} leaves out or alters changes of the writers")
@@ -147,12 +133,7 @@ def check_change(
 
 
 def make_trust(keys: Iterable[VerifyingKey], needed: int = 1) -> Trust:
-    """Return the trust in keys that a caller names.
-
-    Raises:
-        ValueError: There are no keys, too many, or fewer than must sign.
-        TypeError: Something is not a VerifyingKey.
-    """
+    """Return the trust in keys that a caller names; raise ValueError for too few or too many."""
     known = check_verifying_keys(keys)
     if not 1 <= needed <= len(known):
         raise ValueError(f"{needed} signatures are needed, but {len(known)} keys are trusted")

@@ -35,22 +35,11 @@ WITNESS = SealFormat("modcrypt-seal-witness", (), ("seal",))
 def countersign(
     ledger: Ledger, statement: Statement, trust: Trust, key: SigningKey, store: Place
 ) -> None:
-    """Countersign a verified statement.
+    """Countersign the newest statement, which is verified, in the witness's folder `store`.
 
     The witness remembers it before it signs: a signature that nobody remembers could be followed by
-    that of another statement with the same number.
-
-    Args:
-        ledger: Ledger of the statement.
-        statement: The newest statement.
-        trust: Keys of the writers.
-        key: Key of the witness.
-        store: Folder for the witness's statement.
-
-    Raises:
-        IntegrityError: The statement does not follow the last one that the witness countersigned,
-            or is of version 1.
-        OSError: A file cannot be read or written.
+    that of another statement with the same number. Raise IntegrityError if the statement does not
+    follow the last one that the witness countersigned, or is of version 1.
     """
     if statement.dataset is None:
         raise IntegrityError(

@@ -25,8 +25,8 @@ from typing import Any
 from modcrypt.kms.expected_keys import id_set
 from modcrypt.kms.keyring.keyring import keyring_path
 from modcrypt.kms.policy import Policy, find_service
+from modcrypt.kms.references import parse_kms_uri
 from modcrypt.kms.services.pkcs11_uri import parse_pkcs11_uri
-from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.spark.jvm.native_jar import FACTORY, bring_jar
 
 _WRITER_VERSION = "parquet.writer.version"

@@ -55,7 +55,7 @@ from modcrypt.kms.key_references import absolute_reference
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.settings import Settings
-from modcrypt.kms.signing.signing_references import names_service, read_verifying_keys
+from modcrypt.kms.signing.signing_keys import names_service, read_verifying_keys
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.pkmt1.strict_json import load_json
 from modcrypt.spark.lake_reference import LakeReference

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from modcrypt.kms.uris import missing_extra
+from modcrypt.kms.references import missing_extra
 from modcrypt.parquet.arrow.column_masks import (
     SALT_SIZE,
     Mask,

@@ -20,7 +20,7 @@ from modcrypt.iceberg.keys.master_keys import MasterKeys, format_wrapped_key
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.keys import Key
 from modcrypt.keys.metadata import StandardKeyMetadata
-from modcrypt.kms.client import is_current
+from modcrypt.kms.calls import is_current
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.aws import open_aws
 from modcrypt.kms.services.azure import AzureKms

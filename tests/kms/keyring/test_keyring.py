@@ -1,6 +1,6 @@
 """The local keyring: what it wraps and opens, who may use it, and that an update loses nothing.
 
-What a wrapped key or a sealed file must be is judged by `cryptography`, PyArrow and parquet-java.
+`cryptography`, PyArrow and parquet-java judge what a wrapped key or an encrypted file must be.
 """
 
 from __future__ import annotations
@@ -41,9 +41,14 @@ from modcrypt.errors import (
     KeyRetrievalError,
     ModcryptError,
 )
-from modcrypt.kms import client
-from modcrypt.kms.client import KmsClient, MasterKey
-from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
+from modcrypt.kms import calls as client
+from modcrypt.kms.client import Capabilities, KeyAdmin, KmsClient, MasterKey, capabilities_of
+from modcrypt.kms.keyring import (
+    keyring,
+    keyring_document,
+    keyring_file,
+    passphrase_encryption,
+)
 from modcrypt.kms.keyring.keyring import Keyring, check_key_id, keyring_path, open_keyring
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
@@ -54,14 +59,14 @@ from tests.support.tables import small_table
 
 PASSPHRASE = "correct horse battery stäple"
 DEK = bytes(range(16))
-REAL_COST = keyring.SCRYPT_N, keyring_document.MIN_SCRYPT_N
+REAL_COST = keyring.SCRYPT_N, passphrase_encryption.MIN_SCRYPT_N
 
 
 @pytest.fixture(autouse=True)
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take next to no time for a passphrase."""
     monkeypatch.setattr(keyring, "SCRYPT_N", 16)
-    monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", 16)
+    monkeypatch.setattr(passphrase_encryption, "MIN_SCRYPT_N", 16)
 
 
 @pytest.fixture
@@ -87,7 +92,7 @@ def plaintext_ring(folder: Path) -> Keyring:
     return made
 
 
-def seal_bare(master: bytes, key: bytes, aad: bytes) -> str:
+def wrap_bare(master: bytes, key: bytes, aad: bytes) -> str:
     """Wrap as the samples of PyArrow and parquet-java do."""
     nonce = os.urandom(12)
     return base64.b64encode(nonce + AESGCM(master).encrypt(nonce, key, aad)).decode()
@@ -143,18 +148,18 @@ def test_what_others_wrapped_unwraps(
     master, key = os.urandom(master_length), os.urandom(length)
     ring = Keyring.create(tmp_path_factory.mktemp("ring") / "k.json", plaintext=True)
     ring.create_key(name, value=master)
-    bare = seal_bare(master, key, name.encode())
+    bare = wrap_bare(master, key, name.encode())
     for text in (bare, local_wrap("NO_VERSION", bare), local_wrap("1", bare)):
         assert ring.unwrap(text, name) == key
     assert ring.unwrap(json.dumps(json.loads(local_wrap("1", bare)), indent=2), name) == key
-    assert ring.unwrap(seal_bare(master, key, name.encode() + b"\x00aad"), name, aad=b"aad") == key
+    assert ring.unwrap(wrap_bare(master, key, name.encode() + b"\x00aad"), name, aad=b"aad") == key
 
 
 def test_another_aad_and_another_master_key_do_not_unwrap(ring: Keyring) -> None:
     ring.create_key("kc", value=FOOTER_KEY)  # the same bytes: only the id differs
     ring.create_key("kf\u2192x", value=FOOTER_KEY)
     for aad in (b"", b"a"):
-        for text in (ring.wrap(DEK, "kf", aad=aad), seal_bare(FOOTER_KEY, DEK, b"")):
+        for text in (ring.wrap(DEK, "kf", aad=aad), wrap_bare(FOOTER_KEY, DEK, b"")):
             for name, other in (("kc", aad), ("kf", b"b"), ("kf", aad + b"\x00")):
                 with pytest.raises(KeyMaterialError, match="does not unwrap under master key"):
                     ring.unwrap(text, name, aad=other)
@@ -240,7 +245,7 @@ class SampleKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
 
     def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
         master = MASTERS[master_key_identifier]
-        return seal_bare(master, key_bytes, master_key_identifier.encode()).encode()
+        return wrap_bare(master, key_bytes, master_key_identifier.encode()).encode()
 
     def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
         wrapped = json.loads(wrapped_key)["encryptedKey"]
@@ -315,7 +320,7 @@ def test_the_keyring_opens_parquet_javas_key_material(masters: Keyring) -> None:
 
 
 def test_after_rotation_the_new_version_wraps_and_the_old_one_unwraps(ring: Keyring) -> None:
-    old, bare = ring.wrap(DEK, "kf"), seal_bare(FOOTER_KEY, DEK, b"kf")
+    old, bare = ring.wrap(DEK, "kf"), wrap_bare(FOOTER_KEY, DEK, b"kf")
     assert client.is_current(ring, old, "kf") is True
     assert client.is_current(ring, bare, "kf") is True
     assert ring.rotate_key("kf").version == 2
@@ -331,7 +336,7 @@ def test_after_rotation_the_new_version_wraps_and_the_old_one_unwraps(ring: Keyr
 
 def test_rewrapping_moves_a_key_to_the_newest_version(ring: Keyring) -> None:
     texts = [(ring.wrap(DEK, "kf", aad=aad), aad) for aad in (b"", b"x")]
-    texts.append((seal_bare(FOOTER_KEY, DEK, b"kf"), b""))
+    texts.append((wrap_bare(FOOTER_KEY, DEK, b"kf"), b""))
     ring.rotate_key("kf")
     for old, aad in texts:
         new = client.rewrap(ring, old, "kf", aad)
@@ -347,7 +352,7 @@ def test_a_version_that_is_not_there_is_not_found(ring: Keyring) -> None:
 
 
 def test_a_disabled_master_key_neither_wraps_nor_unwraps(ring: Keyring) -> None:
-    texts = [ring.wrap(DEK, "kf"), seal_bare(FOOTER_KEY, DEK, b"kf")]
+    texts = [ring.wrap(DEK, "kf"), wrap_bare(FOOTER_KEY, DEK, b"kf")]
     ring.rotate_key("kf")
     assert ring.disable_key("kf").enabled is False
     calls: list[Callable[[], object]] = [
@@ -371,7 +376,7 @@ def test_disabled_versions_unwrap_no_more_and_newer_ones_do(ring: Keyring) -> No
             ring.unwrap(text, "kf")
     assert [ring.unwrap(text, "kf") for text in texts[2:]] == [DEK, DEK]
     with pytest.raises(KeyMaterialError):  # only enabled versions are tried
-        ring.unwrap(seal_bare(FOOTER_KEY, DEK, b"kf"), "kf")
+        ring.unwrap(wrap_bare(FOOTER_KEY, DEK, b"kf"), "kf")
     assert ring.unwrap(json.loads(texts[2])["encryptedKey"], "kf") == DEK
 
 
@@ -463,7 +468,7 @@ def test_a_destroyed_master_key_stays_on_record_alone(plaintext_ring: Keyring) -
         with pytest.raises(KeyDisabledError, match="is destroyed"):
             call()
     assert plaintext_ring.is_current(text, "kf") is True
-    assert plaintext_ring.is_current(seal_bare(FOOTER_KEY, DEK, b"kf"), "kf") is None
+    assert plaintext_ring.is_current(wrap_bare(FOOTER_KEY, DEK, b"kf"), "kf") is None
     with pytest.raises(ValueError, match="already contains a master key kf"):
         plaintext_ring.create_key("kf")
     assert plaintext_ring.destroy_key("kf") == described
@@ -524,11 +529,11 @@ def open_independently(path: str, passphrase: bytes) -> Any:
     return json.loads(AESGCM(key).decrypt(sealed[:12], sealed[12:], header))
 
 
-def test_a_file_is_sealed_by_scrypt_and_aes_gcm_at_the_recommended_cost(
+def test_a_file_is_encrypted_by_scrypt_and_aes_gcm_at_the_recommended_cost(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keyring, "SCRYPT_N", REAL_COST[0])
-    monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", REAL_COST[1])
+    monkeypatch.setattr(passphrase_encryption, "MIN_SCRYPT_N", REAL_COST[1])
     ring = Keyring.create(folder / "k.json", passphrase=PASSPHRASE)
     ring.create_key("kf", value=FOOTER_KEY)
     value = document(ring)
@@ -542,7 +547,7 @@ def test_a_file_is_sealed_by_scrypt_and_aes_gcm_at_the_recommended_cost(
     assert base64.b64decode(version["value"]) == FOOTER_KEY
 
 
-def test_a_file_that_something_else_sealed_opens(folder: Path) -> None:
+def test_a_file_that_something_else_encrypted_opens(folder: Path) -> None:
     salt, nonce = os.urandom(16), os.urandom(12)
     header = {
         "format": "modcrypt-keyring",
@@ -558,19 +563,19 @@ def test_a_file_that_something_else_sealed_opens(folder: Path) -> None:
     sealed = base64.b64encode(nonce + AESGCM(key).encrypt(nonce, keys, aad)).decode()
     (folder / "k.json").write_text(json.dumps({**header, "sealed": sealed}))
     ring = Keyring(folder / "k.json", passphrase="pass")
-    assert ring.unwrap(seal_bare(FOOTER_KEY, DEK, b"kf"), "kf") == DEK
+    assert ring.unwrap(wrap_bare(FOOTER_KEY, DEK, b"kf"), "kf") == DEK
     ring.rotate_key("kf")  # parameters stay as they are
     assert len(open_independently(ring.path, b"pass")["kf"]["versions"]) == 2
 
 
-def test_a_sealed_file_tells_neither_values_nor_ids(ring: Keyring) -> None:
+def test_an_encrypted_file_tells_neither_values_nor_ids(ring: Keyring) -> None:
     ring.create_key("an-id-to-look-for")
     data = Path(ring.path).read_bytes()
     for secret in (FOOTER_KEY, base64.b64encode(FOOTER_KEY), b"an-id-to-look-for", b"enabled"):
         assert secret not in data
 
 
-def test_every_update_of_a_sealed_file_has_a_nonce_of_its_own(ring: Keyring) -> None:
+def test_every_update_of_an_encrypted_file_has_a_nonce_of_its_own(ring: Keyring) -> None:
     nonces = set()
     for _ in range(20):
         ring.rotate_key("kf")
@@ -674,18 +679,18 @@ def test_changing_the_passphrase_shuts_out_the_old_one(ring: Keyring) -> None:
     assert ring.unwrap(wrapped, "kf") == DEK
 
 
-def test_a_keyring_is_sealed_and_unsealed(plaintext_ring: Keyring) -> None:
+def test_a_keyring_is_encrypted_and_decrypted(plaintext_ring: Keyring) -> None:
     wrapped = plaintext_ring.wrap(DEK, "kf")
     plaintext_ring.change_passphrase(PASSPHRASE)
     assert base64.b64encode(FOOTER_KEY) not in Path(plaintext_ring.path).read_bytes()
     assert again(plaintext_ring).unwrap(wrapped, "kf") == DEK
-    os.chmod(plaintext_ring.path, 0o644)  # as a sealed one may have it
+    os.chmod(plaintext_ring.path, 0o644)  # as an encrypted one may have it
     plaintext_ring.change_passphrase(plaintext=True)
     assert stat.S_IMODE(os.stat(plaintext_ring.path).st_mode) == 0o600
     assert again(plaintext_ring, None).unwrap(wrapped, "kf") == DEK
 
 
-def test_a_clear_keyring_in_the_place_of_a_sealed_one_is_refused(
+def test_a_clear_keyring_in_the_place_of_an_encrypted_one_is_refused(
     ring: Keyring, tmp_path: Path
 ) -> None:
     false = Keyring.create(tmp_path / "false.json", plaintext=True)
@@ -750,7 +755,7 @@ def test_a_clear_keyring_that_others_may_use_is_refused(plaintext_ring: Keyring,
     assert type(caught.value) is KeyRetrievalError
 
 
-def test_a_sealed_keyring_may_be_shared_and_stays_so(ring: Keyring) -> None:
+def test_an_encrypted_keyring_may_be_shared_and_stays_so(ring: Keyring) -> None:
     os.chmod(ring.path, 0o640)
     again(ring).rotate_key("kf")
     assert stat.S_IMODE(os.stat(ring.path).st_mode) == 0o640
@@ -920,7 +925,7 @@ def test_nobody_has_to_wait_while_someone_is_asked_for_a_passphrase(ring: Keyrin
         return "new"
 
     other = again(ring, iter([PASSPHRASE]).__next__)
-    other._seals.ask = ask
+    other._passphrase_keys.ask = ask
     ring.change_passphrase("new")
     other.rotate_key("kf")
     other.change_passphrase(ask)
@@ -963,8 +968,8 @@ def test_two_updates_in_a_row_never_look_the_same(ring: Keyring) -> None:
 CREATING = """
 import sys
 from modcrypt.kms.keyring import keyring
-from modcrypt.kms.keyring import keyring_document
-keyring.SCRYPT_N = keyring_document.MIN_SCRYPT_N = 16
+from modcrypt.kms.keyring import passphrase_encryption
+keyring.SCRYPT_N = passphrase_encryption.MIN_SCRYPT_N = 16
 ring = keyring.Keyring(sys.argv[1], passphrase=sys.argv[2] or None)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -1031,9 +1036,9 @@ def test_threads_wrap_while_others_rotate(ring: Keyring) -> None:
 KILLED = """
 import fcntl, os, shutil, signal, sys
 from modcrypt.kms.keyring import keyring
-from modcrypt.kms.keyring import keyring_document
+from modcrypt.kms.keyring import passphrase_encryption
 from modcrypt.kms.keyring.keyring import Keyring
-keyring.SCRYPT_N = keyring_document.MIN_SCRYPT_N = 16
+keyring.SCRYPT_N = passphrase_encryption.MIN_SCRYPT_N = 16
 job, base, work, results = sys.argv[1:]
 path = os.path.join(work, "k.json")
 shutil.copytree(base, work)
@@ -1142,7 +1147,7 @@ def test_a_killed_change_of_the_passphrase_leaves_one_that_opens(
     for left in kill_at_each_step("change_passphrase", folder, tmp_path):
         changed.append((left / "k.json").read_bytes() != before)
         after = Keyring(left / "k.json", passphrase="new" if changed[-1] else "old")
-        assert after.unwrap(seal_bare(FOOTER_KEY, DEK, b"kf"), "kf") == DEK
+        assert after.unwrap(wrap_bare(FOOTER_KEY, DEK, b"kf"), "kf") == DEK
     assert {True, False} == set(changed)
 
 
@@ -1276,7 +1281,7 @@ VERSION = {"version": 1, "created": "2026-01-31T12:00:00Z", "state": "enabled",
 CLEAR = {"format": "modcrypt-keyring", "version": 1, "protection": "none",
          "keys": {"kf": {"enabled": True, "versions": [VERSION]}}}  # fmt: skip
 SCRYPT = {"n": 16, "r": 8, "p": 1, "salt": base64.b64encode(bytes(16)).decode()}
-SEALED = {"format": "modcrypt-keyring", "version": 1, "protection": "scrypt", "scrypt": SCRYPT,
+LOCKED = {"format": "modcrypt-keyring", "version": 1, "protection": "scrypt", "scrypt": SCRYPT,
           "sealed": base64.b64encode(bytes(40)).decode()}  # fmt: skip
 
 JSON = st.recursive(
@@ -1304,7 +1309,7 @@ def replace_at(value: Any, at: tuple[Any, ...], new: Any) -> Any:
 
 
 @given(
-    place=st.sampled_from([(base, at) for base in (CLEAR, SEALED) for at in places(base)]),
+    place=st.sampled_from([(base, at) for base in (CLEAR, LOCKED) for at in places(base)]),
     new=JSON,
 )
 def test_a_document_with_anything_in_one_place_opens_or_is_refused(
@@ -1327,13 +1332,13 @@ K, V = ("keys", "kf"), ("keys", "kf", "versions")
     (CLEAR, (*V, 0, "created"), "today"), (CLEAR, (*V, 0, "state"), "tired"),
     (CLEAR, (*V, 0, "state"), "destroyed"), (CLEAR, (*V, 0, "value"), "AAAA"),
     (CLEAR, (*V, 0, "value"), VERSION["value"][:-1]), (CLEAR, (*V, 0, "more"), 1),  # type: ignore[index]
-    (CLEAR, ("sealed",), ""), (SEALED, ("keys",), {}), (SEALED, ("sealed",), "?"),
-    (SEALED, ("scrypt", "n"), 8), (SEALED, ("scrypt", "n"), 17), (SEALED, ("scrypt", "n"), 2**21),
-    (SEALED, ("scrypt", "n"), 2**70), (SEALED, ("scrypt", "n"), "16"), (SEALED, ("scrypt", "r"), 0),
-    (SEALED, ("scrypt", "r"), 9), (SEALED, ("scrypt", "p"), 0), (SEALED, ("scrypt", "p"), 5),
-    (SEALED, ("scrypt", "p"), True), (SEALED, ("scrypt", "salt"), ""),
-    (SEALED, ("scrypt", "salt"), base64.b64encode(bytes(15)).decode()),
-    (SEALED, ("scrypt", "more"), 1),
+    (CLEAR, ("sealed",), ""), (LOCKED, ("keys",), {}), (LOCKED, ("sealed",), "?"),
+    (LOCKED, ("scrypt", "n"), 8), (LOCKED, ("scrypt", "n"), 17), (LOCKED, ("scrypt", "n"), 2**21),
+    (LOCKED, ("scrypt", "n"), 2**70), (LOCKED, ("scrypt", "n"), "16"), (LOCKED, ("scrypt", "r"), 0),
+    (LOCKED, ("scrypt", "r"), 9), (LOCKED, ("scrypt", "p"), 0), (LOCKED, ("scrypt", "p"), 5),
+    (LOCKED, ("scrypt", "p"), True), (LOCKED, ("scrypt", "salt"), ""),
+    (LOCKED, ("scrypt", "salt"), base64.b64encode(bytes(15)).decode()),
+    (LOCKED, ("scrypt", "more"), 1),
 ])  # fmt: skip
 def test_a_malformed_document_is_refused(
     scratch: Path, base: Any, at: tuple[Any, ...], new: Any, monkeypatch: pytest.MonkeyPatch
@@ -1367,8 +1372,10 @@ def test_what_is_not_strict_json_is_refused(scratch: Path, data: bytes) -> None:
 
 def test_scrypt_parameters_of_a_file_are_limited() -> None:
     """At most 256 MiB and a second; and none so cheap that a passphrase is guessed for free."""
-    assert 128 * keyring_document.MAX_SCRYPT_N * keyring_document.MAX_SCRYPT_R == 256 << 20
-    assert 2 * REAL_COST[0] * 8 == keyring_document.MAX_SCRYPT_WORK
+    assert (
+        128 * passphrase_encryption.MAX_SCRYPT_N * passphrase_encryption.MAX_SCRYPT_R == 256 << 20
+    )
+    assert 2 * REAL_COST[0] * 8 == passphrase_encryption.MAX_SCRYPT_WORK
     assert REAL_COST == (2**17, 2**14)
 
 
@@ -1419,7 +1426,7 @@ def test_a_keyring_has_so_many_versions_and_no_more(
 
 def test_nothing_secret_is_shown_pickled_or_copied(ring: Keyring) -> None:
     shown = repr(ring) + str(ring) + repr(vars(ring)) + repr(ring.list_keys())
-    shown += repr(vars(ring._seals))
+    shown += repr(vars(ring._passphrase_keys))
     for secret in (FOOTER_KEY, PASSPHRASE.encode()):
         for spelling in (repr(secret)[2:-1], secret.hex(), base64.b64encode(secret).decode()):
             assert spelling not in shown
@@ -1533,9 +1540,7 @@ def test_a_passphrase_that_is_not_where_the_uri_says_is_denied(
 
 def test_the_protocol_is_kept(ring: Keyring) -> None:
     as_client: KmsClient = ring
-    as_admin: client.KeyAdmin = ring
+    as_admin: KeyAdmin = ring
     assert client.unwrap(as_client, client.wrap(as_client, DEK, "kf"), "kf") == DEK
-    assert client.capabilities_of(as_client) == client.Capabilities(
-        aad=True, rewrap=True, batch=1000
-    )
+    assert capabilities_of(as_client) == Capabilities(aad=True, rewrap=True, batch=1000)
     assert as_admin.create_key("x").version == 1

@@ -14,8 +14,8 @@ import pytest
 import modcrypt as mc
 from modcrypt.errors import ModcryptError
 from modcrypt.keys import key_bytes
-from modcrypt.kms.recipients.explicit_keys import decrypt_explicit_keys
 from tests.support.cases import each_case
+from tests.support.explicit_keys import decrypt_explicit_keys
 from tests.support.recipients import KINDS, TABLE, explicit_key, identity
 from tests.support.tables import read_with_pyarrow
 

@@ -21,8 +21,8 @@ from modcrypt import (
     SigningKey,
 )
 from modcrypt.kms.recipients import private_key_file
-from modcrypt.kms.recipients.identity_references import load_identities
-from modcrypt.kms.signing.signing_references import load_signing_key
+from modcrypt.kms.recipients.identity import load_identities
+from modcrypt.kms.signing.signing_keys import load_signing_key
 from tests.support.cases import each_case
 from tests.support.frame_watch import find_secrets
 from tests.support.recipients import KINDS, identity

@@ -20,13 +20,12 @@ from modcrypt import (
     VerifyingKey,
     read_recipients,
 )
-from modcrypt.kms.recipients.public_lines import MAX_LINE, MAX_PUBLIC_FILE
+from modcrypt.kms.recipients.public_lines import MAX_LINE, MAX_PUBLIC_FILE, parse_lines
 from modcrypt.kms.recipients.recipient import (
     check_recipients,
     parse_ids,
-    parse_recipients,
 )
-from modcrypt.kms.signing.signing_references import read_verifying_keys
+from modcrypt.kms.signing.signing_keys import read_verifying_keys
 from modcrypt.pkmt1.recipient_metadata import MAX_RECIPIENTS
 from tests.support.cases import each_case
 from tests.support.frame_watch import find_secrets
@@ -124,7 +123,7 @@ def test_the_number_of_recipients_is_limited(monkeypatch: pytest.MonkeyPatch) ->
     third = identity("third").recipient
     lines = [str(ME), str(OTHER), str(third)]
     with pytest.raises(KeyMaterialError, match="more than 2"):
-        parse_recipients("\n".join(lines).encode())
+        parse_lines("\n".join(lines).encode(), Recipient.parse, "recipients")
     with pytest.raises(ValueError, match="1 to 2"):
         check_recipients([ME, OTHER, third])
     with pytest.raises(ValueError, match="not 0"):
@@ -147,7 +146,7 @@ PASTED: dict[str, Callable[[str], object]] = {
     "recipient's file": Recipient.load,
     "file in a folder": lambda key: Recipient.load(f"/home/someone/{key}"),
     "recipients": read_recipients,
-    "lines": lambda key: parse_recipients(key.encode()),
+    "lines": lambda key: parse_lines(key.encode(), Recipient.parse, "recipients"),
     "line after a name": lambda key: Recipient.parse(f"modcrypt-recipient:x25519:{key}:"),
     "verifier": VerifyingKey.parse,
     "verifier's file": VerifyingKey.load,

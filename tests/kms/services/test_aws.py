@@ -26,7 +26,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.kms.key_servers import (

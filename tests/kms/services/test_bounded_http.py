@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError, KmsUnavailableError
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
 from modcrypt.kms import pacing
 from tests.support.cases import each_case
 

@@ -14,8 +14,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError
-from modcrypt.kms import client
-from modcrypt.kms.client import Capabilities, KmsClient
+from modcrypt.kms import calls as client
+from modcrypt.kms.client import Capabilities, KmsClient, capabilities_of
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.services.environment import EnvironmentKms, open_environment
@@ -32,7 +32,7 @@ def kms(monkeypatch: pytest.MonkeyPatch) -> EnvironmentKms:
     return open_environment(f"env:{NAME}")
 
 
-def seal_bare(master: bytes, key: bytes, aad: bytes) -> str:
+def wrap_bare(master: bytes, key: bytes, aad: bytes) -> str:
     nonce = os.urandom(12)
     return base64.b64encode(nonce + AESGCM(master).encrypt(nonce, key, aad)).decode()
 
@@ -59,12 +59,12 @@ def test_a_wrapped_key_opens_with_the_variables_key(
         raw = base64.b64decode(wrapped.pop("encryptedKey"), validate=True)
         assert not wrapped
         assert AESGCM(master).decrypt(raw[:12], raw[12:], bound) == DEK
-        assert kms.unwrap(seal_bare(master, DEK, bound), NAME, aad=aad) == DEK
+        assert kms.unwrap(wrap_bare(master, DEK, bound), NAME, aad=aad) == DEK
 
 
 def test_the_protocol_is_kept(kms: EnvironmentKms) -> None:
     as_client: KmsClient = kms
-    assert client.capabilities_of(as_client) == Capabilities(aad=True)
+    assert capabilities_of(as_client) == Capabilities(aad=True)
     wrapped = client.wrap(as_client, DEK, kms.default_key, b"x")
     assert client.unwrap(as_client, wrapped, NAME, b"x") == DEK
     assert client.unwrap(as_client, client.rewrap(as_client, wrapped, NAME, b"x"), NAME, b"x")
@@ -85,8 +85,8 @@ def test_what_does_not_fit_does_not_unwrap(kms: EnvironmentKms) -> None:
     for text, aad in (
         (kms.wrap(DEK, NAME), b"x"),
         (kms.wrap(DEK, NAME, aad=b"x"), b""),
-        (seal_bare(MASTER, DEK, b""), b""),
-        (seal_bare(bytes(16), DEK, NAME.encode()), b""),
+        (wrap_bare(MASTER, DEK, b""), b""),
+        (wrap_bare(bytes(16), DEK, NAME.encode()), b""),
         ("", b""),
         ("{}", b""),
     ):

@@ -30,7 +30,8 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
+from modcrypt.kms.client import Capabilities, capabilities_of
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.kms.azure_stub import (
@@ -291,7 +292,7 @@ def test_an_answer_of_the_google_stub_has_a_limit(
     google.alter = lengthen
     client = open_gcp(f"gcp-kms://{RING}")
     if size < gcp_module.MAX_ANSWER:
-        assert len(client.wrap(KEY, "a")) > size  # which `kms.client` refuses
+        assert len(client.wrap(KEY, "a")) > size  # which `kms.calls` refuses
     else:
         with pytest.raises(KeyRetrievalError, match="answered ResourceExhausted"):
             client.wrap(KEY, "a")
@@ -376,7 +377,7 @@ def test_the_google_client_shows_nothing_and_stays_in_its_process(gcp: GcpKms) -
     assert repr(gcp) == f"GcpKms({RING})"
     with pytest.raises(TypeError, match="can't be pickled"):
         pickle.dumps(gcp)
-    assert kms.capabilities_of(gcp) == kms.Capabilities(aad=True)
+    assert capabilities_of(gcp) == Capabilities(aad=True)
 
 
 def test_threads_share_a_client_of_the_google_stub(gcp: GcpKms) -> None:
@@ -493,7 +494,7 @@ def test_a_name_that_is_none_never_goes_into_an_address(
 def test_azure_binds_no_aad_and_says_so(azure: AzureKms, vault: VaultStub) -> None:
     wrapped = azure.wrap(KEY, "a")
     vault.calls.clear()
-    assert not kms.capabilities_of(azure).aad
+    assert not capabilities_of(azure).aad
     with pytest.raises(ValueError, match="not support AAD"):
         azure.wrap(KEY, "a", aad=b"x")
     with pytest.raises(ValueError, match="not support AAD"):

@@ -25,7 +25,8 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
+from modcrypt.kms.client import MasterKey, capabilities_of
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.kms.soft_hsm import MASTER, PIN, WRONG_PIN, SoftHsm, hsm, run
@@ -221,7 +222,7 @@ def test_open_kms_gives_the_client(hsm: SoftHsm, monkeypatch: pytest.MonkeyPatch
     assert isinstance(client, Pkcs11Kms)
     client.create_key("by-default")
     assert client.default_key == "by-default"
-    assert kms.capabilities_of(client).aad
+    assert capabilities_of(client).aad
     assert kms.unwrap(client, kms.wrap(client, KEY, "by-default", b"x"), "by-default", b"x") == KEY
 
 
@@ -513,7 +514,7 @@ def test_keys_are_listed_disabled_and_destroyed(hsm: SoftHsm, client: Pkcs11Kms)
     assert "" not in {key.id for key in client.list_keys()}
 
     wrapped = client.wrap(KEY, "life-a")
-    assert client.disable_key("life-a") == kms.MasterKey(id="life-a", enabled=False)
+    assert client.disable_key("life-a") == MasterKey(id="life-a", enabled=False)
     shown = hsm.tool("--list-objects", "--type", "secrkey")
     (ours,) = (text for text in shown.split("Secret Key Object;")[1:] if "  life-a\n" in text)
     assert "crypt" not in ours.partition("Usage:")[2].partition("\n")[0]

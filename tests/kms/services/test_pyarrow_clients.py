@@ -30,7 +30,8 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
+from modcrypt.kms.client import Capabilities, capabilities_of
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client, from_pyarrow_client
 from tests.support.sleeps import note_sleeps
@@ -42,7 +43,7 @@ TABLE = pa.table({"a": list(range(100)), "b": [f"value {n}" for n in range(100)]
 class Service:
     """A key service as modcrypt knows them, that keeps a list of what it was asked."""
 
-    capabilities = kms.Capabilities(aad=True)
+    capabilities = Capabilities(aad=True)
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, bytes]] = []
@@ -307,7 +308,7 @@ def test_a_pyarrow_clients_failures_have_our_names(monkeypatch: pytest.MonkeyPat
 
 def test_a_pyarrow_client_takes_no_aad() -> None:
     ours = from_pyarrow_client(Theirs())
-    assert not kms.capabilities_of(ours).aad
+    assert not capabilities_of(ours).aad
     with pytest.raises(ValueError, match="not support AAD"):
         ours.wrap(b"k" * 16, "kf", aad=b"x")
     with pytest.raises(ValueError, match="not support AAD"):

@@ -28,7 +28,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms import client as kms
+from modcrypt.kms import calls as kms
 from modcrypt.kms import pacing
 from modcrypt.kms.client import MasterKey
 from modcrypt.kms.references import open_kms

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from modcrypt.kms.signing.signing_references import read_verifying_keys
+from modcrypt.kms.signing.signing_keys import read_verifying_keys
 from modcrypt.spark.jvm.native_parquet import native_options
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
