@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.paths import ROOT
 
 CORE = (
@@ -39,6 +41,7 @@ def test_every_public_name_can_be_imported() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow  # these tests run a second time here
 def test_the_core_tests_pass() -> None:
     plugin = ("-p", "without_posix", "-p", "no:cacheprovider", "-p", "no:xdist")
     paths = [path for path in CORE if (ROOT / path).exists()]

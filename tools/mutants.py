@@ -1,8 +1,12 @@
-"""Measure how many small faults in the core modules their own quick tests notice.
+"""Measure how many small faults in some packages their own quick tests notice.
 
 After collection, each mutant gets a forked process that runs the tests that reach the change, the
 fastest first, until one fails; what only programs and forks of tests run counts as not reached.
 Hashes choose the mutants, so unchanged code keeps its mutants.
+
+With --redundant, each mutant meets all tests that reach it, and a greedy cover of the killed
+mutants lists the tests that it does without. Such a test may still document a rule, or kill mutants
+that the hashes did not choose: read it before you delete it.
 mutmut mutates neither decorated functions nor limits; cosmic-ray imports all anew for each mutant.
 """
 
@@ -10,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import os
 import pickle
 import resource
@@ -17,7 +22,7 @@ import signal
 import sys
 import time
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,19 +34,27 @@ import pytest
 from tools.mutations import Module, Mutation
 
 ROOT = Path(__file__).resolve().parent.parent
-GROUPS = {  # modules: their tests
+GROUPS = {  # modules, or packages of them: their tests
     "aad": "test_aad.py",
     "aead": "test_aead.py",
-    "keys": "test_keys.py",
-    "kms/wrapping": "kms/test_wrapping.py",
-    "ags1/blocks ags1/layout ags1/lengths ags1/reader ags1/writer ags1/files": (
-        "ags1/test_reader.py ags1/test_writer.py ags1/test_files.py"
+    "keys": "test_keys.py test_key_metadata.py test_private_files.py kms/test_references.py",
+    "ags1": "ags1",
+    "pkmt1": "pkmt1",
+    "io/publication io/private_files io/destinations": (
+        "io test_private_files.py test_filesystem_moves.py test_symbolic_links.py"
     ),
-    "parquet/crypto/footer parquet/crypto/footer_opening parquet/crypto/crypto_fields "
-    "parquet/crypto/ciphers "
-    "parquet/crypto/key_lookup parquet/crypto/column_kinds parquet/crypto/file_plan "
-    "parquet/crypto/chunk_opening "
-    "parquet/crypto/bloom_filters parquet/format/modules": (
+    "kms/wrapping kms/wrapped_key_metadata kms/policy kms/external_keys kms/references": (
+        "kms/test_wrapping.py kms/test_wrapped_key_metadata.py kms/test_policy.py "
+        "kms/test_external_keys.py kms/test_references.py test_policy_attacks.py"
+    ),
+    "kms/signing": "kms/signing jobs/test_seal_vectors.py jobs/test_signed_files.py",
+    "jobs/run_record jobs/seal_log jobs/dataset_seals": (
+        "jobs/test_dataset_seals.py jobs/test_seal_ledger.py jobs/test_seal_attacks.py "
+        "parquet/datasets"
+    ),
+    "lake/declarations": "lake/declarations",
+    "iceberg/format": "iceberg/format",
+    "parquet/crypto parquet/format/modules": (
         "parquet/crypto parquet/format/test_modules.py parquet/test_foreign_writers.py "
         "parquet/test_hostile.py parquet/test_tamper.py parquet/test_unknown_fields.py "
         "parquet/arrow/test_reader.py "
@@ -69,19 +82,22 @@ class Reach(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The outcome of one mutant."""
+    """The outcome of one mutant, and the test functions that reach and that kill it."""
 
     module: str
     line: int
     change: str
     killed: bool
+    reached_by: frozenset[str]
+    killed_by: frozenset[str]
 
 
 class Trial:
     """A pytest plugin that runs the collected tests against mutants instead of once."""
 
-    def __init__(self, modules: list[str], number: int, seed: str) -> None:
+    def __init__(self, modules: list[str], number: int, seed: str, exhaustive: bool) -> None:
         self.modules, self.number, self.seed = modules, number, seed
+        self.exhaustive = exhaustive
         self.results: list[Result] = []
 
     def pytest_collection(self) -> None:
@@ -102,14 +118,34 @@ class Trial:
         reach: list[Reach] = in_fork(lambda: find_reach(session, mutations), GROUP_SECONDS)
         for number, mutation in enumerate(mutations):
             tests = sorted(test for test in reach if number in test.mutations)
-            seconds = SPARE_SECONDS + int(3 * sum(test.seconds for test in tests))
-            survives = in_fork(partial(survive, session, mutation, tests), seconds)
+            killers = self.find_killers(session, mutation, tests)
+            reached_by, killed_by = (
+                frozenset(session.items[test.number].nodeid.partition("[")[0] for test in some)
+                for some in (tests, killers)
+            )
             where = mutation.module.name, mutation.line
-            self.results.append(Result(*where, mutation.change, not survives))
+            self.results.append(
+                Result(*where, mutation.change, bool(killers), reached_by, killed_by)
+            )
         return True
+
+    def find_killers(
+        self, session: pytest.Session, mutation: Mutation, tests: list[Reach]
+    ) -> list[Reach]:
+        """Return the tests that fail with a mutation: all of them, or the first one.
+
+        A process that crashes or takes too long leaves no answer: each test then gets its own.
+        """
+        killers = run_mutant(session, mutation, tests, self.exhaustive)
+        if killers is None and self.exhaustive:
+            alone = {test: run_mutant(session, mutation, [test], False) for test in tests}
+            return [test for test, found in alone.items() if found != []] or tests
+        return tests[:1] if killers is None else killers
 
     def find_mutations(self) -> list[Mutation]:
         """Return a sample of the mutations of each module."""
+        for name in self.modules:
+            importlib.import_module(f"modcrypt.{name.replace('/', '.')}")
         functions = find_functions()
         paths = {name: str(ROOT / "modcrypt" / f"{name}.py") for name in self.modules}
         modules = [Module(name, path, functions[path]) for name, path in paths.items()]
@@ -137,10 +173,25 @@ def find_reach(session: pytest.Session, mutations: list[Mutation]) -> list[Reach
     return [test for test in reach if test.seconds < QUICK_SECONDS]
 
 
-def survive(session: pytest.Session, mutation: Mutation, tests: list[Reach]) -> bool:
-    """Change the live module; return whether the tests pass."""
-    mutation.module.apply(mutation)
-    return all(passes(session, test.number) for test in tests)
+def run_mutant(
+    session: pytest.Session, mutation: Mutation, tests: list[Reach], exhaustive: bool
+) -> list[Reach] | None:
+    """Return the tests that fail in a process with a mutation; None if the process fails."""
+
+    def find_failing() -> list[Reach]:
+        mutation.module.apply(mutation)
+        failing = []
+        for test in tests:
+            if not passes(session, test.number):
+                failing.append(test)
+                if not exhaustive:
+                    break
+                session.testsfailed = 0
+        return failing
+
+    seconds = SPARE_SECONDS + int(3 * sum(test.seconds for test in tests))
+    found: list[Reach] | None = in_fork(find_failing, seconds)
+    return found
 
 
 def find_functions() -> dict[str, list[FunctionType]]:
@@ -175,7 +226,7 @@ def in_fork(work: Callable[[], object], seconds: int) -> Any:
     if child == 0:
         try:
             signal.setitimer(signal.ITIMER_PROF, seconds)
-            signal.alarm(10 * seconds)  # for those that wait; a busy machine is slower, too
+            signal.alarm(3 * seconds)  # for those that wait; a busy machine is slower, too
             resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
             with open(writing, "wb") as pipe:
                 pickle.dump(work(), pipe)
@@ -190,9 +241,11 @@ def in_fork(work: Callable[[], object], seconds: int) -> Any:
     return pickle.loads(answer) if answer else None
 
 
-def run_group(modules: list[str], tests: str, number: int, seed: str) -> list[Result]:
+def run_group(
+    modules: list[str], tests: str, number: int, seed: str, exhaustive: bool
+) -> list[Result]:
     """Return the results for some modules, which have the same tests."""
-    trial = Trial(modules, number, seed)
+    trial = Trial(modules, number, seed, exhaustive)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # pytest reports each mutant it kills
     arguments = [str(ROOT / "tests" / test) for test in tests.split()]
     # Without its plugin, pytest would not know the options of faulthandler in pyproject.toml.
@@ -201,10 +254,41 @@ def run_group(modules: list[str], tests: str, number: int, seed: str) -> list[Re
     return trial.results
 
 
-def show_rate(name: str, results: list[Result]) -> None:
-    """Print a row of the table."""
+def find_modules(group: str) -> list[str]:
+    """Return the names of the modules of a group, those within packages included."""
+    package = ROOT / "modcrypt"
+    paths = [
+        path for name in group.split()
+        for path in sorted(package.glob(f"{name}/**/*.py")) or [package / f"{name}.py"]
+        if path.name != "__init__.py"
+    ]  # fmt: skip
+    return [path.relative_to(package).with_suffix("").as_posix() for path in paths]
+
+
+def find_redundant(results: list[Result]) -> dict[str, int]:
+    """Return the test functions that kill only mutants that others kill.
+
+    Returns:
+        The functions that a greedy cover of the killed mutants leaves over, with the number of
+        mutants that they reach.
+    """
+    reached = Counter(test for result in results for test in result.reached_by)
+    left = [result.killed_by for result in results if result.killed_by]
+    kept = set[str]()
+    while left:
+        kills = Counter(test for killers in left for test in killers)
+        best = min(kills, key=lambda test: (-kills[test], reached[test], test))
+        kept.add(best)
+        left = [killers for killers in left if best not in killers]
+    return {test: reached[test] for test in sorted(reached) if test not in kept}
+
+
+def show_rate(name: str, results: list[Result]) -> float:
+    """Print a row of the table; return the percentage of mutants that tests kill."""
     killed, count = sum(result.killed for result in results), len(results)
-    print(f"{name:30} {count:4} mutants {killed:4} killed {killed / count:5.0%}", flush=True)
+    rate = killed / count if count else 1
+    print(f"{name:30} {count:4} mutants {killed:4} killed {rate:5.0%}", flush=True)
+    return 100 * rate
 
 
 def main() -> None:
@@ -212,22 +296,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--number", type=int, default=30, help="mutants of each module")
     parser.add_argument("--seed", default="1", help="another seed chooses other mutants")
-    parser.add_argument("modules", nargs="*", help="modules to mutate instead of all")
+    parser.add_argument("--at-least", type=float, default=0, help="fail below this percentage")
+    parser.add_argument("--redundant", action="store_true", help="list tests that add no kill")
+    parser.add_argument("modules", nargs="*", help="modules or packages to mutate instead of all")
     options = parser.parse_args()
-    known = [module for group in GROUPS for module in group.split()]
-    if unknown := sorted(set(options.modules) - set(known)):
+    groups = {group: find_modules(group) for group in GROUPS}
+    known = [module for modules in groups.values() for module in modules]
+    chosen = find_modules(" ".join(options.modules)) if options.modules else known
+    if unknown := sorted(set(chosen) - set(known)):
         parser.error(f"no such module: {', '.join(unknown)}; there are {', '.join(known)}")
     results: list[Result] = []
     for group, tests in GROUPS.items():
-        modules = [m for m in group.split() if m in (options.modules or group.split())]
-        run = partial(run_group, modules, tests, options.number, options.seed)
+        modules = [module for module in groups[group] if module in chosen]
+        run = partial(run_group, modules, tests, options.number, options.seed, options.redundant)
         found = in_fork(run, GROUP_SECONDS) if modules else []
         for module in modules:
             show_rate(module, [r for r in found or sys.exit("no results") if r.module == module])
         results += found
-    show_rate("all", results)
+    rate = show_rate("all", results)
     for result in sorted(result for result in results if not result.killed):
         print(f"modcrypt/{result.module}.py:{result.line}: {result.change}")
+    if options.redundant:
+        for test, count in find_redundant(results).items():
+            print(f"adds no kill to the others, reaches {count} mutants: {test}")
+    if rate < options.at_least:
+        sys.exit(f"tests kill {rate:.1f} % of the mutants, less than {options.at_least:g} %")
 
 
 if __name__ == "__main__":

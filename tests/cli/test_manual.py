@@ -51,7 +51,8 @@ def test_words_are_completed(words: str, answer: str, tmp_path: Path) -> None:
         "COMP_WORDS": words,
         "COMP_CWORD": str(words.count(" ")),
     }
-    assert run_program(tmp_path, env=variables, fork=False).stdout == f"{answer}\n"
+    fork = words != "modcrypt encr"  # one real process has what the start itself does
+    assert run_program(tmp_path, env=variables, fork=fork).stdout == f"{answer}\n"
 
 
 def test_the_manual_page_has_every_command_and_option(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ POLICIES = {
 
 
 STRIDES = {
-    "create": 2, "append": 4, "encrypt": 7, "mek": 2, "kek": 7, "dek": 11, "policy": 2, "expire": 4,
+    "create": 2, "append": 7, "encrypt": 9, "mek": 2, "kek": 9, "dek": 17, "policy": 2, "expire": 7,
 }  # fmt: skip
 """Of so many steps of a job one fails: each policy begins at another."""
 

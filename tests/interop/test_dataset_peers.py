@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 
 import modcrypt as mc
 from tests.support.keys import FOOTER_KEY
-from tests.support.object_store import ObjectStore
+from tests.support.object_store import Bucket, ObjectStore
 from tests.support.tables import read_with_pyarrow
 
 ENCRYPTION = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
@@ -46,9 +45,7 @@ def filesystem(request: pytest.FixtureRequest, store: ObjectStore) -> Any:
 
 @pytest.fixture
 def bucket(store: ObjectStore) -> str:
-    name = f"bucket-{uuid.uuid4()}"
-    store.judge().create_bucket(Bucket=name)
-    return name
+    return Bucket().name
 
 
 def keys_in(store: ObjectStore, bucket: str) -> list[str]:

@@ -5,7 +5,6 @@ PyArrow judges the results through its own S3 client and its own key tools, boto
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
+from tests.support import object_store
 from tests.support.java.key_tools_java import MemoryKms
 from tests.support.kms.pyarrow_key_tools import MASTERS, OURS, factory
 from tests.support.object_store import ObjectStore
@@ -28,21 +28,15 @@ FILE_SYSTEMS: dict[str, Callable[[ObjectStore], Any]] = {
 }
 
 
-class Bucket:
-    """An empty bucket: as boto3 sees it, as PyArrow reads it, and as modcrypt is given it."""
+class Bucket(object_store.Bucket):
+    """An empty bucket, as PyArrow reads it and as modcrypt is given it."""
 
     def __init__(self, store: ObjectStore, filesystem: Any, kms: MemoryKms) -> None:
-        self.name, self.filesystem, self.kms = f"bucket-{uuid.uuid4()}", filesystem, kms
-        self._store, self._client, self._arrow = store, store.judge(), store.arrow()
-        self._client.create_bucket(Bucket=self.name)
+        super().__init__()
+        self.filesystem, self.kms, self._arrow = filesystem, kms, store.arrow()
 
     def path(self, key: str) -> str:
         return f"{self.name}/{key}"
-
-    def keys(self) -> list[str]:
-        """Name the objects, but for the markers of folders that pyarrow leaves when it moves."""
-        found = self._client.list_objects_v2(Bucket=self.name).get("Contents", [])
-        return sorted(entry["Key"] for entry in found if not entry["Key"].endswith("/"))
 
     def write(self, key: str, policy: mc.Policy, rows: int = 50) -> None:
         encryption = mc.KeyTools(self.kms).encryption(policy)
@@ -141,8 +135,9 @@ def test_an_object_is_replaced_as_often_as_one_likes(bucket: Bucket) -> None:
     assert bucket.pyarrow_reads("data.parquet").equals(small_table())
 
 
-@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
-@pytest.mark.parametrize("internal", [True, False])
+@pytest.mark.parametrize(
+    ("what", "internal"), [("mek", True), ("kek", False), ("dek", True), ("dek", False)]
+)
 def test_a_folder_of_objects_is_rotated(bucket: Bucket, internal: bool, what: str) -> None:
     names = ["lake/a.parquet", "lake/deep/c.parquet"]
     for name in names:

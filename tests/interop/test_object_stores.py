@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import gc
 import threading
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,9 +42,7 @@ DECRYPTION = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 @pytest.fixture
 def bucket(store: ObjectStore) -> Bucket:
     """Return a new, empty bucket."""
-    name = f"bucket-{uuid.uuid4()}"
-    store.judge().create_bucket(Bucket=name)
-    return Bucket(store, name)
+    return Bucket()
 
 
 FILE_SYSTEMS: dict[str, Callable[[ObjectStore], Any]] = {

@@ -52,46 +52,22 @@ def kms() -> RotatingKms:
 # --- killed at every step ------------------------------------------------------------------------
 
 KILLED_AT_EVERY_STEP = """
-import itertools, os, shutil, signal, sys
+import shutil, sys
+from functools import partial
+from pathlib import Path
 import modcrypt as mc
+from tests.support.killed import copy_folder, kill_at_each_step
 from tests.support.kms.rotating_kms import RotatingKms
 
-lake, steps, what, names = *sys.argv[1:4], sys.argv[4].split(",")
-calls = 0
-
-def killing(name, last):
-    real = getattr(os, name)
-    def call(*arguments, **options):
-        global calls
-        if calls == last:
-            if name == "write":  # in the middle of it
-                real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-        calls += 1
-        return real(*arguments, **options)
-    return call
+lake, steps, what, names = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
 
 def rotate(folder):
     tools = mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2))
-    done = mc.rotate_keys(os.path.join(folder, "lake"), tools, what=what, jobs=1,
-                          record=os.path.join(folder, "record"))
+    done = mc.rotate_keys(folder / "lake", tools, what=what, jobs=1, record=folder / "record")
     return {file.result for file in done} == {"rotated"}
 
-shutil.copytree(lake, os.path.join(steps, "first", "lake"))
-assert rotate(os.path.join(steps, "first"))  # what is imported on the way is there for all
-shutil.rmtree(os.path.join(steps, "first"))
-for last in itertools.count():
-    folder = os.path.join(steps, f"{last:04}")
-    shutil.copytree(lake, os.path.join(folder, "lake"))
-    child = os.fork()
-    if not child:
-        for name in names:
-            setattr(os, name, killing(name, last))
-        os._exit(not rotate(folder))
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print(status, flush=True)
-    if status != -signal.SIGKILL:
-        break
+print(*kill_at_each_step(rotate, partial(copy_folder, lake), steps, names.split(",")))
+shutil.rmtree(steps / "first")
 """
 
 

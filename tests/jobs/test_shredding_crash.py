@@ -43,46 +43,23 @@ write_lake = partial(write_any_lake, table=TABLE)
 
 
 KILLED_AT_EVERY_STEP = """
-import itertools, json, os, shutil, signal, sys
+import json, shutil, sys
+from functools import partial
+from pathlib import Path
 import modcrypt as mc
 from modcrypt.jobs.shredding.removal import shred_keys
+from tests.support.killed import copy_folder, kill_at_each_step
 from tests.support.kms.rotating_kms import RotatingKms
 
-lake, steps, criteria, names = *sys.argv[1:3], json.loads(sys.argv[3]), sys.argv[4].split(",")
-calls = 0
-
-def killing(name, last):
-    real = getattr(os, name)
-    def call(*arguments, **options):
-        global calls
-        if calls == last:
-            if name == "write":  # in the middle of it
-                real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-        calls += 1
-        return real(*arguments, **options)
-    return call
+lake, steps, criteria, names = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
 
 def shred(folder):
-    done = shred_keys(os.path.join(folder, "lake"), mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1)),
-                      jobs=1, record=os.path.join(folder, "record"), **criteria)
+    done = shred_keys(folder / "lake", mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1)),
+                      jobs=1, record=folder / "record", **json.loads(criteria))
     return {file.result for file in done} == {"shredded"}
 
-shutil.copytree(lake, os.path.join(steps, "first", "lake"))
-assert shred(os.path.join(steps, "first"))  # what is imported on the way is there for all
-shutil.rmtree(os.path.join(steps, "first"))
-for last in itertools.count():
-    folder = os.path.join(steps, f"{last:04}")
-    shutil.copytree(lake, os.path.join(folder, "lake"))
-    child = os.fork()
-    if not child:
-        for name in names:
-            setattr(os, name, killing(name, last))
-        os._exit(not shred(folder))
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print(status, flush=True)
-    if status != -signal.SIGKILL:
-        break
+print(*kill_at_each_step(shred, partial(copy_folder, lake), steps, names.split(",")))
+shutil.rmtree(steps / "first")
 """
 
 

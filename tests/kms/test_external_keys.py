@@ -35,6 +35,7 @@ from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.pkmt1 import external, material
 from modcrypt.pkmt1.material import MAX_STORE, external_name
 from tests.support.cases import each_case
+from tests.support.cli.forked import as_process
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
 from tests.support.paths import ROOT
 
@@ -710,8 +711,9 @@ for n in range(8):
 
 
 def run(script: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
     return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
+        **as_process(command, dict(os.environ)),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -76,6 +76,7 @@ def test_executors_rekey_rotate_and_refuse(spark: Any, config: Path) -> None:
     assert mc.Lake.open(config).status()[0].is_declared
 
 
+@pytest.mark.slow
 def test_executors_sign_with_a_key_by_reference(config: Path) -> None:
     folder = config.parent
     key = mc.SigningKey.generate()
@@ -97,6 +98,7 @@ def test_executors_sign_with_a_key_by_reference(config: Path) -> None:
     assert mc.verify_seal(folder / "orders", [key.verifier], at_least=2).ok
 
 
+@pytest.mark.slow
 def test_the_command_runs_on_spark(config: Path) -> None:
     folder = config.parent
     answer = run(folder, "apply", "--spark", "local[2]")
@@ -153,6 +155,7 @@ def test_the_driver_loads_nothing_but_results() -> None:
         _load_result(pickle.dumps((os.system, None)))
 
 
+@pytest.mark.slow
 def test_verify_runs_on_spark(config: Path) -> None:
     folder = config.parent
     mc.Lake.open(config).apply()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +13,18 @@ from typing import Any
 import boto3
 import fsspec
 import pyarrow.fs
+from moto.core import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import (
     DomainDispatcherApplication,
     MotoRequestHandler,
     create_backend_app,
 )
+from moto.s3.models import S3Backend, s3_backends
 from werkzeug.serving import make_server
+
+from tests.support.aws_models import remember_models
+
+remember_models()
 
 KEY, SECRET, REGION = "nobody", "nothing", "us-east-1"
 
@@ -162,25 +169,30 @@ def object_store() -> Iterator[ObjectStore]:
 
 
 class Bucket:
-    """A bucket as boto3 sees it."""
+    """A new bucket as the server holds it: requests of the tests themselves would cost most."""
 
-    def __init__(self, store: ObjectStore, name: str) -> None:
-        self._client, self.name = store.judge(), name
+    def __init__(self) -> None:
+        self.name = f"bucket-{uuid.uuid4()}"
+        self._server.create_bucket(self.name, REGION)
+
+    @property
+    def _server(self) -> S3Backend:
+        return s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
 
     def put(self, key: str, data: bytes) -> str:
-        self._client.put_object(Bucket=self.name, Key=key, Body=data)
+        self._server.put_object(self.name, key, data)
         return f"{self.name}/{key}"
 
     def get(self, key: str) -> bytes:
-        data: bytes = self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
-        return data
+        found = self._server.get_object(self.name, key)
+        assert found is not None, f"no object {key}"
+        return bytes(found.value)
 
     def keys(self) -> list[str]:
         """Return the object names, without the folder markers that pyarrow leaves after a move."""
-        found = self._client.list_objects_v2(Bucket=self.name).get("Contents", [])
-        return sorted(entry["Key"] for entry in found if not entry["Key"].endswith("/"))
+        names: list[str] = list(self._server.get_bucket(self.name).keys)
+        return sorted(name for name in names if not name.endswith("/"))
 
     def uploads(self) -> list[Any]:
         """List the uploads that were begun and neither completed nor aborted."""
-        found: list[Any] = self._client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])
-        return found
+        return list(self._server.list_multipart_uploads(self.name).values())

@@ -28,27 +28,16 @@ if sys.platform != "linux":
 pytestmark = pytest.mark.slow  # some kill a process at each of dozens of steps
 
 KILLED = """
-import os, signal, sys
+import sys
 from modcrypt.iceberg import purge_table
 from tests.support.iceberg.local_tables import FolderTable, SqlTable
+from tests.support.killed import kill_at
 
 kind, uri, name, last, names = sys.argv[1:]
 named = {"FolderTable": FolderTable, "SqlTable": SqlTable}[kind](uri, name)
-table, calls = named.load(), 0
+table = named.load()
 purge_table(table, dry_run=True)  # what is imported on the way is there
-
-def killing(name):
-    real = getattr(os, name)
-    def call(*arguments, **options):
-        global calls
-        if calls == int(last):
-            os.kill(os.getpid(), signal.SIGKILL)
-        calls += 1
-        return real(*arguments, **options)
-    return call
-
-for name in names.split(","):
-    setattr(os, name, killing(name))
+kill_at(int(last), names.split(","))
 purge_table(table)
 """
 

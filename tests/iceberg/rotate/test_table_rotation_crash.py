@@ -45,44 +45,17 @@ def prepare(what: str, table: IcebergTable) -> None:
 
 
 KILLED_AT_EVERY_STEP = """
-import itertools, os, shutil, signal, sys
+import sys
+from functools import partial
 from pathlib import Path
 from tests.support.iceberg.table_changes import act
-
-calls = 0
-
-def killing(name, last):
-    real = getattr(os, name)
-    def call(*arguments, **options):
-        global calls
-        if calls == last:
-            if name == "write":  # in the middle of it
-                real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-        calls += 1
-        return real(*arguments, **options)
-    return call
-
-def steps(table, what, stride, names):
-    shutil.copytree(table, table.parent / "first" / "t16")
-    act(what, table.parent / "first" / "t16")  # what is imported on the way is there for all
-    for last in itertools.count(0, stride):
-        folder = table.parent / f"{last:04}" / "t16"
-        shutil.copytree(table, folder)
-        child = os.fork()
-        if not child:
-            for name in names:
-                setattr(os, name, killing(name, last))
-            act(what, folder)
-            os._exit(0)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print(what, status, flush=True)
-        if status != -signal.SIGKILL:
-            break
+from tests.support.killed import copy_folder, kill_at_each_step
 
 for part in sys.argv[3:]:
     what, stride = part.split(":")
-    steps(Path(sys.argv[1], what, "t16"), what, int(stride), sys.argv[2].split(","))
+    steps, job = Path(sys.argv[1], what), lambda folder: act(what, folder / "t16") is not None
+    copy = partial(copy_folder, steps / "t16")
+    print(what, *kill_at_each_step(job, copy, steps, sys.argv[2].split(","), int(stride)))
 """
 
 STRIDES = {"mek": 3, "kek": 17, "dek": 37, "prune": 4, "expire": 9}
@@ -103,9 +76,9 @@ def test_killed_at_any_step_the_table_is_readable_and_the_rest_is_done_the_next_
     process = run(KILLED_AT_EVERY_STEP, tmp_path / "steps", ",".join(STEPS), *told)
     printed, _ = process.communicate(timeout=300)
     assert process.returncode == 0
-    for what in STRIDES:
-        lines = (line.split() for line in printed.splitlines())
-        *killed, last = (int(status) for name, status in lines if name == what)
+    for line in printed.splitlines():
+        what, *ends = line.split()
+        *killed, last = map(int, ends)
         assert last == 0
         assert set(killed) == {-9}
         assert len(killed) >= 4

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from moto.glue.models import glue_backends
 
 from modcrypt.errors import CommitConflictError, UnsupportedFormatError
 from modcrypt.iceberg import (
@@ -60,8 +61,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def glue(server: str) -> GlueTable:
-    return GlueTable.make(server)
+def glue(server: str) -> Iterator[GlueTable]:
+    yield GlueTable.make(server)
+    glue_backends.reset()  # a purge looks at every table of a catalog
 
 
 def versions_in(table: Any) -> set[str]:

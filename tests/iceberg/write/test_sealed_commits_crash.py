@@ -21,48 +21,25 @@ if sys.platform != "linux":
 pytestmark = pytest.mark.slow  # it kills a process at each of dozens of steps
 
 KILLED_AT_EVERY_STEP = """
-import itertools, os, shutil, signal, sys
+import os, shutil, sys
 from pathlib import Path
 import modcrypt as mc
 from modcrypt.iceberg import open_table, rotate_table
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.killed import kill_at_each_step
 
-table, steps, names = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(",")
-calls = 0
-
-def copy(name):
+def copy(folder):
     # Copies of a table have its UUID, so each has a key and a state folder of its own.
-    shutil.copy(sys.argv[4], steps / f"{name}.key")
-    return shutil.copytree(table, steps / name)
+    shutil.copy(sys.argv[4], f"{folder}.key")
+    shutil.copytree(sys.argv[1], folder)
 
 def rotate(folder):
-    key = mc.SigningKey.load(folder.with_name(f"{folder.name}.key"))
+    key = mc.SigningKey.load(Path(f"{folder}.key"))
     os.environ["XDG_STATE_HOME"] = f"{folder}.state"
-    rotate_table(
-        open_table(folder, SampleKms(), signed_by=[key.verifier], signing_key=key), "mek"
-    )
+    table = open_table(folder, SampleKms(), signed_by=[key.verifier], signing_key=key)
+    return rotate_table(table, "mek") is not None
 
-def killing(name, last):
-    real = getattr(os, name)
-    def call(*arguments, **options):
-        global calls
-        if calls == last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        calls += 1
-        return real(*arguments, **options)
-    return call
-
-rotate(copy("first"))  # what is imported on the way is there for all
-for last in itertools.count():
-    folder = copy(f"{last:04}")
-    child = os.fork()
-    if not child:
-        for name in names:
-            setattr(os, name, killing(name, last))
-        rotate(folder)
-        os._exit(0)
-    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGKILL:
-        break
+kill_at_each_step(rotate, copy, Path(sys.argv[2]), sys.argv[3].split(","))
 """
 
 

@@ -29,6 +29,7 @@ REASONS = tomllib.loads(Path(__file__).with_name("pyarrow_suite.toml").read_text
 LEAST_SHARE = 0.9
 
 
+@pytest.mark.slow  # another whole suite
 def test_most_tests_of_pyarrow_pass_and_each_failure_has_a_reason(tmp_path: Path) -> None:
     results = tmp_path / "outcomes.json"
     names = [f"pyarrow.tests.parquet.{module}" for module in MODULES]

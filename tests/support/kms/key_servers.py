@@ -276,6 +276,10 @@ class MotoKms:
         """A client of boto3 alone."""
         import boto3
 
+        from tests.support.aws_models import remember_models
+
+        remember_models()
+
         if region not in self.judges:
             self.judges[region] = boto3.client(
                 "kms",
