@@ -70,8 +70,8 @@ def test_a_client_that_cannot_start_again_crashes_in_all_that_is_left(tmp_path: 
 def test_a_client_that_never_answers_does_not_keep_the_run_from_ending(tmp_path: Path) -> None:
     found = run_fake("deaf", tmp_path, "--timeout", 0.1)
     assert {case["verdict"] for case in found.values()} == {TIMEOUT}
-    told = [case["detail"] for case in found.values()]
-    assert told.count("no answer in time") == MAX_TIMEOUTS
+    reported = [case["detail"] for case in found.values()]
+    assert reported.count("no answer in time") == MAX_TIMEOUTS
 
 
 def test_features_that_a_client_lacks_are_failures(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_size_is_that_of_the_plaintext_file_also_after_it_was_replaced(folder: P
         assert len(whole) != path.stat().st_size
 
 
-def test_what_tells_versions_apart_changes_with_the_file(folder: Path) -> None:
+def test_what_distinguishes_versions_changes_with_the_file(folder: Path) -> None:
     path = folder / "c=A" / "1.parquet"
     filesystem = make_filesystem()
     before = filesystem.checksum(path), filesystem.ukey(path)

@@ -1,7 +1,7 @@
 """Small files that declare much: what reading them costs, measured in a fresh process for each.
 
 The bounds are nearly twice what reading takes: on a busy machine, two more batches of 64 MiB may be
-alive for a moment. They tell memory in proportion to a batch from memory in proportion to what a
+alive for a moment. They separate memory in proportion to a batch from that in proportion to what a
 file declares.
 """
 

@@ -132,7 +132,7 @@ SPELLINGS = {spelling.lower() for spelling in spellings()}
 def check_hidden(text: str) -> None:
     shown = text.encode("utf-8", "surrogateescape").lower()
     assert not [spelling for spelling in SPELLINGS if spelling in shown], text
-    assert "ecodeError" not in text  # they tell the byte that they stumble over
+    assert "ecodeError" not in text  # they name the byte that they stumble over
 
 
 @pytest.fixture(scope="module")

@@ -809,10 +809,10 @@ def kms_scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], obj
     ring = clear_ring(folder)
     clear = Path(ring.path).read_text()
     value = base64.b64encode(MASTER).decode()
-    telling = RuntimeError(f"{MASTER!r} {MASTER.hex()} {value}")
+    revealing = RuntimeError(f"{MASTER!r} {MASTER.hex()} {value}")
     short = base64.b64encode(SHORT).decode()
     denied, refused = modcrypt.KeyAccessDeniedError, modcrypt.KeyMaterialError
-    one_of = {"broken": lambda kms: kms.broken.update(kf=telling)}
+    one_of = {"broken": lambda kms: kms.broken.update(kf=revealing)}
     return {
         "lost race": (modcrypt.CommitConflictError, lost_race),
         "denied": (denied, with_service(lambda kms: kms.denied.add("kf"), "internal, double")),

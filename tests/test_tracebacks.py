@@ -215,7 +215,7 @@ def test_a_malformed_keyring_in_the_clear_is_refused_without_its_keys(
 
 
 class Broken:
-    """A client that knows keys, and fails or answers as it is told."""
+    """A client that knows keys, and fails or answers as the test asks."""
 
     capabilities = Capabilities(rewrap=True, batch=10)
 

@@ -357,7 +357,7 @@ def test_the_verifier_finds_what_modcrypt_wrote(
 
 
 def end_of(module: verify_pme.Module) -> tuple[int | None, ...]:
-    """Address and end; the start of a page with levels in clear is told in two ways."""
+    """Address and end; the start of a page with levels in clear is named in two ways."""
     assert module.offset is not None
     return (*module[:4], module.offset + module.size)
 

@@ -114,7 +114,7 @@ def require_opens(material: KeyMaterial, key: Key) -> None:
     assert material.kek_id is not None
     try:
         GcmCipher(key).open_block(base64.b64decode(material.wrapped_dek), material.kek_id)
-    except TagError:
+    except (TagError, ValueError):  # ValueError: altered text that is not base64
         raise KeyMaterialError(
             f"what the key service unwraps under master key {material.master_key_id} does not open "
             "the keys under it; nothing was replaced"

@@ -661,7 +661,7 @@ def test_blocks_out_of_place_are_noticed(way: Way, order: str, block: int) -> No
 @every_way
 @each_case("place", [0, 1, 2])
 def test_blocks_of_another_stream_are_noticed(way: Way, place: int) -> None:
-    """Of another key or prefix, that is. A stream of the same ones can't be told from this."""
+    """Of another key or prefix, that is. One of the same looks like this one."""
     for key, prefix in ((OTHER_KEY, PREFIX), (FOOTER_KEY, b"another prefix")):
         parts = frames(WHOLE)
         parts[place] = frames(encrypt_stream(key, PLAIN[:15], 5, prefix))[place]
@@ -1082,7 +1082,7 @@ def test_a_reader_that_is_lost_while_it_opens_ahead_closes_without_a_complaint(
 
 
 def close_of(file: Ags1Reader) -> threading.Event:
-    """Return an event that tells when the source is closed."""
+    """Return an event that is set when the source closes."""
     closed = threading.Event()
     assert file._shared is not None
     resources: Any = file._shared
@@ -1283,7 +1283,7 @@ def test_one_reader_serves_a_pool_that_reads_it_in_parts() -> None:
         assert b"".join(parts) == plain
 
 
-def test_an_error_tells_which_way_a_length_is_wrong() -> None:
+def test_an_error_says_which_way_a_length_is_wrong() -> None:
     check_length(8, 8, "a stream")
     check_length(8, None, "a stream")
     for actual, how in ((7, "cut short"), (9, "too long")):

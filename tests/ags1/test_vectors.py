@@ -201,7 +201,7 @@ def pipe(data: bytes) -> IO[bytes]:
 
 
 def find_earlier_fault(case: Case, error: Exception | None) -> Case:
-    """Say what stands in for a truncation that only the end of a pipe would tell.
+    """Say what stands in for a truncation that only the end of a pipe would show.
 
     Blocks that moved fail before: that block which the verifier meets from front to back.
     """

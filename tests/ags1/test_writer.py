@@ -421,7 +421,7 @@ def test_no_state_is_a_stream_with_blocks_of_a_mebibyte(sizes: list[int]) -> Non
 
 
 def test_nothing_of_a_first_block_is_a_stream_however_it_is_cut() -> None:
-    """Cut after whole blocks, a longer one is: which only the trusted length can tell."""
+    """Cut after whole blocks, a longer one is: which only the trusted length can show."""
     sink = Seen()
     out = new_writer(sink, block_length=40)
     out.write(bytes(79))

@@ -172,7 +172,7 @@ def test_each_file_has_its_line_of_json_and_then_there_are_totals(folder: Path) 
     }  # fmt: skip
 
 
-def test_what_was_left_out_is_told_once_for_all_files(folder: Path) -> None:
+def test_what_was_left_out_is_reported_once_for_all_files(folder: Path) -> None:
     keys = (*KEY, "--column-key", "name=file:name.key")
     run_ok(folder, "encrypt", *keys, "lake", "sealed")
     result = invoke(folder, "decrypt", *KEY, "--on-missing-key", "drop", "sealed", "out")
@@ -251,7 +251,7 @@ def test_fail_fast_begins_no_further_file(folder: Path) -> None:
     assert totals["not_begun"] == 2
 
 
-def test_a_bug_in_one_file_is_told_without_values(
+def test_a_bug_in_one_file_is_reported_without_values(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encrypt = modcrypt.encrypt_parquet

@@ -74,10 +74,10 @@ def checks(folder: Path, *arguments: str, code: int = 0) -> Checks:
     """Run doctor; return its checks, except those of the machine."""
     result = invoke(folder, "doctor", "--json", *arguments)
     assert (result.exit_code, result.stderr) == (code, "")
-    told = json.loads(result.stdout)
-    found: Checks = told["checks"]
+    reported = json.loads(result.stdout)
+    found: Checks = reported["checks"]
     for state in ("ok", "hint", "warn", "fail"):
-        assert told[state] == sum(check["state"] == state for check in found)
+        assert reported[state] == sum(check["state"] == state for check in found)
     assert [check["check"] for check in found[: len(OF_THE_MACHINE)]] == OF_THE_MACHINE
     return found[len(OF_THE_MACHINE) :]
 
@@ -138,7 +138,7 @@ def test_slow_aes_is_a_warning_which_strict_takes_for_a_failure(
 
 
 @pytest.mark.parametrize(("mask", "state"), [(0o077, "ok"), (0o022, "hint"), (0, "warn")])
-def test_a_umask_that_lets_others_in_is_told(mask: int, state: str) -> None:
+def test_a_umask_that_lets_others_in_is_reported(mask: int, state: str) -> None:
     before = os.umask(mask)
     try:
         found = next(finding for finding in machine_checks.machine() if finding.check == "umask")
@@ -163,7 +163,7 @@ def test_core_dumps_are_a_hint(tmp_path: Path) -> None:
     assert "hint  core dumps: on: a crash" in answer.stdout
 
 
-def test_variables_with_secrets_are_told_by_name_alone(
+def test_variables_with_secrets_are_reported_by_name_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = "never-to-be-shown"
@@ -193,7 +193,7 @@ def test_a_private_keyring_and_its_master_keys_are_fine(folder: Path) -> None:
     assert "random bytes" in found[3]["message"]
 
 
-def test_a_encrypted_keyring_is_told_from_one_in_the_clear(
+def test_a_encrypted_keyring_is_distinguished_from_one_in_the_clear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o700)
@@ -255,7 +255,7 @@ def test_files_with_secrets_are_named(folder: Path) -> None:
 # --- policy and key service ----------------------------------------------------------------------
 
 
-def test_a_wrong_policy_is_told_with_all_its_faults(folder: Path) -> None:
+def test_a_wrong_policy_is_reported_with_all_its_faults(folder: Path) -> None:
     (folder / "lake.toml").write_text("footer_kee = 1\ndouble_wrapping = 3\n")
     (found,) = checks(folder, "--policy", "lake.toml", code=1)
     assert (found["check"], found["state"]) == ("policy", "fail")
@@ -547,7 +547,7 @@ def test_a_folder_is_searched_with_what_is_below_it(folder: Path) -> None:
     assert found[1]["where"]["file"] == "logs/eventlog_v2_app-2/events_1_app-2"
 
 
-def test_what_is_no_log_is_told(folder: Path) -> None:
+def test_what_is_no_log_is_reported(folder: Path) -> None:
     (folder / "empty").mkdir()
     (folder / "lzf").write_bytes(b"ZV\x01rest")
     for path, state in (("lake.toml", "warn"), ("empty", "warn"), ("lzf", "warn"), ("no", "fail")):

@@ -75,7 +75,7 @@ def body_of(folder: Path, path: str, kind: str = "data page") -> dict[str, Any]:
 # --- inspect -------------------------------------------------------------------------------------
 
 
-def test_without_a_key_it_tells_what_everybody_sees(folder: Path) -> None:
+def test_without_a_key_it_reports_what_everybody_sees(folder: Path) -> None:
     said = run_ok(folder, "inspect", "sealed.parquet")
     size = (folder / "sealed.parquet").stat().st_size
     assert said.startswith(f"sealed.parquet: {size:,} bytes\n")
@@ -89,7 +89,7 @@ def test_without_a_key_it_tells_what_everybody_sees(folder: Path) -> None:
     assert (found["footer_mode"], found["columns"], found["num_rows"]) == ("encrypted", None, None)
 
 
-def test_with_keys_it_tells_the_columns_and_which_keys_fit(folder: Path) -> None:
+def test_with_keys_it_reports_the_columns_and_which_keys_fit(folder: Path) -> None:
     rows = dict(
         line.split(maxsplit=1)
         for line in run_ok(folder, "inspect", *KEY, "sealed.parquet").split("\n\n")[1].splitlines()
@@ -134,7 +134,7 @@ def test_the_module_table_says_the_same_to_people(folder: Path) -> None:
         assert line.endswith(region["state"])
 
 
-def test_a_key_service_is_told_from_the_key_metadata_alone(folder: Path) -> None:
+def test_a_key_service_is_named_by_the_key_metadata_alone(folder: Path) -> None:
     ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
     ring.create_key("footer"), ring.create_key("pii")
     named = ("--kms", "file:lake.keyring#footer", "--column-master-key", "name=pii")
@@ -203,7 +203,7 @@ def test_without_any_key_it_is_3(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["data page", "data page header"])
-def test_each_fault_is_told_with_module_and_bytes(folder: Path, kind: str) -> None:
+def test_each_fault_is_reported_with_module_and_bytes(folder: Path, kind: str) -> None:
     places = [body_of(folder, path, kind) for path in ("name", "score")]
     for place in places:
         flip(folder / "sealed.parquet", place["start"] + 20)
@@ -236,7 +236,7 @@ def test_a_plaintext_file_is_wrong_only_where_keys_are_given(folder: Path) -> No
     assert [finding["word"] for finding in found["findings"]] == ["plaintext"]
 
 
-def test_pages_without_tags_must_be_asked_for_and_are_told(folder: Path) -> None:
+def test_pages_without_tags_must_be_asked_for_and_are_reported(folder: Path) -> None:
     ctr = ("--algorithm", "AES_GCM_CTR_V1", "--force")
     run_ok(folder, "encrypt", *KEY, *ctr, "plain.parquet", "sealed.parquet")
     assert invoke(folder, "verify", *KEY, "sealed.parquet").exit_code == 1
@@ -280,7 +280,7 @@ def test_the_files_of_a_folder_are_verified_together(lake: Path) -> None:
     run_ok(lake, "verify", *KEYS, "--strict", "lake", "--glob", "*-[12].*")
 
 
-def test_faults_are_told_by_file_and_do_not_stop_the_others(lake: Path) -> None:
+def test_faults_are_reported_by_file_and_do_not_stop_the_others(lake: Path) -> None:
     flip(lake / "lake" / "part-1.parquet", 40)
     shutil.copy(lake / "lake" / "part-0.parquet", lake / "lake" / "part-3.parquet")
     (lake / "lake" / "part-4.parquet").write_bytes(b"no Parquet file")
@@ -535,7 +535,7 @@ each_reason = each_case(
 
 
 @each_reason
-def test_a_key_of_the_policy_that_cannot_be_had_is_told_with_its_reason(
+def test_a_key_of_the_policy_that_cannot_be_had_is_reported_with_its_reason(
     word: str, happen: Callable[[MemoryKms, str], object], code: int, why: str, folder: Path,
     kms: MemoryKms, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -555,7 +555,7 @@ def test_a_key_of_the_policy_that_cannot_be_had_is_told_with_its_reason(
 
 
 @each_reason
-def test_a_footer_key_that_cannot_be_had_is_told_with_its_reason(
+def test_a_footer_key_that_cannot_be_had_is_reported_with_its_reason(
     word: str, happen: Callable[[MemoryKms, str], object], code: int, why: str, folder: Path,
     kms: MemoryKms,
 ) -> None:  # fmt: skip
@@ -574,7 +574,7 @@ def test_a_footer_key_that_cannot_be_had_is_told_with_its_reason(
 def test_parts_whose_keys_cannot_be_had_are_not_called_foreign(
     folder: Path, kms: MemoryKms
 ) -> None:
-    """An AAD prefix that the file stores is taken at its word then, and that is told."""
+    """An AAD prefix that the file stores is taken at its word then, and that is reported."""
     for number in range(2):
         policy = modcrypt.Policy(footer_key="kf", aad_prefix=f"part-{number}")
         path = folder / "many" / f"{number}.parquet"

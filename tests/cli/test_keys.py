@@ -272,8 +272,8 @@ def test_encrypted_key_metadata_opens_after_its_description(clear: Path, size: s
     kek_id = base64.b64decode(members.pop("keyEncryptionKeyID"), validate=True)
     block = base64.b64decode(members.pop("wrappedKeyMetadata"), validate=True)
     assert not members
-    key, prefix, told = split_key_metadata(AESGCM(kek).decrypt(block[:12], block[12:], kek_id))
-    assert (len(key), f"{told}\n") == (int(size), length)
+    key, prefix, reported = split_key_metadata(AESGCM(kek).decrypt(block[:12], block[12:], kek_id))
+    assert (len(key), f"{reported}\n") == (int(size), length)
     assert decrypt_standard_stream((clear / "notes.ags1").read_bytes(), key, prefix) == notes
 
 
@@ -322,8 +322,8 @@ def test_a_passphrase_comes_from_file_variable_and_descriptor(folder: Path) -> N
     ]
     given: dict[str, Any] = {"passphrase": None, "env": {"PHRASE": PASSPHRASE}}
     for way in ways:
-        told = f"{PASSPHRASE}\n" if way[0] == "--passphrase-fd" else ""
-        assert check_ok(run(folder, *listed, *way, input=told, **given)) == expected
+        reported = f"{PASSPHRASE}\n" if way[0] == "--passphrase-fd" else ""
+        assert check_ok(run(folder, *listed, *way, input=reported, **given)) == expected
     for where in ("env:PHRASE", "file:phrase"):
         uri = f"file:lake.keyring?passphrase={where}#footer"
         assert check_ok(run(folder, "keys", "list", "--kms", uri, **given)) == expected
@@ -548,7 +548,7 @@ def test_rotation_shows_files_and_their_rate_on_a_terminal(clear: Path) -> None:
 # --- master keys ---------------------------------------------------------------------------------
 
 
-def test_a_list_tells_all_but_the_values(clear: Path) -> None:
+def test_a_list_reports_all_but_the_values(clear: Path) -> None:
     run_ok(clear, "keys", "rotate", *RING, "--key", "footer")
     run_ok(clear, "keys", "disable", *RING, "footer", "--version", "1", "--json")
     run_ok(clear, "keys", "disable", *RING, "pii")
@@ -714,8 +714,8 @@ def test_columns_whose_master_key_is_refused_count_as_missing(clear: Path) -> No
     for choice in ("drop", "null"):
         result = invoke(clear, *back, "--force", "--json", "--on-missing-key", choice)
         assert result.exit_code == 0
-        told = json.loads(result.stdout)
-        assert told["nulls" if choice == "null" else "dropped"] == ["name"]
+        reported = json.loads(result.stdout)
+        assert reported["nulls" if choice == "null" else "dropped"] == ["name"]
     read = pq.read_table(clear / "out.parquet")
     assert read["name"].null_count == read.num_rows
 
@@ -731,18 +731,18 @@ def test_audit_has_every_use_of_a_key(clear: Path) -> None:
     run_ok(clear, *DECRYPT, "--audit", "b.jsonl", path, "out.parquet")
     run_ok(clear, "inspect", *RING, *audit, "c.jsonl", path)
     run_ok(clear, "keys", "rotate", *RING, "--what", "kek", *audit, "d.jsonl", path)
-    told = {}
+    reported = {}
     for name in "abcd":
         lines = (clear / f"{name}.jsonl").read_text().splitlines()
         events = [json.loads(line) for line in lines]
-        told[name] = {(e["operation"], e["by"], e["master_key_id"]) for e in events}
+        reported[name] = {(e["operation"], e["by"], e["master_key_id"]) for e in events}
         assert all(event["result"] == "ok" for event in events)
     both = ("footer", "pii")
     wraps = {("wrap", by, key) for by in ("kms", "file") for key in both}
     unwraps = {("unwrap", by, key) for by in ("kms", "file") for key in both}
-    assert told["a"] == wraps | {("seal", "file", key) for key in both}
-    assert told["b"] == told["c"] == unwraps
-    assert told["d"] >= {
+    assert reported["a"] == wraps | {("seal", "file", key) for key in both}
+    assert reported["b"] == reported["c"] == unwraps
+    assert reported["d"] >= {
         (operation, "kms", key) for operation in ("wrap", "unwrap") for key in both
     }
     assert stat.S_IMODE((clear / "a.jsonl").stat().st_mode) == 0o600
@@ -863,7 +863,7 @@ def test_a_scan_opens_footers_of_any_algorithm(clear: Path) -> None:
     assert (strict.exit_code, "AES_GCM_CTR_V1" in strict.stderr) == (5, True)
 
 
-def test_a_scan_tells_what_it_could_not_look_into(lake: Path) -> None:
+def test_a_scan_reports_what_it_could_not_look_into(lake: Path) -> None:
     shutil.copy(lake / "plain.parquet", lake / "lake" / "4.parquet")
     result = invoke(lake, "keys", "scan", "lake")
     titles, *rows, note = result.stdout.splitlines()
@@ -1069,7 +1069,7 @@ def test_wrong_options_are_2_and_explained_in_one_line(
     assert contents(clear) == before
 
 
-def test_a_wrong_policy_is_2_and_told_by_its_name(clear: Path) -> None:
+def test_a_wrong_policy_is_2_and_reported_by_its_name(clear: Path) -> None:
     (clear / "lake.toml").write_text('footer_key = "k"\nmaster = 1\n')
     result = invoke(clear, "encrypt", "--policy", "lake.toml", "plain.parquet", "out")
     assert check_refusal(result) == "lake.toml: invalid policy: unknown member master"

@@ -72,7 +72,7 @@ def test_pyarrow_reads_a_rekeyed_file_with_the_new_key_alone(folder: Path) -> No
         read_with_pyarrow(folder / "out.parquet", FOOTER_KEY)
 
 
-def test_a_column_that_loses_its_own_key_is_told(folder: Path) -> None:
+def test_a_column_that_loses_its_own_key_is_reported(folder: Path) -> None:
     result = invoke(folder, "rekey", *OLD, *NEW_KEY, *FILES)
     assert result.stderr == f"{LOST_KEYS}name\n"
     (folder / "out.parquet").unlink()
@@ -135,8 +135,8 @@ def test_a_folder_goes_from_one_policy_to_another(ring: Path) -> None:
     scanned = run_ok(ring, "keys", "scan", "next", "--json").splitlines()
     assert {json.loads(line)["master_key_id"] for line in scanned} == {"pii", None}
     events = [json.loads(line) for line in (ring / "audit.jsonl").read_text().splitlines()]
-    told = {(event["operation"], event["master_key_id"]) for event in events}
-    assert told >= {("unwrap", "footer"), ("unwrap", "pii"), ("wrap", "pii"), ("seal", "pii")}
+    reported = {(event["operation"], event["master_key_id"]) for event in events}
+    assert reported >= {("unwrap", "footer"), ("unwrap", "pii"), ("wrap", "pii"), ("seal", "pii")}
 
 
 def test_files_are_rekeyed_in_place(folder: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_folder_is_masked_in_place(folder: Path) -> None:
 
 
 def test_hashes_of_a_recorded_run_are_not_hashed_again(folder: Path) -> None:
-    """Neither with the same key, which the file's note tells, nor with another, by the record."""
+    """Neither with the same key, which the file's note names, nor with another, by the record."""
     (folder / "lake").mkdir()
     (folder / "sealed.parquet").rename(folder / "lake" / "a.parquet")
     how = ("--hash", "name", "--in-place", "lake", "--record", "run.jsonl", "--hash-key-file")

@@ -97,7 +97,7 @@ def test_a_column_is_shredded_and_proven(folder: Path) -> None:
     assert again.stdout == "3 files: 3 current; 0 keys\n"
 
 
-def test_a_proof_alone_writes_nothing_and_its_exit_code_tells(folder: Path) -> None:
+def test_a_proof_alone_writes_nothing_and_its_exit_code_says_so(folder: Path) -> None:
     before = bytes_of(folder)
     result = invoke(folder, *RING, "--column", "name", "--prove", "lake")
     assert (result.exit_code, result.stderr) == (1, "")
@@ -112,15 +112,15 @@ def test_a_proof_alone_writes_nothing_and_its_exit_code_tells(folder: Path) -> N
 def test_json_has_a_line_for_each_file_and_the_totals(folder: Path) -> None:
     result = invoke(folder, *RING, "--column", "name", "--yes", "--prove", "--json", "lake")
     assert (result.exit_code, result.stderr) == (0, "")
-    told = lines(result)
-    assert [(line["file"], line["result"], line["keys"], line["columns"]) for line in told[:3]] == [
-        (f"lake/part-{n}.parquet", "shredded", 1, ["name"]) for n in range(3)
-    ]
-    totals = told[3]
+    reported = lines(result)
+    assert [
+        (line["file"], line["result"], line["keys"], line["columns"]) for line in reported[:3]
+    ] == [(f"lake/part-{n}.parquet", "shredded", 1, ["name"]) for n in range(3)]
+    totals = reported[3]
     assert (totals["files"], totals["shredded"], totals["keys"]) == (3, 3, 3)
     assert totals["dry_run"] is False
-    assert [line["keys"][0]["state"] for line in told[4:7]] == ["gone"] * 3
-    proof = told[7]
+    assert [line["keys"][0]["state"] for line in reported[4:7]] == ["gone"] * 3
+    proof = reported[7]
     assert (proof["proof"], proof["ok"], proof["files"]) == ("shredded", True, 3)
     assert proof["criteria"] == {"columns": ["name"], "master_keys": [], "everything": False}
 
@@ -221,7 +221,7 @@ def test_files_that_fail_are_listed_and_the_exit_code_is_of_their_reason(folder:
     assert "no keys to shred" in result.stdout
 
 
-def test_a_column_that_no_file_has_is_told(folder: Path) -> None:
+def test_a_column_that_no_file_has_is_reported(folder: Path) -> None:
     result = invoke(folder, *RING, "--column", "name", "--column", "nmae", "--yes", "lake")
     assert result.exit_code == 1
     assert "no file has a column nmae\n" in result.stdout

@@ -96,24 +96,24 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 def test_the_footer_key_shows_the_arrow_schema_and_every_columns_key(folder: Path) -> None:
-    told = json.loads(run_ok(folder, "schema", *KEY, "--json", "sealed.parquet"))
+    reported = json.loads(run_ok(folder, "schema", *KEY, "--json", "sealed.parquet"))
     theirs = pq.read_schema(folder / "plain.parquet")
-    assert [(field["name"], field["type"], field["nullable"]) for field in told["fields"]] == [
+    assert [(field["name"], field["type"], field["nullable"]) for field in reported["fields"]] == [
         (field.name, str(field.type), field.nullable) for field in theirs
     ]
     paths = pq.read_metadata(folder / "plain.parquet").schema
-    assert [column["column"] for column in told["columns"]] == [
+    assert [column["column"] for column in reported["columns"]] == [
         paths.column(number).path for number in range(len(paths))
     ]
-    keys = {column["column"]: column["key"] for column in told["columns"]}
+    keys = {column["column"]: column["key"] for column in reported["columns"]}
     assert keys.pop("flag") == "plaintext"
     assert (keys.pop("name"), keys.pop("address.zip")) == ("column key", "column key")
     assert set(keys.values()) == {"footer key"}
-    head = {name: told[name] for name in ("encrypted", "footer", "authenticated", "files")}
+    head = {name: reported[name] for name in ("encrypted", "footer", "authenticated", "files")}
     assert head == {"encrypted": True, "footer": "encrypted", "authenticated": True, "files": 1}
 
 
-def test_the_table_tells_the_keys_within_a_group(folder: Path) -> None:
+def test_the_table_reports_the_keys_within_a_group(folder: Path) -> None:
     text = run_ok(folder, "schema", *KEY, "sealed.parquet")
     rows = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
     assert rows[0] == ["column", "type", "nullable", "key"]
@@ -143,15 +143,15 @@ def test_parquet_text_has_the_structure_that_pyarrow_shows(folder: Path) -> None
     assert all(line.endswith("# footer key") for line in leaves)
 
 
-def test_master_keys_are_told_where_the_key_service_opens_the_footer(folder: Path) -> None:
+def test_master_keys_are_reported_where_the_key_service_opens_the_footer(folder: Path) -> None:
     ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
     ring.create_key("footer"), ring.create_key("pii")
     how = modcrypt.Policy(footer_key="footer", column_keys={"pii": ["name"]})
     encryption = modcrypt.KeyTools(ring).encryption(how)
     modcrypt.encrypt_parquet(folder / "plain.parquet", folder / "kms.parquet", encryption)
     assert "column key under pii" in run_ok(folder, "schema", *RING, "kms.parquet")
-    told = json.loads(run_ok(folder, "schema", *RING, "--json", "kms.parquet"))
-    masters = {column["column"]: column["master_key"] for column in told["columns"]}
+    reported = json.loads(run_ok(folder, "schema", *RING, "--json", "kms.parquet"))
+    masters = {column["column"]: column["master_key"] for column in reported["columns"]}
     assert {name for name, master in masters.items() if master == "pii"} == {"name"}
 
 
@@ -162,8 +162,8 @@ def test_a_signed_schema_is_trusted_by_request_alone(folder: Path) -> None:
     )
     unchecked = invoke(folder, "schema", "--no-check-footer", "--json", "signed.parquet")
     assert unchecked.stderr.startswith("modcrypt: warning: the footer's signature is not verified")
-    told = json.loads(unchecked.stdout)
-    assert (told["footer"], told["authenticated"]) == ("plaintext", False)
+    reported = json.loads(unchecked.stdout)
+    assert (reported["footer"], reported["authenticated"]) == ("plaintext", False)
     assert json.loads(run_ok(folder, "schema", *KEY, "--json", "signed.parquet"))["authenticated"]
     flip(folder / "signed.parquet", (folder / "signed.parquet").stat().st_size - 20)
     check_failure(run(folder, "schema", *KEY, "signed.parquet"), 1, "signature")
@@ -178,15 +178,15 @@ def test_plaintext_files_are_read_by_request_alone(folder: Path, command: str) -
 def test_a_plaintext_files_schema_comes_with_a_warning(folder: Path) -> None:
     answer = invoke(folder, "schema", "--allow-plaintext", "--json", "plain.parquet")
     assert "the file is not encrypted" in answer.stderr
-    told = json.loads(answer.stdout)
-    assert (told["encrypted"], told["authenticated"]) == (False, False)
+    reported = json.loads(answer.stdout)
+    assert (reported["encrypted"], reported["authenticated"]) == (False, False)
 
 
 def test_the_schema_of_a_folder_has_what_its_folders_spell(folder: Path) -> None:
     lake(folder)
-    told = json.loads(run_ok(folder, "schema", *KEY, "--json", "lake"))
-    assert told["files"] == 2
-    assert told["fields"][-1] == {
+    reported = json.loads(run_ok(folder, "schema", *KEY, "--json", "lake"))
+    assert reported["files"] == 2
+    assert reported["fields"][-1] == {
         "name": "country", "type": "string", "nullable": True, "partition": True,
     }  # fmt: skip
     assert run_ok(folder, "schema", *KEY, "lake").splitlines()[-1].endswith("(folder)")
@@ -636,7 +636,7 @@ def test_head_and_where_work_across_the_files_of_a_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["schema", "head", "cat"])
-def test_prefixes_by_a_template_tell_that_no_part_is_missing(folder: Path, command: str) -> None:
+def test_prefixes_by_a_template_show_that_no_part_is_missing(folder: Path, command: str) -> None:
     for part in range(3):
         path, prefix = folder / "parts" / f"p{part}.parquet", f"orders.{part}".encode()
         path.parent.mkdir(exist_ok=True)

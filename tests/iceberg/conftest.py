@@ -34,7 +34,7 @@ def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def young_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the clock tell a day at which no KEK of stored tables is too old to be used."""
+    """Set the clock to a day at which no KEK of stored tables is too old to be used."""
     now = time.time
     start = now()
     monkeypatch.setattr(time, "time", lambda: JUST_MADE + now() - start)

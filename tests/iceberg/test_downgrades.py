@@ -565,8 +565,8 @@ def test_a_table_whose_history_was_taken_away_is_refused(tmp_path: Path) -> None
     tamper(made.append(rows), another_master_key_and_no_history, "altered")
     with pytest.raises(IntegrityError, match=r"master_key_ids=\['keyB'\]"):
         open_table(tmp_path / "t", SampleKms())
-    told = open_table(tmp_path / "t", SampleKms(), master_key_ids=["keyB"])
-    assert told.append(rows).scan().num_rows == 3
+    reported = open_table(tmp_path / "t", SampleKms(), master_key_ids=["keyB"])
+    assert reported.append(rows).scan().num_rows == 3
 
 
 @pytest.mark.parametrize("what", ["mek", "kek"])
@@ -649,8 +649,8 @@ def regions(tmp_path: Path) -> Builder:
     )
 
     def bounds(region: str) -> dict[str, Any]:
-        told = {"contains_null": False, "contains_nan": False}
-        return {**told, "lower_bound": region.encode(), "upper_bound": region.encode()}
+        reported = {"contains_null": False, "contains_nan": False}
+        return {**reported, "lower_bound": region.encode(), "upper_bound": region.encode()}
 
     manifests = [
         builder.manifest(

@@ -290,7 +290,7 @@ def test_pyarrow_is_not_given_a_file_with_another_algorithm(original: Builder) -
     assert not any(taken[case] for case in taken if case != ("AES_GCM_V1", False))
 
 
-def test_a_storage_that_tells_another_end_at_the_second_look(original: Builder) -> None:
+def test_a_storage_that_reports_another_end_at_the_second_look(original: Builder) -> None:
     class Changing(MemorySource):
         def __init__(self, data: bytes) -> None:
             super().__init__(data)
@@ -889,16 +889,16 @@ def test_no_key_is_in_any_object_or_error_of_a_scan(
     assert snapshot is not None
     manifests = table.walk.manifests(snapshot)
     entries = [entry for manifest in manifests for entry in table.walk.entries(manifest)]
-    told = " ".join([*seen, repr(table), repr(manifests), repr(entries), repr(table.walk)])
-    assert "key_metadata" not in told
+    reported = " ".join([*seen, repr(table), repr(manifests), repr(entries), repr(table.walk)])
+    assert "key_metadata" not in reported
     for metadata in (
         *(manifest.key_metadata for manifest in manifests),
         *(e.key_metadata for e in entries),
     ):
         assert metadata is not None
         key = metadata[2:18]
-        assert repr(key)[2:-1] not in told
-        assert key.hex() not in told
+        assert repr(key)[2:-1] not in reported
+        assert key.hex() not in reported
 
 
 @pytest.mark.parametrize("unwrapped", [b"", bytes(15), bytes(range(16)), bytes(range(32))])
@@ -1012,8 +1012,8 @@ def test_rows_that_come_in_parts_are_the_same(
         manifests.append(builder.manifest([builder.parquet(f"{name}.parquet", rows)]))
     builder.snapshot(manifests)
     builder.write()
-    told: dict[str, Any] = {"type": "double", "initial-default": -0.0}
-    with_column(tmp_path, 1, **told)
+    reported: dict[str, Any] = {"type": "double", "initial-default": -0.0}
+    with_column(tmp_path, 1, **reported)
     path = tmp_path / "metadata" / "v1.metadata.json"
     document = json.loads(path.read_text())
     document["schemas"][1]["fields"].append(field(950, "y", "double", **{"initial-default": 0.0}))
@@ -1106,6 +1106,6 @@ def test_the_file_that_is_damaged_is_the_one_that_the_error_names(
     damage(tmp_path / name)
     with pytest.raises((TagMismatchError, TruncationError, FormatError)) as raised:
         open_table(tmp_path, SampleKms()).scan().to_arrow()
-    told = str(raised.value)
-    assert name in told
-    assert set(re.findall(r"[\w-]+\.(?:parquet|puffin|avro)", told)) == {Path(name).name}
+    reported = str(raised.value)
+    assert name in reported
+    assert set(re.findall(r"[\w-]+\.(?:parquet|puffin|avro)", reported)) == {Path(name).name}

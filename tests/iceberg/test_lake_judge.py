@@ -115,9 +115,9 @@ def test_a_stock_engine_that_reads_other_rows_ends_the_program_with_1(
     counts = ["--turns", "1", "--races", "0", "--kills", "0", "--faults", "0"]
     path = str(tmp_path / "report.json")
     assert program.main(["--catalog", "folder", "--seed", "7", "--report", path, *counts]) == 1
-    told = json.loads(Path(path).read_text())
-    assert (told["ok"], told["seed"], told["wrong_rows"]) == (False, 7, 1)
-    assert {"modcrypt", "Iceberg", "pyarrow"} <= told["engines"].keys()
+    reported = json.loads(Path(path).read_text())
+    assert (reported["ok"], reported["seed"], reported["wrong_rows"]) == (False, 7, 1)
+    assert {"modcrypt", "Iceberg", "pyarrow"} <= reported["engines"].keys()
     assert "repeat: python tools/lake_judge --catalog folder --seed 7" in capsys.readouterr().out
 
 
@@ -160,6 +160,6 @@ def test_a_short_run_finds_nothing_wrong(catalog: str, tmp_path: Path) -> None:
     counts = [text for name, number in SHORT.items() for text in (f"--{name}", str(number))]
     path = str(tmp_path / "report.json")
     status = program.main(["--catalog", catalog, "--seed", "3", "--report", path, *counts])
-    told = json.loads(Path(path).read_text())
-    assert status == 0, told["findings"]
-    assert {name: told["done"][name] for name in SHORT} == SHORT
+    reported = json.loads(Path(path).read_text())
+    assert status == 0, reported["findings"]
+    assert {name: reported["done"][name] for name in SHORT} == SHORT

@@ -451,8 +451,8 @@ def test_every_shared_file_with_key_material_is_read(folder: str, entry: dict[st
     assert found.equals(pq.read_table(root / entry["twin"]))
     assert {name for _, name in kms.calls} <= set(masters)
     keys = mc.scan_keys(root / entry["file"], mc.KeyTools(kms), decryption=decryption)
-    told = {key.storage for key in keys}
-    assert told == {"external" if entry["kms"]["key_material_file"] else "internal"}
+    reported = {key.storage for key in keys}
+    assert reported == {"external" if entry["kms"]["key_material_file"] else "internal"}
 
 
 def test_the_published_file_with_external_key_material_is_read() -> None:

@@ -146,18 +146,18 @@ def test_pyarrow_finds_our_external_key_material_as_it_would_write_it(
     mc.write_table(small_table(), tmp_path / "ours", mc.KeyTools(kms).encryption(policy_of(case)))
     pyarrow_writes(tmp_path / "theirs", small_table(), kms, case)
 
-    ours, theirs = (told_by_pyarrow(tmp_path / name) for name in ("ours", "theirs"))
+    ours, theirs = (reported_by_pyarrow(tmp_path / name) for name in ("ours", "theirs"))
 
     assert ours == theirs
     assert len(ours) == 6
     assert sorted(key["master_key_id"] for key in ours) == ["kc1"] * 3 + ["kc2"] * 2 + ["kf"]
 
 
-def told_by_pyarrow(path: Path) -> list[dict[str, Any]]:
+def reported_by_pyarrow(path: Path) -> list[dict[str, Any]]:
     store = FileSystemKeyMaterialStore.for_file(path, LOCAL)
     found = [(name.decode(), store.get_key_material(name)) for name in store.get_key_id_set()]
     assert {name for name, _ in found} == {"footerKey", *(f"columnKey{n}" for n in range(5))}
-    told = [
+    reported = [
         {
             "master_key_id": material.master_key_id,
             "footer": (name == "footerKey", material.is_footer_key),
@@ -170,7 +170,7 @@ def told_by_pyarrow(path: Path) -> list[dict[str, Any]]:
         }
         for name, material in found
     ]
-    return sorted(told, key=str)
+    return sorted(reported, key=str)
 
 
 @pytest.mark.parametrize("second", ["modcrypt", "pyarrow"])

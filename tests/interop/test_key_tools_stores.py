@@ -161,8 +161,8 @@ def test_objects_are_scanned(bucket: Bucket, internal: bool) -> None:
     keys = list(mc.scan_keys(bucket.path("lake"), filesystem=bucket.filesystem))
     assert {key.file for key in keys} == {bucket.path("lake/a.parquet")}
     assert {key.storage for key in keys} == {"internal" if internal else "external"}
-    told = sorted((key.column or "", key.master_key_id) for key in keys)
-    assert told == [
+    reported = sorted((key.column or "", key.master_key_id) for key in keys)
+    assert reported == [
         ("", "kf"), ("address.city", "kc1"), ("address.zip", "kc1"), ("id", "kc1"),
         ("name", "kc2"), ("score", "kc2"), ("tags.list.element", "kc1"),
     ]  # fmt: skip

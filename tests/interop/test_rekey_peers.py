@@ -529,7 +529,7 @@ def test_polars_reads_what_we_rekey_mask_and_share(footer: bool) -> None:
 
 
 def test_pandas_reads_what_we_mask_through_a_view() -> None:
-    """Its own metadata tells of categories, an index and zones that are text or null by now."""
+    """Its own metadata names categories, an index and zones that are text or null by now."""
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(
         {

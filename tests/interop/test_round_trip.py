@@ -2,7 +2,7 @@
 
 Byte for byte: PyArrow with every writer option, DuckDB, parquet-java, Spark. Module for module:
 Polars, which leaves gaps with a second copy of the column metadata behind each chunk (the copy
-would tell what is encrypted, so it is not kept); its files without a row group are byte-identical.
+would show what is encrypted, so it is not kept); its files without a row group are byte-identical.
 
 Module-identical means that all pages, indexes and Bloom filters have the same bytes and that the
 footers differ in offsets alone (`modules_of`, which knows nothing of `modcrypt`).

@@ -73,8 +73,8 @@ def test_no_attack_is_idle() -> None:
     """An entry point notices it or is misled by it, or it is there to show that none is."""
     for attack in ATTACKS:
         outcomes = {column[title(attack)] for column in PUBLISHED.values()}
-        told = {"detected", "named", "wrong data"}
-        assert outcomes & told or attack.unseen == UNUSED, title(attack)
+        reported = {"detected", "named", "wrong data"}
+        assert outcomes & reported or attack.unseen == UNUSED, title(attack)
 
 
 def test_attacks_have_names_of_their_own() -> None:

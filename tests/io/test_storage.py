@@ -1185,8 +1185,8 @@ def test_a_stream_fills_every_buffer_but_the_last(sizes: list[int]) -> None:
         (OnlyRead(DATA), None),
         (NotSeekable(DATA), None),
     ):
-        told, parts = read_stream(source, [*sizes])
-        assert told == size
+        reported, parts = read_stream(source, [*sizes])
+        assert reported == size
         assert b"".join(parts) == DATA
         assert all(len(part) == size for part, size in zip(parts[:-1], sizes, strict=False))
 
@@ -1407,7 +1407,7 @@ def test_the_last_look_comes_after_everything_is_on_the_disk(
     assert "write" not in trace[at:]
 
 
-def test_a_stamp_tells_a_file_from_whatever_takes_its_place(tmp_path: Path) -> None:
+def test_a_stamp_distinguishes_a_file_from_whatever_takes_its_place(tmp_path: Path) -> None:
     path = tmp_path / "file"
     place = Place(None, str(path))
     assert place.stamp() is None
@@ -1425,7 +1425,7 @@ def test_a_stamp_tells_a_file_from_whatever_takes_its_place(tmp_path: Path) -> N
     assert len(stamps) == 4
 
 
-def test_a_store_tells_an_object_from_a_newer_one(memory_url: str) -> None:
+def test_a_store_distinguishes_an_object_from_a_newer_one(memory_url: str) -> None:
     place = Place(*fsspec.core.url_to_fs(f"{memory_url}/x"))
     assert place.stamp() is None
     write_at(place, DATA)
@@ -1582,7 +1582,7 @@ def test_a_range_of_a_file_that_shrinks_is_cut_short(tmp_path: Path) -> None:
         path.write_bytes(DATA)
 
 
-def test_a_disk_that_is_full_is_told_whoever_copies(
+def test_a_disk_that_is_full_is_reported_whoever_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, out = tmp_path / "file", tmp_path / "out"

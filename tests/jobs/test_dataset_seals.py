@@ -201,7 +201,7 @@ def test_a_new_seal_follows_the_old_one(folder: Path) -> None:
     assert findings(folder, at_least=2) == []
     with pytest.raises(IntegrityError, match="rolled back"):
         mc.verify_seal(folder.parent / "old", BY, at_least=2)
-    assert mc.verify_seal(folder.parent / "old", BY).ok  # without a number, nobody can tell
+    assert mc.verify_seal(folder.parent / "old", BY).ok  # without a number, nobody can know
     statement = json.loads((folder / SEAL_NAME).read_bytes().partition(b"\n")[0])
     assert statement["previous"] == hashlib.sha256(first.partition(b"\n")[0]).hexdigest()
     assert (folder / "_modcrypt_seals/0000000001.json").read_bytes() == first

@@ -429,7 +429,7 @@ def test_what_is_current_is_left_alone(policy: mc.Policy, tmp_path: Path, kms: R
     assert kms.count("is_current") == 3
 
 
-def test_a_service_that_cannot_tell_what_is_current_wraps_everything(tmp_path: Path) -> None:
+def test_a_service_that_does_not_know_what_is_current_wraps_everything(tmp_path: Path) -> None:
     kms = BasicKms(kf=1)
     write_lake(tmp_path, kms, mc.Policy(footer_key="kf"))
     for _ in range(2):
@@ -684,7 +684,7 @@ def test_a_dry_run_touches_nothing_and_says_what_a_run_does(
     if double:  # one question for each KEK
         assert kms.count("is_current") <= 3
     done = mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what)
-    if what == "dek":  # how many columns an encrypted footer names, nobody can tell without its key
+    if what == "dek":  # how many columns an encrypted footer names, nobody can know without its key
         assert results(said) == results(done)
     else:
         assert said == [replace(file, proved=0) for file in done]
@@ -1164,7 +1164,7 @@ def test_any_bytes_are_a_result(
         ({"double_wrapping": "yes"}, TypeError),
     ],
 )
-def test_a_mistake_is_told_before_anything_is_done(
+def test_a_mistake_is_reported_before_anything_is_done(
     options: dict[str, Any], error: Any, tmp_path: Path, kms: RotatingKms,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

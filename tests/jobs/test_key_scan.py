@@ -1,4 +1,4 @@
-"""Which master key opens what, told without any key: every row, and nothing but rows."""
+"""Which master key opens what, found without any key: every row, and nothing but rows."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_only_footer_keys_are_asked_for(tmp_path: Path, kms: RotatingKms) -> Non
         assert kms.calls == [("unwrap", "kf")]
 
 
-def test_every_file_of_folders_is_told_by_its_path(tmp_path: Path, kms: RotatingKms) -> None:
+def test_every_file_of_folders_is_reported_by_its_path(tmp_path: Path, kms: RotatingKms) -> None:
     for folder in ("a", "b", "_hidden", ".hidden"):
         write_lake(tmp_path / folder, kms, WITHIN, 2)
     names = [f"{folder}/part-000{n}.parquet" for folder in "ab" for n in range(2)]
@@ -148,7 +148,7 @@ def test_rows_are_json(tmp_path: Path, kms: RotatingKms) -> None:
 # --- versions ------------------------------------------------------------------------------------
 
 
-def test_the_version_of_a_local_keyring_is_told(tmp_path: Path) -> None:
+def test_the_version_of_a_local_keyring_is_reported(tmp_path: Path) -> None:
     keyring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
     keyring.create_key("kf")
     keyring.rotate_key("kf")
@@ -179,7 +179,7 @@ def test_the_version_of_a_local_keyring_is_told(tmp_path: Path) -> None:
         ("vault:v3", None),
     ],
 )
-def test_versions_are_told_where_they_are_plain_text(
+def test_versions_are_reported_where_they_are_plain_text(
     wrapped: str, version: str | None, tmp_path: Path
 ) -> None:
     (row,) = scan(tmp_path, wrappedDEK=wrapped)
@@ -210,7 +210,7 @@ def test_an_id_that_cannot_be_printed_is_none(bad: object, tmp_path: Path) -> No
 
 
 @each_case(("folder", "entry"), entry_params("entries", uses_key_tools))
-def test_files_of_the_key_tools_are_told(
+def test_files_of_the_key_tools_are_reported(
     folder: str, entry: dict[str, Any], tmp_path: Path
 ) -> None:
     path = shared_vectors() / folder / entry["file"]

@@ -202,7 +202,7 @@ def test_a_reader_who_has_seen_a_newer_seal_refuses_this_one(sealed: Path) -> No
 
 
 @each_case("attack", [name for name in REFUSED if name != "seal of another writer"])
-def test_the_seal_itself_tells(attack: str, sealed: Path, tmp_path: Path) -> None:
+def test_the_seal_itself_says_so(attack: str, sealed: Path, tmp_path: Path) -> None:
     lake = copy_with(attack, sealed, tmp_path)
     try:
         result = mc.verify_seal(lake, BY)

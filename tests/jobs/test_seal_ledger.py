@@ -345,7 +345,7 @@ def test_a_copied_dataset_goes_on(lake: Path, writer: mc.SigningKey) -> None:
     assert check(lake.parent / "copy", writer) == []
 
 
-def test_another_dataset_is_told_from_the_expected_one(
+def test_another_dataset_is_distinguished_from_the_expected_one(
     attacked: Path, writer: mc.SigningKey
 ) -> None:
     dataset = mc.verify_seal(attacked, [writer.verifier]).dataset
@@ -890,7 +890,7 @@ def test_readers_who_remember_a_seal_notice_another_history(
     roll_back_to(lake, 1)
     for _ in range(2):
         mc.update_seal(lake, writer, added=["b.parquet"], signed_by=known)
-    assert mc.verify_seal(lake, known, at_least=2).ok  # a number alone does not tell
+    assert mc.verify_seal(lake, known, at_least=2).ok  # a number alone does not show it
     with pytest.raises(IntegrityError, match="does not follow seal number 2"):
         mc.verify_seal(lake, known, after=seen)
     for text in ("2", "0:" + "0" * 64, "2:xyz"):

@@ -96,7 +96,7 @@ def test_every_way_of_reading_refuses(attack: str, lake: Path) -> None:
     for read in ways(lake).values():
         with pytest.raises(IntegrityError):
             read()
-    plain = mc.read_table(lake, signed_decryption())  # signatures alone do not tell
+    plain = mc.read_table(lake, signed_decryption())  # signatures alone do not show it
     assert plain.num_rows >= 3 * PEOPLE.num_rows - 5
 
 
@@ -203,15 +203,15 @@ def test_links_to_folders_of_the_dataset_add_no_rows_and_are_findings(
         result = mc.verify_dataset(lake, properties)
         assert [finding.word for finding in result.findings] == ["integrity"]
         assert link in result.findings[0].message
-    told = invoke(lake.parent, "verify", *options_in(lake.parent), "lake")
-    assert (told.exit_code, link in told.stdout) == (1, True)
+    reported = invoke(lake.parent, "verify", *options_in(lake.parent), "lake")
+    assert (reported.exit_code, link in reported.stdout) == (1, True)
 
 
 def test_links_to_files_are_findings_of_the_command_line(lake: Path) -> None:
     (lake / "day=2/c.parquet").symlink_to("../day=1/a.parquet")
     keys = options_in(lake.parent)[:4]
-    told = invoke(lake.parent, "verify", *keys, "lake")
-    assert (told.exit_code, "are copies of one file" in told.stdout) == (1, True)
+    reported = invoke(lake.parent, "verify", *keys, "lake")
+    assert (reported.exit_code, "are copies of one file" in reported.stdout) == (1, True)
 
 
 def test_an_older_seal_is_refused(lake: Path) -> None:

@@ -276,7 +276,7 @@ def test_a_column_needs_the_footer_key_and_without_it_nothing_changes(
 
 
 def test_a_file_whose_footer_key_is_disabled_counts_as_failed(tmp_path: Path) -> None:
-    """Nobody can tell whether it has the column; "disabled" is a success of a master key alone."""
+    """Nobody can know whether it has the column; "disabled" is a success of a master key alone."""
     keyring = mc.Keyring.create(tmp_path / "keys", passphrase="p")
     for name in ("lake", "pii"):
         keyring.create_key(name)
@@ -428,7 +428,7 @@ def test_a_tenants_keys_go_and_the_others_files_are_not_touched(
     before = bytes_of(lake)
     seen: list[tuple[ShreddedFile, int]] = []
 
-    done = shred(lake, kms, master_keys=["t7"], progress=lambda *told: seen.append(told))
+    done = shred(lake, kms, master_keys=["t7"], progress=lambda *reported: seen.append(reported))
 
     assert {Path(file.path).name: file.result for file in done} == {
         "t6-part.parquet": "current", "t6-whole.parquet": "current",
@@ -508,9 +508,9 @@ def test_explicit_keys_are_kept_elsewhere(
     before = bytes_of(tmp_path)
     for criteria in ({"everything": True}, {"master_keys": ["kf"]}):
         (file,) = shred(path, kms, **criteria)
-        told = metadata is not None or "everything" in criteria
-        assert file.result == ("elsewhere" if told else "current")
-        assert "elsewhere" in file.message or not told
+        reported = metadata is not None or "everything" in criteria
+        assert file.result == ("elsewhere" if reported else "current")
+        assert "elsewhere" in file.message or not reported
         proof = prove(path, kms, **criteria)
         assert not proof.ok  # nobody has shredded it
         assert any("keys that are stored elsewhere" in limit for limit in proof.limits)
@@ -741,7 +741,7 @@ def test_on_openbao_a_tenants_key_is_destroyed_and_what_it_answers_then_is_proof
 
     rules = {f"{mount}/decrypt/kf": ["update"], f"{mount}/keys/*": ["read"]}
     kept_out = prove(tmp_path / "backup", service(bao.token(rules)), **criteria)
-    # Who is kept out can't tell whether others are.
+    # Who is kept out can't know whether others are.
     assert not kept_out.ok
     assert not kept_out.no_longer_readable
     assert "denied" in {key.why.split(":")[0] for _, key in kept_out.unknown}

@@ -37,10 +37,10 @@ WAYS = {
 }
 each_way = each_case("way", WAYS)
 
-Told = tuple[str, str, str, tuple[str, ...], str]
+Summary = tuple[str, str, str, tuple[str, ...], str]
 
 
-def summaries(events: list[AuditEvent]) -> list[Told]:
+def summaries(events: list[AuditEvent]) -> list[Summary]:
     """Return operation, by, master key, columns and result of each event."""
     return [(e.operation, e.by, e.master_key_id, e.columns, e.result) for e in events]
 
@@ -127,7 +127,7 @@ def test_only_the_columns_that_are_read_are_recorded(tmp_path: Path) -> None:
     assert set(of_file(events, "unwrap")) == {(), ("ssn",)}
 
 
-def test_files_and_times_are_told(tmp_path: Path) -> None:
+def test_files_and_times_are_reported(tmp_path: Path) -> None:
     events: list[AuditEvent] = []
     tools = mc.KeyTools(MemoryKms(), audit=events.append)
     before = datetime.now(UTC)
@@ -381,7 +381,7 @@ EVENT = AuditEvent(
 )
 
 
-def test_an_event_is_frozen_and_tells_all_its_fields() -> None:
+def test_an_event_is_frozen_and_reports_all_its_fields() -> None:
     with pytest.raises(AttributeError):
         EVENT.result = "ok"  # type: ignore[misc]  # the mistake
     assert set(EVENT.fields()) == {field.name for field in fields(AuditEvent)}
@@ -466,7 +466,7 @@ def test_threads_and_processes_share_a_file_and_no_line_is_torn(tmp_path: Path) 
     assert len(files) == len(set(files)) == 6 * 200
 
 
-def test_an_audit_is_told_by_many_threads(tmp_path: Path) -> None:
+def test_an_audit_is_reported_by_many_threads(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     tools = mc.KeyTools(MemoryKms(delay=0.005), audit=audit_to_json_lines(path))
 

@@ -34,7 +34,7 @@ KEY = b"Fk!qZ7wv%h2Tj-16"
 
 
 class Bare:
-    """A client of the two methods alone, which knows no AAD: it gives what it is told to."""
+    """A client of the two methods alone, which knows no AAD: it gives what the test asks for."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -368,7 +368,7 @@ def test_rewrap_is_done_by_unwrap_and_wrap_where_the_service_can_not() -> None:
     assert unwrap(kms, anew, "kf", b"lake") == KEY
 
 
-def test_whether_a_key_is_current_is_not_known_of_a_service_that_does_not_tell() -> None:
+def test_whether_a_key_is_current_is_not_known_of_a_service_that_does_not_say() -> None:
     assert is_current(MemoryKms(), "wrapped", "kf") is None
     client: Any = Bare("wrapped")
     for answer, expected in [(True, True), (False, False), (None, None), ("yes", None), (1, None)]:
@@ -379,7 +379,7 @@ def test_whether_a_key_is_current_is_not_known_of_a_service_that_does_not_tell()
 # --- small values ---------------------------------------------------------------------------------
 
 
-def test_what_is_told_of_keys_and_services_is_frozen_and_comparable() -> None:
+def test_what_is_reported_of_keys_and_services_is_frozen_and_comparable() -> None:
     for value in (Capabilities(aad=True), MasterKey(id="kf", version=3)):
         with pytest.raises(AttributeError):
             value.aad = False  # type: ignore[misc, union-attr]  # the mistake

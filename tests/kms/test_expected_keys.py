@@ -223,7 +223,7 @@ def test_a_rotation_expects_the_master_keys_that_it_replaces_and_their_successor
     assert mc.read_table(path, keys).equals(TABLE)
 
 
-def test_a_scan_lists_what_a_file_under_another_master_key_tells(tmp_path: Path) -> None:
+def test_a_scan_lists_what_a_file_under_another_master_key_shows(tmp_path: Path) -> None:
     """Before a master key is disabled, its files must be found."""
     kms = service()
     tools = KeyTools(kms)

@@ -940,7 +940,7 @@ def test_material_of_20_keys_under_threads_of_reading(tmp_path: Path) -> None:
 def test_a_file_that_can_not_be_looked_at_when_it_is_there_keeps_its_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Too many open files, say: nobody can tell whose file it is, so nothing is taken away."""
+    """Too many open files, say: nobody can know whose file it is, so nothing is taken away."""
     path = tmp_path / "a.parquet"
     write(OLD, path)
     looked = list_key_metadata

@@ -167,7 +167,7 @@ def test_other_texts_are_no_patience(monkeypatch: pytest.MonkeyPatch, text: str)
         read_patience()
 
 
-def test_a_long_wait_is_told_once(clock: Time, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_wait_is_reported_once(clock: Time, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(KmsUnavailableError):
         Pacer().call(fail())
     assert [record.getMessage() for record in caplog.records] == [

@@ -57,7 +57,7 @@ def test_a_package_adds_a_key_service(plugin: None, tmp_path: Path) -> None:
     assert mc.read_table(path, mc.KeyTools("MINE:x").decryption()).equals(table)
 
 
-def test_an_entry_point_that_gives_no_client_is_told(plugin: None) -> None:
+def test_an_entry_point_that_gives_no_client_is_reported(plugin: None) -> None:
     with pytest.raises(ValueError, match="broken: URIs returned no client, but a int"):
         mc.open_kms("broken:x")
 

@@ -185,7 +185,7 @@ def test_a_member_that_is_there_twice_is_refused() -> None:
         decrypt_key_metadata(wrapper(), data)
 
 
-def test_a_refused_or_missing_master_key_is_told_as_it_is() -> None:
+def test_a_refused_or_missing_master_key_is_reported_as_it_is() -> None:
     kms = MemoryKms()
     kms.refused = {"kf"}
     with pytest.raises(KeyDisabledError):
@@ -196,7 +196,7 @@ def test_a_refused_or_missing_master_key_is_told_as_it_is() -> None:
         encrypt_key_metadata(wrapper(), METADATA, "absent")
 
 
-def test_key_metadata_in_the_clear_is_told_apart() -> None:
+def test_key_metadata_in_the_clear_is_distinguished() -> None:
     clear = METADATA.encode()
     for form in (clear, clear.hex().encode(), base64.b64encode(clear)):
         assert not is_encrypted(form)

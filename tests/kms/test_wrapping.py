@@ -31,7 +31,7 @@ from modcrypt import (
 from modcrypt.io.places import Place
 from modcrypt.io.sources import MemorySource
 from modcrypt.kms.key_cache import REFUSAL_LIFETIME
-from modcrypt.kms.wrapping import KeyWrapper, Refusals
+from modcrypt.kms.wrapping import KeyWrapper, Refusals, require_opens
 from modcrypt.pkmt1.material import KeyMaterial, external_name
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, seal, unseal
@@ -892,3 +892,14 @@ def test_a_full_cache_of_keks_and_refusals_is_emptied(monkeypatch: pytest.Monkey
     assert (len(reader._reading._known), len(reader._reading._refused)) == (1, 1)
     reader.unwrap(second)
     assert (len(reader._reading._known), len(reader._reading._refused)) == (1, 0)
+
+
+@each_case("wrapped", ["!", "AAA", "AAAA", ""])
+def test_altered_wraps_do_not_open_whatever_their_text(wrapped: str) -> None:
+    """A rotation checks them before anything is replaced; their text need not be base64."""
+    material = KeyMaterial(
+        is_footer_key=False, master_key_id="kf", wrapped_dek=wrapped, kek_id=bytes(16),
+        wrapped_kek="AAAA",
+    )  # fmt: skip
+    with pytest.raises(mc.KeyMaterialError, match="nothing was replaced"):
+        require_opens(material, mc.Key(bytes(range(16))))

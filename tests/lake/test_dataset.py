@@ -29,7 +29,7 @@ def orders(config: Path) -> mc.LakeDataset:
 
 
 def forge(folder: Path, **policy: object) -> None:
-    """Replace a file by one of the same service, which only its policy tells apart."""
+    """Replace a file by one of the same service, which only its policy distinguishes."""
     tools = mc.KeyTools(f"file:{folder}/lake.keyring")
     declared = {
         "footer_key": "footer", "column_keys": {"pii": ["home_ssn", "mail"]},

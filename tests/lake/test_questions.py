@@ -56,7 +56,7 @@ def test_a_footer_key_costs_whole_files(config: Path) -> None:
     assert found.describe()[-1].endswith("4 files can no longer be opened at all")
 
 
-def test_versions_and_keks_are_told_apart(config: Path, tmp_path: Path) -> None:
+def test_versions_and_keks_are_distinguished(config: Path, tmp_path: Path) -> None:
     kek = mc.Lake.open(config).status()[0].files[0].keys[1].kek_id
     assert kek is not None
     assert impact(config, kek).columns == ["home_ssn", "mail"]

@@ -67,7 +67,7 @@ def test_a_set_finds_what_files_share(tmp_path: Path) -> None:
     files.close()
 
 
-def test_a_set_tells_files_with_different_rows_from_copies() -> None:
+def test_a_set_distinguishes_files_with_different_rows_from_copies() -> None:
     files = FileSet()
     sets: dict[bytes, list[tuple[int, int | None]]] = {
         b"differ": [(9, 1), (9, 2), (8, 3)],

@@ -319,7 +319,7 @@ def test_the_cache_is_no_proof_of_verification(config: Path, tmp_path: Path) -> 
 def test_a_file_without_a_stamp_is_never_taken_for_an_old_one(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some stores tell nothing by which a version of a file is known again."""
+    """Some stores report nothing by which a version of a file is known again."""
     monkeypatch.setattr("modcrypt.lake.lake_files.make_stamp", lambda *status: "")
     for _ in range(2):
         assert status_of(config).unverified == 4

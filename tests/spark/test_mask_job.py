@@ -94,8 +94,8 @@ def run_here(job: TableConversion, *names: str) -> list[str]:
     paths = [os.path.join(job.source, name) for name in names or NAMES]
     batch = pa.record_batch({"name": [os.fsencode(p) for p in paths], "size": [1] * len(paths)})
     (rows,) = pickle.loads(pickle.dumps(job)).run([batch])
-    told: list[str] = rows.column("result").to_pylist()
-    return told
+    reported: list[str] = rows.column("result").to_pylist()
+    return reported
 
 
 # --- masks ---------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_an_attempt_that_comes_second_finds_the_work_done(
     assert found["name"].to_pylist() == hash_values(small_table(10)["name"].to_pylist())
 
 
-def test_what_is_wrong_is_told_before_spark_is_asked(
+def test_what_is_wrong_is_reported_before_spark_is_asked(
     table: Path, tmp_path: Path, keys: dict[str, Settings], hash_key: str
 ) -> None:
     out, old, new = tmp_path / "out", keys["old"], keys["new"]
@@ -339,7 +339,7 @@ def test_a_partner_reads_what_was_shared_and_finds_no_more(
 # --- inspection ----------------------------------------------------------------------------------
 
 
-def test_inspect_table_tells_what_inspect_parquet_tells(
+def test_inspect_table_reports_what_inspect_parquet_reports(
     spark: Any, table: Path, keys: dict[str, Settings]
 ) -> None:
     (table / "broken.parquet").write_bytes(b"no Parquet file")

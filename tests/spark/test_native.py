@@ -226,7 +226,7 @@ def test_the_keyring_in_java_needs_the_right_passphrase(
     (tmp_path / "wrong").write_text("not this one")
     (tmp_path / "empty").write_text("")
     wrapped = ring.wrap(KEYS[0], "kf")
-    for query, told in (
+    for query, reported in (
         ("", "is encrypted: name the place of its passphrase in the URI"),
         (f"?passphrase=file:{tmp_path}/wrong", "the passphrase is wrong or bytes were altered"),
         (f"?passphrase=file:{tmp_path}/empty", "no passphrase found at file:"),
@@ -234,7 +234,7 @@ def test_the_keyring_in_java_needs_the_right_passphrase(
         ("?passphrase=env:MODCRYPT_NO_SUCH", "no passphrase found at env:MODCRYPT_NO_SUCH"),
     ):
         java = JavaClient(jvm, f"file:{ring.path}{query}")
-        with pytest.raises(JavaError, match=f"KeyAccessDeniedException.*{told}"):
+        with pytest.raises(JavaError, match=f"KeyAccessDeniedException.*{reported}"):
             java.unwrap(wrapped, "kf")
     # Whoever mends the file need not start Java anew.
     java = JavaClient(jvm, f"file:{ring.path}?passphrase=file:{tmp_path}/wrong")
@@ -363,8 +363,8 @@ def test_vault_unwraps_what_java_wrapped_and_the_other_way_round(
     engine, bound = bao.judge().secrets.transit, base64.b64encode(aad.encode()).decode()
     more = {"associated_data": bound} if aad else {}
     for key in KEYS:
-        told = engine.decrypt_data("kf", java.wrap(key, "kf"), mount_point=transit, **more)
-        assert base64.b64decode(told["data"]["plaintext"]) == key
+        reported = engine.decrypt_data("kf", java.wrap(key, "kf"), mount_point=transit, **more)
+        assert base64.b64decode(reported["data"]["plaintext"]) == key
         plain = base64.b64encode(key).decode()
         made = engine.encrypt_data("kf", plain, mount_point=transit, **more)
         assert java.unwrap(made["data"]["ciphertext"], "kf") == key
@@ -584,8 +584,8 @@ class ArrowVault(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
 
     def unwrap_key(self, wrapped_key: str | bytes, master_key_identifier: str) -> bytes:
         text = wrapped_key if isinstance(wrapped_key, str) else wrapped_key.decode()
-        told = self._engine.decrypt_data(master_key_identifier, text, mount_point=self._mount)
-        return base64.b64decode(told["data"]["plaintext"])
+        reported = self._engine.decrypt_data(master_key_identifier, text, mount_point=self._mount)
+        return base64.b64decode(reported["data"]["plaintext"])
 
 
 @pytest.mark.parametrize("name", ["keyring", "vault"])
@@ -897,7 +897,7 @@ def test_pages_have_no_levels_in_the_clear_unless_the_policy_says_so(
 
 
 @pytest.mark.parametrize(
-    ("kms", "told"),
+    ("kms", "reported"),
     [
         (None, "no key service is named"),
         ("env:KEY", "supports key services at file: hcvault: aws-kms: gcp-kms: azure-kms: pkcs11:"),
@@ -916,9 +916,9 @@ def test_pages_have_no_levels_in_the_clear_unless_the_policy_says_so(
     ],
 )
 def test_uris_of_other_services_and_with_secrets_in_them_are_refused(
-    kms: str | None, told: str
+    kms: str | None, reported: str
 ) -> None:
-    with pytest.raises(ValueError, match=told) as caught:
+    with pytest.raises(ValueError, match=reported) as caught:
         native_options(kms=kms)
     assert "hunter2" not in str(caught.value)
 
@@ -978,15 +978,15 @@ def test_the_command_line_writes_the_jar_and_says_how_spark_takes_it(
     from modcrypt.spark.commands.spark_files import jar as command
 
     path = tmp_path / "out.jar"
-    told = CliRunner().invoke(command, [str(path)], catch_exceptions=False)
-    assert told.exit_code == 0
+    reported = CliRunner().invoke(command, [str(path)], catch_exceptions=False)
+    assert reported.exit_code == 0
     assert path.read_bytes() == jar.read_bytes()
     for name in ("parquet.crypto.factory.class", "modcrypt.kms.uri", "modcrypt.policy"):
-        assert f"spark.hadoop.{name}=" in told.output
+        assert f"spark.hadoop.{name}=" in reported.output
     with pytest.raises(FileExistsError):
         CliRunner().invoke(command, [str(path)], catch_exceptions=False)
-    told = CliRunner().invoke(command, [str(path), "--force", "--json"], catch_exceptions=False)
-    assert json.loads(told.stdout) == {
+    reported = CliRunner().invoke(command, [str(path), "--force", "--json"], catch_exceptions=False)
+    assert json.loads(reported.stdout) == {
         "schema": "modcrypt.spark.files/1",
         "destination": str(path),
         "destination_bytes": path.stat().st_size,
@@ -1000,9 +1000,9 @@ def test_the_command_line_writes_a_maven_repository(jar: Path, tmp_path: Path) -
 
     folder = tmp_path / "a repository"
     arguments = [str(folder), "--repository", "--json"]
-    told = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    reported = CliRunner().invoke(command, arguments, catch_exceptions=False)
     coordinates = f"modcrypt:modcrypt-spark:{mc.__version__}"
-    assert json.loads(told.stdout) == {
+    assert json.loads(reported.stdout) == {
         "schema": "modcrypt.spark.files/1",
         "destination": str(folder), "url": folder.as_uri(), "coordinates": coordinates,
     }  # fmt: skip

@@ -151,9 +151,9 @@ def test_a_key_given_as_an_option_is_refused_at_once_and_not_repeated(
         frame.write.format("modcrypt").mode("append").options(**options).save(str(tmp_path / "t"))
     for error in (reading, writing):
         assert re.search(REFUSED, str(error.value))
-    told = f"{reading.value}\n{writing.value}".encode()
-    assert not find_secrets(told)
-    assert b"Zx9!kQ2vLw8" not in told
+    reported = f"{reading.value}\n{writing.value}".encode()
+    assert not find_secrets(reported)
+    assert b"Zx9!kQ2vLw8" not in reported
     assert not find_secrets(everything_in(spark_folder / "events"))
     assert not (tmp_path / "t").exists()
 

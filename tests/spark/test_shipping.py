@@ -104,9 +104,9 @@ def test_the_command_line_says_how_spark_takes_the_zip(tmp_path: Path) -> None:
     path = tmp_path / "modcrypt.zip"
 
     def run(*arguments: str, code: int = 0) -> str:
-        told = CliRunner().invoke(package, [str(path), *arguments])
-        assert told.exit_code == code
-        return told.output
+        reported = CliRunner().invoke(package, [str(path), *arguments])
+        assert reported.exit_code == code
+        return reported.output
 
     assert f"--py-files {path}" in run("--alone")
     assert json.loads(run("--alone", "--force", "--json")) == {

@@ -1,4 +1,4 @@
-"""Reading encrypted tables with Spark; what is right, PyArrow and Spark's own reader tell."""
+"""Reading encrypted tables with Spark; PyArrow and Spark's own reader judge."""
 
 from __future__ import annotations
 
@@ -157,17 +157,17 @@ def test_every_type_comes_as_spark_has_it(spark: Any, lake: Lake, tmp_path: Path
         "zoned": "timestamp", "lists": "array<array<int>>", "map": "map<string,struct<v:bigint>>",
         "required": "bigint",
     }  # fmt: skip
-    told = frame.selectExpr(
+    reported = frame.selectExpr(
         *(f"cast({name} as string)" for name in kinds if name != "binary"), "hex(binary) binary"
     ).collect()
-    assert told[0].asDict() == {
+    assert reported[0].asDict() == {
         "name": "a", "address": "{1}", "dictionary": "x", "binary": "6162", "uint32": "4294967295",
         "int8": "-5", "decimal": "1.50", "day": "0001-01-01",
         "naive_ms": "1969-12-31 23:59:59.999", "naive_ns": "1969-12-31 23:59:59.999999",
         "zoned": "1969-12-31 18:59:59.999999", "lists": "[[1], null]", "map": "{k -> {1}}",
         "required": "1",
     }  # fmt: skip
-    assert {value for name, value in told[1].asDict().items() if name != "required"} == {None}
+    assert {value for name, value in reported[1].asDict().items() if name != "required"} == {None}
 
 
 def test_times_that_spark_itself_wrote_as_int96_are_read_back(
@@ -234,7 +234,7 @@ def test_columns_read_no_others_and_need_no_other_keys(
         assert [tuple(row) for row in frame.orderBy("id").collect()] == list(
             zip(table["score"].to_pylist(), table["id"].to_pylist(), strict=True)
         )
-    assert len(load(spark, tmp_path / "t", footer_alone).schema) == 8  # of which the footer tells
+    assert len(load(spark, tmp_path / "t", footer_alone).schema) == 8  # that the footer names
     with pytest.raises(PySparkException, match="no key for column name"):
         load(spark, tmp_path / "t", footer_alone).collect()
 

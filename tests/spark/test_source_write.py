@@ -1,4 +1,4 @@
-"""Writing encrypted tables with Spark; what is right, modcrypt, PyArrow and Spark's reader tell."""
+"""Writing encrypted tables with Spark; modcrypt, PyArrow and Spark's reader judge."""
 
 from __future__ import annotations
 
@@ -458,21 +458,21 @@ def test_what_a_killed_driver_has_left_is_removed_when_it_is_gone_for_sure(
 def test_a_second_attempt_beside_the_first_is_not_published(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both end; Spark takes one of them. (It starts none on the same host: so told by hand.)"""
+    """Both end; Spark takes one of them. (It starts none on the same host: so set by hand.)"""
     batches = small_table(10).to_batches()
     schema = to_spark_schema(to_common_schema(batches[0].schema))
     settings, options = write_options(
         {**lake.variant("external", "internal_key_material = false"), "path": str(tmp_path)}
     )
     writer = pickle.loads(pickle.dumps(Writer(settings, options, schema, overwrite=False)))
-    told = []
+    reported = []
     for attempt in (11, 12):
         task = SimpleNamespace(partitionId=lambda: 3, taskAttemptId=lambda n=attempt: n)
         monkeypatch.setattr("pyspark.TaskContext.get", lambda task=task: task)
-        told.append(writer.write(iter(batches)))
+        reported.append(writer.write(iter(batches)))
     assert len(files_in(tmp_path)) == 4 + 1  # which says that the job is running
     assert not [name for name in files_in(tmp_path) if not name.startswith("_tmp_")]
-    pickle.loads(pickle.dumps(writer)).commit(told[1:])
+    pickle.loads(pickle.dumps(writer)).commit(reported[1:])
     (material, data) = files_in(tmp_path)
     assert data.startswith("part-00003-")
     assert material == f"_KEY_MATERIAL_FOR_{data}.json"

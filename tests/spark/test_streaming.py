@@ -1,4 +1,4 @@
-"""Streams of encrypted files; what went through them, modcrypt itself and PyArrow tell."""
+"""Streams of encrypted files; modcrypt itself and PyArrow judge."""
 
 from __future__ import annotations
 

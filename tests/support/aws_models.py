@@ -18,4 +18,4 @@ def remember_models() -> None:
             _parsed[path] = _load_file(self, path)
         return _parsed[path]
 
-    JSONFileLoader.load_file = load_file  # type: ignore[method-assign]
+    JSONFileLoader.load_file = load_file

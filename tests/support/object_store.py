@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 import fsspec
 import pyarrow.fs
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import (
     DomainDispatcherApplication,
     MotoRequestHandler,

@@ -15,7 +15,7 @@ def find_free_port() -> int:
     for port in random.SystemRandom().sample(PORTS, 100):
         with socket.socket() as probe, socket.socket(type=socket.SOCK_DGRAM) as taken:
             try:
-                # No server uses UDP: its port of that number, held until this process ends, tells
+                # No server uses UDP: its port of that number, held until this process ends, shows
                 # the other calls that this one is taken, even while no server listens there yet.
                 taken.bind(("127.0.0.1", port))
                 probe.bind(("127.0.0.1", port))

@@ -462,7 +462,7 @@ def test_verify_says_that_all_is_authentic(run: Run, lake: Path, tmp_path: Path)
     assert (len(last["snapshots"]), last["orphans"]) == (1, None)
 
 
-def test_verify_tells_each_fault_and_what_nothing_reaches(run: Run, lake: Path) -> None:
+def test_verify_reports_each_fault_and_what_nothing_reaches(run: Run, lake: Path) -> None:
     first, second = sorted(lake.glob("data/*.parquet"))
     data = bytearray(first.read_bytes())
     data[60] ^= 1

@@ -114,8 +114,8 @@ def test_scan_as_json_csv_and_arrow_has_the_rows_that_java_reads(
         ["id", "name"], *([str(row["id"]), row["name"] or ""] for row in ROWS)
     ]  # fmt: skip
     done = run("scan", *args, "--format", "arrow", "-o", "rows.arrows", "--json")
-    (told,) = lines(done)
-    assert told == {
+    (reported,) = lines(done)
+    assert reported == {
         "schema": "modcrypt.iceberg.rows/1", "table": args[-1], "destination": "rows.arrows",
         "format": "arrow", "rows": len(ROWS),
     }  # fmt: skip

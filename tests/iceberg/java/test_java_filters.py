@@ -96,8 +96,8 @@ def some_filter(draw: random.Random, depth: int = 0) -> Filter:
     kind = draw.choice(["eq", "not-eq"] if column == "flag" else list(COMPARED))
     ours, arrow = COMPARED[kind]
     literal = value(column, draw)
-    told = {"type": kind, "term": column, "value": as_json(literal)}
-    return ours(column, literal), told, arrow(pc.field(column), pa.scalar(literal))  # type: ignore[no-untyped-call]  # one lambda for all
+    reported = {"type": kind, "term": column, "value": as_json(literal)}
+    return ours(column, literal), reported, arrow(pc.field(column), pa.scalar(literal))  # type: ignore[no-untyped-call]  # one lambda for all
 
 
 @pytest.mark.seeded
@@ -145,9 +145,9 @@ def test_uuids_that_rows_are_partitioned_by(both: Both, writer: str) -> None:
             table = both.table().append(pa.table(data, shape))
             both.metadata = Path(table.place.path)
     for identifier in UUIDS:
-        told = {"type": "eq", "term": "u", "value": str(identifier)}
+        reported = {"type": "eq", "term": "u", "value": str(identifier)}
         expected = [{"id": identifier.int % 1000, "u": str(identifier)}]
-        assert both.java.read(both.metadata, filter=told) == expected
+        assert both.java.read(both.metadata, filter=reported) == expected
         assert plain_rows(both.table().scan(filters=f"u = '{identifier}'")) == expected
         least = both.table().scan(filters=f"u >= '{identifier}'")
         assert least.num_rows == sum(other.int >= identifier.int for other in UUIDS)

@@ -63,18 +63,18 @@ def test_java_reads_the_shared_table_as_was_recorded(java: Judge, table: Iceberg
     snapshots = re.split(r"^snapshot (\d+) .*$", recorded, flags=re.MULTILINE)[1:]
     assert len(snapshots) == 6
     for snapshot, text in zip(snapshots[::2], snapshots[1::2], strict=True):
-        told = java.files(table.place.path, both(folder), int(snapshot))
+        reported = java.files(table.place.path, both(folder), int(snapshot))
         (of_list,) = re.findall(r"key_metadata \(plain\) (\w+)", text)
-        assert told["key"]["sha256"] == _digest(of_list)
+        assert reported["key"]["sha256"] == _digest(of_list)
         manifests = re.findall(r"manifest (/\S+) len (\d+) km (\w+)", text)
         assert {
             (manifest["path"], manifest["length"], manifest["key"]["sha256"])
-            for manifest in told["manifests"]
+            for manifest in reported["manifests"]
         } == {(path, int(length), _digest(metadata)) for path, length, metadata in manifests}
         files = re.findall(r"(?:data|delete) (/\S+) (\w+) size (\d+) .* km (\w+)", text)
         assert {
             (file["path"], file["format"], file["size"], file["key"]["sha256"])
-            for file in told["files"]
+            for file in reported["files"]
         } == {(path, kind, int(size), _digest(metadata)) for path, kind, size, metadata in files}
 
 
@@ -120,12 +120,12 @@ ROTATIONS: dict[str, Change] = {
 
 def read_everything(java: Judge, table: IcebergTable) -> dict[str, Any]:
     """Return rows, with row ids, of all snapshots, branches and tags as Java reads them."""
-    path, told = table.place.path, java.snapshots(table.place.path)
+    path, reported = table.place.path, java.snapshots(table.place.path)
     found: dict[str, Any] = {
         str(snapshot["id"]): java.read(path, snapshot=snapshot["id"], lineage=True)
-        for snapshot in told["snapshots"]
+        for snapshot in reported["snapshots"]
     }
-    return found | {ref: java.read(path, ref=ref) for ref in told["refs"]}
+    return found | {ref: java.read(path, ref=ref) for ref in reported["refs"]}
 
 
 @pytest.mark.parametrize("rotate", ROTATIONS.values(), ids=ROTATIONS)
@@ -158,12 +158,12 @@ def test_each_key_that_a_rotation_is_to_replace_is_another(
     java: Judge, java_table: IcebergTable
 ) -> None:
     def keys(table: IcebergTable) -> dict[str, set[str]]:
-        told = java.files(table.place.path)
+        reported = java.files(table.place.path)
         table_keys = java.keys(table.place.path)
         return {
             "kek": {key["sha256"] for key in table_keys if "sha256" in key},
             "wrapped": {key.encrypted.hex() for key in table.metadata.keys.values()},
-            "data": {file["key"]["key_sha256"] for file in told["files"]},
+            "data": {file["key"]["key_sha256"] for file in reported["files"]},
         }
 
     before = keys(java_table)
@@ -182,7 +182,7 @@ def test_each_key_that_a_rotation_is_to_replace_is_another(
     assert len(dek["data"]) == len(before["data"])
 
 
-def test_a_catalog_that_was_not_told_of_another_master_key_opens_nothing(
+def test_a_catalog_that_was_not_given_another_master_key_opens_nothing(
     java: Judge, java_table: IcebergTable
 ) -> None:
     """Iceberg's Hive catalog takes the key id from its own table properties, not from the file."""
@@ -252,10 +252,12 @@ def test_java_reads_what_was_appended(
     assert java.read(table.place.path) == plain_rows(table.scan()) == sorted(
         people(*range(30)), key=json.dumps
     )  # fmt: skip
-    told = java.files(table.place.path)
-    assert {file["key"]["key_length"] for file in told["files"] + told["manifests"]} == {key_length}
+    reported = java.files(table.place.path)
+    assert {file["key"]["key_length"] for file in reported["files"] + reported["manifests"]} == {
+        key_length
+    }
     assert {key["length"] for key in java.keys(table.place.path) if "length" in key} == {key_length}
-    for file in told["files"]:
+    for file in reported["files"]:
         assert file["key"]["file_length"] in (file["size"], None)
     # Filters find what they should by partitions and statistics that modcrypt has written.
     for term, value in (("id", 12), ("name", "name-3")):
@@ -353,8 +355,8 @@ def test_java_reads_an_encrypted_copy(
     assert java.read(table.place.path) == rows == plain_rows(table.scan())
     if history:
         assert java.read(table.place.path, ref="old") == java.read(source, ref="old")
-    told = java.files(table.place.path)
-    assert {file["key"]["key_length"] for file in told["files"] + told["manifests"]} == {32}
+    reported = java.files(table.place.path)
+    assert {file["key"]["key_length"] for file in reported["files"] + reported["manifests"]} == {32}
     metadata = java.commit(table.place.path, append(20), delete(0))
     assert len(java.read(metadata)) == len(rows) == open_table(metadata, kms).scan().num_rows
     if version == 3:

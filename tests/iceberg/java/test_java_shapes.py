@@ -200,16 +200,16 @@ def test_partitions_of_columns_that_were_widened(
 # --- places and numbers ---------------------------------------------------------------------------
 
 
-def test_metadata_goes_where_java_has_told(both: Both) -> None:
+def test_metadata_goes_where_java_has_set_it(both: Both) -> None:
     """To a folder that nobody has made yet."""
     both.create(PEOPLE).commit(append(1, 2))
     elsewhere = str(both.folder / "elsewhere")
     both.commit({"do": "set", "properties": {"write.metadata.path": elsewhere}})
     both.metadata = Path(rotate_table(append_people(both.table()), "dek").table.place.path)
     assert len(both.agree()) == 4
-    told = both.java.files(both.metadata)
-    manifests = [manifest["path"] for manifest in told["manifests"]]
-    assert all(path.startswith(f"{elsewhere}/") for path in [told["manifest_list"], *manifests])
+    reported = both.java.files(both.metadata)
+    manifests = [manifest["path"] for manifest in reported["manifests"]]
+    assert all(path.startswith(f"{elsewhere}/") for path in [reported["manifest_list"], *manifests])
 
 
 def test_totals_are_those_of_java(both: Both) -> None:

@@ -44,8 +44,8 @@ def test_the_current_rows(vector: IcebergTable) -> None:
 
 @pytest.mark.parametrize("ref", REFS)
 def test_java_still_reads_it(java: Judge, vector: IcebergTable, ref: str) -> None:
-    told = java.read(vector.place.path, {LOCATION: FOLDER / "people"}, ref=ref)
-    assert told == ROWS[ref]
+    reported = java.read(vector.place.path, {LOCATION: FOLDER / "people"}, ref=ref)
+    assert reported == ROWS[ref]
 
 
 @pytest.mark.parametrize(

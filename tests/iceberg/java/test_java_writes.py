@@ -390,7 +390,7 @@ def test_a_second_kek_after_730_days(both: Both) -> None:
 def test_all_keys_are_those_that_java_has(both: Both) -> None:
     """By the SHA-256 of the key metadata of every file, from the manifest list on."""
     both.create(PEOPLE).commit(append(*range(9)), append(9, format="avro"), delete(4))
-    table, told = both.table(), both.java.files(both.metadata)
+    table, reported = both.table(), both.java.files(both.metadata)
     snapshot = table.metadata.current
     assert snapshot is not None
     entries = [
@@ -399,21 +399,21 @@ def test_all_keys_are_those_that_java_has(both: Both) -> None:
         for entry in table.walk.entries(manifest)
     ]
     found = {live.location: _sha256(live.key_metadata) for live in entries}
-    assert found == {file["path"]: file["key"]["sha256"] for file in told["files"]}
+    assert found == {file["path"]: file["key"]["sha256"] for file in reported["files"]}
     manifests = {
         manifest.location: _sha256(manifest.key_metadata)
         for manifest in table.walk.manifests(snapshot)
     }
     assert manifests == {
-        manifest["path"]: manifest["key"]["sha256"] for manifest in told["manifests"]
+        manifest["path"]: manifest["key"]["sha256"] for manifest in reported["manifests"]
     }
     of_list = table.walk.list_keys(snapshot)
     assert of_list is not None
-    assert _sha256(of_list.encode()) == told["key"]["sha256"]
+    assert _sha256(of_list.encode()) == reported["key"]["sha256"]
     # Java gives the length in all of them, those of Parquet files included.
-    for file in told["files"]:
+    for file in reported["files"]:
         assert file["key"]["file_length"] == file["size"]
-    for manifest in told["manifests"]:
+    for manifest in reported["manifests"]:
         assert manifest["key"]["file_length"] == manifest["length"]
 
 
@@ -426,10 +426,10 @@ def test_the_files_are_those_that_java_lists(both: Both) -> None:
     both.create(PEOPLE, spec=PARTITIONED["identity"])
     both.commit(append(*range(9)), append(9, format="avro"), delete(4))
     rows = both.table().files().to_pylist()
-    told = both.java.files(both.metadata)
+    reported = both.java.files(both.metadata)
     ours = {row["location"]: row for row in rows}
-    assert len(ours) == len(rows) == 1 + len(told["manifests"]) + len(told["files"])
-    for file in told["files"]:
+    assert len(ours) == len(rows) == 1 + len(reported["manifests"]) + len(reported["files"])
+    for file in reported["files"]:
         row = ours[file["path"]]
         assert (row["bytes"], row["records"]) == (file["size"], file["records"])
         assert (row["file_format"], row["manifest"]) == (file["format"], file["manifest"])
@@ -453,7 +453,7 @@ def test_another_master_key_does_not_open_it(both: Both) -> None:
 
 
 def test_plaintext_from_before_a_table_was_encrypted(both: Both) -> None:
-    """Java lets a key id be set later, and reads on; modcrypt has to be told that it may."""
+    """Java lets a key id be set later, and reads on; modcrypt has to be asked to."""
     both.create(PEOPLE, properties={"encryption.key-id": None}).commit(append(1, 2))
     both.commit({"do": "set", "properties": {"encryption.key-id": "keyA"}}, append(3), delete(2))
     rows = both.java.read(both.metadata)

@@ -94,8 +94,8 @@ class History:
     def new_rows(self) -> dict[int, dict[str, Any]]:
         made = {}
         for _ in range(self.draw.randint(1, 6)):
-            told = {name: self.draw.choice(VALUES[name]) for name in self.names if name != "id"}
-            made[self.next] = {"id": self.next, **told}
+            reported = {name: self.draw.choice(VALUES[name]) for name in self.names if name != "id"}
+            made[self.next] = {"id": self.next, **reported}
             self.next += 1
         return made
 
@@ -118,8 +118,8 @@ class History:
         left = self.draw.sample(sorted(self.names.keys() - {"id"}), self.draw.randint(0, 3))
         for row in new.values():
             row |= {name: 7 if name == "extra" else None for name in left}
-        told = {self.names[name] for name in left}
-        kinds = pa.schema([field for field in table.scan().schema if field.name not in told])
+        reported = {self.names[name] for name in left}
+        kinds = pa.schema([field for field in table.scan().schema if field.name not in reported])
         rows = [self.to_json({k: _arrow(k, v) for k, v in row.items()}) for row in new.values()]
         columns = [pa.array([row[field.name] for row in rows], field.type) for field in kinds]
         table = table.append(pa.table(columns, kinds))
@@ -179,8 +179,10 @@ class History:
 
     def arrow(self, rows: Mapping[int, Mapping[str, Any]], table: IcebergTable) -> pa.Table:
         kinds = table.scan().schema
-        told = [self.to_json({k: _arrow(k, v) for k, v in row.items()}) for row in rows.values()]
-        columns = [pa.array([row[field.name] for row in told], field.type) for field in kinds]
+        reported = [
+            self.to_json({k: _arrow(k, v) for k, v in row.items()}) for row in rows.values()
+        ]
+        columns = [pa.array([row[field.name] for row in reported], field.type) for field in kinds]
         return pa.table(columns, kinds)
 
     def java_deletes(self) -> None:
@@ -231,8 +233,8 @@ class History:
         same = py.EqualTo(self.names[name], literal)  # type: ignore[call-arg, arg-type]  # as its guide has it
         assert ids(plain_rows(table.scan(filters=same))) == here
         if name != "u":  # Java's bounds of columns and its comparison don't fit each other
-            told = {"type": "eq", "term": self.names[name], "value": value}
-            assert ids(self.both.java.read(self.both.metadata, filter=told)) == here
+            reported = {"type": "eq", "term": self.names[name], "value": value}
+            assert ids(self.both.java.read(self.both.metadata, filter=reported)) == here
         nulls = [id_ for id_, row in self.rows.items() if row["s"] is None]
         assert ids(plain_rows(table.scan(columns=["id"], filters="s.x is null"))) == nulls
 

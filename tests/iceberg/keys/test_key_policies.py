@@ -206,7 +206,7 @@ def test_a_policy_may_have_keks_live_shorter(table: IcebergTable, days: int, reu
     assert (opened.key.id == kek_id(table)) is reused
 
 
-def test_by_default_the_clock_tells(table: IcebergTable) -> None:
+def test_by_default_the_clock_decides(table: IcebergTable) -> None:
     opened, entries = writing_key(table, KeyPolicy(kek_lifetime_days=1), "day=x")
     again, more = writing_key(with_entries(table, entries), KeyPolicy(kek_lifetime_days=1), "day=x")
     assert (again, more) == (opened, [])

@@ -196,7 +196,7 @@ def test_a_refusal_is_kept_for_a_while(
 
 
 def test_a_kek_is_asked_for_again_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Iceberg's Java: so that taking a right away tells in a process that lives long."""
+    """As in Iceberg's Java: so that a revoked right counts in a process that lives long."""
     kms, key = SampleKms(), new_key()
     keys = KeyResolver(kms)
     for now, calls in ((1000.0, 1), (4599.0, 1), (4601.0, 2), (8200.0, 2)):

@@ -570,7 +570,7 @@ def test_damage_gives_keys_or_modcrypts_own_errors(
     store = kind(path)
     calls: list[Callable[[], object]] = [store.keys, lambda: store.replace([key("new")])]
     for call in calls:
-        # One byte of SQLite's tells who may write.
+        # One byte of SQLite's says who may write.
         with contextlib.suppress(ModcryptError, PermissionError):
             call()
 

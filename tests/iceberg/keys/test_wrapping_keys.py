@@ -84,8 +84,8 @@ def seal(key: bytes, plain: bytes, aad: bytes) -> bytes:
 
 def java_lists() -> dict[str, bytes]:
     """Return the plain key metadata of manifest lists, as Java printed it, by key id."""
-    told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
-    pairs = re.findall(r"key-id (\S+)\n manifest-list key_metadata \(plain\) ([0-9a-f]+)", told)
+    reported = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
+    pairs = re.findall(r"key-id (\S+)\n manifest-list key_metadata \(plain\) ([0-9a-f]+)", reported)
     return {key_id: bytes.fromhex(text) for key_id, text in pairs}
 
 
@@ -134,7 +134,7 @@ def test_double_wrapping_opens_by_hand_and_what_was_sealed_by_hand_opens(in_mani
     assert opened.open(other, in_manifest=in_manifest) == METADATA
 
 
-TOLD = {
+REPORTED = {
     METADATA: b"\1" + (4735).to_bytes(8, "big") + PREFIX,
     StandardKeyMetadata(key=DEK): b"\0",
     StandardKeyMetadata(key=DEK, aad_prefix=PREFIX): b"\0" + PREFIX,
@@ -144,7 +144,7 @@ TOLD = {
 }
 
 
-@each_case("metadata", TOLD)
+@each_case("metadata", REPORTED)
 @each_case("in_manifest", [False, True])
 def test_single_wrapping_opens_by_hand_and_what_was_sealed_by_hand_opens(
     in_manifest: bool, metadata: StandardKeyMetadata
@@ -156,17 +156,17 @@ def test_single_wrapping_opens_by_hand_and_what_was_sealed_by_hand_opens(
     dek = unseal(MASTERS["keyA"], data[2 : 2 + size], b"")
     assert Key(dek) == metadata.key
     assert wrapped_part(data) == data[2 : 2 + size]
-    assert unseal(dek, data[2 + size :], aad) == TOLD[metadata]
+    assert unseal(dek, data[2 + size :], aad) == REPORTED[metadata]
     wrapped = seal(MASTERS["keyA"], dek, b"")
-    other = len(wrapped).to_bytes(2, "big") + wrapped + seal(dek, TOLD[metadata], aad)
+    other = len(wrapped).to_bytes(2, "big") + wrapped + seal(dek, REPORTED[metadata], aad)
     assert single().open(other, in_manifest=in_manifest) == metadata
 
 
-@pytest.mark.parametrize("told", [b"", b"\2", b"\1", b"\1" + bytes(7), b"\xff" * 9])
-def test_single_wrapping_of_another_form_is_refused(told: bytes) -> None:
+@pytest.mark.parametrize("reported", [b"", b"\2", b"\1", b"\1" + bytes(7), b"\xff" * 9])
+def test_single_wrapping_of_another_form_is_refused(reported: bytes) -> None:
     """Only who has the DEK can write it; still it must not end in another error."""
     wrapped = seal(MASTERS["keyA"], DEK, b"")
-    tail = seal(DEK, told, by_hand("modcrypt iceberg manifest list", "keyA"))
+    tail = seal(DEK, reported, by_hand("modcrypt iceberg manifest list", "keyA"))
     with pytest.raises(KeyMaterialError):
         single().open(len(wrapped).to_bytes(2, "big") + wrapped + tail)
 

@@ -170,7 +170,7 @@ def test_a_partition_whose_decimals_have_grown(tmp_path: Path, content: int) -> 
     prices = arrow([(1, "id", pa.int32())])
     rows = pa.table([[1, 2]], schema=prices)
     files = [builder.parquet(f"{n}.parquet", rows, partition={"price": bytes([n])}) for n in (5, 7)]
-    told: dict[str, Any] = {"partition": {"price": bytes([0, 0, 0, 5])}, "content": content}
+    reported: dict[str, Any] = {"partition": {"price": bytes([0, 0, 0, 5])}, "content": content}
     if content == 1:
         keys = pa.table(
             [[files[0]["file_path"]], [1]],
@@ -181,10 +181,10 @@ def test_a_partition_whose_decimals_have_grown(tmp_path: Path, content: int) -> 
             [[2, 1], [decimal.Decimal("0.05"), decimal.Decimal("0.07")]],
             schema=arrow([(1, "id", pa.int32()), (2, "price", pa.decimal128(18, 2))]),
         )
-        told["equality_ids"] = [1, 2]
+        reported["equality_ids"] = [1, 2]
     data = builder.manifest(files)
     builder.snapshot([data])
-    deletes = builder.manifest([builder.parquet("d.parquet", keys, **told)], content=1)
+    deletes = builder.manifest([builder.parquet("d.parquet", keys, **reported)], content=1)
     builder.snapshot([data, deletes])
     assert scan_ids(builder) == [1, 1, 2]
     assert scan_ids(builder, filters="price = 0.05") == [1]
@@ -288,8 +288,8 @@ def test_keys_beyond_the_limit(builder: Builder, monkeypatch: pytest.MonkeyPatch
 
 def equal(*by: str, rows: Sequence[Any], **file: Any) -> Row:
     """Return a file of equality deletes; where one column is meant, `rows` may be its values."""
-    told = [row if isinstance(row, dict) else {by[0]: row} for row in rows]
-    return {"by": by, "rows": told, **file}
+    reported = [row if isinstance(row, dict) else {by[0]: row} for row in rows]
+    return {"by": by, "rows": reported, **file}
 
 
 def commit_of(*files: Row, **more: Any) -> Row:
@@ -518,8 +518,8 @@ class InPlaintext(Both):
     """A table of version 2, as most tables with equality deletes are."""
 
     def create(self, of: Mapping[str, Any], **options: Any) -> Both:
-        told = {"format-version": "2", "encryption.key-id": None}
-        return super().create(of, **options, properties=told)
+        reported = {"format-version": "2", "encryption.key-id": None}
+        return super().create(of, **options, properties=reported)
 
     def table(self) -> IcebergTable:
         return open_table(self.metadata, self.kms, require_encrypted=False)

@@ -43,11 +43,11 @@ def test_files_are_those_that_java_read(table: IcebergTable, t16: Path) -> None:
     assert kinds.count("data") == 4
     assert kinds.count("deletion vector") == 1
     assert all(file["encrypted"] for file in found)
-    told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
+    reported = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
     for file in found:
         name = file["location"].rsplit("/", 1)[1]
         if file["kind"] == "data":
-            assert name in told
+            assert name in reported
         if file["bytes"] is not None:
             place = next(t16.rglob(name))
             assert place.stat().st_size == file["bytes"]
@@ -55,11 +55,11 @@ def test_files_are_those_that_java_read(table: IcebergTable, t16: Path) -> None:
 
 
 def test_listings_show_no_key(table: IcebergTable) -> None:
-    told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
+    reported = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
     shown = " ".join(map(str, (table.files().to_pylist(), table.keys().to_pylist())))
     assert "key_metadata" not in shown
     keys = 0
-    for word in told.split():  # Java's text has each file's key metadata in plain hexadecimal
+    for word in reported.split():  # Java's text has each file's key metadata in plain hexadecimal
         if len(word) >= 32 and "/" not in word:
             keys += 1
             assert word.rpartition("=")[2] not in shown

@@ -120,8 +120,8 @@ def test_texts_too_long_for_statistics_have_no_bounds(
     table = table.append(pa.table({"id": [1, 2, 3], "s": texts}))
     for number, text in enumerate(texts, 1):
         assert find_ids(table, EqualTo("s", text)) == [number]  # type: ignore[call-arg, arg-type]  # as its guide has it
-        told = {"type": "eq", "term": "s", "value": text}
-        assert [row["id"] for row in java.read(table.place.path, filter=told)] == [number]
+        reported = {"type": "eq", "term": "s", "value": text}
+        assert [row["id"] for row in java.read(table.place.path, filter=reported)] == [number]
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("ns", "UTC")])
@@ -133,8 +133,8 @@ def test_bounds_of_nanoseconds(
     table = create(tmp_path, kms, *(pa.table({"at": moments.slice(n, 1)}) for n in range(3)))
     zone = "" if kind.tz is None else "+00:00"
     for text in ("2023-11-14T22:13:20.123456789", "1969-12-31T23:59:59.999998999"):
-        told = {"type": "eq", "term": "at", "value": text + zone}
-        assert len(java.read(table.place.path, filter=told)) == 1
+        reported = {"type": "eq", "term": "at", "value": text + zone}
+        assert len(java.read(table.place.path, filter=reported)) == 1
     with pytest.raises(ValueError, match="the filter does not fit the table"):
         table.scan(filters="at > '2023-11-14T22:13:20'").to_arrow()
 
@@ -167,8 +167,8 @@ def test_partitions_of_times(
     ).append(rows)
     assert table.scan().sort_by("id") == rows.cast(table.scan().schema)
     # By the partitions, in which Java looks for it.
-    told = {"type": "eq", "term": "at", "value": first}
-    read = java.read(table.place.path, filter=told, columns=["id"])
+    reported = {"type": "eq", "term": "at", "value": first}
+    read = java.read(table.place.path, filter=reported, columns=["id"])
     assert [row["id"] for row in read] == [0]
     metadata = java.commit(table.place.path, delete(1))
     assert open_table(metadata, kms).scan().sort_by("id")["id"].to_pylist() == [0, 2, 3]
@@ -187,8 +187,8 @@ def test_the_least_number_is_found_though_it_can_not_be_cut(
     assert find_ids(table, f"n = -{2**bits}") == [0]
     assert find_ids(table, "n < -5") == [0]
     assert find_ids(table, "n > 0") == [1]
-    told = {"type": "eq", "term": "n", "value": -(2**bits)}
-    assert [row["id"] for row in java.read(table.place.path, filter=told)] == [0]
+    reported = {"type": "eq", "term": "n", "value": -(2**bits)}
+    assert [row["id"] for row in java.read(table.place.path, filter=reported)] == [0]
 
 
 def test_filters_beyond_the_dates_of_python(tmp_path: Path, kms: SampleKms) -> None:

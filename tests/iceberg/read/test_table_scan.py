@@ -365,7 +365,7 @@ def test_files_of_several_specs_are_pruned_each_by_its_own(tmp_path: Path) -> No
         table.scan(filters="id = 0").to_arrow()
 
 
-def test_a_file_that_does_not_tell_its_partition_may_match(tmp_path: Path) -> None:
+def test_a_file_that_does_not_show_its_partition_may_match(tmp_path: Path) -> None:
     builder = Builder(tmp_path, PARTITIONED, spec=spec("identity"))  # no Avro field of it
     builder.snapshot([builder.manifest([builder.parquet("0.parquet", partition_rows(7))])])
     assert ids(open_built(builder).scan(filters="id = 7")) == [7]
@@ -381,9 +381,9 @@ def test_partition_of_a_dropped_column_still_reads(tmp_path: Path) -> None:
     assert open_built(builder).scan(filters="name = 'name-0'").to_pylist() == [{"name": "name-0"}]
 
 
-def bounds(**told: tuple[Any, Any, Any]) -> dict[str, Any]:
+def bounds(**reported: tuple[Any, Any, Any]) -> dict[str, Any]:
     """Statistics of columns 1, 2, ...: type, least and greatest value."""
-    each = list(enumerate(told.values(), 1))
+    each = list(enumerate(reported.values(), 1))
     return {
         "lower_bounds": [{"key": n, "value": to_bytes(t, low)} for n, (t, low, _) in each],
         "upper_bounds": [{"key": n, "value": to_bytes(t, high)} for n, (t, _, high) in each],
@@ -396,7 +396,7 @@ def test_files_whose_statistics_rule_it_out_are_not_opened(tmp_path: Path) -> No
     builder = Builder(tmp_path, ORDERS)
     files = []
     for number in range(3):
-        told = bounds(
+        reported = bounds(
             id=(LongType(), number * 10, number * 10 + 9),
             name=(StringType(), f"name-{number}", f"name-{number}9"),
             price=(DoubleType(), number * 5.0, number * 5 + 4.5),
@@ -409,7 +409,7 @@ def test_files_whose_statistics_rule_it_out_are_not_opened(tmp_path: Path) -> No
             ],
             schema=ORDERS_ARROW,
         )
-        files.append(builder.parquet(f"{number}.parquet", rows, **told))
+        files.append(builder.parquet(f"{number}.parquet", rows, **reported))
     builder.snapshot([builder.manifest(files)])
     table = open_built(builder)
     for number in (0, 2):
@@ -424,9 +424,9 @@ def test_files_whose_statistics_rule_it_out_are_not_opened(tmp_path: Path) -> No
 
 def test_statistics_from_before_a_column_was_widened(tmp_path: Path) -> None:
     builder = Builder(tmp_path, struct(field(1, "id", "int")))
-    told = bounds(id=(IntegerType(), 1, 3))
+    reported = bounds(id=(IntegerType(), 1, 3))
     rows = pa.table([pa.array([1, 2, 3], pa.int32())], schema=arrow([(1, "id", pa.int32())]))
-    builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows, **told)])])
+    builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows, **reported)])])
     builder.document["schemas"].append(struct(field(1, "id", "long"), schema_id=1))
     builder.document["current-schema-id"] = 1
     table = open_built(builder)

@@ -210,8 +210,8 @@ def test_a_puffin_file_with_vectors_of_several_files_is_written_once(
 
 def test_position_deletes_name_the_new_locations(tmp_path: Path, java: Judge) -> None:
     """As version 2 has them: a table that was encrypted when it was there already."""
-    told: Any = {"format-version": "2", "encryption.key-id": None}
-    plain = java.create(tmp_path / "plain", SCHEMA, spec=BY_KIND, properties=told)
+    reported: Any = {"format-version": "2", "encryption.key-id": None}
+    plain = java.create(tmp_path / "plain", SCHEMA, spec=BY_KIND, properties=reported)
     plain = java.commit(
         plain,
         {"do": "append", "rows": rows(1, 2, 3, 4, 5, 6)},
@@ -239,8 +239,8 @@ def test_position_deletes_name_the_new_locations(tmp_path: Path, java: Judge) ->
 
 
 def test_what_is_not_encrypted_gets_no_new_key(tmp_path: Path, java: Judge) -> None:
-    told: Any = {"encryption.key-id": None}
-    plain = java.create(tmp_path / "plain", SCHEMA, properties=told)
+    reported: Any = {"encryption.key-id": None}
+    plain = java.create(tmp_path / "plain", SCHEMA, properties=reported)
     plain = java.commit(plain, {"do": "append", "rows": rows(1, 2)})
     table = open_table(plain, SampleKms(), require_encrypted=False)
     before = files(tmp_path)
@@ -515,8 +515,8 @@ def test_each_file_is_written_once_however_often_the_commit_is_tried(
 ) -> None:
     def set_property() -> None:
         now = reopen(t16)
-        told = {**now.metadata.properties, "x": now.place.name}
-        now.versions.commit(now.place, now.metadata.with_members(properties=told))
+        reported = {**now.metadata.properties, "x": now.place.name}
+        now.versions.commit(now.place, now.metadata.with_members(properties=reported))
 
     work, count = Elsewhere(), len(files(t16))
     done = rotate_table(with_rival_commits(table, set_property, 2), "dek", run=work)
@@ -609,7 +609,7 @@ def test_a_full_disk_leaves_nothing_behind(
 # --- what it leaves ------------------------------------------------------------------------------
 
 
-def test_what_stays_under_the_old_keys_is_told_until_it_is_expired(
+def test_what_stays_under_the_old_keys_is_reported_until_it_is_expired(
     t16: Path, table: IcebergTable
 ) -> None:
     refs = {

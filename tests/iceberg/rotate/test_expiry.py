@@ -97,13 +97,13 @@ def test_named_snapshots_stay(lake: IcebergTable, java: Judge) -> None:
         expire_history(done.table, keep=[5])
 
 
-def test_a_dry_run_tells_exactly_what_would_go(lake: IcebergTable) -> None:
+def test_a_dry_run_reports_exactly_what_would_go(lake: IcebergTable) -> None:
     before = files(folder_of(lake))
     planned = expire_history(lake, force=True, dry_run=True)
     assert files(folder_of(lake)) == before
     assert planned.table is lake
-    told = {**json.loads(json.dumps(planned.fields())), "dry_run": False}
-    assert told == expire_history(lake, force=True).fields()
+    reported = {**json.loads(json.dumps(planned.fields())), "dry_run": False}
+    assert reported == expire_history(lake, force=True).fields()
 
 
 def test_a_table_opened_by_a_relative_path_has_each_file_once(
@@ -175,7 +175,9 @@ def test_manifests_that_a_rotation_replaced_go(t16: Path, table: IcebergTable) -
     assert done.table.scan(1001).num_rows == 70
 
 
-def test_what_only_a_refused_key_opens_stays_and_is_told(t16: Path, table: IcebergTable) -> None:
+def test_what_only_a_refused_key_opens_stays_and_is_reported(
+    t16: Path, table: IcebergTable
+) -> None:
     """A snapshot that was dropped long ago, and whose key only an older metadata.json has."""
     stay = [snapshot.document for snapshot in table.metadata.snapshots if snapshot.id != 1001]
     keys = [key for id_, key in table.metadata.keys.items()
@@ -262,7 +264,7 @@ def test_nothing_outside_of_the_table_goes_whatever_metadata_says(
     assert done.table.scan().num_rows == 137
 
 
-def test_a_manifest_list_that_does_not_open_tells_nobody_what_to_delete(
+def test_a_manifest_list_that_does_not_open_shows_nobody_what_to_delete(
     t16: Path, table: IcebergTable
 ) -> None:
     """Whoever can write metadata.json could name any file for one."""
@@ -322,9 +324,9 @@ def test_a_version_that_its_manifests_contradict_is_not_all_that_stays(t16: Path
     assert files(t16) == before
 
 
-@pytest.mark.parametrize("told", ["false", "False ", "no"])  # to Java all of them mean false
-def test_files_that_other_tables_may_share_stay(t16: Path, told: str) -> None:
-    claim_files(t16, properties={**document(t16)["properties"], "gc.enabled": told})
+@pytest.mark.parametrize("reported", ["false", "False ", "no"])  # to Java all of them mean false
+def test_files_that_other_tables_may_share_stay(t16: Path, reported: str) -> None:
+    claim_files(t16, properties={**document(t16)["properties"], "gc.enabled": reported})
     before = files(t16)
     with pytest.raises(ValueError, match=r"gc\.enabled"):
         expire_history(reopen(t16))
@@ -404,7 +406,7 @@ def test_a_service_that_is_away_has_nothing_dropped(t16: Path) -> None:
     assert files(t16) == before
 
 
-def test_what_can_not_be_deleted_is_told_and_goes_the_next_time(
+def test_what_can_not_be_deleted_is_reported_and_goes_the_next_time(
     lake: IcebergTable, java: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, real = folder_of(lake), os.unlink
@@ -438,9 +440,11 @@ def files_java_needs(java: Judge, done: Expired, where: dict[str, str]) -> set[s
     found = {str(metadata)}
     for snapshot in json.loads(metadata.read_bytes())["snapshots"]:
         found.add(snapshot["manifest-list"])
-        told = java.files(metadata, where, snapshot=snapshot["snapshot-id"])
+        reported = java.files(metadata, where, snapshot=snapshot["snapshot-id"])
         found |= {
-            part for part in json.dumps(told).split('"') if part.startswith(folder) and "." in part
+            part
+            for part in json.dumps(reported).split('"')
+            if part.startswith(folder) and "." in part
         }
     return {path.replace(folder, copy) for path in found}
 
@@ -461,12 +465,12 @@ def test_the_hint_is_set_right_before_what_it_names_goes(t16: Path, table: Icebe
     assert [path.name for path in (t16 / "metadata").glob("v*.json")] == ["v3.metadata.json"]
 
 
-@pytest.mark.parametrize("told", ["9" * 5000, "x" * 5000, "", "-1"])
-def test_a_hint_may_say_anything(tmp_path: Path, kms: SampleKms, told: str) -> None:
+@pytest.mark.parametrize("reported", ["9" * 5000, "x" * 5000, "", "-1"])
+def test_a_hint_may_say_anything(tmp_path: Path, kms: SampleKms, reported: str) -> None:
     rows = pa.table({"id": [1]})
     table = create_table(tmp_path / "t", rows.schema, kms, master_key_id="keyA").append(rows)
     table = expire_history(table).table
-    (tmp_path / "t" / "metadata" / "version-hint.text").write_text(told)
+    (tmp_path / "t" / "metadata" / "version-hint.text").write_text(reported)
     assert expire_history(table).left == ()
 
 

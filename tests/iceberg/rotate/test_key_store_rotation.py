@@ -188,7 +188,7 @@ def test_keks_stay_while_something_cannot_be_deleted(
     assert not verify_table(done.table).orphans
 
 
-def test_a_store_that_fails_is_told_and_asked_again(
+def test_a_store_that_fails_is_reported_and_asked_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = lake.kek_ids()

@@ -161,9 +161,9 @@ class Planting:
             if not path.exists():
                 found = {**self.version(), "last-updated-ms": entry["timestamp-ms"]}
                 # It is vouched for, so that a Puffin file that it names would go.
-                told = [file for file in found.get("statistics", []) if not names_puffin(file)]
+                reported = [file for file in found.get("statistics", []) if not names_puffin(file)]
                 path.write_text(
-                    json.dumps({**found, "statistics": told, "partition-statistics": []})
+                    json.dumps({**found, "statistics": reported, "partition-statistics": []})
                 )
 
     def plant_links(self) -> None:
@@ -276,9 +276,9 @@ def test_an_expiry_deletes_what_it_deletes_of_the_honest_twin(
     assert {"metadata/new.stats", "data/mine.stats", "notes.txt", STORE} <= stay.keys()
     assert "metadata/old.stats" not in stay
     assert (contents(planting.outside), contents(genuine_table)) == (outside, origin)
-    told, expected = done.fields(), honest.fields()
+    reported, expected = done.fields(), honest.fields()
     for name in ("data_files", "delete_files", "statistics", "manifests", "manifest_lists", "left"):
-        assert sorted(told[name]) == sorted(expected[name])
+        assert sorted(reported[name]) == sorted(expected[name])
     assert sorted(done.keys) == sorted(honest.keys)
     assert expected["unreadable"] == []
     after = open_folder(folder)
@@ -308,10 +308,10 @@ def test_nor_does_it_of_a_catalogs_table(tmp_path: Path, seed: int) -> None:
     honest, before = expire_history(table, dry_run=True).fields(), contents(folder)
     Planting(folder, table.place.path, dice(seed)).plant_all()
 
-    told = expire_history(table).fields()
+    reported = expire_history(table).fields()
 
     files = ("data_files", "statistics", "manifests", "manifest_lists")
-    assert {name: told[name] for name in files} == {name: honest[name] for name in files}
+    assert {name: reported[name] for name in files} == {name: honest[name] for name in files}
     named = [path for name in (*files, "metadata_files") for path in honest[name]]
     gone = before.keys() - contents(folder).keys()
     assert gone == {str(Path(path).relative_to(folder)) for path in named}

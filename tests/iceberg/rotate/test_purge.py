@@ -367,8 +367,8 @@ def test_plaintext_files_that_were_registered_from_elsewhere_stay(
 ) -> None:
     """As those of a Hive table that `add_files` has registered."""
     hive = tmp_path / "hive"
-    told: Any = {"encryption.key-id": None, "write.data.path": str(hive)}
-    metadata = java.create(tmp_path / "plain", BRANCHED, properties=told)
+    reported: Any = {"encryption.key-id": None, "write.data.path": str(hive)}
+    metadata = java.create(tmp_path / "plain", BRANCHED, properties=reported)
     java.commit(metadata, {"do": "append", "rows": rows(1, 2)})
     (data,) = hive.rglob("*.parquet")
     places = {str(tmp_path / "plain"): str(tmp_path / "plain"), str(hive): str(hive)}

@@ -476,7 +476,7 @@ def test_a_kek_that_somebody_smuggled_in_is_not_laundered(
 
 
 @pytest.mark.parametrize("what", ["mek", "kek"])
-def test_a_dry_run_changes_nothing_and_tells_what_would_be_done(
+def test_a_dry_run_changes_nothing_and_reports_what_would_be_done(
     what: Any, t16: Path, table: IcebergTable, kms: SampleKms
 ) -> None:
     before = files(t16)
@@ -488,9 +488,9 @@ def test_a_dry_run_changes_nothing_and_tells_what_would_be_done(
     assert done.older_versions == ("wh:/t16/metadata/v1.metadata.json",)
     assert "expire_history" in str(done.advice)
     assert planned.advice is None
-    told = json.loads(json.dumps(done.fields()))
-    assert told["keks"] == 1
-    assert "table" not in told
+    reported = json.loads(json.dumps(done.fields()))
+    assert reported["keks"] == 1
+    assert "table" not in reported
 
 
 def test_nothing_that_is_shown_has_a_key(t16: Path, table: IcebergTable) -> None:
@@ -531,10 +531,10 @@ def test_what_somebody_else_commits_meanwhile_is_kept_and_rotated(
         data = write_avro(avro.schema, avro.records, header)
         keys = write_ags1(now.walk.locations, location, data, 16)
         new: EncryptedKey = resolver.seal_entry(keys, kek)
-        told = {**last.document, "snapshot-id": last.id + 1, "sequence-number": number,
+        reported = {**last.document, "snapshot-id": last.id + 1, "sequence-number": number,
                 "parent-snapshot-id": last.id, "key-id": new.id,
                 "manifest-list": location}  # fmt: skip
-        documents = [*(snapshot.document for snapshot in now.metadata.snapshots), told]
+        documents = [*(snapshot.document for snapshot in now.metadata.snapshots), reported]
         now.versions.commit(now.place, now.metadata.with_keys(
             [*now.metadata.keys.values(), new], snapshots=documents,
             last_sequence_number=number, current_snapshot_id=last.id + 1,
@@ -583,8 +583,8 @@ def test_singly_wrapped_keys_are_asked_for_once_however_often_the_commit_is_trie
 
     def set_property() -> None:
         now = reopen(t16)
-        told = {**now.metadata.properties, "x": now.place.name}
-        now.versions.commit(now.place, now.metadata.with_members(properties=told))
+        reported = {**now.metadata.properties, "x": now.place.name}
+        now.versions.commit(now.place, now.metadata.with_members(properties=reported))
 
     kms = SampleKms()
     rotate_table(with_rival_commits(reopen(t16, kms), set_property, 2), "kek")
@@ -604,7 +604,7 @@ def test_keks_that_come_into_a_store_meanwhile_are_moved_too(
     assert (done.keks, len(store.keys())) == (2, 2)
 
 
-def test_a_store_that_fails_after_the_commit_is_told_and_done_the_next_time(
+def test_a_store_that_fails_after_the_commit_is_reported_and_done_the_next_time(
     t16: Path, table: IcebergTable
 ) -> None:
     store = move_kek_to_store(t16, table)

@@ -72,8 +72,8 @@ def test_killed_at_any_step_the_table_is_readable_and_the_rest_is_done_the_next_
         prepare(what, reopen(folder))
         rows[what] = reopen(folder).scan().sort_by("id").to_pylist()
         older[what] = all_rows(reopen(folder))
-    told = [f"{what}:{stride}" for what, stride in STRIDES.items()]
-    process = run(KILLED_AT_EVERY_STEP, tmp_path / "steps", ",".join(STEPS), *told)
+    reported = [f"{what}:{stride}" for what, stride in STRIDES.items()]
+    process = run(KILLED_AT_EVERY_STEP, tmp_path / "steps", ",".join(STEPS), *reported)
     printed, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     for line in printed.splitlines():

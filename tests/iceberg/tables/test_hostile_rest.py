@@ -193,7 +193,7 @@ def test_a_catalog_of_modcrypt_is_limited_from_its_first_request(server: Catalog
     assert len(server.requests) == 2
 
 
-def test_a_catalog_of_modcrypt_tells_the_settings_of_user_and_server_apart(
+def test_a_catalog_of_modcrypt_separates_the_settings_of_user_and_server(
     server: Catalog, elsewhere: Server
 ) -> None:
     """Even if both name the same host, or the server names another one each time."""

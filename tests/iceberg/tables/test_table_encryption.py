@@ -316,7 +316,7 @@ def test_a_folder_with_a_table(source: Table, kms: SampleKms) -> None:
 
 
 def test_files_in_orc(catalog: SqlCatalog, kms: SampleKms, tmp_path: Path) -> None:
-    """Told before anything is written."""
+    """Reported before anything is written."""
     source = catalog.create_table("shop.orc", pa.schema([("id", pa.int64())]))
     source.append(pa.table({"id": [1]}))
     (manifest,) = source.current_snapshot().manifests(source.io)  # type: ignore[union-attr]
@@ -333,10 +333,10 @@ def test_files_in_orc(catalog: SqlCatalog, kms: SampleKms, tmp_path: Path) -> No
 def rewrite(path: Path, header: dict[str, str], rows: list[dict[str, Any]]) -> None:
     import fastavro
 
-    told = {k: v for k, v in header.items() if not k.startswith("avro.")}
+    reported = {k: v for k, v in header.items() if not k.startswith("avro.")}
     schema = fastavro.parse_schema(json.loads(header["avro.schema"]))
     with path.open("wb") as file:
-        fastavro.writer(file, schema, rows, metadata=told)
+        fastavro.writer(file, schema, rows, metadata=reported)
 
 
 def fix_length(source: Table, manifest: Path) -> None:

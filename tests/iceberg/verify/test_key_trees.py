@@ -1,4 +1,4 @@
-"""The key tree: which key opens what, told by `key_tree`, held against what really opens.
+"""The key tree: which key opens what, by `key_tree`, held against what really opens.
 
 The table of several KEKs is made here, and by the builder, with `cryptography` alone.
 """
@@ -39,7 +39,7 @@ STAMP = builder.KEK_TIMESTAMP
 
 
 class TextKms:
-    """A key service whose wrapped keys tell the version of the master key, as Vault's do."""
+    """A key service whose wrapped keys name the version of the master key, as Vault's do."""
 
     newest = 2
 
@@ -124,9 +124,9 @@ class Forest(Builder):
     def _wrap(self, metadata: bytes, master: str, version: int, place: str) -> bytes:
         key, prefix = metadata[2:18], metadata[20:36]
         length = metadata[36:]
-        told = b"\0" if length == b"\0" else b"\1" + unzigzag(length[1:]).to_bytes(8, "big")
+        reported = b"\0" if length == b"\0" else b"\1" + unzigzag(length[1:]).to_bytes(8, "big")
         wrapped = self.kms.wrap_by(key, master, version).encode()
-        sealed = builder.seal(key, told + prefix, aad_of(place, master))
+        sealed = builder.seal(key, reported + prefix, aad_of(place, master))
         return len(wrapped).to_bytes(2, "big") + wrapped + sealed
 
     def ten_rows(self, name: str, start: int) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def test_what_a_key_protects(
     assert names(key_tree(forest), key_id, version) == (lost, other)
 
 
-def test_what_is_told_as_lost_is_lost_and_nothing_else(
+def test_what_is_reported_as_lost_is_lost_and_nothing_else(
     forest: IcebergTable, text_kms: TextKms
 ) -> None:
     """The judge is the reader, with a version of the master keys that is gone."""
@@ -241,7 +241,7 @@ def test_what_is_told_as_lost_is_lost_and_nothing_else(
                 assert opened.scan(snapshot).num_rows == 10 * len(files)
 
 
-def test_a_version_that_is_not_told_may_be_any(t16: Path) -> None:
+def test_a_version_that_is_not_named_may_be_any(t16: Path) -> None:
     tree = key_tree(open_table(t16, SampleKms(), location_map=both(t16)))
     assert all(file.certain and file.only for file in tree.protected_by("keyA"))
     perhaps = tree.protected_by("keyA", 3)
@@ -260,9 +260,9 @@ def test_after_a_rotation_the_old_master_key_protects_nothing(t16: Path) -> None
 
 def test_the_tree_of_the_table_that_java_wrote(table: IcebergTable) -> None:
     """Java's listing says which manifest has which files, and which snapshot which manifests."""
-    told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
+    reported = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
     expected: dict[str, dict[str, list[str]]] = {}
-    for line in told.splitlines():
+    for line in reported.splitlines():
         if found := re.match(r"snapshot (\d+)|  manifest (\S+)|   (?:data|delete) (\S+)", line):
             snapshot, manifest, file = found.groups()
             if snapshot:
@@ -285,7 +285,7 @@ def test_the_tree_of_the_table_that_java_wrote(table: IcebergTable) -> None:
 # --- as text -------------------------------------------------------------------------------------
 
 
-def test_the_text_tells_keys_versions_and_files(forest: IcebergTable) -> None:
+def test_the_text_reports_keys_versions_and_files(forest: IcebergTable) -> None:
     text = key_tree(forest).to_text()
     lines = text.splitlines()
     assert lines[1].startswith("MEK keyA [the table's]: version 1, 2; 4 KEKs")
@@ -432,8 +432,8 @@ def test_no_key_is_in_the_tree(table: IcebergTable) -> None:
     tree = key_tree(table)
     out = json.dumps(tree.fields()) + render_html(tree) + tree.to_text() + repr(tree)
     kept = pickle.dumps(tree)
-    told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
-    keys = [bytes.fromhex(metadata)[2:18] for metadata in re.findall(r"0120[0-9a-f]{32}", told)]
+    reported = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
+    keys = [bytes.fromhex(metadata)[2:18] for metadata in re.findall(r"0120[0-9a-f]{32}", reported)]
     assert len(keys) > 12
     for key in (*keys, *MASTERS.values()):
         assert key not in kept

@@ -1,4 +1,4 @@
-"""Whatever is done to a table, `verify_table` tells; what it can't see, it says.
+"""Whatever is done to a table, `verify_table` reports; what it can't see, it says.
 
 The tables are the one that Iceberg's Java wrote, and such as the builder makes, which knows nothing
 of modcrypt's writers. What Java lists of its table is in `t16.java-read.txt`.
@@ -98,9 +98,9 @@ def test_the_table_that_java_wrote_is_whole(t16: Path, kms: SampleKms) -> None:
 
 
 def test_its_files_are_those_that_java_lists_each_once(t16: Path) -> None:
-    told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
-    manifests = dict(re.findall(r"manifest (\S+) len (\d+)", told))
-    data = dict(re.findall(r"(?:data|delete) (\S+) \w+ size (\d+)", told))
+    reported = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
+    manifests = dict(re.findall(r"manifest (\S+) len (\d+)", reported))
+    data = dict(re.findall(r"(?:data|delete) (\S+) \w+ size (\d+)", reported))
     files = verify_folder(t16).files
     by_location = {file.location: file.size for file in files}
     assert len(files) == len(by_location) == 11
@@ -178,7 +178,7 @@ def test_files_in_each_others_places_are_found(t16: Path, one: str, other: str) 
     (t16 / one).write_bytes(second)
     (t16 / other).write_bytes(first)
     assert faulty_files(verify_folder(t16)) >= {one, other}
-    # One of the same length is told by its tags.
+    # One of the same length is found by its tags.
     size = len(first)
     (t16 / one).write_bytes((second + bytes(size))[: size - 1] + second[-1:])
     assert faulty_files(verify_folder(t16)) >= {one}
@@ -380,7 +380,7 @@ def test_two_snapshots_of_one_id_are_found(t16: Path) -> None:
 
 
 def test_an_altered_wrapped_kek_is_never_complete(t16: Path) -> None:
-    """A key service can't tell this from a refusal; what lies beneath is reported as not seen."""
+    """To a key service this looks like a refusal; what lies beneath is reported as not seen."""
     changed = document(t16)
     sealed = bytearray(base64.b64decode(changed["encryption-keys"][0]["encrypted-key-metadata"]))
     sealed[15] ^= 1
@@ -400,7 +400,7 @@ def test_one_snapshot_that_fails_hides_no_other(t16: Path) -> None:
 
 
 def test_a_table_put_back_to_an_older_state_is_seen_by_who_remembers_alone(t16: Path) -> None:
-    """Nothing in the folder tells: what `verify_table` can't see, it says, and names the remedy."""
+    """The folder does not show it: what `verify_table` can't see, it says, and names the remedy."""
     older = document(t16)
     older["snapshots"] = older["snapshots"][:2]
     older["encryption-keys"] = older["encryption-keys"][:3]
@@ -581,9 +581,9 @@ def test_a_stream_cut_at_a_border_of_blocks_or_with_blocks_moved_is_found(blocks
         damaged[100] ^= 1
         damaged[-1] ^= 1
         path.write_bytes(damaged)
-        told = " ".join(finding.message for finding in faults(verify_built(blocks)))
-        assert "block 0" in told  # a fault ends nothing: the last block is told as well
-        assert "block 2" in told
+        reported = " ".join(finding.message for finding in faults(verify_built(blocks)))
+        assert "block 0" in reported  # a fault ends nothing: the last block is reported as well
+        assert "block 2" in reported
     finally:
         path.write_bytes(whole)
 
@@ -678,12 +678,12 @@ def test_entries_that_do_not_fit_their_files_are_found(
     tmp_path: Path, change: Any, name: str, word: str
 ) -> None:
     found = verify_built(build_table(tmp_path, change))
-    told = {
+    reported = {
         (finding.location or "").rpartition("/")[2]
         for finding in faults(found)
         if finding.word == word
     }
-    assert told == {name}
+    assert reported == {name}
 
 
 def test_files_that_were_deleted_are_not_missed_and_are_counted(tmp_path: Path) -> None:
@@ -729,8 +729,8 @@ def test_counts_of_a_manifest_that_its_list_gives_wrong_are_found(tmp_path: Path
     right = made.manifest([file], added_rows_count=40)
     made.snapshot([{**right, "deleted_files_count": 1, "added_rows_count": 39}])
     made.write()
-    told = [finding.message for finding in faults(verify_built(made))]
-    assert told == [
+    reported = [finding.message for finding in faults(verify_built(made))]
+    assert reported == [
         "it has 40 added rows, but the manifest list says 39",
         "it has 0 deleted files, but the manifest list says 1",
     ]
@@ -742,8 +742,8 @@ def test_lists_that_give_one_manifest_two_keys_are_found(tmp_path: Path) -> None
     made.snapshot([row])
     made.snapshot([{**row, "key_metadata": builder.key_metadata(bytes(16), bytes(16), None)}])
     made.write()
-    (told,) = faults(verify_built(made))
-    assert "different lengths or keys" in told.message
+    (reported,) = faults(verify_built(made))
+    assert "different lengths or keys" in reported.message
 
 
 class SameKeys(Builder):
@@ -771,13 +771,13 @@ def with_keys(folder: Path, key: bytes | None, prefix: bytes | None) -> TableVer
 
 def test_keys_and_prefixes_that_files_share_are_found(tmp_path: Path) -> None:
     both_same = with_keys(tmp_path / "b", bytes(range(16)), bytes(16))
-    (told,) = both_same.findings
-    assert (told.word, told.severity) == ("integrity", "fault")
-    assert "3 files have the same key" in told.message
-    (told,) = with_keys(tmp_path / "k", bytes(range(16)), None).findings
-    assert (told.word, told.severity) == ("integrity", "warning")
-    (told,) = with_keys(tmp_path / "p", None, bytes(16)).findings
-    assert (told.word, told.severity) == ("aad-prefix", "warning")
+    (reported,) = both_same.findings
+    assert (reported.word, reported.severity) == ("integrity", "fault")
+    assert "3 files have the same key" in reported.message
+    (reported,) = with_keys(tmp_path / "k", bytes(range(16)), None).findings
+    assert (reported.word, reported.severity) == ("integrity", "warning")
+    (reported,) = with_keys(tmp_path / "p", None, bytes(16)).findings
+    assert (reported.word, reported.severity) == ("aad-prefix", "warning")
 
 
 def test_a_kek_that_is_a_files_key_too_is_found(tmp_path: Path) -> None:
@@ -785,8 +785,8 @@ def test_a_kek_that_is_a_files_key_too_is_found(tmp_path: Path) -> None:
     made.key = made.kek
     made.snapshot([made.manifest([made.avro("a.avro", AVRO, [{"id": 1}])], added_rows_count=1)])
     made.write()
-    told = [finding.message for finding in faults(verify_built(made))]
-    assert told.count("its key is the KEK kek") == 3
+    reported = [finding.message for finding in faults(verify_built(made))]
+    assert reported.count("its key is the KEK kek") == 3
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -846,8 +846,8 @@ def test_so_it_is_where_the_reader_expects_both_master_keys(t16: Path) -> None:
     add_kek(t16, master="keyB", name="foreign")
     opened = open_table(t16, SampleKms(), location_map=both(t16))
     opened.walk.resolver.master_key_ids = frozenset(("keyA", "keyB"))
-    (told,) = faults(verify_table(opened))
-    assert "Iceberg's Java" in told.message
+    (reported,) = faults(verify_table(opened))
+    assert "Iceberg's Java" in reported.message
 
 
 class Refusing(SampleKms):
@@ -919,7 +919,7 @@ def test_a_service_that_goes_away_is_not_asked_for_every_file(
 # --- what else is in the folder ------------------------------------------------------------------
 
 
-def test_orphans_and_leftovers_are_told_with_their_ages(t16: Path) -> None:
+def test_orphans_and_leftovers_are_reported_with_their_ages(t16: Path) -> None:
     stray, left = t16 / "data" / "stray.avro", t16 / "data" / f".modcrypt-{'0a' * 8}.tmp"
     shutil.copy(t16 / "data" / "a1.avro", stray)
     left.write_bytes(b"half")
@@ -930,12 +930,12 @@ def test_orphans_and_leftovers_are_told_with_their_ages(t16: Path) -> None:
     (t16 / "data" / ".gone.avro.crc").write_bytes(b"crc")
     found = verify_folder(t16)
     assert found.ok
-    told = {Path(orphan.path).name: orphan for orphan in found.orphans or ()}
-    assert set(told) == {"stray.avro", left.name, "leak.parquet", ".gone.avro.crc"}
-    assert told["stray.avro"].state == "encrypted"
-    assert (told["stray.avro"].age_days or 0) > 300
-    assert told[left.name].temporary
-    assert told["leak.parquet"].state == "plaintext"
+    reported = {Path(orphan.path).name: orphan for orphan in found.orphans or ()}
+    assert set(reported) == {"stray.avro", left.name, "leak.parquet", ".gone.avro.crc"}
+    assert reported["stray.avro"].state == "encrypted"
+    assert (reported["stray.avro"].age_days or 0) > 300
+    assert reported[left.name].temporary
+    assert reported["leak.parquet"].state == "plaintext"
     (leak,) = (finding for finding in found.findings if finding.word == "plaintext")
     assert "leak.parquet" in leak.message
     assert len([finding for finding in found.findings if finding.word == "orphan"]) == 3
@@ -979,7 +979,7 @@ def test_older_metadata_that_keeps_old_keys_is_warned_of(t16: Path) -> None:
     assert "format" in words(verify_folder(t16))
 
 
-def test_statistics_are_told_as_plaintext_and_are_no_orphans(t16: Path) -> None:
+def test_statistics_are_reported_as_plaintext_and_are_no_orphans(t16: Path) -> None:
     changed = document(t16)
     (t16 / "metadata" / "stats.puffin").write_bytes(b"PFA1")
     changed["statistics"] = [{"statistics-path": "wh:/t16/metadata/stats.puffin"}]
@@ -1044,9 +1044,9 @@ def test_a_bit_flipped_in_any_of_its_files_is_found(people: Path) -> None:
         damaged = bytearray(whole)
         damaged[len(whole) // 3] ^= 1
         path.write_bytes(damaged)
-        told = {finding.location for finding in faults(verify_people(people))}
+        reported = {finding.location for finding in faults(verify_people(people))}
         path.write_bytes(whole)
-        assert told == {f"{LOCATION}/{path.relative_to(people)}"}
+        assert reported == {f"{LOCATION}/{path.relative_to(people)}"}
 
 
 # --- tables that modcrypt writes -----------------------------------------------------------------
@@ -1103,8 +1103,8 @@ def test_tables_under_each_policy_are_whole_and_their_damage_is_found(
 
 def secrets_of(folder: Path) -> list[bytes]:
     """Return every plain key of the table, by Java's own listing, and the KEK."""
-    told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
-    keys = [bytes.fromhex(metadata)[2:18] for metadata in re.findall(r"0120[0-9a-f]{32}", told)]
+    reported = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
+    keys = [bytes.fromhex(metadata)[2:18] for metadata in re.findall(r"0120[0-9a-f]{32}", reported)]
     entry = document(folder)["encryption-keys"][0]["encrypted-key-metadata"]
     return [*keys, SampleKms().unwrap(entry, "keyA"), *MASTERS.values()]
 
@@ -1166,7 +1166,7 @@ def test_the_first_fault_is_raised_as_reading_would(t16: Path) -> None:
         verify_folder(t16).raise_for_faults()
 
 
-def test_the_manifests_header_is_what_tells_lists_apart(t16: Path) -> None:
+def test_the_manifests_header_distinguishes_lists(t16: Path) -> None:
     """Java puts the snapshot's id into the list, sealed: that is what the check rests on."""
     changed = document(t16)
     sealed = (t16 / "metadata" / "snap-1002.avro").read_bytes()

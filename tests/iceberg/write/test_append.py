@@ -443,7 +443,7 @@ def test_columns_of_others_are_refused_before_anything_is_written(
         (9_223_372_036_854, "dates before year 1 or after year 9999"),
     ],
 )
-def test_a_value_that_does_not_fit_is_not_told(
+def test_a_value_that_does_not_fit_is_not_shown(
     kms: SampleKms, tmp_path: Path, seconds: int, message: str
 ) -> None:
     schema = pa.schema([("at", pa.timestamp("us"))])
@@ -465,7 +465,7 @@ def test_a_required_column_that_lacks(kms: SampleKms, tmp_path: Path) -> None:
         table.append(pa.table({"id": pa.array([None], pa.int64()), "name": ["a"]}))
 
 
-def test_what_does_not_fit_is_told_by_column(
+def test_what_does_not_fit_is_reported_by_column(
     kms: SampleKms, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """pyiceberg prints a table of it on stdout."""
@@ -543,7 +543,7 @@ def test_partitions_by_two_fields_of_one_column(
 def test_a_table_in_plaintext(
     lake: IcebergTable, kms: SampleKms, tmp_path: Path, version: int, key_id: Any, error: Any
 ) -> None:
-    """Told before anything is written."""
+    """Reported before anything is written."""
     changed = {**lake.metadata.document, "format-version": version}
     changed["properties"] = {KEY_ID: key_id} if key_id else {}
     Path(lake.place.path).write_text(json.dumps(changed))
@@ -684,7 +684,7 @@ def at_step(patch: pytest.MonkeyPatch, step: str, action: Callable[[], None]) ->
 def test_an_error_after_the_commit_removes_nothing(
     lake: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The version is there, though whoever made it is told otherwise: its files must stay."""
+    """The version is there, though whoever made it gets another answer: its files must stay."""
     table = lake.append(ROWS)
     real = FolderVersions.commit
 
@@ -755,7 +755,7 @@ def test_somebody_else_gives_the_table_another_master_key(
 ) -> None:
     """The key metadata is sealed under keys of the version that the commit follows.
 
-    Whether somebody rotated the key or altered metadata.json, an append can't tell: only a key that
+    Whether somebody rotated the key or altered metadata.json, an append can't know: only a key that
     the caller expects is followed.
     """
     lake.append(ROWS)

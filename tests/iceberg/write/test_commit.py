@@ -115,7 +115,7 @@ def test_a_commit_into_a_gap_is_none(
     assert lake.refreshed().place.name == "v3.metadata.json"
 
 
-def test_a_commit_of_which_nobody_can_tell_is_no_conflict(
+def test_a_commit_of_unknown_outcome_is_no_conflict(
     lake: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would be made again, and its files be removed, though others may need them."""
@@ -224,7 +224,7 @@ def test_paths_as_callers_spell_them(
 
 
 def test_another_file_system(kms: SampleKms, tmp_path: Path) -> None:
-    """Not one that is told to be local: listed and written by its own functions."""
+    """Not one that is declared local: listed and written by its own functions."""
     memory = fsspec.filesystem("memory", skip_instance_cache=True)
     memory.store = {}  # its own, not that of all others
     memory.pseudo_dirs = [""]

@@ -89,7 +89,7 @@ def test_a_commit_whose_answer_is_lost_keeps_its_files(
 def test_a_version_that_is_there_was_created_whatever_the_answer(
     lake: IcebergTable, kind: Any, error: OSError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store, or a network file system, did as it was told; the request was made again, unseen."""
+    """A store, or a network file system, did what was asked; the request was made again, unseen."""
 
     def answer() -> None:
         raise error
@@ -168,7 +168,7 @@ def test_expiry_leaves_what_is_about_to_be_taken_back(
         expired.append(expire_history(newest))
 
     monkeypatch.setattr(versions, "_create", create)
-    with contextlib.suppress(OSError):  # or nobody can tell: then nothing is removed, either
+    with contextlib.suppress(OSError):  # or nobody can know: then nothing is removed, either
         _ = lake.append(ids(2)) if kind == "append" else rotate_table(lake, kind)
     assert rows(lake)[:3] in ([1, 2, 3], [1, 3, 4])
     assert verify_table(lake.refreshed()).ok
@@ -370,7 +370,7 @@ def test_a_table_is_registered_once_whatever_the_answer(
     assert rows(make().append(ids(1))) == [1]
 
 
-def test_what_a_catalog_never_took_stays_and_is_told(
+def test_what_a_catalog_never_took_stays_and_is_reported(
     in_catalog: IcebergTable, catalog: SqlCatalog, kms: SampleKms
 ) -> None:
     table = in_catalog

@@ -116,7 +116,7 @@ def test_edited_metadata_is_refused(attack: str, folder: Path, kms: SampleKms) -
 
 def test_an_older_version_is_refused_without_at_least(folder: Path, kms: SampleKms) -> None:
     newest(folder).unlink()
-    assert ids(open_table(folder, kms)) == [1, 2]  # nothing else tells
+    assert ids(open_table(folder, kms)) == [1, 2]  # nothing else shows it
     with pytest.raises(IntegrityError, match="rolled back"):
         opened(folder, kms)
 
@@ -128,7 +128,7 @@ def test_an_older_seal_is_refused_by_its_number(folder: Path, kms: SampleKms) ->
     assert ids(opened(folder, kms, seal_at_least=2)) == [1, 2, 3, 4]
     shutil.rmtree(folder)
     (folder.parent / "old").rename(folder)
-    assert ids(opened(folder, kms)) == [1, 2, 3]  # without a number, nobody can tell
+    assert ids(opened(folder, kms)) == [1, 2, 3]  # without a number, nobody can know
     name = r"metadata/_modcrypt_seal\.json: the seal has number 1, but 2 was seen before"
     with pytest.raises(IntegrityError, match=name):
         opened(folder, kms, seal_at_least=2)

@@ -330,8 +330,8 @@ def test_after_rotation_the_new_version_wraps_and_the_old_one_unwraps(ring: Keyr
         ring.unwrap(new.replace('"2"', '"1"'), "kf")
     for text in (old, new, bare, local_wrap("NO_VERSION", bare)):
         assert ring.unwrap(text, "kf") == DEK
-    told = [client.is_current(ring, text, "kf") for text in (old, new, bare)]
-    assert told == [False, True, None]
+    reported = [client.is_current(ring, text, "kf") for text in (old, new, bare)]
+    assert reported == [False, True, None]
 
 
 def test_rewrapping_moves_a_key_to_the_newest_version(ring: Keyring) -> None:
@@ -568,7 +568,7 @@ def test_a_file_that_something_else_encrypted_opens(folder: Path) -> None:
     assert len(open_independently(ring.path, b"pass")["kf"]["versions"]) == 2
 
 
-def test_an_encrypted_file_tells_neither_values_nor_ids(ring: Keyring) -> None:
+def test_an_encrypted_file_reports_neither_values_nor_ids(ring: Keyring) -> None:
     ring.create_key("an-id-to-look-for")
     data = Path(ring.path).read_bytes()
     for secret in (FOOTER_KEY, base64.b64encode(FOOTER_KEY), b"an-id-to-look-for", b"enabled"):
@@ -630,7 +630,7 @@ def test_a_wrong_passphrase_is_denied(ring: Keyring, passphrase: str) -> None:
     assert type(caught.value) is KeyAccessDeniedError
 
 
-def test_a_missing_passphrase_is_denied_and_the_error_tells_how_to_give_it(ring: Keyring) -> None:
+def test_a_missing_passphrase_is_denied_and_the_error_says_how_to_give_it(ring: Keyring) -> None:
     with pytest.raises(KeyAccessDeniedError, match=r"env:NAME or .*file:PATH"):
         again(ring, None)
 

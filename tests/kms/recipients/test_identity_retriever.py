@@ -141,7 +141,7 @@ def wraps_of(material: RecipientMaterial) -> tuple[RecipientWrap, ...]:
     return material.recipients
 
 
-def test_another_identity_is_told_apart() -> None:
+def test_another_identity_is_distinguished() -> None:
     with pytest.raises(KeyNotFoundError, match=OTHER.recipient.hex_id) as caught:
         read_with(write_for(ME), OTHER)
     assert caught.value.column is None

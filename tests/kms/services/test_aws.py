@@ -339,7 +339,7 @@ def test_a_rotated_key_unwraps_what_it_wrapped_before_and_rewraps_with_aad(
     assert [request.operation for request in requests] == ["ReEncrypt"]  # the key stays inside
     assert new != wrapped
     assert client.unwrap(new, name, aad=AAD) == KEY
-    assert kms.is_current(client, new, name) is None  # KMS doesn't tell
+    assert kms.is_current(client, new, name) is None  # KMS doesn't say
 
 
 def test_a_key_is_disabled_and_destroyed_as_aws_does_it(moto: MotoKms, client: AwsKms) -> None:
@@ -351,9 +351,9 @@ def test_a_key_is_disabled_and_destroyed_as_aws_does_it(moto: MotoKms, client: A
     assert moto.judge().describe_key(KeyId=key_id)["KeyMetadata"]["KeyState"] == "Disabled"
     assert [key.enabled for key in client.list_keys() if key.id == name] == [False]
     client.destroy_key(name)
-    told = moto.judge().describe_key(KeyId=key_id)["KeyMetadata"]
-    assert told["KeyState"] == "PendingDeletion"
-    left = told["DeletionDate"] - datetime.datetime.now(datetime.UTC)
+    reported = moto.judge().describe_key(KeyId=key_id)["KeyMetadata"]
+    assert reported["KeyState"] == "PendingDeletion"
+    left = reported["DeletionDate"] - datetime.datetime.now(datetime.UTC)
     assert left.days in (6, 7)
 
 
@@ -519,8 +519,8 @@ def test_stubbed_pages_of_keys_are_all_read_up_to_a_limit(monkeypatch: pytest.Mo
         stub.add_response("list_keys", {"Keys": second, "Truncated": False}, {"Marker": "m"})
         for key_id in ids:
             manager = "AWS" if key_id == ids[3] else "CUSTOMER"
-            told = {"KeyId": key_id, "KeyManager": manager, "KeySpec": "SYMMETRIC_DEFAULT"}
-            stub.add_response("describe_key", {"KeyMetadata": told | {"KeyState": "Enabled"}})
+            reported = {"KeyId": key_id, "KeyManager": manager, "KeySpec": "SYMMETRIC_DEFAULT"}
+            stub.add_response("describe_key", {"KeyMetadata": reported | {"KeyState": "Enabled"}})
 
     stub, client = stub_client()
     pages(stub)
@@ -539,7 +539,7 @@ def test_stubbed_pages_of_keys_are_all_read_up_to_a_limit(monkeypatch: pytest.Mo
 def test_a_service_that_throttles_is_asked_again(
     moto: MotoKms, client: AwsKms, key: dict[str, Any], waits: list[float]
 ) -> None:
-    """By modcrypt alone: boto3, which would retry as well, is told not to."""
+    """By modcrypt alone: boto3, which would retry as well, is set not to."""
     moto.failing = 99
     with moto.record_requests() as requests, pytest.raises(KmsUnavailableError, match="Throttling"):
         kms.wrap(client, KEY, key["Arn"])
@@ -676,8 +676,8 @@ def test_a_failed_request_is_not_logged_either(
         open_aws(ANY_REGION).wrap(KEY, ARN)
     with pytest.raises(KeyRetrievalError, match="ParamValidationError") as caught:
         open_aws(ANY_REGION).wrap([KEY], ARN)  # type: ignore[arg-type]  # a caller's mistake
-    told = caplog.text + error_text(caught.value)
-    assert not leaks(told, KEY)
+    reported = caplog.text + error_text(caught.value)
+    assert not leaks(reported, KEY)
 
 
 @pytest.mark.usefixtures("bare_environment")
@@ -765,7 +765,7 @@ def test_only_a_key_of_the_aliass_account_and_region_opens_in_its_place(
 
 
 @pytest.mark.usefixtures("bare_environment")
-def test_throttling_is_told_from_outages() -> None:
+def test_throttling_is_distinguished_from_outages() -> None:
     for code, throttled in [("ThrottlingException", True), ("KMSInternalException", False)]:
         stub, client = stub_client()
         stub.add_client_error("decrypt", code, "x", 400)

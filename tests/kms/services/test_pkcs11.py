@@ -165,7 +165,7 @@ def test_a_key_that_is_not_there_is_not_found(hsm: SoftHsm, client: Pkcs11Kms) -
             client.wrap(KEY, label)
 
 
-def test_of_two_keys_with_one_label_none_is_guessed_and_an_id_tells_which(hsm: SoftHsm) -> None:
+def test_of_two_keys_with_one_label_none_is_guessed_and_an_id_says_which(hsm: SoftHsm) -> None:
     client = hsm.open()
     for number in (1, 2):
         hsm.import_key("twin", MASTER[number : number + 16], ID=bytes([number, 0xFF]))
@@ -486,7 +486,7 @@ print("parent:", client.unwrap(wrapped, "forked") == key)
 """
 
 
-def test_a_forked_child_is_told_to_open_the_token_anew_and_can(
+def test_a_forked_child_has_to_open_the_token_anew_and_can(
     hsm: SoftHsm, client: Pkcs11Kms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.create_key("forked")
@@ -533,7 +533,7 @@ def test_keys_are_listed_disabled_and_destroyed(hsm: SoftHsm, client: Pkcs11Kms)
         client.destroy_key("life-a")
 
 
-def test_a_key_that_may_only_decrypt_unwraps_and_tells_altered_bytes(
+def test_a_key_that_may_only_decrypt_unwraps_and_reports_altered_bytes(
     hsm: SoftHsm, client: Pkcs11Kms
 ) -> None:
     hsm.import_key("retired", ENCRYPT=False)

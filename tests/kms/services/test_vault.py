@@ -585,9 +585,9 @@ def test_a_master_key_is_created_as_the_uri_says(engine: Engine, derived: bool) 
     assert (made.id, made.version, made.enabled, made.disabled_versions) == ("footer", 1, True, ())
     assert made.created is not None
     assert made.created.endswith("+00:00")
-    told = engine.judge.read_key("footer", mount_point=engine.mount)["data"]
-    assert (told["type"], told["derived"]) == ("aes256-gcm96", derived)
-    assert (told["exportable"], told["allow_plaintext_backup"]) == (False, False)
+    reported = engine.judge.read_key("footer", mount_point=engine.mount)["data"]
+    assert (reported["type"], reported["derived"]) == ("aes256-gcm96", derived)
+    assert (reported["exportable"], reported["allow_plaintext_backup"]) == (False, False)
     with pytest.raises(ValueError, match="already"):
         client.create_key("footer")
 
@@ -648,9 +648,9 @@ def test_openbao_disables_a_whole_key(engine: Engine) -> None:
 
 @pytest.mark.usefixtures("bare_environment")
 def test_a_stubbed_vault_without_soft_delete_says_what_to_do_instead() -> None:
-    """HashiCorp's Vault tells nothing of soft deletion, which is OpenBao's."""
-    told = b'{"data":{"latest_version":1,"min_decryption_version":1,"keys":{"1":1795274511}}}'
-    with answering(200, told) as (port, asked):
+    """HashiCorp's Vault has no soft deletion, which is OpenBao's."""
+    reported = b'{"data":{"latest_version":1,"min_decryption_version":1,"keys":{"1":1795274511}}}'
+    with answering(200, reported) as (port, asked):
         client = open_vault(f"hcvault://127.0.0.1:{port}/transit?tls=off", token="t")
         with pytest.raises(KeyRetrievalError, match="cannot disable a key"):
             client.disable_key("footer")

@@ -128,9 +128,9 @@ def test_no_verb_obeys_a_command_without_trust(kind: str, folder: Path, used: li
     for verb in VERBS:
         answer = run(folder, *verb)
         assert answer.returncode == 2, (verb, answer.stdout, answer.stderr)
-        told = answer.stderr + answer.stdout
-        assert "was not named, only found" in " ".join(told.split()), verb
-        assert f"{member} = " in told, verb
+        reported = answer.stderr + answer.stdout
+        assert "was not named, only found" in " ".join(reported.split()), verb
+        assert f"{member} = " in reported, verb
     with pytest.raises(ValueError, match="was not named, only found"):
         Lake.open()
     with pytest.raises(ValueError, match="was not named, only found"):
@@ -335,7 +335,7 @@ def test_the_command_shows_records_lists_and_removes(folder: Path) -> None:
     assert "it commands nothing that needs trust" in run(folder, "trust").stdout
 
 
-def test_mistakes_and_missing_files_are_told(folder: Path) -> None:
+def test_mistakes_and_missing_files_are_reported(folder: Path) -> None:
     declare(folder, 'kms = "file:/k"', DATASET.replace("footer_key", "footer"))
     answer = run(folder, "trust")
     assert (answer.returncode, "footer_key is missing" in answer.stderr) == (2, True)

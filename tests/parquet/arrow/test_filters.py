@@ -193,7 +193,7 @@ def test_files_of_a_dataset_are_chosen_exactly(tmp_path: Path) -> None:
 
 
 def test_an_expression_that_does_not_fit_is_not_blamed_on_views() -> None:
-    """PyArrow casts the field to the constant's type, which it may be told."""
+    """PyArrow casts the field to the constant's type, which a filter may name."""
     views = pa.array([["a"]] * 2, pa.list_(pa.string_view()))
     data = sealed(pa.table({"c": pa.array([2**64 - 1, 5], pa.uint64()), "v": views}))
     with pytest.raises(pa.ArrowInvalid, match="not in range"):

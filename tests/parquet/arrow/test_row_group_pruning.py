@@ -522,7 +522,7 @@ def even_file(**options: Any) -> File:
     )
 
 
-A, B = ("a", "=", 33), ("b", "=", "y")  # absent, and bounds don't tell
+A, B = ("a", "=", 33), ("b", "=", "y")  # absent, and bounds don't show it
 BLOOM_ANSWERS: list[tuple[Filters, bool]] = [
     ([A, ("b", "=", "x")], False),
     ([("a", "=", 34), B], False),

@@ -766,7 +766,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @each_case("case", REFUSED)
-def test_a_callers_mistake_is_told_before_there_is_a_file(
+def test_a_callers_mistake_is_reported_before_there_is_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
 ) -> None:
     arguments, error, message = REFUSED[case]

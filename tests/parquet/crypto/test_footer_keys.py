@@ -85,12 +85,12 @@ LISTED = [
 ]
 
 
-def test_a_plaintext_footer_tells_every_key_once_without_one() -> None:
+def test_a_plaintext_footer_reports_every_key_once_without_one() -> None:
     source = MemorySource(file_of(plaintext_footer=True))
     assert list_key_metadata(source) == (LISTED, False)
 
 
-def test_a_sealed_footer_tells_its_own_key_and_that_others_may_be_hidden() -> None:
+def test_a_sealed_footer_reports_its_own_key_and_that_others_may_be_hidden() -> None:
     source = MemorySource(file_of(plaintext_footer=False))
     assert list_key_metadata(source) == (LISTED[:1], True)
     assert list_key_metadata(source, READER) == (LISTED, False)
@@ -106,7 +106,7 @@ def test_keys_without_key_metadata_are_listed_too(plaintext_footer: bool) -> Non
     assert list_key_metadata(MemorySource(file), READER) == (expected, False)
 
 
-def test_a_plaintext_file_is_told_apart() -> None:
+def test_a_plaintext_file_is_distinguished() -> None:
     with pytest.raises(mc.PlaintextError):
         list_key_metadata(MemorySource(plain_file()))
 

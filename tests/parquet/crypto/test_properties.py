@@ -1,4 +1,4 @@
-"""A caller's mistakes are told at once, by name, and never by a foreign error."""
+"""A caller's mistakes are reported at once, by name, and never by a foreign error."""
 
 from __future__ import annotations
 

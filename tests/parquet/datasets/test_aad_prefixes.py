@@ -30,7 +30,7 @@ KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"ssn": CO
 
 
 def part_of(number: int, prefix: bytes | None = None, **how: Any) -> bytes:
-    """Encrypt a file whose rows tell which part it is."""
+    """Encrypt a file whose rows name its part."""
     plain = plain_file(pa.table({"part": [number] * 3, "ssn": ["a", "b", "c"]}))
     properties: dict[str, Any] = {
         "footer_key": FOOTER_KEY,

@@ -750,7 +750,7 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
 
 
 @each_case("name", MISTAKES)
-def test_a_mistake_is_told_before_there_is_a_file_or_folder(name: str, tmp_path: Path) -> None:
+def test_a_mistake_is_reported_before_there_is_a_file_or_folder(name: str, tmp_path: Path) -> None:
     encryption, arguments, error, words = MISTAKES[name]
     arguments = {"partitioning": ["p"], **arguments}
     with pytest.raises(error, match=words):
@@ -886,7 +886,7 @@ def test_a_failure_at_close_leaves_no_file(
     assert files(tmp_path) == []
 
 
-def test_what_went_wrong_first_is_told_even_if_removing_fails(
+def test_what_went_wrong_first_is_reported_even_if_removing_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     oops = Oops()

@@ -364,7 +364,7 @@ def test_any_bytes_give_a_struct_or_a_format_error(name: str, data: bytes) -> No
 
 
 # Bytes that mean something to the protocol come more often than others.
-TELLING = st.sampled_from(
+REVEALING = st.sampled_from(
     [
         0,
         1,
@@ -390,7 +390,7 @@ TELLING = st.sampled_from(
 
 
 @settings(max_examples=examples(1000))
-@given(st.sampled_from(STRUCTS), st.lists(TELLING, max_size=60).map(bytes))
+@given(st.sampled_from(STRUCTS), st.lists(REVEALING, max_size=60).map(bytes))
 def test_any_protocol_bytes_give_a_struct_or_a_format_error(name: str, data: bytes) -> None:
     gives_struct_or_format_error(name, data)
 
@@ -402,7 +402,9 @@ def test_a_damaged_footer_gives_a_struct_or_a_format_error(data: st.DataObject) 
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(footer) - 1))
         end = at + data.draw(st.integers(0, 3))
-        footer[at:end] = data.draw(st.binary(max_size=3) | st.lists(TELLING, max_size=3).map(bytes))
+        footer[at:end] = data.draw(
+            st.binary(max_size=3) | st.lists(REVEALING, max_size=3).map(bytes)
+        )
     gives_struct_or_format_error("FileMetaData", bytes(footer))
 
 
@@ -492,7 +494,7 @@ def test_no_prefix_of_a_footer_is_a_footer() -> None:
 
 
 @settings(max_examples=examples(500))
-@given(st.binary(max_size=60) | st.lists(TELLING, max_size=60).map(bytes))
+@given(st.binary(max_size=60) | st.lists(REVEALING, max_size=60).map(bytes))
 def test_some_fields_of_any_bytes_give_a_struct_or_a_format_error(data: bytes) -> None:
     try:
         value, end = decode_some("FileMetaData", data, frozenset({"version", "key_value_metadata"}))

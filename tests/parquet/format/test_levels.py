@@ -103,7 +103,7 @@ def test_a_writer_that_counts_no_nulls_is_believed() -> None:
 
 
 @pytest.mark.parametrize("definition", [b"", b"\x03", b"\x00\x00", b"\xff" * 9, b"\x02\x01"])
-def test_bytes_that_are_no_levels_are_told(definition: bytes) -> None:
+def test_bytes_that_are_no_levels_are_reported(definition: bytes) -> None:
     said = header(4, 0, 4, b"", definition)
     found = find_contradiction(Levels(1, 0, counts_nulls=True), said, memoryview(definition))
     assert found == "its plaintext levels cannot be decoded"

@@ -525,7 +525,7 @@ def test_statistics_of_masked_columns_are_those_of_what_is_there_now() -> None:
 SPARK = "org.apache.spark.sql.parquet.row.metadata"
 
 
-def telling_table() -> pa.Table:
+def revealing_table() -> pa.Table:
     """Return a table whose metadata repeats values of its columns wherever engines put them."""
     about = {
         "index_columns": ["SECRET_key"],
@@ -564,9 +564,9 @@ def footer_texts(plain: bytes) -> bytes:
     return plain + base64.b64decode(pairs.get(b"ARROW:schema", b""))
 
 
-def telling_file() -> bytes:
+def revealing_file() -> bytes:
     plain = write_file(
-        telling_table(), compression="none", write_page_index=True,
+        revealing_table(), compression="none", write_page_index=True,
         bloom_filter_options={"text": {"ndv": 3}}, sorting_columns=[pq.SortingColumn(2)],
     )  # fmt: skip
 
@@ -588,7 +588,7 @@ def telling_file() -> bytes:
 @pytest.mark.parametrize("what", ["null", "hashed", "drop"])
 def test_no_trace_of_the_values_is_left(what: str) -> None:
     columns = ["SECRET_key", "text", "shape", "group.a", "point.x"]
-    made = masked_plain(telling_file(), **{what: columns})
+    made = masked_plain(revealing_file(), **{what: columns})
     footer = footer_of(made)
     found = footer_texts(made)
     if what != "drop":
@@ -625,7 +625,7 @@ def test_hashed_columns_leave_no_trace_of_their_types() -> None:
 
 
 def test_a_chunk_without_pages_is_not_forgotten() -> None:
-    """Where there is nothing to mask, its metadata may still tell."""
+    """Where there is nothing to mask, its metadata may still reveal it."""
 
     def tell(metadata: Any) -> None:
         md = metadata.row_groups[0].columns[1].meta_data
@@ -712,7 +712,7 @@ def test_a_file_says_which_of_its_columns_are_masked_and_not_what_is_gone() -> N
     assert note_of(masked_plain(plain_of("one row"), drop=["day"])) is None
 
 
-def test_masks_of_several_runs_are_told_together_and_only_of_what_is_there() -> None:
+def test_masks_of_several_runs_are_reported_together_and_only_of_what_is_there() -> None:
     sealed = encrypt(plain_of("one row group"), **KEYS)
     sealed = mask_file(sealed, hashed=["name", "address"], null=["id"])
     sealed = mask_file(sealed, hashed=["price"], null=["day"], drop=["address.zip", "flag"])

@@ -466,7 +466,7 @@ def test_a_wrong_prefix_is_refused(stored: bool, given: bytes | None, old_file: 
         )
     else:
         decryption = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=given)
-    # A prefix that is supplied is a part of the AAD: whether it is the wrong one, no tag can tell.
+    # A prefix that is supplied is a part of the AAD: whether it is the wrong one, no tag can show.
     error = mc.AadPrefixError if stored or not given else mc.TagMismatchError
     with pytest.raises(error):
         mc.rekey_parquet(data, old_file, decryption, NEW)

@@ -1,4 +1,4 @@
-"""A copy for somebody else: the columns that were named, and nothing that tells of the others.
+"""A copy for somebody else: the columns that were named, and nothing that reveals the others.
 
 Judged by the bytes of the decrypted copy, by PyArrow, and by `tools/verify_pme.py`.
 """
@@ -215,8 +215,8 @@ def test_a_key_service_wraps_the_keys_of_the_copy(tmp_path: Path) -> None:
 # --- nothing else ---------------------------------------------------------------------------------
 
 
-def telling_file(compression: str = "none") -> bytes:
-    """Return a file in which every engine's metadata tells of a column that is not shared."""
+def revealing_file(compression: str = "none") -> bytes:
+    """Return a file in which every engine's metadata names a column that is not shared."""
     column: dict[str, Any] = {"pandas_type": "unicode", "numpy_type": "object", "metadata": None}
     about = {
         "index_columns": ["SECRET_index"],
@@ -274,7 +274,7 @@ def footer_texts(plain: bytes) -> bytes:
 
 
 def test_neither_names_nor_values_of_other_columns_are_in_the_copy() -> None:
-    plain = telling_file()
+    plain = revealing_file()
     secrets = (
         "index", "level", "column", "long_gone", "without_field", "attribute", "box", "shape",
         "more", "doc", "part", "iceberg", "pair", "value", "avro", "a", "b", "s", "i", "p",
@@ -298,7 +298,7 @@ def test_neither_names_nor_values_of_other_columns_are_in_the_copy() -> None:
 
 
 def test_key_value_pairs_of_others_go_even_where_all_columns_are_shared() -> None:
-    plain = telling_file()
+    plain = revealing_file()
     everything = pq.read_schema(io.BytesIO(plain)).names
     found = open_copy(share_columns(encrypt(plain, footer_key=FOOTER_KEY), everything))
     pairs = {pair[1] for pair in footer_of(found)[5]}
@@ -374,6 +374,6 @@ def test_a_flipped_bit_publishes_nothing(tmp_path: Path) -> None:
 
 def test_a_plaintext_file_is_shared_where_the_caller_takes_those() -> None:
     taken = mc.FileDecryptionProperties(require_encrypted=False)
-    found = open_copy(share_columns(telling_file(), ["keep"], taken))
+    found = open_copy(share_columns(revealing_file(), ["keep"], taken))
     assert b"SECRET" not in footer_texts(found)
     assert read(found).column("keep").to_pylist() == [1, 2]

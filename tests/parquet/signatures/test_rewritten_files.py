@@ -1,4 +1,4 @@
-"""What rewriting does to the signature of a file: it is made again, kept, or dropped and told."""
+"""What rewriting does to the signature of a file: it is remade, kept, or dropped and reported."""
 
 from __future__ import annotations
 

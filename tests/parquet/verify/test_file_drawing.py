@@ -297,12 +297,12 @@ def test_the_pointer_on_a_strip_shows_what_and_where_it_is(
 ) -> None:
     bad = page_of(damaged_file, 1, 0)
     chromium.show(damaged_file.page())
-    told = chromium.hover(f"#grid .part[data-start='{bad.start}']")
-    lines = told.splitlines()
+    reported = chromium.hover(f"#grid .part[data-start='{bad.start}']")
+    lines = reported.splitlines()
     assert lines[0] == "data page"
     assert lines[1] == "row group 1, column id, page 1"
     assert f"{bad.start:,}\u2013{bad.end:,}" in lines
-    assert f"({bad.size:,} bytes)" in told
+    assert f"({bad.size:,} bytes)" in reported
     assert "fault" in lines
     assert "A · footer key" in lines
     frame = chromium.run(
@@ -320,10 +320,10 @@ def test_a_joined_strip_says_how_many_it_stands_for(chromium: Browser, file: Dra
     page = page_of(file, 0, 0)
     header = next(region for region in file.regions if region.end == page.start)
     chromium.show(file.page())
-    told = chromium.hover(f"#grid .part[data-start='{header.start}']")
-    assert told.startswith("data page header, data page")
-    assert "2, drawn as one" in told
-    assert f"{header.start:,}\u2013{page.end:,}" in told
+    reported = chromium.hover(f"#grid .part[data-start='{header.start}']")
+    assert reported.startswith("data page header, data page")
+    assert "2, drawn as one" in reported
+    assert f"{header.start:,}\u2013{page.end:,}" in reported
 
 
 def test_choosing_a_cell_lists_every_part_of_the_chunk(chromium: Browser, file: Drawn) -> None:
@@ -348,7 +348,7 @@ def test_choosing_a_cell_lists_every_part_of_the_chunk(chromium: Browser, file: 
 def test_a_click_on_a_finding_marks_its_module_everywhere(
     chromium: Browser, damaged_file: Drawn
 ) -> None:
-    """The second one tells no bytes: its address is enough. The window is a low one."""
+    """The second one shows no bytes: its address is enough. The window is a low one."""
     chromium.show(damaged_file.page(), height=700)
     for number, (r, c) in enumerate([(1, 0), (2, 1)]):
         module = page_of(damaged_file, r, c)
@@ -392,7 +392,7 @@ def test_findings_are_flagged_and_counted(chromium: Browser, damaged_file: Drawn
     assert chromium.count("#grid .cell.faulty") == 2
 
 
-def test_a_fault_that_no_finding_tells_of_is_flagged_all_the_same(chromium: Browser) -> None:
+def test_a_fault_that_no_finding_reports_is_flagged_all_the_same(chromium: Browser) -> None:
     """However small it is among the other parts."""
     drawn = made_up(
         3, 2, 400, state=lambda r, c, p: "fault" if (r, c, p) == (1, 2, 77) else "locked"
@@ -713,9 +713,9 @@ def test_more_chunks_than_cells_are_drawn_together_and_it_says_so(chromium: Brow
     chromium.show(made_up(3, 1_000, 1).page())
     assert chromium.count("#grid .cell") == 250 * 3
     assert "Each row stands for 4 row groups." in chromium.text("#merged")
-    told = chromium.hover("[data-cell='249,2']")
-    assert "row groups 996\u2013999" in told
-    assert "Parts 8" in " ".join(told.split())
+    reported = chromium.hover("[data-cell='249,2']")
+    assert "row groups 996\u2013999" in reported
+    assert "Parts 8" in " ".join(reported.split())
 
 
 def test_many_columns_are_drawn_together_and_it_says_so() -> None:

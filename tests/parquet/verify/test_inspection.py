@@ -304,8 +304,8 @@ NESTED = {"bloom_filter_options": {"id": True}}
 def test_without_keys_a_sealed_footer_hides_all_but_the_framing() -> None:
     data = encrypt_sample(plaintext_columns=())
     for _, pages, found in inspect_each_way(data, None):
-        told = (found.num_rows, found.row_groups, found.columns, found.created_by)
-        assert told == (None, None, None, None)
+        reported = (found.num_rows, found.row_groups, found.columns, found.created_by)
+        assert reported == (None, None, None, None)
         assert found.key_value_metadata == ()
         assert not found.footer_authenticated
         assert found.aad_file_unique_size == 8
@@ -346,7 +346,7 @@ def test_without_keys_a_plaintext_footer_shows_places_of_pages_and_indexes() -> 
         hidden = [region for region in found.regions if region.kind == "modules"]
         assert {region.state for region in hidden} == {
             "locked"
-        }  # the footer tells no place of filters
+        }  # the footer names no place of filters
         assert sum(region.size for region in hidden) == sum(
             span.end - span.start for span in blooms
         )
@@ -459,7 +459,7 @@ def without_row_groups(data: bytes) -> bytes:
 # --- leaks ---------------------------------------------------------------------------------------
 
 
-def test_what_pyarrow_leaves_in_a_plaintext_footer_is_told() -> None:
+def test_what_pyarrow_leaves_in_a_plaintext_footer_is_reported() -> None:
     """The judge is a decoder of its own, which sees what a legacy reader sees."""
     out = io.BytesIO()
     properties = pe.create_encryption_properties(footer_key=FOOTER_KEY, plaintext_footer=True)
@@ -504,7 +504,7 @@ def test_a_sealed_footer_leaks_sizes_key_metadata_and_prefix() -> None:
     assert is_said(found.leaks, "1 key, 5 bytes")
 
 
-def test_bloom_filters_and_indexes_that_a_writer_left_in_clear_are_told() -> None:
+def test_bloom_filters_and_indexes_that_a_writer_left_in_clear_are_reported() -> None:
     """Written as arrow-rs does: the filter of an encrypted column as in a plaintext file."""
     source = plain()
     data = with_clear_parts(source, encrypt_sample())
@@ -545,7 +545,7 @@ def with_clear_parts(source: bytes, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("plaintext_footer", [False, True], ids=["sealed", "signed"])
-def test_levels_in_clear_are_told(plaintext_footer: bool) -> None:
+def test_levels_in_clear_are_reported(plaintext_footer: bool) -> None:
     table = pa.table({"a": pa.array([1, None, 3] * 20), "b": pa.array([[1], [], None] * 20)})
     source = plain_file(table, data_page_version="2.0")
     both: list[Literal["encrypted", "plaintext"]] = ["encrypted", "plaintext"]
@@ -760,7 +760,7 @@ def test_a_signature_as_parquet_go_makes_it_is_named() -> None:
     assert not is_said(inspect_parquet(data, other).quirks, "parquet-go")
 
 
-def test_column_metadata_that_is_not_sealed_is_told() -> None:
+def test_column_metadata_that_is_not_sealed_is_reported() -> None:
     def change(metadata: ThriftStruct) -> None:
         for row_group in metadata.row_groups:
             row_group.columns[1].encrypted_column_metadata = None
@@ -771,7 +771,7 @@ def test_column_metadata_that_is_not_sealed_is_told() -> None:
     assert column(found, "name").has_key is None
 
 
-def test_what_verification_finds_in_a_footer_is_told() -> None:
+def test_what_verification_finds_in_a_footer_is_reported() -> None:
     def mislead(metadata: ThriftStruct) -> None:
         metadata.row_groups[0].columns[1].meta_data.num_values += 1
 
@@ -884,7 +884,7 @@ def test_ordinals_that_are_missing_or_out_of_order_are_named() -> None:
     assert not is_said(inspect_parquet(encrypt_sample(), READER).quirks, "ordinal")
 
 
-def test_parts_that_overlap_or_lie_elsewhere_are_told_and_every_byte_is_still_named() -> None:
+def test_parts_that_overlap_or_lie_elsewhere_are_reported_and_every_byte_is_still_named() -> None:
     def overlap(metadata: ThriftStruct) -> None:
         chunk = metadata.row_groups[0].columns[4]  # in plaintext
         chunk.meta_data.data_page_offset -= 5
@@ -1113,10 +1113,10 @@ def test_a_password_in_a_key_services_address_is_not_shown() -> None:
     }  # fmt: skip
     data = encrypt_sample(footer_key_metadata=json.dumps(material).encode())
     found = inspect_parquet(data)
-    told = found.footer_key.kms_instance
-    assert told is not None
-    assert "https://kms.example/x" in told
-    assert "never used" in told
+    reported = found.footer_key.kms_instance
+    assert reported is not None
+    assert "https://kms.example/x" in reported
+    assert "never used" in reported
     check_shows_none_of(found, b"hunter2", b"token=abc", b"d3JhcHBlZA==")
 
 

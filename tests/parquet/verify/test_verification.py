@@ -221,7 +221,7 @@ def test_every_tampering_that_can_be_seen_is_seen(folder: str, entry: dict[str, 
         ("gcm_ef__crypto_prefix_added", "authenticates without an AAD prefix"),
     ],
 )
-def test_what_was_done_is_told_where_it_can_be_found_out(tamper: str, hint: str) -> None:
+def test_what_was_done_is_reported_where_it_can_be_found_out(tamper: str, hint: str) -> None:
     folder = shared_vectors() / "parquet-java"
     entries = json.loads((folder / "manifest.json").read_text())["tampered"]
     file = f"tampered/{tamper}.parquet"
@@ -339,7 +339,7 @@ def flip_bits(data: bytes, position: int, mask: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_name)
-def test_a_flip_in_any_module_is_told_with_its_address_and_place(case: Case) -> None:
+def test_a_flip_in_any_module_is_reported_with_its_address_and_place(case: Case) -> None:
     data = case.write()
     base = verify_parquet(data, case.reader)
     assert base.findings == ()
@@ -363,7 +363,7 @@ def test_a_flip_in_any_module_is_told_with_its_address_and_place(case: Case) -> 
             assert first.start <= position < first.end
             if span.module.type is not ModuleType.FOOTER and not clear:
                 # One module is lost; a page whose header is lost still has its body checked.
-                # Where a page's body, or a bitset, begins is told by its header's length field.
+                # Where a page's body, or a bitset, begins is in its header's length field.
                 is_header = span.module.type.name.endswith("_HEADER")
                 lost = 2 if is_header and position == span.start else 1
                 assert 1 <= len(checked.findings) <= lost
@@ -389,11 +389,11 @@ def test_a_flip_in_sealed_column_metadata_is_placed(case: Case) -> None:
             assert finding.module == mc.ModuleId(ModuleType.COLUMN_METADATA, r, c, None, "abc"[c])
             assert (finding.start, finding.end) == (position - 30, position - 30 + len(sealed))
             # Its pages were found by the copy for legacy readers.
-            # That copy tells of no bloom filter, which has two modules.
+            # That copy names no bloom filter, which has two modules.
             assert checked.modules == verify_parquet(data, case.reader).modules - 4
 
 
-def test_flips_everywhere_at_once_are_all_told() -> None:
+def test_flips_everywhere_at_once_are_all_reported() -> None:
     data = CASES[0].write()
     spans = [s for s in list_modules(data, READER) if s.module.type is not ModuleType.FOOTER]
     out = bytearray(data)
@@ -685,7 +685,7 @@ def test_checksums_of_plaintext_columns_are_checked() -> None:
 
 
 @pytest.mark.parametrize("algorithm", BOTH)
-def test_clear_levels_are_told_and_held_against_counts_and_checksums(algorithm: str) -> None:
+def test_clear_levels_are_reported_and_held_against_counts_and_checksums(algorithm: str) -> None:
     writer = FileEncryptionProperties(
         footer_key=FOOTER_KEY, data_page_v2_levels="plaintext", encryption_algorithm=algorithm
     )
@@ -704,7 +704,7 @@ def test_clear_levels_are_told_and_held_against_counts_and_checksums(algorithm: 
         assert "integrity" in words(one_more)
         assert "its plaintext levels make 3 nulls, its header says 2" in joined_messages(one_more)
         moved = verify_parquet(flip_bits(data, page.start + 1, 0b11), reader)
-        assert words(moved) == (["checksum"] if checksum else [])  # nothing in the format tells it
+        assert words(moved) == (["checksum"] if checksum else [])  # nothing in the format shows it
 
 
 def test_a_lost_header_before_clear_levels_does_not_end_the_chunk() -> None:
@@ -717,7 +717,7 @@ def test_a_lost_header_before_clear_levels_does_not_end_the_chunk() -> None:
     ]  # fmt: skip
     checked = verify_parquet(flip_bits(data, headers[3].end - 1), READER, regions=True)
     assert [finding.module for finding in checked.findings] == [headers[3].module]
-    # Where the body begins behind its levels is told by the lost header alone.
+    # Where the body begins behind its levels is in the lost header alone.
     assert checked.modules == verify_parquet(data, READER).modules - 2
     assert sum(region.size for region in checked.regions) == len(data)
     # Nor does a length field that is lost.
@@ -829,7 +829,7 @@ def test_a_file_of_duckdb_is_named(tmp_path: Path) -> None:
 
 
 @MODES
-def test_a_wrong_column_key_is_told_once_a_chunk_and_not_for_every_page(
+def test_a_wrong_column_key_is_reported_once_a_chunk_and_not_for_every_page(
     mode: dict[str, Any],
 ) -> None:
     table = pa.table({"a": list(range(400)), "b": [str(n) for n in range(400)]})
@@ -1004,7 +1004,7 @@ def test_columns_must_be_encrypted_as_the_caller_says(mode: dict[str, Any]) -> N
     assert "plaintext" in check(column_keys={"a": OTHER_KEY}, require_encrypted=["a"])
 
 
-def test_why_a_key_could_not_be_had_is_told() -> None:
+def test_why_a_key_could_not_be_had_is_reported() -> None:
     data = encrypt_bytes(
         plain_file(TABLE),
         FileEncryptionProperties(
@@ -1061,7 +1061,7 @@ def test_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verify_parquet(data, KEYED_READER, threads=4, regions=True) == checked
 
 
-def test_progress_is_told_in_the_calling_thread(tmp_path: Path) -> None:
+def test_progress_is_reported_in_the_calling_thread(tmp_path: Path) -> None:
     path = of_pyarrow(tmp_path / "a.parquet", row_group_size=50)
     calls: list[tuple[int, int]] = []
     verify_parquet(
@@ -1076,7 +1076,7 @@ def test_progress_is_told_in_the_calling_thread(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"PAR1", b"PAR1PAR1", b"PARE" * 9, b"a text file\n" * 100, bytes(1000)]
 )
-def test_what_is_no_parquet_file_is_told(data: bytes) -> None:
+def test_what_is_no_parquet_file_is_reported(data: bytes) -> None:
     checked = verify_parquet(data, READER, regions=True)
     assert checked.footer_mode == "none" or data[:4] == b"PARE"
     assert words(checked)[0] in ("format", "limit")
@@ -1168,7 +1168,7 @@ def test_facts_are_for_people(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_nothing_of_the_data_is_told() -> None:
+def test_nothing_of_the_data_is_shown() -> None:
     secret = "Rumpelstilzchen"  # a value of the table, to be looked for
     table = pa.table({"a": [f"{secret}{n}" for n in range(9)]})
     plain = plain_file(table, write_page_index=True, max_rows_per_page=3, compression="none")

@@ -57,8 +57,8 @@ def files_needed(java: Judge, metadata: Path) -> set[str]:
     found = set()
     for snapshot in json.loads(metadata.read_bytes())["snapshots"]:
         found.add(snapshot["manifest-list"])
-        told = json.dumps(java.files(metadata, snapshot=snapshot["snapshot-id"]))
-        found |= {part for part in told.split('"') if part.startswith("/") and "." in part}
+        reported = json.dumps(java.files(metadata, snapshot=snapshot["snapshot-id"]))
+        found |= {part for part in reported.split('"') if part.startswith("/") and "." in part}
     return found
 
 

@@ -257,11 +257,11 @@ class Judge:
         Returns:
             The path of its metadata.json.
         """
-        told = {"format-version": "3", "encryption.key-id": "keyA", **(properties or {})}
+        reported = {"format-version": "3", "encryption.key-id": "keyA", **(properties or {})}
         return self._metadata_path(
             self.ask(
                 "create", folder=str(folder), location=location or str(folder), schema=schema,
-                spec=spec, properties={k: v for k, v in told.items() if v is not None},
+                spec=spec, properties={k: v for k, v in reported.items() if v is not None},
                 map=_map(location_map), key_id=key_id,
             )
         )  # fmt: skip

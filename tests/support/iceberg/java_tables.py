@@ -77,12 +77,12 @@ class Both:
 
     def agree(self) -> list[Row]:
         """Compare all snapshots, branches and tags; return the current rows."""
-        table, told = self.table(), self.java.snapshots(self.metadata)
-        for snapshot in [entry["id"] for entry in told["snapshots"]]:
+        table, reported = self.table(), self.java.snapshots(self.metadata)
+        for snapshot in [entry["id"] for entry in reported["snapshots"]]:
             found = plain_rows(table.scan(snapshot))
             assert found == self.java.read(self.metadata, snapshot=snapshot)
         current = self.java.read(self.metadata)
-        for ref in told["refs"]:
+        for ref in reported["refs"]:
             expected = current if ref == "main" else self.java.read(self.metadata, ref=ref)
             assert plain_rows(table.scan(ref)) == expected
         assert plain_rows(table.scan()) == current

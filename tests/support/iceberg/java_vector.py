@@ -56,10 +56,10 @@ def rows(name: str, *ids: int) -> list[dict[str, Any]]:
 
 def make(java: Judge, folder: Path) -> Path:
     """Write the table; return the path of its metadata.json."""
-    told: dict[str, Any] = {"location_map": {LOCATION: folder}, "key_id": "keyA"}
+    reported: dict[str, Any] = {"location_map": {LOCATION: folder}, "key_id": "keyA"}
     metadata = java.create(
         folder, SCHEMA, spec=SPEC, location=LOCATION,
-        properties={"format-version": "2", "encryption.key-id": None}, **told,
+        properties={"format-version": "2", "encryption.key-id": None}, **reported,
     )  # fmt: skip
     # A table of version 2 that only its catalog knows to be encrypted has position delete files.
     metadata = java.commit(
@@ -67,7 +67,7 @@ def make(java: Judge, folder: Path) -> Path:
         {"do": "append", "rows": rows("name", *range(8))},
         {"do": "tag", "name": "first"},
         shift_ms=-YEARS_MS,
-        **told,
+        **reported,
     )
     return java.commit(
         metadata,
@@ -86,7 +86,7 @@ def make(java: Judge, folder: Path) -> Path:
         {"do": "append", "branch": "audit", "rows": rows("title", 20)},
         {"do": "delete", "column": "id", "values": [6]},
         {"do": "expire"},
-        **told,
+        **reported,
     )  # fmt: skip
 
 
@@ -110,8 +110,8 @@ def stock(*items: int) -> list[dict[str, Any]]:
 
 def make_stock(java: Judge, folder: Path) -> Path:
     """Write the table with equality deletes; return the path of its metadata.json."""
-    told: dict[str, Any] = {"location_map": {STOCK: folder}}
-    metadata = java.create(folder, STOCK_SCHEMA, location=STOCK, properties=ENCRYPTED, **told)
+    reported: dict[str, Any] = {"location_map": {STOCK: folder}}
+    metadata = java.create(folder, STOCK_SCHEMA, location=STOCK, properties=ENCRYPTED, **reported)
 
     def delete(by: str, *values: Any, **more: Any) -> dict[str, Any]:
         return {"by": [by], "rows": [{by: value} for value in values], **more}
@@ -141,7 +141,7 @@ def make_stock(java: Judge, folder: Path) -> Path:
         },
         {"do": "append", "rows": [{"item": 1, "paint": "red"}, {"item": 20}]},
         {"do": "expire"},
-        **told,
+        **reported,
     )  # fmt: skip
 
 
@@ -149,9 +149,9 @@ def reachable(java: Judge, metadata: Path, location: str, folder: Path) -> set[P
     """Return the files that the table's snapshots need, and its metadata.json."""
     found = {metadata}
     for snapshot in java.snapshots(metadata)["snapshots"]:
-        told = java.files(metadata, {location: folder}, snapshot["id"])
-        locations = {file["path"] for file in told["manifests"] + told["files"]}
-        locations.add(told["manifest_list"])
+        reported = java.files(metadata, {location: folder}, snapshot["id"])
+        locations = {file["path"] for file in reported["manifests"] + reported["files"]}
+        locations.add(reported["manifest_list"])
         found |= {folder / path.removeprefix(f"{location}/") for path in locations}
     return found
 

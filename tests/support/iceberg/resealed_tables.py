@@ -57,13 +57,13 @@ def reseal(table: IcebergTable, seal: Callable[[IcebergTable], Any]) -> IcebergT
 
                 done[manifest.location] = write_changed_manifest(table, manifest, change)
             rows.append(done[manifest.location])
-        told = snapshot.document
+        reported = snapshot.document
         fields = SnapshotFields(
-            snapshot.id, snapshot.parent, snapshot.sequence_number, told["first-row-id"]
+            snapshot.id, snapshot.parent, snapshot.sequence_number, reported["first-row-id"]
         )
         files = NewFiles(table.walk.locations)
         location, entry, _ = write_manifest_list(table, fields, rows, of_lists, files)
-        snapshots.append({**told, "manifest-list": location, "key-id": entry.id})
+        snapshots.append({**reported, "manifest-list": location, "key-id": entry.id})
         entries.append(entry)
     new = metadata.with_keys([*keys, *entries], snapshots=snapshots)
     return table.at(table.versions.commit(table.place, committing.successor(new, of=table))[0])

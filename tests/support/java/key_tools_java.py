@@ -1,7 +1,7 @@
 """One key service, in Python and in Java, and parquet-java's key tools with it.
 
 Both wrap as the key tools wrap locally: base64 of nonce, ciphertext and tag, with the master key's
-id as AAD. Which version of a master key did it isn't told, so unwrapping tries them all. In Java
+id as AAD. Which version of a master key did it isn't stored, so unwrapping tries them all. In Java
 the master keys are a static map, which py4j fills: no configuration ever holds one.
 """
 

@@ -47,7 +47,7 @@ def find_bao() -> str | None:
 class Bao:
     """A real OpenBao in a folder of its own, with Raft storage, which lasts over a restart.
 
-    It listens at two ports, one of them with TLS. Its audit log (values in it are HMACs) tells
+    It listens at two ports, one of them with TLS. Its audit log (values in it are HMACs) shows
     which requests came, and over which connections.
     """
 
@@ -430,12 +430,12 @@ def leaks(shown: str, *secrets: bytes) -> list[str]:
 
 def error_text(error: BaseException) -> str:
     """Return all text of an error and its chain, without traceback lines."""
-    told = []
+    reported = []
     chain: BaseException | None = error
     while chain is not None:
-        told += [repr(chain), str(chain), repr(vars(chain)), repr(chain.args)]
+        reported += [repr(chain), str(chain), repr(vars(chain)), repr(chain.args)]
         chain = chain.__cause__ or chain.__context__
-    return "\n".join(told)
+    return "\n".join(reported)
 
 
 def endless(first: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket], object]:

@@ -63,6 +63,6 @@ def call_java(method: Any, *arguments: Any) -> Any:
             return method(*arguments)
     except Py4JJavaError as error:
         thrown = error.java_exception
-        assert thrown.getCause() is None  # which might tell what we do not
+        assert thrown.getCause() is None  # which might show what we do not
         name = thrown.getClass().getSimpleName()
         raise JavaError(f"{name}: {thrown.getMessage()}") from None

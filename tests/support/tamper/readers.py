@@ -171,9 +171,9 @@ def _verify(path: Path, reading: Reading) -> Answer:
     if not found.ok:
         words = {finding.word for file in (found, *files) for finding in file.findings}
         return Answer("error", text=", ".join(sorted(words)))
-    told = [f"{entry.what} {entry.path}" for file in files for entry in file.not_authenticated]
+    reported = [f"{entry.what} {entry.path}" for file in files for entry in file.not_authenticated]
     rows = _ours(_read_table, path, reading).rows
-    return Answer("named" if told else "rows", rows, "; ".join(told))
+    return Answer("named" if reported else "rows", rows, "; ".join(reported))
 
 
 # --- parquet-java --------------------------------------------------------------------------------
