@@ -4,11 +4,12 @@
     CTR module   length (4, little-endian) | nonce (12) | ciphertext                (PME 5.1)
     AGS1 block, wrapped key                  nonce (12) | ciphertext | tag (16)     (AGS1, PKMT1)
 
-The length field counts the bytes that follow it. Nonces are safe because every seal takes 96 fresh
-bits from the operating system (NIST SP 800-38D 8.2.2, RBG-based construction), never a counter that
-a fork, a snapshot or a second process could repeat, and `InvocationCounter` stops a key after 2**32
-seals (8.3). No function accepts a nonce for sealing. With GCM, no unauthenticated plaintext is
-released: after a bad tag the output is zeroed before the error is raised.
+The length field counts the bytes that follow it. Nonces are safe because each encryption takes 96
+fresh bits from the operating system (NIST SP 800-38D 8.2.2, RBG-based construction), never a
+counter that a fork, a snapshot or a second process could repeat, and `InvocationCounter` stops a
+key after 2**32 encryptions (8.3). No function accepts a nonce for encryption. With GCM, no
+unauthenticated plaintext is released: after a bad tag the output is zeroed before the error is
+raised.
 
 Only one thread at a time may use a `CtrCipher`; make one per thread, they are cheap. A `GcmCipher`
 keeps no state between calls, so any number of threads may use it.
@@ -71,7 +72,7 @@ def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], str]:
 
 
 class ModuleCipher(ABC):
-    """A cipher for PME modules, with the count of seals under its key."""
+    """A cipher for PME modules, with the count of encryptions under its key."""
 
     __slots__ = ("_counter", "_key", "overhead", "slack")
 
@@ -85,17 +86,17 @@ class ModuleCipher(ABC):
         """Return whether the cipher was made of this object."""
         return self._key is key
 
-    def count_seals(self, number: int) -> None:
-        """Count seals before they happen.
+    def count_encryptions(self, number: int) -> None:
+        """Count encryptions before they happen.
 
         Raises:
-            KeyExhaustedError: The key would exceed 2**32 seals.
+            KeyExhaustedError: The key would exceed 2**32 encryptions.
         """
-        if self._counter is None:  # made by the first seal: opening needs no counter
+        if self._counter is None:  # made by the first encryption: decrypting needs no counter
             self._counter = invocation_counter(self._key)
         self._counter.add(number)
 
-    def seal_into(
+    def encrypt_into(
         self, out: memoryview, at: i64, plaintext: ReadableBuffer, size: i64, aad: bytes
     ) -> i64:
         """Write the module of `plaintext` (`size` bytes) at `out[at:]`; return its end.
@@ -105,12 +106,12 @@ class ModuleCipher(ABC):
         Raises:
             KeyExhaustedError: The key has encrypted 2**32 modules.
         """
-        self.count_seals(1)
+        self.count_encryptions(1)
         return self._write(urandom(NONCE_SIZE), out, at, plaintext, size, aad)
 
     @abstractmethod
-    def open_into(self, module: memoryview, aad: bytes, out: memoryview) -> None:
-        """Open a module into `out`, which has the size of the plaintext and of the slack.
+    def decrypt_into(self, module: memoryview, aad: bytes, out: memoryview) -> None:
+        """Decrypt a module into `out`, which has the size of the plaintext and of the slack.
 
         Raises:
             TagError: The tag does not match; `out` is zeroed.
@@ -121,10 +122,10 @@ class ModuleCipher(ABC):
         self, nonce: bytes, out: memoryview, at: i64, plaintext: ReadableBuffer, size: i64,
         aad: bytes,
     ) -> i64:  # fmt: skip
-        """Write a module with a fresh nonce; see `seal_into`."""
+        """Write a module with a fresh nonce; see `encrypt_into`."""
 
 
-def seal_page_into(
+def encrypt_page_into(
     header_cipher: ModuleCipher, page_cipher: ModuleCipher, out: memoryview, at: i64,
     header: bytes, header_aad: bytes, page: ReadableBuffer, size: i64, page_aad: bytes,
 ) -> i64:  # fmt: skip
@@ -133,16 +134,16 @@ def seal_page_into(
     Both ciphers have the same key. One request to the operating system yields both nonces.
 
     Raises:
-        KeyExhaustedError: The key would exceed 2**32 seals.
+        KeyExhaustedError: The key would exceed 2**32 encryptions.
     """
-    header_cipher.count_seals(2)
+    header_cipher.count_encryptions(2)
     nonces = urandom(2 * NONCE_SIZE)
     middle = header_cipher._write(nonces[:NONCE_SIZE], out, at, header, len(header), header_aad)
     return page_cipher._write(nonces[NONCE_SIZE:], out, middle, page, size, page_aad)
 
 
 class GcmCipher(ModuleCipher):
-    """A cipher that seals and opens GCM modules with one key."""
+    """A cipher that encrypts and decrypts GCM modules with one key."""
 
     __slots__ = ("_decrypt_into", "_encrypt_into", "_gcm")
 
@@ -161,19 +162,19 @@ class GcmCipher(ModuleCipher):
         self._encrypt_into(nonce, plaintext, aad, out[at + _BODY : end])
         return end
 
-    def seal(self, plaintext: bytes, aad: bytes) -> bytes:
+    def encrypt(self, plaintext: bytes, aad: bytes) -> bytes:
         """Return the module of `plaintext` with its framing.
 
         Raises:
             KeyExhaustedError: The key has encrypted 2**32 modules.
         """
-        self.count_seals(1)
+        self.count_encryptions(1)
         nonce = urandom(NONCE_SIZE)
         return _head(len(plaintext) + BLOCK_OVERHEAD, nonce) + self._gcm.encrypt(
             nonce, plaintext, aad
         )
 
-    def open(self, module: bytes | memoryview, aad: bytes) -> bytes:
+    def decrypt(self, module: bytes | memoryview, aad: bytes) -> bytes:
         """Open a module that starts with its length field, which the caller has checked.
 
         Raises:
@@ -184,8 +185,8 @@ class GcmCipher(ModuleCipher):
         except InvalidTag:
             raise TagError from None
 
-    def open_into(self, module: memoryview, aad: bytes, out: memoryview) -> None:
-        """Open a module into `out`, which has exactly the size of the plaintext.
+    def decrypt_into(self, module: memoryview, aad: bytes, out: memoryview) -> None:
+        """Decrypt a module into `out`, which has exactly the size of the plaintext.
 
         Raises:
             TagError: The tag does not match; `out` is zeroed.
@@ -196,18 +197,18 @@ class GcmCipher(ModuleCipher):
             out[:] = bytes(len(out))
             raise TagError from None
 
-    def seal_block_into(self, out: memoryview, plaintext: ReadableBuffer, aad: bytes) -> None:
+    def encrypt_block_into(self, out: memoryview, plaintext: ReadableBuffer, aad: bytes) -> None:
         """Write the block of `plaintext` into `out`, which has exactly the size of the block.
 
         Raises:
             KeyExhaustedError: The key has encrypted 2**32 modules.
         """
-        self.count_seals(1)
+        self.count_encryptions(1)
         nonce = urandom(NONCE_SIZE)
         out[:NONCE_SIZE] = nonce
         self._encrypt_into(nonce, plaintext, aad, out[NONCE_SIZE:])
 
-    def open_block_into(self, block: memoryview, aad: bytes, out: memoryview) -> None:
+    def decrypt_block_into(self, block: memoryview, aad: bytes, out: memoryview) -> None:
         """Open a block into `out`, which has exactly the size of the plaintext.
 
         Raises:
@@ -219,17 +220,17 @@ class GcmCipher(ModuleCipher):
             out[:] = bytes(len(out))
             raise TagError from None
 
-    def seal_block(self, plaintext: ReadableBuffer, aad: bytes) -> bytes:
+    def encrypt_block(self, plaintext: ReadableBuffer, aad: bytes) -> bytes:
         """Return the block of `plaintext`; wrapped keys have this form, too (PKMT1).
 
         Raises:
             KeyExhaustedError: The key has encrypted 2**32 modules.
         """
-        self.count_seals(1)
+        self.count_encryptions(1)
         nonce = urandom(NONCE_SIZE)
         return nonce + self._gcm.encrypt(nonce, plaintext, aad)
 
-    def open_block(self, block: ReadableBuffer, aad: bytes) -> bytes:
+    def decrypt_block(self, block: ReadableBuffer, aad: bytes) -> bytes:
         """Open a block of any length.
 
         Raises:
@@ -249,8 +250,8 @@ class GcmCipher(ModuleCipher):
         Raises:
             KeyExhaustedError: The key has encrypted 2**32 modules.
         """
-        sealed = self.seal(message, aad)
-        return sealed[LENGTH_SIZE:_BODY] + sealed[-TAG_SIZE:]
+        module = self.encrypt(message, aad)
+        return module[LENGTH_SIZE:_BODY] + module[-TAG_SIZE:]
 
     def verify(self, message: bytes, signature: bytes, aad: bytes) -> None:
         """Check a signature made by `sign`, in constant time.
@@ -291,7 +292,7 @@ class CtrCipher(ModuleCipher):
         context.update_into(plaintext, out[at + _BODY : end + CTR_SLACK])
         return end
 
-    def open_into(self, module: memoryview, aad: bytes, out: memoryview) -> None:
+    def decrypt_into(self, module: memoryview, aad: bytes, out: memoryview) -> None:
         """Decrypt a module into `out`, as long as the plaintext and `CTR_SLACK` bytes."""
         context = self._context
         context.reset_nonce(bytes(module[LENGTH_SIZE:_BODY]) + _CTR_START)

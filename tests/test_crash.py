@@ -672,7 +672,7 @@ def test_a_killed_ags1_writer_leaves_no_stream_in_a_file_object(append: int, fol
     assert (len(data) > 1 << 20) == (append > 0)
     assert not is_stream(FOOTER_KEY, data)
     with pytest.raises((TruncationError, TagMismatchError)):
-        ags1.open(data, FOOTER_KEY, length=UNVERIFIED)
+        ags1.decrypt(data, FOOTER_KEY, length=UNVERIFIED)
 
 
 @THREADS

@@ -121,7 +121,7 @@ def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
     tools, table = KeyTools(ring), pa.table({"a": [1, 2, 3]})
     mc.write_table(table, path, tools.encryption(Policy(footer_key="kf")))
     cipher = GcmCipher(Key(b"k" * 16))
-    cipher.seal(b"x", b"")
+    cipher.encrypt(b"x", b"")
     wrapper = KeyWrapper(MemoryKms(), cache_lifetime=600)
     wrapper.get_writing_kek("kf")
     file = mc.ParquetFile(path, tools.decryption())
@@ -136,7 +136,7 @@ def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
         assert mc.read_table(path, tools.decryption()) == table
         mc.write_table(table, path, tools.encryption(Policy(footer_key="kf")))
         assert seen.rotate_key("kf").version == 2
-        cipher.seal(b"y", b"")
+        cipher.encrypt(b"y", b"")
         wrapper.get_writing_kek("kf")
 
     locks = [lock for lock in fork_safety._locks if type(lock) is type(threading.Lock())]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
+from modcrypt import ags1
 from modcrypt.iceberg import create_table
 from modcrypt.runtime.former_names import accept_former_names
 from tests.support.cases import each_case
@@ -77,6 +78,35 @@ def test_former_attributes_work_and_warn() -> None:
     reading: Any = mc.FileDecryptionProperties(accept_algorithms=[CTR])
     with pytest.warns(DeprecationWarning, match="the attribute algorithms is now called"):
         assert tuple(reading.algorithms) == (CTR,)
+
+
+def test_former_functions_and_methods_work_and_warn(tmp_path: Path) -> None:
+    key, ring = mc.Key.generate(), mc.Keyring.create(tmp_path / "ring", plaintext=True)
+    ring.create_key("lake")
+    tools: Any = mc.KeyTools(ring)
+    with pytest.warns(DeprecationWarning, match=r"modcrypt\.ags1\.seal is now called encrypt"):
+        stream = call(getattr(ags1, "seal"), b"text", key)  # noqa: B009
+    with pytest.warns(DeprecationWarning, match=r"modcrypt\.ags1\.open is now called decrypt"):
+        opened = getattr(ags1, "open")  # noqa: B009
+    assert opened(stream, key, length=len(stream)) == b"text"
+    metadata = mc.StandardKeyMetadata(key=bytes(16))
+    with pytest.warns(DeprecationWarning, match="is now called encrypt_key_metadata"):
+        encrypted = tools.seal_key_metadata(metadata, "lake")
+    with pytest.warns(DeprecationWarning, match="is now called decrypt_key_metadata"):
+        assert tools.open_key_metadata(encrypted) == metadata
+    with pytest.raises(AttributeError, match="no attribute 'close'"):
+        getattr(ags1, "close")  # noqa: B009
+
+
+def test_frames_of_settings_hold_no_passphrase() -> None:
+    secret = "correct horse battery staple"
+    with pytest.raises(TypeError) as caught:
+        call(mc.Settings, kms="file:ring", passphrase=secret, absent=1)
+    trace = caught.value.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals["__name__"].startswith("modcrypt."):
+            assert secret not in repr(trace.tb_frame.f_locals)
+        trace = trace.tb_next
 
 
 def test_both_names_are_an_error() -> None:

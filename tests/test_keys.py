@@ -152,10 +152,10 @@ def test_keys_are_compared_by_the_constant_time_function(monkeypatch: pytest.Mon
 
 def test_key_objects_of_the_same_bytes_share_one_counter() -> None:
     first = Key.generate()
-    GcmCipher(first).seal(b"", b"")
+    GcmCipher(first).encrypt(b"", b"")
     second = Key(bytearray(key_bytes(first)))
     assert second.invocations == 1
-    GcmCipher(second).seal(b"", b"")
+    GcmCipher(second).encrypt(b"", b"")
     assert first.invocations == second.invocations == 2
     assert Key.generate().invocations == 0
 
@@ -163,7 +163,7 @@ def test_key_objects_of_the_same_bytes_share_one_counter() -> None:
 def test_a_counter_outlives_its_key_objects() -> None:
     key = Key.generate()
     value = key_bytes(key)
-    GcmCipher(key).seal(b"", b"")
+    GcmCipher(key).encrypt(b"", b"")
     del key
     gc.collect()
     assert Key(value).invocations == 1
@@ -195,9 +195,9 @@ def test_threads_count_exactly() -> None:
         out = memoryview(bytearray(64))
         start.wait()
         for _ in range(rounds):
-            gcm.seal(b"", b"")
+            gcm.encrypt(b"", b"")
             gcm.sign(b"", b"")
-            ctr.seal_into(out, 0, b"", 0, b"")
+            ctr.encrypt_into(out, 0, b"", 0, b"")
 
     pool = [threading.Thread(target=work) for _ in range(threads)]
     for thread in pool:
@@ -217,7 +217,7 @@ def test_threads_together_do_not_pass_the_limit() -> None:
         cipher, sealed = GcmCipher(key), 0
         try:
             while sealed < 1000:
-                cipher.seal(b"", b"")
+                cipher.encrypt(b"", b"")
                 sealed += 1
         except KeyExhaustedError:
             done.append(sealed)

@@ -507,7 +507,7 @@ def ags1_objects() -> list[Any]:
     done = Ags1Writer(io.BytesIO(), COLUMN, aad_prefix=COLUMN_ID)
     done.write(MARKED)
     done.close()
-    stream = ags1.seal(MARKED, METADATA, block_length=100)
+    stream = ags1.encrypt(MARKED, METADATA, block_length=100)
     reader = Ags1Reader(stream, METADATA, length=len(stream))
     reader.read(150)
     reader.read(150)
@@ -558,7 +558,7 @@ def test_objects_of_ags1_do_not_pickle_or_copy_their_keys() -> None:
 
 def ags1_scenes(folder: Path) -> dict[str, tuple[type[Exception], Callable[[], object]]]:
     """Name the ways to fail, of reading, writing and decoding."""
-    stream = ags1.seal(MARKED, METADATA, block_length=100)
+    stream = ags1.encrypt(MARKED, METADATA, block_length=100)
     encoded = METADATA.with_length(len(stream)).encode()
     spent = Key(SPENT)
     invocation_counter(spent).count = 2**32
@@ -567,7 +567,7 @@ def ags1_scenes(folder: Path) -> dict[str, tuple[type[Exception], Callable[[], o
         data: bytes = stream, key: Any = METADATA, **options: Any
     ) -> Callable[[], object]:
         given = {"length": UNVERIFIED} | options
-        return lambda: ags1.open(data, key, **given)
+        return lambda: ags1.decrypt(data, key, **given)
 
     def decrypt_stream(data: bytes) -> Callable[[], object]:
         return lambda: decrypt_ags1(data, io.BytesIO(), METADATA, length=UNVERIFIED)
@@ -660,7 +660,7 @@ def test_no_file_of_ags1_holds_a_secret_while_it_is_written(
     assert "footer key" in leaks(writer.key_metadata.encode())
     encrypt_ags1(MARKED, out / "again", METADATA, threads=threads)
     assert leaks((out / "again").read_bytes()) == []
-    assert ags1.open((out / "stream").read_bytes(), writer.key_metadata) == MARKED * 20
+    assert ags1.decrypt((out / "stream").read_bytes(), writer.key_metadata) == MARKED * 20
     assert os.listdir(temporary_folder) == []
     assert sorted(os.listdir(out)) == ["again", "stream"]
 

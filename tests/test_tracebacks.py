@@ -310,7 +310,7 @@ def test_an_exhausted_key_carries_nothing_that_it_was_to_seal(
         lambda: kek.wrap(Key(DEK)),
         lambda: kek.wrap_to_json(Key(DEK), is_footer_key=True, internal=True),
         lambda: wrapped_key_metadata.encrypt_key_metadata(wrapper, metadata, "kf"),
-        lambda: iceberg.seal(metadata),
+        lambda: iceberg.encrypt(metadata),
         lambda: ring.wrap(DEK, "kf"),
         lambda: ring.rotate_key("kf") if ring._passphrase_keys.ask else ring.wrap(DEK, "kf"),
     ):
@@ -326,13 +326,13 @@ def test_no_error_about_key_metadata_carries_its_key(ring: Keyring) -> None:
     for data in (good[:-3], good + b"x", b"\2" + good[1:], good[:1] + b"\x26" + ODD + good[18:]):
         check(lambda d=data: StandardKeyMetadata.decode(d), DEK, ODD)  # type: ignore[misc]
         kek = wrapper.get_writing_kek("kf")
-        text = base64.b64encode(kek.cipher.seal_block(data, kek.id)).decode()
+        text = base64.b64encode(kek.cipher.encrypt_block(data, kek.id)).decode()
         encrypted = wrapped_key_metadata.encode_wrapped_metadata(
             kek.material(text, is_footer_key=False, internal=True)
         )
         check(lambda e=encrypted: wrapped_key_metadata.decrypt_key_metadata(wrapper, e), *SECRETS)  # type: ignore[misc]
         opened = MasterKeys(ring).new_kek("kf", 16)
-        block = GcmCipher(opened._kek).seal_block(data, opened._aad(False))  # type: ignore[arg-type]
+        block = GcmCipher(opened._kek).encrypt_block(data, opened._aad(False))  # type: ignore[arg-type]
         check(lambda o=opened, b=block: o.open(b), *SECRETS)  # type: ignore[misc]
 
 
@@ -348,11 +348,11 @@ BOTH: dict[str, Any] = {"footer_key": DEK, "column_keys": {"a": MASTER}}
     lambda: mc.FileEncryptionProperties(**FOOTER, encryption_algorithm="other"),
     lambda: mc.FileDecryptionProperties(footer_key=ODD),
     lambda: mc.FileDecryptionProperties(**BOTH, accept_algorithms=["other"]),
-    lambda: ags1.open(b"AGS1", ODD, length=4),
-    lambda: ags1.open(b"AGS1", DEK, length=4),
-    lambda: ags1.open(ags1.seal(b"x", DEK), key=MASTER, length=mc.UNVERIFIED),
-    lambda: ags1.seal(b"x", DEK, block_length=1 << 40),
-    lambda: ags1.seal(b"x", DEK, aad_prefix="text"),  # type: ignore[arg-type]
+    lambda: ags1.decrypt(b"AGS1", ODD, length=4),
+    lambda: ags1.decrypt(b"AGS1", DEK, length=4),
+    lambda: ags1.decrypt(ags1.encrypt(b"x", DEK), key=MASTER, length=mc.UNVERIFIED),
+    lambda: ags1.encrypt(b"x", DEK, block_length=1 << 40),
+    lambda: ags1.encrypt(b"x", DEK, aad_prefix="text"),  # type: ignore[arg-type]
     lambda: mc.Ags1Reader("/nowhere/x", DEK, length=4),
     lambda: mc.Ags1Writer("/nowhere/x", DEK),
     lambda: mc.Ags1Writer("/nowhere/x", key=ODD),

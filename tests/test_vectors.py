@@ -79,13 +79,13 @@ def test_gcm_modules_open_or_fail_as_the_vectors_say(case: Case) -> None:
     key, cipher = KEYS[case["key"]], FileCipher(bytes.fromhex(case["file_aad"]), "AES_GCM_V1")
     if case["expect"] == "ok":
         plaintext = bytes.fromhex(case["plaintext"])
-        assert cipher.open(Key(key), address, module) == plaintext
+        assert cipher.decrypt(Key(key), address, module) == plaintext
         assert open_module(key, aad, module) == plaintext
         with mock.patch("modcrypt.aead.urandom", return_value=bytes.fromhex(case["nonce"])):
-            assert GcmCipher(Key(key)).seal(plaintext, aad) == module
+            assert GcmCipher(Key(key)).encrypt(plaintext, aad) == module
         return
     with pytest.raises(ModcryptError) as failure:
-        cipher.open(Key(key), address, module)
+        cipher.decrypt(Key(key), address, module)
     assert failure.value.word == case["expect"]
     if isinstance(failure.value, TagMismatchError):
         assert failure.value.module == address
@@ -105,12 +105,14 @@ def test_ctr_modules_open_as_the_vectors_say(case: Case) -> None:
         return
     plaintext = bytes.fromhex(case["plaintext"])
     out = bytearray(len(plaintext) + CTR_SLACK)
-    CtrCipher(Key(key)).open_into(memoryview(module), b"", memoryview(out))
+    CtrCipher(Key(key)).decrypt_into(memoryview(module), b"", memoryview(out))
     assert out[: len(plaintext)] == plaintext
     assert open_module(key, b"", module, ctr=True) == plaintext
     with mock.patch("modcrypt.aead.urandom", return_value=bytes.fromhex(case["nonce"])):
         sealed = bytearray(len(module) + CTR_SLACK)
-        end = CtrCipher(Key(key)).seal_into(memoryview(sealed), 0, plaintext, len(plaintext), b"")
+        end = CtrCipher(Key(key)).encrypt_into(
+            memoryview(sealed), 0, plaintext, len(plaintext), b""
+        )
     assert sealed[:end] == module
 
 

@@ -66,7 +66,7 @@ def _document(where: Path, client: Any) -> dict[str, Any]:
     resolver = KeyResolver(client)
     keks = resolver.masters.new_keks(MASTER_KEYS[0], 16, [""] * KEKS)
     keys = [
-        resolver.seal_entry(StandardKeyMetadata.generate().with_length(5000), keks[n % KEKS])
+        resolver.encrypt_entry(StandardKeyMetadata.generate().with_length(5000), keks[n % KEKS])
         for n in range(ENTRIES)
     ]
     return {

@@ -225,8 +225,8 @@ def fixed_random(seed: str) -> Iterator[None]:
 
 @contextmanager
 def java_padding() -> Iterator[None]:
-    """Pad every Thrift module before it is sealed, as parquet-java's growing buffer does."""
-    seal_footer, seal = FileCipher.seal, ChunkCipher.seal
+    """Pad every Thrift module before it is encrypted, as parquet-java's growing buffer does."""
+    encrypt_footer, encrypt = FileCipher.encrypt, ChunkCipher.encrypt
 
     def pad(struct: bytes | bytearray) -> bytes:
         size = 100
@@ -235,15 +235,15 @@ def java_padding() -> Iterator[None]:
         return bytes(struct).ljust(size, b"\0")
 
     def padded_footer(self: FileCipher, key: Any, module: ModuleId, plaintext: bytes) -> bytes:
-        return seal_footer(self, key, module, pad(plaintext))
+        return encrypt_footer(self, key, module, pad(plaintext))
 
-    def padded_seal(self: ChunkCipher, kind: T, plaintext: bytes) -> bytes:
-        return seal(self, kind, plaintext if kind is T.BLOOM_FILTER_BITSET else pad(plaintext))
+    def padded_module(self: ChunkCipher, kind: T, plaintext: bytes) -> bytes:
+        return encrypt(self, kind, plaintext if kind is T.BLOOM_FILTER_BITSET else pad(plaintext))
 
     header_writer = "modcrypt.parquet.convert.page_encryption.splice"
     with (
-        mock.patch.object(FileCipher, "seal", padded_footer),
-        mock.patch.object(ChunkCipher, "seal", padded_seal),
+        mock.patch.object(FileCipher, "encrypt", padded_footer),
+        mock.patch.object(ChunkCipher, "encrypt", padded_module),
         mock.patch(header_writer, lambda *found: pad(splice(*found))),
     ):
         yield

@@ -38,13 +38,13 @@ class BlockCipher:
         for start in range(0, size, block_length) if size else (0,):
             part = plaintext[start : start + block_length]
             end = at + len(part) + BLOCK_OVERHEAD
-            self._gcm.seal_block_into(out[at:end], part, block_aad(self._prefix, index))
+            self._gcm.encrypt_block_into(out[at:end], part, block_aad(self._prefix, index))
             at, index = end, index + 1
 
     def decrypt(self, block: memoryview, index: int, out: memoryview) -> None:
         """Decrypt a block into `out`, which has its plaintext's size; on failure, zero `out`."""
         try:
-            self._gcm.open_block_into(block, block_aad(self._prefix, index), out)
+            self._gcm.decrypt_block_into(block, block_aad(self._prefix, index), out)
         except TagError:
             raise TagMismatchError(BlockId(index)) from None
 

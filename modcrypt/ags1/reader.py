@@ -224,7 +224,7 @@ class Ags1Reader(SeekableFile):
 
 
 @takes_key
-def open(  # noqa: A001 (as in gzip and others)
+def decrypt(
     data: SourceLike,
     key: Ags1Key,
     *,

@@ -291,7 +291,7 @@ def _in_finalizer() -> bool:
 
 
 @takes_key
-def seal(
+def encrypt(
     data: Any,
     key: Ags1Key,
     *,

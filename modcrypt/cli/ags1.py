@@ -323,7 +323,7 @@ def _read_key_and_prefix(
             warn_if_shared(f"file:{key_metadata_file}", kind="key metadata file")
             return metadata, prefix
         tools = settings.tools()
-        return read_metadata_file(key_metadata_file, tools.open_key_metadata), prefix
+        return read_metadata_file(key_metadata_file, tools.decrypt_key_metadata), prefix
     if key is None:
         raise click.UsageError(
             "a key is needed: --key-file, --key-env, --key-fd or --key-metadata-file; encrypt "
@@ -362,7 +362,7 @@ def _make_metadata_encrypter(
         raise click.UsageError("the URI names no master key; name it by --master-key ID")
 
     tools.wrapper.get_writing_kek(master, key_length, replaces=replaces)
-    return lambda metadata: tools.seal_key_metadata(metadata, master, replaces=replaces)
+    return lambda metadata: tools.encrypt_key_metadata(metadata, master, replaces=replaces)
 
 
 def _reading_arguments(

@@ -34,7 +34,8 @@ class KeyCache(Generic[V]):
     """A cache of opened keys by place, for any thread."""
 
     def __init__(self, lifetime: float, clock: Callable[[], float] | None = None) -> None:
-        self._lifetime, self._clock = lifetime, clock or time.monotonic
+        self._lifetime = lifetime
+        self._clock = clock or (lambda: time.monotonic())  # noqa: PLW0108  # tests replace it
         self._known: dict[Hashable, tuple[V, float]] = {}
         self._refused: dict[Hashable, tuple[type[KeyRetrievalError], str, float]] = {}
         self._locks: dict[Hashable, threading.Lock] = {}

@@ -29,9 +29,13 @@ from modcrypt.kms.wrapped_key_metadata import (
 )
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.runtime.former_names import accept_former_attributes, accept_former_names
 from modcrypt.runtime.tracebacks import hide_frames
 
 
+@accept_former_attributes(
+    seal_key_metadata="encrypt_key_metadata", open_key_metadata="decrypt_key_metadata"
+)
 class KeyTools:
     """A tool that wraps and unwraps files' keys with one key service, from any thread.
 
@@ -232,7 +236,7 @@ class KeyTools:
         """
         return self.expected_keys(policy or self._policy)
 
-    def seal_key_metadata(
+    def encrypt_key_metadata(
         self, metadata: StandardKeyMetadata, master_key_id: str, *, file: str | None = None,
         replaces: bool = False,
     ) -> bytes:  # fmt: skip
@@ -252,13 +256,14 @@ class KeyTools:
         self._record_metadata("wrap", encrypted, file)
         return encrypted
 
-    def open_key_metadata(
-        self, sealed: bytes, *, file: str | None = None, policy: Policy | None = None
+    @accept_former_names(sealed="encrypted")
+    def decrypt_key_metadata(
+        self, encrypted: bytes, *, file: str | None = None, policy: Policy | None = None
     ) -> StandardKeyMetadata:
-        """Decrypt the result of `seal_key_metadata`.
+        """Decrypt the result of `encrypt_key_metadata`.
 
         Args:
-            sealed: Encrypted key metadata.
+            encrypted: Encrypted key metadata.
             file: Name of the stream, for the audit.
             policy: Policy whose master key for footers must protect the metadata. By default, that
                 of `from_policy`, or any of `master_key_ids`.
@@ -270,15 +275,17 @@ class KeyTools:
             KeyRetrievalError: The key service refuses the master key.
         """
         expected = self.keys_of_whole_files(policy)
-        expected.check(parse_wrapped_metadata(sealed), None, file or "the encrypted key metadata")
+        expected.check(
+            parse_wrapped_metadata(encrypted), None, file or "the encrypted key metadata"
+        )
         own = policy or self._policy
         if own is not None and own.signed_by:
             raise WriterSignatureError(
                 "the policy requires signatures (signed_by), and an AGS1 stream has none; seal its "
                 "folder, and use a policy without signed_by"
             )
-        metadata = decrypt_key_metadata(self.wrapper, sealed)
-        self._record_metadata("unwrap", sealed, file)
+        metadata = decrypt_key_metadata(self.wrapper, encrypted)
+        self._record_metadata("unwrap", encrypted, file)
         return metadata
 
     def _record_metadata(

@@ -56,7 +56,7 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.report.short_repr import ShortRepr
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
-from modcrypt.runtime.former_names import accept_former_fields
+from modcrypt.runtime.former_names import accept_former_attributes
 from modcrypt.runtime.tracebacks import hide_init_frames
 
 T = TypeVar("T")
@@ -70,8 +70,8 @@ ENCRYPTION_OPTIONS = frozenset(
 """The arguments of `FileEncryptionProperties` that Settings accept as `encryption_options`."""
 
 
-@accept_former_fields(algorithms="accept_algorithms")
 @hide_init_frames
+@accept_former_attributes(algorithms="accept_algorithms")
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Settings(KeySettings, ShortRepr):
     """References to keys and the requirements of reading; picklable and without secrets.

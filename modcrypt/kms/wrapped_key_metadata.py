@@ -40,7 +40,7 @@ def encrypt_key_metadata(
 ) -> bytes:  # fmt: skip
     """Encrypt key metadata under a KEK as long as its key; the key service wraps the KEK."""
     kek = wrapper.get_writing_kek(master_key_id, len(metadata.key), replaces=replaces)
-    encrypted = _encode_base64(kek.cipher.seal_block(metadata.encode(), kek.id))
+    encrypted = _encode_base64(kek.cipher.encrypt_block(metadata.encode(), kek.id))
     return encode_wrapped_metadata(kek.material(encrypted, is_footer_key=False, internal=True))
 
 
@@ -97,7 +97,7 @@ def decrypt_key_metadata(wrapper: KeyWrapper, data: bytes) -> StandardKeyMetadat
     kek = wrapper.get_reading_kek(material)
     encrypted, kek_id = base64.b64decode(material.wrapped_dek), kek.id
     try:
-        return StandardKeyMetadata.decode(kek.cipher.open_block(encrypted, kek_id))
+        return StandardKeyMetadata.decode(kek.cipher.decrypt_block(encrypted, kek_id))
     except TagError:
         raise KeyMaterialError(
             "the encrypted key metadata does not decrypt under its KEK: it was altered, or the KEK "

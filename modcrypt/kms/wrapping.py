@@ -67,7 +67,7 @@ class Kek:
     @hide_frames
     def wrap(self, dek: Key) -> str:
         """Wrap a data key."""
-        return base64.b64encode(self.cipher.seal_block(key_bytes(dek), self.id)).decode()
+        return base64.b64encode(self.cipher.encrypt_block(key_bytes(dek), self.id)).decode()
 
     def material(self, wrapped: str, *, is_footer_key: bool, internal: bool) -> KeyMaterial:
         """Return the key material of a data key that `wrap` wrapped."""
@@ -101,7 +101,7 @@ class Kek:
         if len(block) - BLOCK_OVERHEAD not in KEY_LENGTHS:
             raise KeyMaterialError("the wrapped data key is not the base64 text of a wrapped key")
         try:
-            return Key(self.cipher.open_block(block, self.id))
+            return Key(self.cipher.decrypt_block(block, self.id))
         except TagError:
             raise KeyMaterialError(
                 f"the data key does not unwrap under its KEK (master key {self.master_key_id}): "
@@ -113,7 +113,7 @@ def require_opens(material: KeyMaterial, key: Key) -> None:
     """Raise KeyMaterialError unless a KEK decrypts what it encrypts in double wrapping."""
     assert material.kek_id is not None
     try:
-        GcmCipher(key).open_block(base64.b64decode(material.wrapped_dek), material.kek_id)
+        GcmCipher(key).decrypt_block(base64.b64decode(material.wrapped_dek), material.kek_id)
     except (TagError, ValueError):  # ValueError: altered text that is not base64
         raise KeyMaterialError(
             f"what the key service unwraps under master key {material.master_key_id} does not open "

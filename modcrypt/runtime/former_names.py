@@ -6,6 +6,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -51,16 +52,20 @@ def warn(what: str, name: str) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel=level)
 
 
-def accept_former_fields(**names: str) -> Callable[[type[T]], type[T]]:
-    """Return a decorator of a class that accepts and has attributes under their former names, too.
+def accept_former_attributes(**names: str) -> Callable[[type[T]], type[T]]:
+    """Return a decorator of a class that has attributes and methods under their former names, too.
+
+    The constructor accepts former names of its arguments. Decorators that hide its frames come
+    above this one, whose frame has the arguments.
 
     Args:
         names: Present names by former ones.
     """
 
     def decorate(cls: type[T]) -> type[T]:
-        initialise = accept_former_names(**names)(cls.__init__)
-        setattr(cls, "__init__", initialise)  # noqa: B010  # mypy refuses the assignment
+        if signature(cls.__init__).parameters.keys() & {*names.values()}:
+            initialise = accept_former_names(**names)(cls.__init__)
+            setattr(cls, "__init__", initialise)  # noqa: B010  # mypy refuses the assignment
         for former, name in names.items():
             setattr(cls, former, property(functools.partial(_read, former=former, name=name)))
         return cls

@@ -235,7 +235,8 @@ def test_open_gives_all_of_a_stream(size: int, kind: str) -> None:
         with source_of(kind, stream) as source:
             given = source["source"]
             assert (
-                ags1.open(given, FOOTER_KEY, aad_prefix=PREFIX, length=len(stream)) == PLAIN[:size]
+                ags1.decrypt(given, FOOTER_KEY, aad_prefix=PREFIX, length=len(stream))
+                == PLAIN[:size]
             )
 
 
@@ -244,10 +245,10 @@ def test_open_gives_all_of_a_stream(size: int, kind: str) -> None:
 def test_keys_and_prefixes_of_any_size_and_no_others(key: bytes, prefix: bytes) -> None:
     stream = encrypt_stream(key, PLAIN, 999, prefix)
     metadata = StandardKeyMetadata(key=key, aad_prefix=prefix or None, file_length=len(stream))
-    assert ags1.open(stream, key, aad_prefix=prefix, length=len(stream)) == PLAIN
-    assert ags1.open(stream, metadata) == PLAIN
+    assert ags1.decrypt(stream, key, aad_prefix=prefix, length=len(stream)) == PLAIN
+    assert ags1.decrypt(stream, metadata) == PLAIN
     if not prefix:
-        assert ags1.open(stream, Key(key), length=len(stream)) == PLAIN
+        assert ags1.decrypt(stream, Key(key), length=len(stream)) == PLAIN
     for wrong_key, wrong_prefix in (
         (key, prefix + b"x"),
         (key, prefix[:-1] or b"\0"),
@@ -255,7 +256,7 @@ def test_keys_and_prefixes_of_any_size_and_no_others(key: bytes, prefix: bytes) 
         (key[:15] + bytes((key[15] ^ 1,)) + key[16:], prefix),
     ):
         with pytest.raises(TagMismatchError) as caught:
-            ags1.open(stream, wrong_key, aad_prefix=wrong_prefix, length=len(stream))
+            ags1.decrypt(stream, wrong_key, aad_prefix=wrong_prefix, length=len(stream))
         assert caught.value.module == BlockId(0)
 
 
@@ -272,7 +273,9 @@ def test_megabytes_are_opened_by_several_threads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("block_length", [1, 64 << 20])
 def test_the_limits_of_block_lengths_are_read(block_length: int) -> None:
     assert (
-        ags1.open(encrypt_stream(FOOTER_KEY, b"abc", block_length), FOOTER_KEY, length=UNVERIFIED)
+        ags1.decrypt(
+            encrypt_stream(FOOTER_KEY, b"abc", block_length), FOOTER_KEY, length=UNVERIFIED
+        )
         == b"abc"
     )
 
@@ -394,20 +397,20 @@ def test_a_length_must_be_given_or_waived(name: str) -> None:
     stream = STREAMS[name]
     for key in (FOOTER_KEY, StandardKeyMetadata(key=FOOTER_KEY, aad_prefix=PREFIX)):
         with pytest.raises(TypeError, match="UNVERIFIED"):
-            ags1.open(stream, key)
+            ags1.decrypt(stream, key)
     for length in (len(stream), UNVERIFIED):
-        ags1.open(stream, FOOTER_KEY, aad_prefix=PREFIX, length=length)
+        ags1.decrypt(stream, FOOTER_KEY, aad_prefix=PREFIX, length=length)
 
 
 @pytest.mark.parametrize("wrong", [True, "44", 44.0, b"44", [44]], ids=repr)
 def test_a_length_is_an_int(wrong: Any) -> None:
     with pytest.raises(TypeError, match="length"):
-        ags1.open(EMPTY, FOOTER_KEY, aad_prefix=PREFIX, length=wrong)
+        ags1.decrypt(EMPTY, FOOTER_KEY, aad_prefix=PREFIX, length=wrong)
 
 
 def test_a_length_is_not_negative() -> None:
     with pytest.raises(ValueError, match="negative") as caught:
-        ags1.open(EMPTY, FOOTER_KEY, aad_prefix=PREFIX, length=-1)
+        ags1.decrypt(EMPTY, FOOTER_KEY, aad_prefix=PREFIX, length=-1)
     assert not isinstance(caught.value, ModcryptError)
 
 
@@ -429,10 +432,10 @@ def test_another_length_than_the_streams_is_refused_without_reading(by: int) -> 
 def test_length_and_metadata_must_agree() -> None:
     metadata = StandardKeyMetadata(key=FOOTER_KEY, aad_prefix=PREFIX, file_length=len(PARTS))
     for length in (None, UNVERIFIED, len(PARTS)):
-        assert ags1.open(PARTS, metadata, length=length) == PLAIN[:12]
+        assert ags1.decrypt(PARTS, metadata, length=length) == PLAIN[:12]
     for length in (len(PARTS) + 1, 0):
         with pytest.raises(ValueError, match="metadata") as caught:
-            ags1.open(PARTS, metadata, length=length)
+            ags1.decrypt(PARTS, metadata, length=length)
         assert not isinstance(caught.value, ModcryptError)
 
 
@@ -475,7 +478,7 @@ Given = list[tuple[int, bytes]]
 
 
 def by_one_shot(stream: bytes, given: Given, length: Any) -> None:
-    given.append((0, ags1.open(stream, FOOTER_KEY, aad_prefix=PREFIX, length=length)))
+    given.append((0, ags1.decrypt(stream, FOOTER_KEY, aad_prefix=PREFIX, length=length)))
 
 
 def by_streaming(stream: bytes, given: Given, length: Any) -> None:
@@ -592,7 +595,7 @@ def assert_of_another_block_length(
 def test_a_changed_block_length_never_changes_the_plaintext_of_a_single_block(claimed: int) -> None:
     stream = encrypt_stream(FOOTER_KEY, b"abc", 5, PREFIX)
     changed = stream[:4] + claimed.to_bytes(4, "little") + stream[8:]
-    assert ags1.open(changed, FOOTER_KEY, aad_prefix=PREFIX, length=len(stream)) == b"abc"
+    assert ags1.decrypt(changed, FOOTER_KEY, aad_prefix=PREFIX, length=len(stream)) == b"abc"
 
 
 @every_way
@@ -720,7 +723,9 @@ def test_what_begins_otherwise_is_refused(
 
 def test_a_message_repeats_nothing_of_a_file_that_is_no_stream() -> None:
     with pytest.raises(FormatError) as caught:
-        ags1.open(b"SSN 078-05-1120 and more than thirty-six bytes", FOOTER_KEY, length=UNVERIFIED)
+        ags1.decrypt(
+            b"SSN 078-05-1120 and more than thirty-six bytes", FOOTER_KEY, length=UNVERIFIED
+        )
     assert "SSN" not in str(caught.value)
 
 

@@ -113,7 +113,7 @@ def ends_empty(case: Case) -> bool:
 def test_opening_the_whole_gives_the_plaintext_or_the_words_error(case: Case) -> None:
     error, plaintext = None, None
     try:
-        plaintext = ags1.open(file_of(case), **reading(case))
+        plaintext = ags1.decrypt(file_of(case), **reading(case))
     except (ModcryptError, ValueError) as raised:
         error = raised
     assert_said(case, error)
@@ -278,7 +278,7 @@ def test_a_flip_of_any_bit_is_refused_by_both() -> None:
         altered = bytearray(data)
         altered[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ModcryptError) as failure:
-            ags1.open(bytes(altered), key, aad_prefix=prefix, length=len(data))
+            ags1.decrypt(bytes(altered), key, aad_prefix=prefix, length=len(data))
         with pytest.raises(VerifyError) as said:
             verify_ags1.verify(bytes(altered), key, prefix, len(data))
         assert failure.value.word == said.value.word
@@ -308,7 +308,7 @@ def encrypt_a_pipe(plaintext: bytes, options: dict[str, Any]) -> bytes:
 
 
 def seal_whole(plaintext: bytes, options: dict[str, Any]) -> bytes:
-    return ags1.seal(plaintext, **options)
+    return ags1.encrypt(plaintext, **options)
 
 
 SEALERS = each_case("sealer", [seal_whole, write_in_pieces, encrypt_a_pipe])
@@ -426,8 +426,8 @@ def test_streams_of_java_open_in_both() -> None:
             key=key, aad_prefix=prefix, file_length=entry["file_length"]
         )
         for plaintext in (
-            ags1.open(data, key, aad_prefix=prefix, length=entry["file_length"]),
-            ags1.open(data, metadata),
+            ags1.decrypt(data, key, aad_prefix=prefix, length=entry["file_length"]),
+            ags1.decrypt(data, metadata),
             verify_ags1.verify(data, key, prefix, entry["file_length"]),
         ):
             assert hashlib.sha256(plaintext).hexdigest() == entry["plain_sha256"], entry["file"]
@@ -486,7 +486,7 @@ def test_streams_of_java_that_were_tampered_with_get_their_word_from_both() -> N
         words = []
         for length in (trusted, None):
             given = ags1.UNVERIFIED if length is None else length
-            word, plaintext = outcome(ags1.open, data, key, aad_prefix=prefix, length=given)
+            word, plaintext = outcome(ags1.decrypt, data, key, aad_prefix=prefix, length=given)
             again = outcome(verify_ags1.verify, data, key, prefix, length)
             assert (word, plaintext) == again, entry["name"]
             if word == "ok":

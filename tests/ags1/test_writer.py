@@ -39,7 +39,7 @@ from modcrypt import (
     TruncationError,
     ags1,
 )
-from modcrypt.ags1 import UNVERIFIED, blocks, seal, writer
+from modcrypt.ags1 import UNVERIFIED, blocks, encrypt, writer
 from modcrypt.io import buffers
 from modcrypt.io.sinks import FdSink
 from modcrypt.keys import invocation_counter
@@ -232,7 +232,7 @@ def test_pieces_of_any_size_give_blocks_of_one_length(size: int, piece: int) -> 
 
 @each_case("size", SIZES)
 def test_seal_gives_such_a_stream_at_once(size: int) -> None:
-    stream = seal(PLAIN[:size], FOOTER_KEY, aad_prefix=PREFIX, block_length=7)
+    stream = encrypt(PLAIN[:size], FOOTER_KEY, aad_prefix=PREFIX, block_length=7)
     assert read_plaintext(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
     assert len(stream) == 8 + size + 28 * max(1, -(-size // 7))
 
@@ -240,7 +240,7 @@ def test_seal_gives_such_a_stream_at_once(size: int) -> None:
 def test_an_empty_stream_is_a_header_and_an_empty_block_of_a_mebibyte() -> None:
     sink = io.BytesIO()
     new_writer(sink, aad_prefix=PREFIX).close()
-    for stream in (sink.getvalue(), seal(b"", FOOTER_KEY, aad_prefix=PREFIX)):
+    for stream in (sink.getvalue(), encrypt(b"", FOOTER_KEY, aad_prefix=PREFIX)):
         assert len(stream) == 36
         assert stream[:8] == b"AGS1\0\0\x10\0"
         assert read_plaintext(FOOTER_KEY, stream, PREFIX) == b""
@@ -251,10 +251,10 @@ def test_an_empty_stream_is_a_header_and_an_empty_block_of_a_mebibyte() -> None:
 @each_case("prefix", [None, b"", PREFIX, bytes(1000)], ids=repr)
 def test_keys_and_prefixes_of_any_size(key: bytes, prefix: bytes | None) -> None:
     metadata = StandardKeyMetadata(key=key, aad_prefix=prefix)
-    stream = seal(PLAIN, key, aad_prefix=prefix, block_length=999)
+    stream = encrypt(PLAIN, key, aad_prefix=prefix, block_length=999)
     assert read_plaintext(key, stream, prefix or b"") == PLAIN
-    assert read_plaintext(key, seal(PLAIN, metadata), prefix or b"") == PLAIN
-    assert read_plaintext(key, seal(PLAIN, Key(key), aad_prefix=prefix), prefix or b"")
+    assert read_plaintext(key, encrypt(PLAIN, metadata), prefix or b"") == PLAIN
+    assert read_plaintext(key, encrypt(PLAIN, Key(key), aad_prefix=prefix), prefix or b"")
 
 
 @pytest.mark.parametrize("threads", [1, 2, None])
@@ -270,7 +270,7 @@ def test_megabytes_are_sealed_by_several_threads(
             out.write(data[start:end])
     stream = sink.getvalue() if kind == "object" else (tmp_path / "stream").read_bytes()
     assert read_plaintext(FOOTER_KEY, stream) == data
-    assert read_plaintext(FOOTER_KEY, seal(data, FOOTER_KEY)) == data
+    assert read_plaintext(FOOTER_KEY, encrypt(data, FOOTER_KEY)) == data
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_any_contiguous_buffer_is_written_by_bytes(data: Any) -> None:
     with new_writer(sink, block_length=5) as out:
         assert out.write(data) == memoryview(data).nbytes
     assert read_plaintext(FOOTER_KEY, sink.getvalue()) == bytes(data)
-    assert read_plaintext(FOOTER_KEY, seal(data, FOOTER_KEY)) == bytes(data)
+    assert read_plaintext(FOOTER_KEY, encrypt(data, FOOTER_KEY)) == bytes(data)
 
 
 def test_what_is_no_buffer_is_refused_and_harms_nothing() -> None:
@@ -801,7 +801,7 @@ def test_a_clean_up_that_fails_hides_no_error_and_closes_all_the_same(
 
 
 def test_every_block_has_a_nonce_of_its_own_and_no_two_seals_agree() -> None:
-    streams = [seal(PLAIN, FOOTER_KEY, block_length=3) for _ in range(2)]
+    streams = [encrypt(PLAIN, FOOTER_KEY, block_length=3) for _ in range(2)]
     with small_thresholds():
         for _ in range(2):
             sink = io.BytesIO()
@@ -823,7 +823,7 @@ def test_every_block_counts_once_for_its_key(size: int, count: int) -> None:
         for at in range(0, size, 100):
             out.write(PLAIN[at : min(at + 100, size)])
     assert key.invocations == count
-    seal(PLAIN[:size], StandardKeyMetadata(key=key), block_length=7)
+    encrypt(PLAIN[:size], StandardKeyMetadata(key=key), block_length=7)
     assert key.invocations == 2 * count
 
 
@@ -841,7 +841,7 @@ def test_an_exhausted_key_abandons_the_writer(left: int, threads: int, tmp_path:
         assert not (isinstance(sink, Seen) and is_stream(key._value, sink.data))
     assert list_folder(tmp_path) == []
     with pytest.raises(KeyExhaustedError):
-        seal(b"data", key)
+        encrypt(b"data", key)
 
 
 def test_an_exhausted_key_leaves_no_stream_of_whole_mebibytes() -> None:
@@ -853,7 +853,7 @@ def test_an_exhausted_key_leaves_no_stream_of_whole_mebibytes() -> None:
         out.write(bytes(4 << 20))
     assert not is_stream(key._value, sink.data)
     with pytest.raises((TruncationError, TagMismatchError)):
-        ags1.open(sink.data, key, length=UNVERIFIED)
+        ags1.decrypt(sink.data, key, length=UNVERIFIED)
 
 
 # --- arguments -----------------------------------------------------------------------------------
@@ -891,7 +891,7 @@ def test_a_callers_mistake_is_found_before_anything_is_written(
             new_writer(target, **arguments)
         assert not isinstance(caught.value, OSError)
     with pytest.raises(error):
-        seal(b"", **arguments)
+        encrypt(b"", **arguments)
     assert sink.data == b""
     assert list_folder(tmp_path) == []
 
@@ -911,15 +911,15 @@ def test_other_mistakes_too(tmp_path: Path) -> None:
 
 def test_the_metadatas_own_prefix_may_be_repeated() -> None:
     metadata = StandardKeyMetadata(key=FOOTER_KEY, aad_prefix=PREFIX)
-    stream = seal(b"data", metadata, aad_prefix=PREFIX)
+    stream = encrypt(b"data", metadata, aad_prefix=PREFIX)
     assert read_plaintext(FOOTER_KEY, stream, PREFIX) == b"data"
     with pytest.raises(ValueError, match="prefix"):
-        seal(b"data", metadata, aad_prefix=b"")
+        encrypt(b"data", metadata, aad_prefix=b"")
 
 
 @pytest.mark.parametrize("block_length", [1, 64 << 20])
 def test_the_limits_of_block_lengths_are_written(block_length: int) -> None:
-    stream = seal(b"abc", FOOTER_KEY, block_length=block_length)
+    stream = encrypt(b"abc", FOOTER_KEY, block_length=block_length)
     assert stream[4:8] == block_length.to_bytes(4, "little")
     assert read_plaintext(FOOTER_KEY, stream) == b"abc"
 

@@ -210,14 +210,14 @@ def test_key_tools_expect_one_master_key_for_tables_and_streams(
     folder: Path, policy: Policy | None, declared: list[str] | None, named: str | None
 ) -> None:
     """The master key of a policy's columns vouches for neither."""
-    sealed = KeyTools(SampleKms()).seal_key_metadata(StandardKeyMetadata(key=bytes(16)), "keyA")
+    sealed = KeyTools(SampleKms()).encrypt_key_metadata(StandardKeyMetadata(key=bytes(16)), "keyA")
     used = tools(policy, declared, named)
     if policy is not None:
         expected = policy is A
     else:
         ids = {named, *(declared or ())} - {None}
         expected = "keyA" in ids or (not ids and declared is None)
-    assert accepts(lambda: used.open_key_metadata(sealed)) is expected
+    assert accepts(lambda: used.decrypt_key_metadata(sealed)) is expected
     assert accepts(lambda: open_table(folder, used)) is expected
     assert accepts(lambda: load_table(catalog_of(folder), "n.t", used)) is expected
     assert accepts(lambda: open_table(folder, used, master_key_ids=["keyA"]))

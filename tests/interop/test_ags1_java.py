@@ -37,7 +37,7 @@ def plaintext(size: int) -> bytes:
 
 @cache
 def seal(size: int, prefix: bytes | None = PREFIX) -> bytes:
-    return ags1.seal(plaintext(size), KEY, aad_prefix=prefix)
+    return ags1.encrypt(plaintext(size), KEY, aad_prefix=prefix)
 
 
 # --- the judge itself ----------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def outcome(
 
 
 def write_whole(plain: bytes, key: bytes, prefix: bytes | None, _: Path) -> bytes:
-    return ags1.seal(plain, key, aad_prefix=prefix)
+    return ags1.encrypt(plain, key, aad_prefix=prefix)
 
 
 def write_in_pieces(plain: bytes, key: bytes, prefix: bytes | None, _: Path) -> bytes:
@@ -140,10 +140,10 @@ def test_java_refuses_other_block_lengths_which_we_read(
     iceberg: IcebergJava, block_length: int
 ) -> None:
     plain = plaintext(5000)
-    stream = ags1.seal(plain, KEY, aad_prefix=PREFIX, block_length=block_length)
+    stream = ags1.encrypt(plain, KEY, aad_prefix=PREFIX, block_length=block_length)
     with pytest.raises(JavaError, match=f"block size {block_length} != {MIB}"):
         iceberg.decrypt(stream, KEY, PREFIX)
-    assert ags1.open(stream, KEY, aad_prefix=PREFIX, length=len(stream)) == plain
+    assert ags1.decrypt(stream, KEY, aad_prefix=PREFIX, length=len(stream)) == plain
 
 
 # --- Java refuses what is not what we wrote ------------------------------------------------------
@@ -236,7 +236,7 @@ def leave_unfinished(sink: io.BytesIO, plain: bytes, end: str) -> None:
 
 
 def read_whole(stream: bytes, key: bytes, prefix: bytes | None) -> bytes:
-    return ags1.open(stream, key, aad_prefix=prefix, length=len(stream))
+    return ags1.decrypt(stream, key, aad_prefix=prefix, length=len(stream))
 
 
 def read_in_pieces(stream: bytes, key: bytes, prefix: bytes | None) -> bytes:
@@ -316,7 +316,7 @@ def test_a_table_in_java_reads_our_file_by_our_key_metadata(
 
     without = mc.StandardKeyMetadata.generate(key_size)
     with pytest.raises(JavaError, match="File length is null"):
-        iceberg.open_for_table(ags1.seal(plain, without), without.encode()).read()
+        iceberg.open_for_table(ags1.encrypt(plain, without), without.encode()).read()
 
 
 @pytest.mark.parametrize("key_size", [16, 24, 32])
@@ -328,7 +328,7 @@ def test_we_read_the_file_of_a_table_in_java_by_its_key_metadata(
     metadata = mc.StandardKeyMetadata.decode(encoded)
     assert metadata.file_length == len(stream)
     assert len(metadata.aad_prefix or b"") == 16
-    assert ags1.open(stream, metadata) == plain
+    assert ags1.decrypt(stream, metadata) == plain
 
 
 # --- Avro ----------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def test_iceberg_reads_rows_of_an_avro_file_that_we_encrypted(iceberg: IcebergJa
     rows = [(n, f"{n:x}" * 150_000) for n in range(12)]
     plain = iceberg.write_avro(rows)
     metadata = mc.StandardKeyMetadata.generate()
-    stream = ags1.seal(plain, metadata)
+    stream = ags1.encrypt(plain, metadata)
     file = iceberg.open_for_table(stream, metadata.with_length(len(stream)).encode())
 
     # A split has the rows whose Avro blocks begin in it, by offsets in the plaintext.

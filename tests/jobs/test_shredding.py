@@ -527,15 +527,15 @@ def test_the_encrypted_key_metadata_of_a_stream_is_overwritten(tmp_path: Path) -
         with mc.Ags1Writer(stream, metadata.key) as writer:
             writer.write(b"rows")
         paths[tenant] = tmp_path / f"{tenant}.key"
-        paths[tenant].write_bytes(tools.seal_key_metadata(metadata, tenant))
+        paths[tenant].write_bytes(tools.encrypt_key_metadata(metadata, tenant))
     old = paths["t7"].read_bytes()
     done = shred(tmp_path, kms, master_keys=["t7"])
     assert {Path(file.path).name: file.result for file in done} == {
         "t6.ags1": "current", "t6.key": "current", "t7.ags1": "current", "t7.key": "shredded",
     }  # fmt: skip
-    tools.open_key_metadata(paths["t6"].read_bytes())
+    tools.decrypt_key_metadata(paths["t6"].read_bytes())
     with pytest.raises(mc.KeyMaterialError):
-        tools.open_key_metadata(paths["t7"].read_bytes())
+        tools.decrypt_key_metadata(paths["t7"].read_bytes())
     for member in ("wrappedKEK", "wrappedKeyMetadata"):
         assert json.loads(old)[member] not in paths["t7"].read_text()
     proof = prove(tmp_path, kms, master_keys=["t7"])

@@ -146,11 +146,11 @@ def test_a_stream_has_no_signature_that_a_policy_could_require(tmp_path: Path) -
     ring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
     ring.create_key("footer")
     key = mc.StandardKeyMetadata(key=mc.Key.generate(), aad_prefix=b"x")
-    sealed = mc.KeyTools(ring).seal_key_metadata(key, "footer")
+    sealed = mc.KeyTools(ring).encrypt_key_metadata(key, "footer")
     policy = mc.Policy(footer_key="footer", signed_by=[str(writer_key().verifier)])
     for tools, given in (
         (mc.KeyTools(ring), policy),
         (mc.KeyTools.from_policy(policy, kms=ring), None),
     ):
         with pytest.raises(mc.WriterSignatureError, match="AGS1 stream has none"):
-            tools.open_key_metadata(sealed, policy=given)
+            tools.decrypt_key_metadata(sealed, policy=given)

@@ -242,13 +242,13 @@ def test_key_metadata_of_a_stream_is_under_the_master_key_for_footers(tmp_path: 
     kms = service()
     tools = KeyTools(kms)
     metadata = mc.StandardKeyMetadata(key=b"0123456789012345")
-    sealed = {key_id: tools.seal_key_metadata(metadata, key_id) for key_id in ("kf", "kc1", OWN)}
+    sealed = {key_id: tools.encrypt_key_metadata(metadata, key_id) for key_id in ("kf", "kc1", OWN)}
     kms.calls.clear()
     by_policy = KeyTools.from_policy(POLICY, kms=kms)
     ways: list[Callable[[bytes], mc.StandardKeyMetadata]] = [
-        by_policy.open_key_metadata,
-        partial(KeyTools(kms).open_key_metadata, policy=POLICY),
-        KeyTools(kms, master_key_ids=["kf"]).open_key_metadata,
+        by_policy.decrypt_key_metadata,
+        partial(KeyTools(kms).decrypt_key_metadata, policy=POLICY),
+        KeyTools(kms, master_key_ids=["kf"]).decrypt_key_metadata,
     ]
     for opened in ways:
         assert opened(sealed["kf"]) == metadata
@@ -260,9 +260,9 @@ def test_key_metadata_of_a_stream_is_under_the_master_key_for_footers(tmp_path: 
     relabelled = encode_wrapped_metadata(
         replace(parse_wrapped_metadata(sealed[OWN]), master_key_id="kf")
     )
-    KeyTools(kms).open_key_metadata(sealed[OWN])
+    KeyTools(kms).decrypt_key_metadata(sealed[OWN])
     with pytest.raises(KeyMaterialError):
-        by_policy.open_key_metadata(relabelled)
+        by_policy.decrypt_key_metadata(relabelled)
 
 
 # --- parts of a file ------------------------------------------------------------------------------

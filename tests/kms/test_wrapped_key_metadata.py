@@ -133,7 +133,7 @@ def test_that_of_another_file_is_found_out() -> None:
 def test_what_is_no_key_metadata_inside_is_found_out() -> None:
     kms = wrapper()
     kek = kms.get_writing_kek("kf")
-    inside = base64.b64encode(kek.cipher.seal_block(b"\1\2\3", kek.id)).decode()
+    inside = base64.b64encode(kek.cipher.encrypt_block(b"\1\2\3", kek.id)).decode()
     members: dict[str, Any] = {
         "wrappedKeyMetadata": inside,
         "wrappedKEK": kek.wrapped,

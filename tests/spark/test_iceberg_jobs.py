@@ -142,7 +142,7 @@ def test_what_is_sent_to_executors_holds_no_key(
 
 def prepare(table: IcebergTable, kms: str) -> tuple[TableRekeyJob, list[RekeyItem], OpenKey]:
     """Return what a driver sends: the work, and an item for each data file."""
-    from modcrypt.iceberg.keys.key_resolver import seal_for_manifest
+    from modcrypt.iceberg.keys.key_resolver import encrypt_for_manifest
 
     (job,) = table.walk.resolver.masters.new_keks("lake", 16, [""])
     snapshot = table.snapshot()
@@ -156,7 +156,7 @@ def prepare(table: IcebergTable, kms: str) -> tuple[TableRekeyJob, list[RekeyIte
     for entry in entries:
         keys = table.walk.file_keys(entry)
         assert keys is not None
-        (sealed,) = seal_for_manifest([keys], job)
+        (sealed,) = encrypt_for_manifest([keys], job)
         items.append(RekeyItem(entry.location, entry.file_format, entry.size, sealed))
     folders = {prefix: place.path for prefix, place in table.walk.locations.folders.items()}
     work = TableRekeyJob(
@@ -262,7 +262,7 @@ def create_keyed_table(folder: Path, kms: str, policy: KeyPolicy) -> IcebergTabl
     return made
 
 
-def sealing_keys(table: IcebergTable) -> set[str]:
+def encrypting_keys(table: IcebergTable) -> set[str]:
     return {file["sealed_by"] for file in table.files().to_pylist() if file["kind"] == "data"}
 
 
@@ -273,13 +273,13 @@ def test_executors_write_manifests_anew_and_spark_sees_no_key(
 ) -> None:  # fmt: skip
     table = create_keyed_table(tmp_path / "t", kms, policy)
     mc.open_kms(kms).create_key("vault")  # type: ignore[attr-defined]  # a keyring's
-    old, before, there = deks(table), sealing_keys(table), set((tmp_path / "t").rglob("*.avro"))
+    old, before, there = deks(table), encrypting_keys(table), set((tmp_path / "t").rglob("*.avro"))
     done = rotate_table_keks(spark, table, Settings(kms=kms), new_master_key_id="vault")
     assert (done.manifests, done.manifest_lists, done.committed) == (3, 3, True)
     assert deks(done.table) == old
-    assert before.isdisjoint(sealing_keys(done.table))
+    assert before.isdisjoint(encrypting_keys(done.table))
     if policy.wrapping == "single":
-        assert sealing_keys(done.table) == {"vault"}
+        assert encrypting_keys(done.table) == {"vault"}
     assert len(set((tmp_path / "t").rglob("*.avro")) - there) == 6  # and none of the old is gone
     assert {path.name for path in (tmp_path / "t/data").iterdir()} == {
         Path(path).name for path in old

@@ -11,7 +11,7 @@ import posixpath
 from collections import Counter
 from dataclasses import dataclass, field
 
-from modcrypt.ags1.writer import seal
+from modcrypt.ags1.writer import encrypt
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.io.buffers import open_output
 from modcrypt.io.destinations import open_sink_at
@@ -84,7 +84,7 @@ def write_ags1(
     table.
     """
     keys = StandardKeyMetadata.generate(key_length)
-    encrypted = seal(data, keys)
+    encrypted = encrypt(data, keys)
     place = locations.place(location)
     make_folder(place)
     with open_sink_at(place, overwrite=False) as sink:

@@ -165,7 +165,7 @@ class WritingKeys:
     # Key that encrypts the key metadata of the manifest list (`KeyResolver.seal_entry`).
     of_list: OpenKey
     # For each new data or delete file the key that encrypts its key metadata in a manifest
-    # (`seal_for_manifest`); None if it stays in plaintext there.
+    # (`encrypt_for_manifest`); None if it stays in plaintext there.
     of_files: tuple[OpenKey | None, ...]
     # New KEKs to add to the table's `encryption-keys`. New KEKs for a key store are already in the
     # store.

@@ -168,14 +168,14 @@ class KeyResolver:
 
     # --- manifest lists -------------------------------------------------------------------------
 
-    def open_entry(self, entry: EncryptedKey, metadata: TableMetadata) -> StandardKeyMetadata:
+    def decrypt_entry(self, entry: EncryptedKey, metadata: TableMetadata) -> StandardKeyMetadata:
         """Decrypt a manifest list's key metadata; raise KeyRetrievalError if impossible."""
         if entry.is_single:
             self._check_master(entry, metadata)
             key = IcebergKey.single(entry.encrypted_by)
         else:
             key = self.find(entry.encrypted_by, metadata)
-        return self.open_key(key).open(entry.encrypted)
+        return self.open_key(key).decrypt(entry.encrypted)
 
     def fetch_entries(self, entries: Iterable[EncryptedKey], metadata: TableMetadata) -> None:
         """Have the keys of manifest lists unwrapped together; `open_entry` takes them."""
@@ -196,10 +196,10 @@ class KeyResolver:
             self.masters.fetch(wrapped, master_key_id)
         self.fetch_keys(keks)
 
-    def seal_entry(self, metadata: StandardKeyMetadata, opened: OpenKey) -> EncryptedKey:
+    def encrypt_entry(self, metadata: StandardKeyMetadata, opened: OpenKey) -> EncryptedKey:
         """Encrypt the key metadata of a new manifest list as a new entry of `encryption-keys`."""
         properties = {} if opened.key.is_double else {WRAPPING: "single"}
-        return EncryptedKey(new_key_id(), opened.seal(metadata), opened.key.id, properties)
+        return EncryptedKey(new_key_id(), opened.encrypt(metadata), opened.key.id, properties)
 
     # --- in manifests ---------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class KeyResolver:
         key_id, single, encrypted = _split_encrypted(data)
         key = IcebergKey.single(key_id) if single else self.find(key_id, metadata)
         self._check_expected(key)
-        return self.open_key(key).open(encrypted, in_manifest=True)
+        return self.open_key(key).decrypt(encrypted, in_manifest=True)
 
     def fetch_metadata(self, data: Iterable[bytes], metadata: TableMetadata) -> None:
         """Have the keys of files unwrapped together; `open_metadata` takes them."""
@@ -233,17 +233,17 @@ class KeyResolver:
         self._fetch(singles, keks.values())
 
 
-def seal_for_manifest(metadata: Sequence[StandardKeyMetadata], opened: OpenKey) -> list[bytes]:
+def encrypt_for_manifest(metadata: Sequence[StandardKeyMetadata], opened: OpenKey) -> list[bytes]:
     """Encrypt the key metadata of data or delete files with an IEK, for their manifest.
 
-    Raise ValueError if the IEK's id is longer than 65535 bytes; otherwise as `OpenKey.seal_many`.
+    Raise ValueError if the IEK's id is longer than 65535 bytes; else as `OpenKey.encrypt_many`.
     """
     name = opened.key.id.encode()
     if len(name) > 0xFFFF:
         raise ValueError("the id of a key exceeds 65535 bytes")
     kind = _DOUBLE if opened.key.is_double else _SINGLE
     head = bytes((kind,)) + len(name).to_bytes(2, "big") + name
-    return [head + block for block in opened.seal_many(metadata, in_manifest=True)]
+    return [head + block for block in opened.encrypt_many(metadata, in_manifest=True)]
 
 
 def fetch_from_manifest(data: Iterable[bytes], opened: OpenKey) -> None:
@@ -254,14 +254,14 @@ def fetch_from_manifest(data: Iterable[bytes], opened: OpenKey) -> None:
 
 
 def open_from_manifest(data: bytes, opened: OpenKey) -> StandardKeyMetadata:
-    """Decrypt the result of `seal_for_manifest` with the same IEK, without a table."""
+    """Decrypt the result of `encrypt_for_manifest` with the same IEK, without a table."""
     key_id, single, encrypted = "", False, b""
     if is_encrypted_metadata(data):
         key_id, single, encrypted = _split_encrypted(data)
     if (key_id, single) != (opened.key.id, not opened.key.is_double):
         message = f"the key metadata of a file is not encrypted with key {opened.key.id!r}"
         raise KeyMaterialError(message)
-    return opened.open(encrypted, in_manifest=True)
+    return opened.decrypt(encrypted, in_manifest=True)
 
 
 def is_encrypted_metadata(data: bytes) -> bool:
@@ -269,7 +269,7 @@ def is_encrypted_metadata(data: bytes) -> bool:
     return data[:1] in (bytes((_DOUBLE,)), bytes((_SINGLE,)))
 
 
-def sealing_key(data: bytes | None) -> tuple[str, bool] | None:
+def encrypting_key(data: bytes | None) -> tuple[str, bool] | None:
     """Return the id of the IEK that encrypts key metadata, and whether it is a master key itself.
 
     None if a file has no key metadata, or in plaintext. Raise KeyMaterialError if the data names no
@@ -284,7 +284,7 @@ def sealing_key(data: bytes | None) -> tuple[str, bool] | None:
 def wrapped_by_master(data: bytes) -> tuple[str, bytes] | None:
     """Return the id of the master key that wraps the data key of key metadata, and that key.
 
-    None if key metadata is in plaintext or encrypted with a KEK. For errors see `sealing_key`.
+    None if key metadata is in plaintext or encrypted with a KEK. For errors see `encrypting_key`.
     """
     if data[:1] != bytes((_SINGLE,)):
         return None

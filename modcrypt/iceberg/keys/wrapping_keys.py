@@ -139,12 +139,12 @@ class OpenKey:
         assert self._kek is not None
         return GcmCipher(self._kek)
 
-    def seal(self, metadata: StandardKeyMetadata, *, in_manifest: bool = False) -> bytes:
-        """Encrypt the key metadata of a file. Arguments and errors are those of `seal_many`."""
-        return self.seal_many([metadata], in_manifest=in_manifest)[0]
+    def encrypt(self, metadata: StandardKeyMetadata, *, in_manifest: bool = False) -> bytes:
+        """Encrypt the key metadata of a file. Arguments and errors are those of `encrypt_many`."""
+        return self.encrypt_many([metadata], in_manifest=in_manifest)[0]
 
     @hide_frames
-    def seal_many(
+    def encrypt_many(
         self, metadata: Sequence[StandardKeyMetadata], *, in_manifest: bool = False
     ) -> list[bytes]:
         """Encrypt the key metadata of files, each by itself.
@@ -157,16 +157,16 @@ class OpenKey:
         """
         aad = self._aad(in_manifest)
         if self.key.is_double:
-            return [self._cipher.seal_block(file.encode(), aad) for file in metadata]
+            return [self._cipher.encrypt_block(file.encode(), aad) for file in metadata]
         deks = self.masters.wrap_many([file.key for file in metadata], self.key.master_key_id)
-        blocks = [GcmCipher(file.key).seal_block(_encode_rest(file), aad) for file in metadata]
+        blocks = [GcmCipher(file.key).encrypt_block(_encode_rest(file), aad) for file in metadata]
         return [
             len(dek).to_bytes(2, "big") + dek + block
             for dek, block in zip(deks, blocks, strict=True)
         ]
 
     @hide_frames
-    def open(self, encrypted: bytes, *, in_manifest: bool = False) -> StandardKeyMetadata:
+    def decrypt(self, encrypted: bytes, *, in_manifest: bool = False) -> StandardKeyMetadata:
         """Decrypt the key metadata of a file.
 
         Raises:
@@ -176,11 +176,13 @@ class OpenKey:
         aad = self._aad(in_manifest)
         if self.key.is_double:
             with _as_key_material_errors(self.key.id):
-                return StandardKeyMetadata.decode(self._cipher.open_block(encrypted, aad))
+                return StandardKeyMetadata.decode(self._cipher.decrypt_block(encrypted, aad))
         wrapped = wrapped_part(encrypted)
         dek = self.masters.unwrap(wrapped, self.key.master_key_id)
         with _as_key_material_errors(self.key.id):
-            return _decode_rest(dek, GcmCipher(dek).open_block(encrypted[2 + len(wrapped) :], aad))
+            return _decode_rest(
+                dek, GcmCipher(dek).decrypt_block(encrypted[2 + len(wrapped) :], aad)
+            )
 
     def _aad(self, in_manifest: bool) -> bytes:
         """Return the AAD of encrypted key metadata, see the top of this module."""

@@ -36,7 +36,7 @@ from modcrypt.iceberg.format.manifests import (
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.format.repetition import make_once
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot
-from modcrypt.iceberg.keys.key_resolver import sealing_key
+from modcrypt.iceberg.keys.key_resolver import encrypting_key
 from modcrypt.iceberg.read.table_walk import KEYS_AHEAD, Walk
 from modcrypt.io.threads import in_threads
 from modcrypt.keys.metadata import StandardKeyMetadata
@@ -137,7 +137,7 @@ class ReachedFile(Reached):
 
         None if its key metadata is in plaintext within the manifest, or cannot be read.
         """
-        return known_sealing_key(self.entry.key_metadata)
+        return known_encrypting_key(self.entry.key_metadata)
 
 
 class Inventory:
@@ -287,7 +287,7 @@ class Keys:
 
     def of_file(self, entry: FileEntry) -> StandardKeyMetadata | None:
         """Return the key metadata of a data or delete file. See `Walk.file_keys`."""
-        key_id, _ = known_sealing_key(entry.key_metadata) or (None, False)
+        key_id, _ = known_encrypting_key(entry.key_metadata) or (None, False)
         return self._open_once(key_id, lambda: self.walk.file_keys(entry))
 
     def fetch_lists(self, lists: Iterable[ReachedList]) -> None:
@@ -404,10 +404,10 @@ def _apply(
     return map(read, items) if local and not late else in_threads(read, items, jobs)
 
 
-def known_sealing_key(metadata: bytes | None) -> tuple[str, bool] | None:
-    """Return `sealing_key`, or None for key metadata that names no key."""
+def known_encrypting_key(metadata: bytes | None) -> tuple[str, bool] | None:
+    """Return `encrypting_key`, or None for key metadata that names no key."""
     with contextlib.suppress(KeyMaterialError):
-        return sealing_key(metadata)
+        return encrypting_key(metadata)
     return None
 
 

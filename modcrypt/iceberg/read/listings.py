@@ -10,7 +10,7 @@ import pyarrow as pa
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA, FILE_KINDS, FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
-from modcrypt.iceberg.keys.key_resolver import KeyResolver, sealing_key
+from modcrypt.iceberg.keys.key_resolver import KeyResolver, encrypting_key
 from modcrypt.iceberg.read.table_walk import Walk
 
 _TIME = pa.timestamp("ms", tz="UTC")
@@ -174,7 +174,7 @@ def _manifest_row(manifest: ManifestFile, snapshot: Snapshot) -> dict[str, Any]:
 
 def _file_row(entry: FileEntry, manifest: ManifestFile) -> dict[str, Any]:
     vector = entry.file_format == "PUFFIN"
-    by = sealing_key(entry.key_metadata)
+    by = encrypting_key(entry.key_metadata)
     return {
         "kind": "deletion vector" if vector else FILE_KINDS[entry.content],
         "location": entry.location,

@@ -83,7 +83,7 @@ class Walk:
             raise KeyNotFoundError(
                 f"snapshot {snapshot.id}: its key {snapshot.key_id} is not in encryption-keys"
             )
-        return self.resolver.open_entry(entry, self.metadata)
+        return self.resolver.decrypt_entry(entry, self.metadata)
 
     def manifest_keys(self, manifest: ManifestFile) -> StandardKeyMetadata | None:
         """Return the key metadata of a manifest with its trusted length. See `list_keys`."""

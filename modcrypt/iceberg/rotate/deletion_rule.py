@@ -50,7 +50,7 @@ from modcrypt.iceberg.read.inventory import (
     Keys,
     ReachedList,
     ReachedTable,
-    known_sealing_key,
+    known_encrypting_key,
     read_manifests,
 )
 from modcrypt.iceberg.read.table_walk import Walk
@@ -223,7 +223,7 @@ def _raise_first_error(tables: Iterable[ReachedTable]) -> None:
 
 def _check_kek(entry: FileEntry, keys: Keys) -> None:
     """Raise if the KEK of a file is missing or wrong: an older version may have the right one."""
-    key = known_sealing_key(entry.key_metadata)
+    key = known_encrypting_key(entry.key_metadata)
     if key is not None and not key[1]:  # a master key itself is in no metadata.json
         keys.of_file(entry)
 

@@ -14,7 +14,7 @@ from modcrypt.ags1.writer import Ags1Writer
 from modcrypt.errors import IntegrityError, TruncationError
 from modcrypt.iceberg.format.encrypted_files import decryption_properties, encryption_properties
 from modcrypt.iceberg.format.locations import Locations
-from modcrypt.iceberg.keys.key_resolver import KeyResolver, open_from_manifest, seal_for_manifest
+from modcrypt.iceberg.keys.key_resolver import KeyResolver, encrypt_for_manifest, open_from_manifest
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.table_copying import unsupported_error
@@ -40,7 +40,7 @@ class RekeyItem:
     file_format: str  # `PARQUET` or `AVRO`; manifests are in Avro
     size: int  # trusted length of the file in bytes
     # Key metadata of the file, encrypted under the KEK of the job.
-    sealed: bytes = field(repr=False)
+    encrypted: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class RekeyedFile:
     location: str
     size: int
     # Key metadata of the new file, encrypted under the KEK of the job.
-    sealed: bytes = field(repr=False)
+    encrypted: bytes = field(repr=False)
 
 
 Rewrite: TypeAlias = Callable[[Locations, RekeyItem, OpenKey, KeyResolver], RekeyedFile]
@@ -86,7 +86,7 @@ def rewrite_files(
     run: Run, table: IcebergTable, job: OpenKey, rewrite: Rewrite, files: Sequence[FileToRewrite]
 ) -> list[tuple[str, StandardKeyMetadata]]:
     """Have files rewritten; return the location and key metadata of each new file."""
-    encrypted = seal_for_manifest([keys for *_, keys in files], job)
+    encrypted = encrypt_for_manifest([keys for *_, keys in files], job)
     items = [RekeyItem(*file[:3], data) for file, data in zip(files, encrypted, strict=True)]
     done = list(run(table, job.key, rewrite, items)) if items else []
     by_old = {file.old: file for file in done}
@@ -96,7 +96,8 @@ def rewrite_files(
         )
     new = [by_old[item.location] for item in items]
     return [
-        (file.location, open_from_manifest(file.sealed, job).with_length(file.size)) for file in new
+        (file.location, open_from_manifest(file.encrypted, job).with_length(file.size))
+        for file in new
     ]
 
 
@@ -118,7 +119,7 @@ class FreshDataKeys:
             ModcryptError: The file is not authentic.
         """
         del resolver  # the job's KEK decrypts all that is needed
-        old = open_from_manifest(item.sealed, job)
+        old = open_from_manifest(item.encrypted, job)
         new = StandardKeyMetadata.generate(self.key_length)
         folder, _, base = item.location.rpartition("/")
         # Drawn here, so that two attempts at the same file write to different locations.
@@ -136,8 +137,8 @@ class FreshDataKeys:
             size = _rekey_ags1(source, target, old.with_length(item.size), new)
         else:
             raise unsupported_error(item.location, item.file_format)
-        (sealed,) = seal_for_manifest([new.with_length(size)], job)
-        return RekeyedFile(item.location, location, size, sealed)
+        (encrypted,) = encrypt_for_manifest([new.with_length(size)], job)
+        return RekeyedFile(item.location, location, size, encrypted)
 
 
 def _rekey_parquet(

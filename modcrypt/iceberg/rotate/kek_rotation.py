@@ -339,7 +339,7 @@ class KekRotation:
             key = self._single(table) if single else self.made[self.planned.lists[id_]]
             # The master key wraps each key in its own call, unless the key service has batches.
             each = single and capabilities_of(resolver.masters.client).batch < 2
-            encrypted = in_threads(key.seal, plain, THREADS) if each else key.seal_many(plain)
+            encrypted = in_threads(key.encrypt, plain, THREADS) if each else key.encrypt_many(plain)
             for entry, data in zip(entries, encrypted, strict=True):
                 new = replace(entry, encrypted=data, encrypted_by=key.key.id)
                 self.encrypted[place_of(entry)] = new
@@ -399,9 +399,9 @@ def _decryption(
     """Return a function that decrypts all entries under one key; it finds a KEK only once."""
     resolver, metadata = table.resolver, table.metadata
     if single:
-        return lambda entry: resolver.open_entry(entry, metadata)
+        return lambda entry: resolver.decrypt_entry(entry, metadata)
     kek = resolver.open_key(resolver.find(id_, metadata))
-    return lambda entry: kek.open(entry.encrypted)
+    return lambda entry: kek.decrypt(entry.encrypted)
 
 
 def _count_new(heads: Iterable[Head], within: KeyManifests) -> int:

@@ -161,7 +161,7 @@ def _find_wrong_keks(table: IcebergTable) -> tuple[set[str], set[str]]:
         try:
             kek = resolver.find(id_, metadata)
             into = wrong
-            resolver.open_key(kek).open(entry.encrypted)
+            resolver.open_key(kek).decrypt(entry.encrypted)
         except KeyMaterialError:
             into.add(id_)
         except (KeyAccessDeniedError, KeyNotFoundError):

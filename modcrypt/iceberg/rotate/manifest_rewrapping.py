@@ -25,10 +25,10 @@ from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.keys.key_resolver import (
     KeyResolver,
+    encrypt_for_manifest,
+    encrypting_key,
     fetch_from_manifest,
     open_from_manifest,
-    seal_for_manifest,
-    sealing_key,
 )
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, Run, rewrite_files
@@ -66,7 +66,7 @@ class Exchange:
     key_length: int
 
     def keys(self, by: tuple[str, bool]) -> tuple[IcebergKey, IcebergKey] | None:
-        """Return the old and the new key for key metadata; `by` is the result of `sealing_key`.
+        """Return the old and the new key for key metadata; `by` is the result of `encrypting_key`.
 
         Return None for a missing KEK, for example of a partition that was shredded.
         """
@@ -79,11 +79,11 @@ class Exchange:
         self, locations: Locations, item: RekeyItem, job: OpenKey, resolver: KeyResolver
     ) -> RekeyedFile:
         """Rewrite a manifest for another process; see `Rewrite`."""
-        keys = open_from_manifest(item.sealed, job).with_length(item.size)
+        keys = open_from_manifest(item.encrypted, job).with_length(item.size)
         location, new = rewrap_manifest(locations, item.location, keys, self, resolver)
         assert new.file_length is not None
-        (sealed,) = seal_for_manifest([new], job)
-        return RekeyedFile(item.location, location, new.file_length, sealed)
+        (encrypted,) = encrypt_for_manifest([new], job)
+        return RekeyedFile(item.location, location, new.file_length, encrypted)
 
 
 def rewrap_manifest(
@@ -121,7 +121,7 @@ def rewrap_metadata(
     """
     by_key: dict[tuple[str, bool], list[bytes]] = {}
     for data in metadata:
-        if data is not None and (by := sealing_key(data)) is not None:
+        if data is not None and (by := encrypting_key(data)) is not None:
             by_key.setdefault(by, []).append(data)
     changed: dict[bytes | None, bytes] = {}
     for by, before in by_key.items():
@@ -130,7 +130,7 @@ def rewrap_metadata(
         old, new = (resolver.open_key(key) for key in keys)
         fetch_from_manifest(before, old)
         opened = [open_from_manifest(data, old) for data in before]
-        changed.update(zip(before, seal_for_manifest(opened, new), strict=True))
+        changed.update(zip(before, encrypt_for_manifest(opened, new), strict=True))
     return [changed.get(data, data) for data in metadata]
 
 

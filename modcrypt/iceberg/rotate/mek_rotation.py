@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from modcrypt.errors import KeyRetrievalError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, TableMetadata
-from modcrypt.iceberg.keys.key_resolver import KeyResolver, open_from_manifest, sealing_key
+from modcrypt.iceberg.keys.key_resolver import KeyResolver, encrypting_key, open_from_manifest
 from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.key_pruning import retired_keks
@@ -189,7 +189,7 @@ def _find_samples(table: IcebergTable) -> Samples:
         for snapshot in reversed(metadata.snapshots) if left else ():
             for manifest in table.walk.manifests(snapshot):
                 for entry in table.walk.entries(manifest):
-                    id_, single = sealing_key(entry.key_metadata) or ("", True)
+                    id_, single = encrypting_key(entry.key_metadata) or ("", True)
                     if id_ in left and not single:
                         samples[id_] = partial(open_from_manifest, entry.key_metadata or b"")
                         left.discard(id_)

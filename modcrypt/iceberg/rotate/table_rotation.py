@@ -53,6 +53,7 @@ from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import ATTEMPTS, commit
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.kms.proof import Prove, WrapProof
+from modcrypt.runtime.former_names import accept_former_names
 
 
 class Rotation(Protocol):
@@ -84,6 +85,7 @@ class Rotation(Protocol):
         """Do what comes after the commit of `table`; return what was done."""
 
 
+@accept_former_names(reseal="rewrap")
 def rotate_table(
     table: IcebergTable,
     what: Rotated,
@@ -92,7 +94,7 @@ def rotate_table(
     dry_run: bool = False,
     encrypt_plaintext: bool = False,
     run: Run | None = None,
-    reseal: Run | None = None,
+    rewrap: Run | None = None,
     prove: Prove = "first",
 ) -> TableRotation:
     """Rotate keys of a table.
@@ -122,7 +124,7 @@ def rotate_table(
             `expire_history`, and in their folder if it is another one.
         run: For "dek", function that rewrites data files elsewhere; by default threads of this
             process do.
-        reseal: For "kek", function that rewrites manifests elsewhere; unused if they become new
+        rewrap: For "kek", function that rewrites manifests elsewhere; unused if they become new
             snapshots.
         prove: Which new wraps the key service must unwrap again before the table or the key store
             changes: the `"first"` under each master key, or `"all"`.
@@ -137,9 +139,9 @@ def rotate_table(
         KeyRetrievalError: The key service does not unwrap or wrap a key; the table is unchanged.
         ModcryptError, OSError: A file is not authentic, or cannot be read or written.
     """
-    if (run is not None and what != "dek") or (reseal is not None and what != "kek"):
+    if (run is not None and what != "dek") or (rewrap is not None and what != "kek"):
         raise ValueError(
-            f'run is only for "dek", and reseal only for "kek"; remove the one not for {what!r}'
+            f'run is only for "dek", and rewrap only for "kek"; remove the one not for {what!r}'
         )
     if encrypt_plaintext and what != "dek":
         raise ValueError('encrypt_plaintext is only for "dek"; remove it')
@@ -160,7 +162,7 @@ def rotate_table(
         elif what == "mek":
             rotation = MekRotation(new_master_key_id)
         elif what == "kek":
-            rotation = KekRotation(seen, new_master_key_id, Rewrapping(files, reseal))
+            rotation = KekRotation(seen, new_master_key_id, Rewrapping(files, rewrap))
         else:
             raise ValueError(f'what must be "mek", "kek" or "dek", not {what!r}')
         target = target_of(current, new_master_key_id)

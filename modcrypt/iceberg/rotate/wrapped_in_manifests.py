@@ -14,7 +14,7 @@ from typing import TypeAlias
 from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, SINGLES, partition_scope
-from modcrypt.iceberg.keys.key_resolver import sealing_key, wrapped_by_master
+from modcrypt.iceberg.keys.key_resolver import encrypting_key, wrapped_by_master
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.threads import in_threads
@@ -169,11 +169,11 @@ def lost_keys(table: IcebergTable) -> tuple[str, ...]:
 
 @hide_frames  # plaintext key metadata contains data keys
 def encrypting_keys(entries: Iterable[FileEntry]) -> list[tuple[str, bool]]:
-    """Return the keys that encrypt the key metadata of files, as `sealing_key`; skip plaintext.
+    """Return the keys that encrypt the key metadata of files, as `encrypting_key`; skip plaintext.
 
     Raise KeyMaterialError if encrypted key metadata names no key.
     """
-    keys = (sealing_key(entry.key_metadata) for entry in entries)
+    keys = (encrypting_key(entry.key_metadata) for entry in entries)
     return [key for key in keys if key is not None]
 
 

@@ -21,7 +21,7 @@ from modcrypt.errors import CommitConflictError, UnsupportedFormatError
 from modcrypt.iceberg.format.manifests import ADDED, DATA
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import require_encrypted, writing_keys, writing_policy
-from modcrypt.iceberg.keys.key_resolver import seal_for_manifest
+from modcrypt.iceberg.keys.key_resolver import encrypt_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import OpenKey
 from modcrypt.iceberg.write.commit import Table, commit
 from modcrypt.iceberg.write.data_writing import Data, DataWriter, NewDataFile
@@ -228,7 +228,7 @@ def encrypt_key_metadata(
         if key is None:
             of_group = [Secret(keys.encode()) for keys in group]
         else:
-            of_group = [Secret(data) for data in seal_for_manifest(group, key)]
+            of_group = [Secret(data) for data in encrypt_for_manifest(group, key)]
         for number, data in zip(at, of_group, strict=True):
             encrypted[number] = data
     return encrypted

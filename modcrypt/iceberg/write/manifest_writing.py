@@ -376,7 +376,7 @@ def write_manifest_list(
     keys = write_ags1(
         table.walk.locations, location, write_avro(avro, full, header), table.metadata.key_length
     )
-    return location, table.resolver.seal_entry(keys, opened), next_row_id
+    return location, table.resolver.encrypt_entry(keys, opened), next_row_id
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -295,7 +295,7 @@ class _Shredding:
             gone = not names.isdisjoint(removed) or (self._wanted.everything and bool(removed))
         else:
             gone = seen.footer in chosen.within
-        return seen.sealed and gone and not chosen.bare
+        return seen.has_encrypted_footer and gone and not chosen.bare
 
     def _report_plaintext(self, place: Place, seen: KeyUses) -> ShreddedFile:
         """Return the result for a plaintext file, which has no keys to remove."""
@@ -362,7 +362,7 @@ class _Shredding:
                 "the footer must be encrypted or signed again; name a key service that has the "
                 "footer key"
             )
-        if not seen.sealed:
+        if not seen.has_encrypted_footer:
             chosen.notes.append("the signature of the footer is no longer valid")
         return new_tail(source, None, change)
 

@@ -181,7 +181,7 @@ class Keyring(UnpicklableClient):
         for key in keys:
             check_wrappable(key)
         version = self._find_master(master_key_id).find_wrapping_version()
-        encrypt, bound = version.cipher.seal_block, local_aad(master_key_id, aad)
+        encrypt, bound = version.cipher.encrypt_block, local_aad(master_key_id, aad)
         return [format_wrapped_key(version.number, encrypt(key, bound)) for key in keys]
 
     @hide_frames
@@ -198,7 +198,7 @@ class Keyring(UnpicklableClient):
         bound = local_aad(master_key_id, aad)
         for version in master.find_unwrapping_versions(number):
             with contextlib.suppress(TagError):
-                return version.cipher.open_block(block, bound)
+                return version.cipher.decrypt_block(block, bound)
         raise mismatch_error(master_key_id)
 
     @hide_frames
@@ -214,7 +214,7 @@ class Keyring(UnpicklableClient):
             return number == newest.number
         if newest.key is not None:
             with contextlib.suppress(TagError):
-                newest.cipher.open_block(block, local_aad(master_key_id, b""))
+                newest.cipher.decrypt_block(block, local_aad(master_key_id, b""))
                 return True
         return None  # wrapped by an older version, or bound to AAD, which is unknown here
 

@@ -115,7 +115,7 @@ class EncryptedPart:
     @hide_frames
     def decrypt(self, key: PassphraseKey) -> bytes:
         """Decrypt the part; raise TagError if the passphrase is wrong, or bytes were altered."""
-        return bytes(key.cipher.open_block(self.block, encode_compact(self.header)))
+        return bytes(key.cipher.decrypt_block(self.block, encode_compact(self.header)))
 
 
 @hide_frames
@@ -149,7 +149,7 @@ def encode_plaintext(header: dict[str, Any], name: str, part: Any) -> bytes:
 def encode_encrypted(header: dict[str, Any], part: bytes, key: PassphraseKey) -> bytes:
     """Return a document with its secret part encrypted."""
     header = {**header, "protection": "scrypt", "scrypt": key.scrypt.encode()}
-    block = key.cipher.seal_block(part, encode_compact(header))
+    block = key.cipher.encrypt_block(part, encode_compact(header))
     return _format({**header, "sealed": base64.b64encode(block).decode()})
 
 

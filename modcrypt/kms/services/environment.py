@@ -45,7 +45,9 @@ class EnvironmentKms(UnpicklableClient):
         """Wrap a key; raise KeyNotFoundError for any id but that of the one master key."""
         check_wrappable(key)
         self._check(master_key_id)
-        return format_wrapped_key(None, self._cipher.seal_block(key, local_aad(master_key_id, aad)))
+        return format_wrapped_key(
+            None, self._cipher.encrypt_block(key, local_aad(master_key_id, aad))
+        )
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
@@ -58,7 +60,7 @@ class EnvironmentKms(UnpicklableClient):
                 "master key in an environment variable has no versions; use its keyring"
             )
         with contextlib.suppress(TagError):
-            return self._cipher.open_block(block, local_aad(master_key_id, aad))
+            return self._cipher.decrypt_block(block, local_aad(master_key_id, aad))
         raise mismatch_error(self.default_key)
 
     def _check(self, master_key_id: str) -> None:

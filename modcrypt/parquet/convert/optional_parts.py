@@ -11,7 +11,7 @@ from itertools import accumulate
 from modcrypt.errors import FormatError, list_names
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts, Supplied
-from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
+from modcrypt.parquet.crypto.bloom_filters import encrypt_bloom_filter
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.index_checks import misleads_readers, offset_index_faults
 from modcrypt.parquet.crypto.relocation import Relocation
@@ -75,7 +75,7 @@ class OptionalParts:
         if span.part is Part.OFFSET_INDEX:
             moved = self._moved.pop((span.row_group, span.column), None)
             if moved is not None and not known_only:
-                return moved if cipher is None else cipher.seal(ModuleType.OFFSET_INDEX, moved)
+                return moved if cipher is None else cipher.encrypt(ModuleType.OFFSET_INDEX, moved)
         supplied = self._feed.read(span)
         if supplied.is_refused:
             self._unusable.append(FormatError(f"{span} is not encrypted although its column is"))
@@ -95,12 +95,12 @@ class OptionalParts:
         if known_only:
             data = known_bytes(STRUCTS[part], data)
         if part is Part.BLOOM_FILTER:
-            return data if not self._encrypts else seal_bloom_filter(cipher, span, data)
+            return data if not self._encrypts else encrypt_bloom_filter(cipher, span, data)
         if part is Part.OFFSET_INDEX:
             data = encode(self._move_locations(span, data, authentic=supplied.authentic))
         elif self._encrypts:
             self._check_column_index(span, data, authentic=supplied.authentic)
-        return data if cipher is None else cipher.seal(ModuleType[part.name], data)
+        return data if cipher is None else cipher.encrypt(ModuleType[part.name], data)
 
     def _move_locations(self, span: Span, data: bytes, *, authentic: bool) -> ThriftStruct:
         """Return an offset index with the new places of the pages."""

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from modcrypt.aead import GCM_OVERHEAD, seal_page_into
+from modcrypt.aead import GCM_OVERHEAD, encrypt_page_into
 from modcrypt.errors import FormatError
 from modcrypt.io.buffers import Output
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
@@ -80,7 +80,7 @@ def encrypt_pages(
             # A CRC in the header is that of the encrypted bytes.
             module = memoryview(bytearray(size + overhead + slack))
             module[:clear] = body[:clear]
-            page_cipher.seal_into(module, clear, body[clear:], size - clear, page_aad)
+            page_cipher.encrypt_into(module, clear, body[clear:], size - clear, page_aad)
             module = module[: size + overhead]
             new_header = splice(header, len(module), zlib.crc32(module))
         else:
@@ -91,11 +91,11 @@ def encrypt_pages(
             out.reserve(total + slack)
         at, view = out.at, out.view
         if module is None:
-            out.at = seal_page_into(
+            out.at = encrypt_page_into(
                 header_cipher, page_cipher, view, at, new_header, header_aad, body, size, page_aad
             )
         else:
-            after_header = header_cipher.seal_into(view, at, new_header, header_size, header_aad)
+            after_header = header_cipher.encrypt_into(view, at, new_header, header_size, header_aad)
             out.at = at + total
             view[after_header : at + total] = module
         if places is not None and kind != DICTIONARY_PAGE:

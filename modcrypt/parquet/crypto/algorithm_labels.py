@@ -72,7 +72,7 @@ def looks_like_ctr(key: Key, header: PageHeader, body: memoryview, codec: int) -
         return False
     seen = skipped + min(size, _SEEN)
     plain = bytearray(skipped + _SEEN + CTR_SLACK)
-    CtrCipher(key).open_into(module[: CTR_OVERHEAD + seen], b"", memoryview(plain))
+    CtrCipher(key).decrypt_into(module[: CTR_OVERHEAD + seen], b"", memoryview(plain))
     values = plain[skipped:]
     if codec == _SNAPPY:
         return _begins_as_snappy(values, header.uncompressed_size - levels)

@@ -23,7 +23,7 @@ class BloomFilter(NamedTuple):
     bitset: bytes
 
 
-def seal_bloom_filter(cipher: ChunkCipher | None, span: Span, data: bytes) -> bytes:
+def encrypt_bloom_filter(cipher: ChunkCipher | None, span: Span, data: bytes) -> bytes:
     """Encrypt the plaintext bloom filter that `span` holds (PME 4.4.2, types 8 and 9).
 
     Without a cipher, only check it.
@@ -35,8 +35,8 @@ def seal_bloom_filter(cipher: ChunkCipher | None, span: Span, data: bytes) -> by
     _check_size(span, header.numBytes, len(data) - size)
     if cipher is None:
         return data
-    encrypted = cipher.seal(ModuleType.BLOOM_FILTER_HEADER, data[:size])
-    return encrypted + cipher.seal(ModuleType.BLOOM_FILTER_BITSET, data[size:])
+    encrypted = cipher.encrypt(ModuleType.BLOOM_FILTER_HEADER, data[:size])
+    return encrypted + cipher.encrypt(ModuleType.BLOOM_FILTER_BITSET, data[size:])
 
 
 def part_modules(span: Span, data: bytes) -> list[tuple[ModuleType, int, int]]:
@@ -86,7 +86,7 @@ def open_part(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilter:
         FormatError: A bloom filter's header and bitset differ in size.
     """
     header, *rest = (
-        cipher.open(kind, data[start - span.start : end - span.start])
+        cipher.decrypt(kind, data[start - span.start : end - span.start])
         for kind, start, end in part_modules(span, data)
     )
     size, bitset = struct_end(header), b"".join(rest)

@@ -232,7 +232,7 @@ class ChunkOpening:
             try:
                 # A strict reader decodes statistics when they are used, as those in a footer: to
                 # refuse damaged ones, which encryption has taken over unread, would lose the file.
-                data = chunk.cipher.open(_COLUMN_METADATA, stored.encrypted_column_metadata)
+                data = chunk.cipher.decrypt(_COLUMN_METADATA, stored.encrypted_column_metadata)
                 lazy = STATISTICS if report.strict else 0
                 chunk.metadata = decode("ColumnMetaData", data, lazy=lazy)[0]
             except ModcryptError as error:

@@ -81,11 +81,13 @@ class FileCipher:
             cipher = self._ctr[id(key)] = CtrCipher(key)
         return cipher
 
-    def seal(self, key: Key, module: ModuleId, plaintext: bytes) -> bytes:
+    def encrypt(self, key: Key, module: ModuleId, plaintext: bytes) -> bytes:
         """Encrypt one metadata module, including its framing."""
-        return self.gcm(key).seal(plaintext, module_aad(self.file_aad, module))
+        return self.gcm(key).encrypt(plaintext, module_aad(self.file_aad, module))
 
-    def open(self, key: Key, module: ModuleId, data: bytes | memoryview, hint: str = "") -> bytes:
+    def decrypt(
+        self, key: Key, module: ModuleId, data: bytes | memoryview, hint: str = ""
+    ) -> bytes:
         """Decrypt one metadata module that fills `data` exactly, including its framing.
 
         `hint` is a possible cause, added to the error for a wrong tag.
@@ -96,7 +98,7 @@ class FileCipher:
         """
         check_length(module, data)
         try:
-            return self.gcm(key).open(data, module_aad(self.file_aad, module))
+            return self.gcm(key).decrypt(data, module_aad(self.file_aad, module))
         except TagError:
             raise TagMismatchError(module, hint) from None
 
@@ -157,11 +159,11 @@ class ChunkCipher:
             raise too_many_pages_error(f"row group {self.row_group}, column {self.path}")
         return self._aads.of_page(ordinal)
 
-    def seal(self, module_type: ModuleType, plaintext: bytes) -> bytes:
+    def encrypt(self, module_type: ModuleType, plaintext: bytes) -> bytes:
         """Encrypt one of the chunk's metadata modules."""
-        return self.header.seal(plaintext, self._aads.of_type(module_type))
+        return self.header.encrypt(plaintext, self._aads.of_type(module_type))
 
-    def open(self, module_type: ModuleType, data: bytes | memoryview) -> bytes:
+    def decrypt(self, module_type: ModuleType, data: bytes | memoryview) -> bytes:
         """Decrypt one of the chunk's metadata modules; raise the errors of `FileCipher.open`.
 
         This runs per column chunk, so the module's address is made only for an error.
@@ -169,7 +171,7 @@ class ChunkCipher:
         if not _is_framed(data):
             raise _length_error(self.id(module_type), len(data))
         try:
-            return self.header.open(data, self._aads.of_type(module_type))
+            return self.header.decrypt(data, self._aads.of_type(module_type))
         except TagError:
             raise TagMismatchError(self.id(module_type)) from None
 

@@ -141,7 +141,7 @@ def open_header(
     stored = _load_header_module(window, position, end, page)
     start = position - window.base
     try:
-        plain = cipher.header.open(window.view[start : start + stored], header_aad)
+        plain = cipher.header.decrypt(window.view[start : start + stored], header_aad)
     except TagError:
         raise TagMismatchError(page.header_id(), cipher.tag_hint) from None
     header = scan(plain, 0, len(plain))
@@ -292,7 +292,7 @@ def opens_as_gcm(cipher: ChunkCipher, module: memoryview, aad: bytes) -> bool:
     if len(module) < GCM_OVERHEAD:
         return False
     try:
-        cipher.header.open(module, aad)
+        cipher.header.decrypt(module, aad)
     except TagError:
         return False
     return True
@@ -349,7 +349,7 @@ def check_crc(encrypted: EncryptedPage) -> None:
 
 def _try_open(cipher: ModuleCipher, module: memoryview, aad: bytes, into: memoryview) -> bool:
     try:
-        cipher.open_into(module, aad, into)
+        cipher.decrypt_into(module, aad, into)
     except TagError:
         return False
     return True

@@ -57,7 +57,7 @@ def protect_metadata(chunk: ColumnChunk, cipher: ChunkCipher, plaintext_footer: 
     legacy readers.
     """
     md = chunk.meta_data
-    chunk.encrypted_column_metadata = cipher.seal(_COLUMN_METADATA, encode(md))
+    chunk.encrypted_column_metadata = cipher.encrypt(_COLUMN_METADATA, encode(md))
     chunk.meta_data = copy(md, keep=_LEGACY_FIELDS) if plaintext_footer else None
 
 
@@ -85,7 +85,7 @@ def build_tail(
     if key_metadata is not None:
         crypto.key_metadata = key_metadata
     footer = encode_footer(metadata, cipher, properties.signing_key, hashes, plaintext=False)
-    return close_tail(encode(crypto) + cipher.seal(key, FOOTER, footer), MAGIC_ENCRYPTED)
+    return close_tail(encode(crypto) + cipher.encrypt(key, FOOTER, footer), MAGIC_ENCRYPTED)
 
 
 def encode_footer(

@@ -128,7 +128,7 @@ class KeyUses:
 
     Attributes:
         encrypted: Whether the file is encrypted; a plaintext file has only `columns`.
-        sealed: Whether the footer is encrypted.
+        has_encrypted_footer: Whether the footer is encrypted.
         unique: The file's `aad_file_unique`, which identifies copies of the file; empty for none.
         footer: Key metadata of the footer key; None if there is none, or it was shredded.
         columns: The leaf columns; None if an encrypted footer hides them.
@@ -136,7 +136,7 @@ class KeyUses:
     """
 
     encrypted: bool
-    sealed: bool
+    has_encrypted_footer: bool
     unique: bytes
     footer: bytes | None
     columns: tuple[ColumnUse, ...] | None
@@ -155,17 +155,24 @@ def key_uses(source: Source, properties: FileDecryptionProperties | None = None)
     union, footer, _ = read_crypto_fields(tail)
     struct = None if union is None else union.AES_GCM_V1 or union.AES_GCM_CTR_V1
     unique = b"" if struct is None else bytes(struct.aad_file_unique or b"")
-    sealed, shredded = tail.magic == MAGIC_ENCRYPTED, footer == SHREDDED
+    has_encrypted_footer, shredded = tail.magic == MAGIC_ENCRYPTED, footer == SHREDDED
     footer = None if shredded else footer
-    if sealed and properties is None:
+    if has_encrypted_footer and properties is None:
         return KeyUses(True, True, unique, footer, None, shredded)
-    if sealed or (properties is not None and union is not None):
+    if has_encrypted_footer or (properties is not None and union is not None):
         assert properties is not None
         metadata = _open_strictly(tail, source, properties).metadata
     else:
         metadata = decode("FileMetaData", tail.data)[0]
     encrypted = union is not None or any(True for _ in _walk_column_keys(metadata))
-    return KeyUses(encrypted, sealed, unique, footer, tuple(_list_column_uses(metadata)), shredded)
+    return KeyUses(
+        encrypted,
+        has_encrypted_footer,
+        unique,
+        footer,
+        tuple(_list_column_uses(metadata)),
+        shredded,
+    )
 
 
 def _list_column_uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
@@ -311,6 +318,6 @@ def _replace_crypto_metadata(
     if opened is not None and differ:
         assert opened.footer_key is not None
         footer = _encode_again(opened.metadata, opened, signing_key)
-        module = opened.cipher.seal(opened.footer_key, FOOTER, footer)
+        module = opened.cipher.encrypt(opened.footer_key, FOOTER, footer)
         lost = opened.signature is not None and signing_key is None
     return NewTail(tail.start, close_tail(encode(crypto) + module, MAGIC_ENCRYPTED), lost)

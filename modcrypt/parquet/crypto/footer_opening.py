@@ -338,7 +338,7 @@ class _Opening:
         for aad, finding in aads:
             cipher = self._make_cipher(aad)
             try:
-                plain = cipher.open(self.footer.footer_key, FOOTER, module, hint)
+                plain = cipher.decrypt(self.footer.footer_key, FOOTER, module, hint)
             except (TruncationError, TagMismatchError) as error:
                 first = first or error
                 continue

@@ -27,7 +27,7 @@ from modcrypt.parquet.signatures.signers import (
 )
 from modcrypt.pkmt1.recipient_metadata import may_hold_recipients
 from modcrypt.report.short_repr import ShortRepr
-from modcrypt.runtime.former_names import accept_former_fields
+from modcrypt.runtime.former_names import accept_former_attributes
 from modcrypt.runtime.tracebacks import hide_frames
 
 GCM_V1 = "AES_GCM_V1"
@@ -164,7 +164,7 @@ Encryption: TypeAlias = FileEncryptionProperties | FileEncryption
 """The properties of one file, or a source of properties for many files."""
 
 
-@accept_former_fields(algorithms="accept_algorithms")
+@accept_former_attributes(algorithms="accept_algorithms")
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FileDecryptionProperties(ShortRepr):
     """The keys for decrypting a file, and the caller's requirements.

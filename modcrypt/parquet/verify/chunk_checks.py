@@ -191,7 +191,7 @@ class _Check:
                 report.add_error(error, start, end, module)
             return None
         try:
-            plain = cipher.open(kind, stored)
+            plain = cipher.decrypt(kind, stored)
         except (TagMismatchError, TruncationError) as error:
             report.add_unopened(error, module, start, end, stored)
             return None

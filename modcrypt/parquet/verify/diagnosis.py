@@ -56,7 +56,7 @@ class Detective:
                 return None
             self.budget -= len(stored) + ATTEMPT
             try:
-                self.cipher.gcm(key).open(stored, aad)
+                self.cipher.gcm(key).decrypt(stored, aad)
             except TagError:
                 continue
             return cause

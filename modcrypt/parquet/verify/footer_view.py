@@ -129,7 +129,7 @@ def _open_without_aad(view: FooterView) -> None:
         view.reasons += ("the footer's module is truncated",)
         return
     try:
-        plain = GcmCipher(footer.footer_key).open(module, b"")
+        plain = GcmCipher(footer.footer_key).decrypt(module, b"")
         footer.metadata, _ = decode("FileMetaData", plain)
     except TagError:
         reason = "the footer does not authenticate with the given key, without AAD as DuckDB does"

@@ -56,13 +56,13 @@ _TEXT, _LONG, _BYTES = pa.string(), pa.int64(), pa.binary()
 _ITEMS = pa.schema(
     [
         ("location", _TEXT), ("file_format", _TEXT), ("size", _LONG),
-        ("sealed", _BYTES),
+        ("encrypted", _BYTES),
     ]
 )  # fmt: skip
 _DONE = pa.schema(
     [
-        ("old", _TEXT), ("location", _TEXT), ("size", _LONG), ("sealed", _BYTES), ("word", _TEXT),
-        ("message", _TEXT), ("worker", _TEXT),
+        ("old", _TEXT), ("location", _TEXT), ("size", _LONG), ("encrypted", _BYTES),
+        ("word", _TEXT), ("message", _TEXT), ("worker", _TEXT),
     ]
 )  # fmt: skip
 
@@ -129,7 +129,7 @@ def rotate_table_keks(
     check_settings(settings)
     run = partial(_run_on_spark, spark, settings, options)
     return rotate_table(
-        table, "kek", new_master_key_id=new_master_key_id, dry_run=dry_run, reseal=run, prove=prove
+        table, "kek", new_master_key_id=new_master_key_id, dry_run=dry_run, rewrap=run, prove=prove
     )
 
 
@@ -162,7 +162,8 @@ def _run_on_spark(
         if row["word"] is not None:
             raise _make_error(row["word"], row["message"])
     return [
-        RekeyedFile(row["old"], row["location"], row["size"], bytes(row["sealed"])) for row in rows
+        RekeyedFile(row["old"], row["location"], row["size"], bytes(row["encrypted"]))
+        for row in rows
     ]
 
 
@@ -194,7 +195,7 @@ class TableRekeyJob:
         worker = f"{socket.gethostname()}/{os.getpid()}"
         for batch in batches:
             items = [
-                RekeyItem(row["location"], row["file_format"], row["size"], row["sealed"])
+                RekeyItem(row["location"], row["file_format"], row["size"], row["encrypted"])
                 for row in batch.to_pylist()
             ]
             rows = [{**row, "worker": worker} for row in self._make_rows(items)]

@@ -36,7 +36,7 @@ from modcrypt.iceberg.keys.key_policies import (
     partition_scope,
     writing_keys,
 )
-from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore, seal_for_manifest
+from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore, encrypt_for_manifest
 from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, OpenKey
 from modcrypt.keys.metadata import StandardKeyMetadata
@@ -448,7 +448,7 @@ def test_dropping_a_partitions_kek_shreds_that_partition_alone(
     keys = writing_keys(there, STORED, PARTITIONS, now_ms=JAVA)
     files = [StandardKeyMetadata.generate() for _ in PARTITIONS]
     sealed = [
-        seal_for_manifest([file], opened)[0]
+        encrypt_for_manifest([file], opened)[0]
         for file, opened in zip(files, keys.of_files, strict=True)
         if opened is not None
     ]

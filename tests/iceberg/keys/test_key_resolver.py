@@ -34,10 +34,10 @@ from modcrypt.iceberg import IcebergTable, open_table
 from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import (
     KeyResolver,
+    encrypt_for_manifest,
+    encrypting_key,
     is_encrypted_metadata,
     open_from_manifest,
-    seal_for_manifest,
-    sealing_key,
 )
 from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, IcebergKey
@@ -139,7 +139,7 @@ def test_a_process_forked_meanwhile_does_not_wait_for_its_parents_thread() -> No
         if child == 0:
             kms.slow = ""
             opened = keys.open_key(key)
-            os._exit(0 if opened.open(opened.seal(METADATA)) == METADATA else 1)
+            os._exit(0 if opened.decrypt(opened.encrypt(METADATA)) == METADATA else 1)
         end = time.monotonic() + 20
         while (status := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
             time.sleep(0.01)
@@ -219,7 +219,7 @@ def test_a_kek_that_was_made_here_is_not_asked_for() -> None:
 def forge_key(table: IcebergTable, master: str) -> tuple[TableMetadata, EncryptedKey]:
     """Do as somebody who may write metadata.json, and use a master key other than the table's."""
     own = MasterKeys(SampleKms()).new_kek(master, 16)
-    entry = EncryptedKey("mine", own.seal(METADATA), own.key.id)
+    entry = EncryptedKey("mine", own.encrypt(METADATA), own.key.id)
     return with_keys(table, own.key.entry(), entry), entry
 
 
@@ -228,10 +228,10 @@ def test_a_kek_under_a_master_key_that_the_table_is_not_under_is_refused(
 ) -> None:
     metadata, entry = forge_key(table, "keyB")
     with pytest.raises(KeyMaterialError, match="'keyB', which is not the table's"):
-        table.walk.resolver.open_entry(entry, metadata)
+        table.walk.resolver.decrypt_entry(entry, metadata)
     assert not kms.calls
     metadata, entry = forge_key(table, "keyA")  # whoever may use the table's own may do this
-    assert table.walk.resolver.open_entry(entry, metadata) == METADATA
+    assert table.walk.resolver.decrypt_entry(entry, metadata) == METADATA
 
 
 def test_a_manifest_list_that_another_master_key_wraps_is_refused(
@@ -239,16 +239,16 @@ def test_a_manifest_list_that_another_master_key_wraps_is_refused(
 ) -> None:
     for master, refused in (("keyB", True), ("keyA", False)):
         keys = KeyResolver(kms)
-        entry = keys.seal_entry(METADATA, keys.open_key(IcebergKey.single(master)))
+        entry = keys.encrypt_entry(METADATA, keys.open_key(IcebergKey.single(master)))
         assert (entry.encrypted_by, entry.properties) == (master, {"modcrypt.wrapping": "single"})
         metadata = with_keys(table, entry)
         kms.calls.clear()
         if refused:
             with pytest.raises(KeyMaterialError, match="'keyB', which is not the table's"):
-                keys.open_entry(entry, metadata)
+                keys.decrypt_entry(entry, metadata)
             assert not kms.calls
         else:
-            assert keys.open_entry(entry, metadata) == METADATA
+            assert keys.decrypt_entry(entry, metadata) == METADATA
 
 
 @pytest.mark.parametrize(
@@ -261,10 +261,10 @@ def test_the_caller_may_say_which_master_keys_are_expected(
     key = new_key("keyB")
     keys = KeyResolver(SampleKms(), MemoryStore(key), master_key_ids=allowed)
     if opens:
-        assert keys.open_entry(entry, metadata) == METADATA
+        assert keys.decrypt_entry(entry, metadata) == METADATA
         assert keys.find(key.id, metadata) == key
         return
-    for call in (lambda: keys.open_entry(entry, metadata), lambda: keys.find(key.id, metadata)):
+    for call in (lambda: keys.decrypt_entry(entry, metadata), lambda: keys.find(key.id, metadata)):
         with pytest.raises(KeyMaterialError, match="none of those expected"):
             call()
 
@@ -350,9 +350,9 @@ def test_a_kek_that_was_moved_to_another_master_key_meanwhile_opens(table: Icebe
     new = dataclasses.replace(
         old, wrapped=masters.move(old.wrapped or b"", "keyA", "keyB"), master_key_id="keyB"
     )
-    block = masters.open_key(old).seal(METADATA)
+    block = masters.open_key(old).encrypt(METADATA)
     store.replace([new])
-    assert keys.open_key(found).open(block) == METADATA
+    assert keys.open_key(found).decrypt(block) == METADATA
     assert keys.find(old.id, table.metadata) == new
 
 
@@ -373,7 +373,9 @@ def test_a_kek_that_does_not_unwrap_is_not_taken_from_the_store_unlooked_at(
 
 def test_key_metadata_in_a_manifest_under_an_unexpected_master_key(table: IcebergTable) -> None:
     kms = SampleKms()
-    sealed = seal_for_manifest([METADATA], KeyResolver(kms).open_key(IcebergKey.single("keyB")))[0]
+    sealed = encrypt_for_manifest([METADATA], KeyResolver(kms).open_key(IcebergKey.single("keyB")))[
+        0
+    ]
     assert KeyResolver(kms).open_metadata(sealed, table.metadata) == METADATA
     kms.calls.clear()
     with pytest.raises(KeyMaterialError, match="none of those expected"):
@@ -393,12 +395,12 @@ def test_metadata_in_a_manifest_goes_there_and_back(
     keys = KeyResolver(SampleKms())
     key = dataclasses.replace(new_key(), id=id_) if double else IcebergKey.single(id_)
     opened = keys.open_key(key)
-    data = seal_for_manifest([METADATA], opened)[0]
+    data = encrypt_for_manifest([METADATA], opened)[0]
     name = id_.encode()
     assert data[:3] == bytes((0x81 if double else 0x82,)) + len(name).to_bytes(2, "big")
     assert data[3 : 3 + len(name)] == name
     assert is_encrypted_metadata(data)
-    assert sealing_key(data) == (id_, not double)
+    assert encrypting_key(data) == (id_, not double)
     metadata = with_keys(table, key.entry()) if double else table.metadata
     assert keys.open_metadata(data, metadata) == METADATA
     assert open_from_manifest(data, opened) == METADATA
@@ -407,7 +409,7 @@ def test_metadata_in_a_manifest_goes_there_and_back(
 def test_the_sealed_part_opens_by_hand(table: IcebergTable) -> None:
     keys = KeyResolver(SampleKms())
     opened = keys.masters.new_kek("keyA", 32, "partition=a=ü", now_ms=1795237555590)
-    (data,) = seal_for_manifest([METADATA], opened)
+    (data,) = encrypt_for_manifest([METADATA], opened)
     wrapped = opened.key.wrapped or b""
     kek = AESGCM(MASTERS["keyA"]).decrypt(wrapped[:12], wrapped[12:], None)
     texts = ("modcrypt iceberg file", opened.key.id, "1795237555590", "partition=a=ü")
@@ -426,27 +428,27 @@ def test_an_id_that_is_too_long_is_refused_before_anything_is_sealed() -> None:
     kms = SampleKms()
     opened = KeyResolver(kms).open_key(IcebergKey.single("x" * 65536))
     with pytest.raises(ValueError, match="65535"):
-        seal_for_manifest([METADATA], opened)
+        encrypt_for_manifest([METADATA], opened)
     assert not kms.calls
 
 
 def test_what_another_key_sealed_is_refused() -> None:
     masters = MasterKeys(SampleKms())
     one, other = masters.new_kek("keyA", 16), masters.new_kek("keyA", 16)
-    (data,) = seal_for_manifest([METADATA], one)
+    (data,) = encrypt_for_manifest([METADATA], one)
     for refused in (data, METADATA.encode(), b"", b"\x81", b"\x81\x00\x00"):
         with pytest.raises(KeyMaterialError, match=r"is not encrypted with key|names no key"):
             open_from_manifest(refused, other)
     for nameless in (b"\x81\0\0" + data, b"\x82", b"\x81\xff\xff" + data, b"\x82\0\1\xff"):
         with pytest.raises(KeyMaterialError, match="names no key"):
-            sealing_key(nameless)
+            encrypting_key(nameless)
 
 
 def test_a_kek_whose_scope_was_changed_opens_nothing_in_manifests(table: IcebergTable) -> None:
     """Or writers could be led to seal a partition under the key of another one."""
     keys = KeyResolver(SampleKms())
     opened = keys.masters.new_kek("keyA", 16, "partition=a=1")
-    data = seal_for_manifest([METADATA], opened)[0]
+    data = encrypt_for_manifest([METADATA], opened)[0]
     entry = opened.key.entry()
     changed = dataclasses.replace(entry, properties={**entry.properties, SCOPE: "partition=a=2"})
     with pytest.raises(KeyMaterialError):
@@ -457,7 +459,7 @@ def test_a_kek_that_was_dropped_takes_what_it_sealed_with_it(table: IcebergTable
     keys = KeyResolver(SampleKms(), store := MemoryStore())
     first, second = (keys.masters.new_kek("keyA", 16, f"partition=a={n}") for n in (1, 2))
     store.replace([first.key, second.key])
-    (one,), (two,) = (seal_for_manifest([METADATA], opened) for opened in (first, second))
+    (one,), (two,) = (encrypt_for_manifest([METADATA], opened) for opened in (first, second))
     store.replace([], drop=[first.key.id])
     fresh = KeyResolver(SampleKms(), store)
     with pytest.raises(KeyNotFoundError) as raised:
@@ -480,7 +482,7 @@ def test_any_altered_byte_in_a_manifest_is_refused(data: st.DataObject) -> None:
     keys = KeyResolver(SampleKms())
     single = keys.open_key(IcebergKey.single("keyA"))
     opened = data.draw(st.sampled_from([JAVA_LIKE, single]))
-    block = bytearray(seal_for_manifest([METADATA], opened)[0])
+    block = bytearray(encrypt_for_manifest([METADATA], opened)[0])
     at = data.draw(st.integers(0, len(block) - 1))
     block[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises((FormatError, KeyRetrievalError)):
@@ -514,7 +516,7 @@ def test_any_entry_is_refused_by_modcrypts_own_errors(
     metadata = small()
     metadata.keys.update({id_: (entry := EncryptedKey(id_, data, by, properties))})
     with pytest.raises(ModcryptError):
-        keys.open_entry(entry, metadata)
+        keys.decrypt_entry(entry, metadata)
     with pytest.raises(ModcryptError):
         keys.open_key(keys.find(id_, metadata))
 

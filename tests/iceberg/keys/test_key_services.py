@@ -51,14 +51,14 @@ def check_round_trip(client: Any, master: str) -> bytes:
     """Wrap and unwrap a KEK, and a DEK in single wrapping; return the wrapped KEK."""
     masters = MasterKeys(client)
     made = masters.new_kek(master, 32)
-    data = made.seal(METADATA)
+    data = made.encrypt(METADATA)
     entry = json.loads(json.dumps(made.key.entry().document()))
     wrapped = base64.b64decode(entry["encrypted-key-metadata"], validate=True)
     there = IcebergKey(entry["key-id"], entry["encrypted-by-id"], wrapped, entry["properties"])
     fresh = MasterKeys(client)
-    assert fresh.open_key(there).open(data) == METADATA
+    assert fresh.open_key(there).decrypt(data) == METADATA
     alone = OpenKey(IcebergKey.single(master), fresh)
-    assert alone.open(alone.seal(METADATA)) == METADATA
+    assert alone.decrypt(alone.encrypt(METADATA)) == METADATA
     for again in (masters.move(wrapped, master, master), masters.wrap(Key(DEK), master)):
         assert len(masters.unwrap(again, master)) in (16, 32)
     with pytest.raises(KeyRetrievalError):

@@ -93,7 +93,9 @@ def test_java_entries_open(table: IcebergTable) -> None:
     resolver, metadata = table.walk.resolver, table.metadata
     expected = java_lists()
     opened = {
-        snapshot.key_id: resolver.open_entry(metadata.keys[str(snapshot.key_id)], metadata).encode()
+        snapshot.key_id: resolver.decrypt_entry(
+            metadata.keys[str(snapshot.key_id)], metadata
+        ).encode()
         for snapshot in metadata.snapshots
     }
     assert opened == expected
@@ -106,7 +108,7 @@ def test_what_is_sealed_under_javas_kek_opens_as_java_opens_it(
     """By hand: unwrap the KEK, then AES-GCM with its timestamp as AAD."""
     resolver, metadata = table.walk.resolver, table.metadata
     (kek_id,) = metadata.kek_ids()
-    entry = resolver.seal_entry(METADATA, resolver.open_key(resolver.find(kek_id, metadata)))
+    entry = resolver.encrypt_entry(METADATA, resolver.open_key(resolver.find(kek_id, metadata)))
     document = entry.document()
     assert set(document) == {"key-id", "encrypted-key-metadata", "encrypted-by-id"}
     assert document["encrypted-by-id"] == kek_id
@@ -128,10 +130,10 @@ DOUBLE_AADS = {
 @pytest.mark.parametrize("in_manifest", [False, True])
 def test_double_wrapping_opens_by_hand_and_what_was_sealed_by_hand_opens(in_manifest: bool) -> None:
     opened, aad = kek(scope="partition=a=1"), DOUBLE_AADS[in_manifest]
-    block = opened.seal(METADATA, in_manifest=in_manifest)
+    block = opened.encrypt(METADATA, in_manifest=in_manifest)
     assert unseal(KEK, block, aad) == METADATA.encode()
     other = seal(KEK, METADATA.encode(), aad)
-    assert opened.open(other, in_manifest=in_manifest) == METADATA
+    assert opened.decrypt(other, in_manifest=in_manifest) == METADATA
 
 
 REPORTED = {
@@ -151,7 +153,7 @@ def test_single_wrapping_opens_by_hand_and_what_was_sealed_by_hand_opens(
 ) -> None:
     place = "modcrypt iceberg file" if in_manifest else "modcrypt iceberg manifest list"
     aad = by_hand(place, "keyA")
-    data = single().seal(metadata, in_manifest=in_manifest)
+    data = single().encrypt(metadata, in_manifest=in_manifest)
     size = int.from_bytes(data[:2], "big")
     dek = unseal(MASTERS["keyA"], data[2 : 2 + size], b"")
     assert Key(dek) == metadata.key
@@ -159,7 +161,7 @@ def test_single_wrapping_opens_by_hand_and_what_was_sealed_by_hand_opens(
     assert unseal(dek, data[2 + size :], aad) == REPORTED[metadata]
     wrapped = seal(MASTERS["keyA"], dek, b"")
     other = len(wrapped).to_bytes(2, "big") + wrapped + seal(dek, REPORTED[metadata], aad)
-    assert single().open(other, in_manifest=in_manifest) == metadata
+    assert single().decrypt(other, in_manifest=in_manifest) == metadata
 
 
 @pytest.mark.parametrize("reported", [b"", b"\2", b"\1", b"\1" + bytes(7), b"\xff" * 9])
@@ -168,7 +170,7 @@ def test_single_wrapping_of_another_form_is_refused(reported: bytes) -> None:
     wrapped = seal(MASTERS["keyA"], DEK, b"")
     tail = seal(DEK, reported, by_hand("modcrypt iceberg manifest list", "keyA"))
     with pytest.raises(KeyMaterialError):
-        single().open(len(wrapped).to_bytes(2, "big") + wrapped + tail)
+        single().decrypt(len(wrapped).to_bytes(2, "big") + wrapped + tail)
 
 
 # --- what it is bound to -------------------------------------------------------------------------
@@ -190,24 +192,24 @@ def test_sealed_metadata_opens_in_its_own_place_alone() -> None:
     key service is asked, and refuses.
     """
     for (place, here), (other, there) in itertools.product(PLACES, PLACES):
-        data = place.seal(METADATA, in_manifest=here)
+        data = place.encrypt(METADATA, in_manifest=here)
         if place is other:
-            assert other.open(data, in_manifest=there) == METADATA
+            assert other.decrypt(data, in_manifest=there) == METADATA
         else:
             unlike = place.key.is_double and not other.key.is_double
             with pytest.raises(KeyRetrievalError if unlike else KeyMaterialError):
-                other.open(data, in_manifest=there)
+                other.decrypt(data, in_manifest=there)
 
 
 def test_a_nonce_that_looks_like_the_length_of_a_wrapped_key_is_refused() -> None:
     block = seal(KEK, METADATA.encode(), MADE.encode())
     with pytest.raises(KeyRetrievalError):
-        single().open(b"\0\x10" + block[2:])
+        single().decrypt(b"\0\x10" + block[2:])
 
 
 def test_lists_are_bound_to_the_timestamp_alone_as_java_has_it() -> None:
-    data = kek("kek-1").seal(METADATA)
-    assert kek("kek-2").open(data) == METADATA
+    data = kek("kek-1").encrypt(METADATA)
+    assert kek("kek-2").decrypt(data) == METADATA
 
 
 def test_a_kek_that_another_master_key_wrapped_is_refused() -> None:
@@ -215,29 +217,29 @@ def test_a_kek_that_another_master_key_wrapped_is_refused() -> None:
     made = masters.new_kek("keyB", 16)
     with pytest.raises(KeyRetrievalError):
         masters.open_key(dataclasses.replace(made.key, master_key_id="keyA"))
-    data = OpenKey(IcebergKey.single("keyB"), masters).seal(METADATA)
+    data = OpenKey(IcebergKey.single("keyB"), masters).encrypt(METADATA)
     with pytest.raises(KeyRetrievalError):
-        single("keyA").open(data)
+        single("keyA").decrypt(data)
 
 
 @given(st.data())
 def test_any_altered_byte_is_refused(data: st.DataObject) -> None:
     opened, there = data.draw(st.sampled_from(PLACES))
-    block = bytearray(opened.seal(METADATA, in_manifest=there))
+    block = bytearray(opened.encrypt(METADATA, in_manifest=there))
     at = data.draw(st.integers(0, len(block) - 1))
     block[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(KeyRetrievalError):
-        opened.open(bytes(block), in_manifest=there)
+        opened.decrypt(bytes(block), in_manifest=there)
 
 
 @given(st.data())
 def test_what_is_cut_short_or_longer_is_refused(data: st.DataObject) -> None:
     opened, there = data.draw(st.sampled_from(PLACES))
-    block = opened.seal(METADATA, in_manifest=there)
+    block = opened.encrypt(METADATA, in_manifest=there)
     cut = data.draw(st.integers(0, len(block) - 1))
     for other in (block[:cut], block[cut + 1 :], block + data.draw(st.binary(min_size=1))):
         with pytest.raises(KeyRetrievalError):
-            opened.open(other, in_manifest=there)
+            opened.decrypt(other, in_manifest=there)
 
 
 @given(st.binary(max_size=200), st.booleans(), st.booleans())
@@ -245,7 +247,7 @@ def test_any_bytes_are_refused_by_modcrypts_own_errors(
     data: bytes, there: bool, double: bool
 ) -> None:
     with pytest.raises(ModcryptError):
-        (kek() if double else single()).open(data, in_manifest=there)
+        (kek() if double else single()).decrypt(data, in_manifest=there)
 
 
 # --- ids, timestamps, lengths --------------------------------------------------------------------
@@ -255,14 +257,16 @@ def test_any_bytes_are_refused_by_modcrypts_own_errors(
 @each_case("in_manifest", [False, True])
 def test_ids_and_scopes_may_have_any_characters(id_: str, in_manifest: bool) -> None:
     opened = kek(id_, scope=f"partition=x={id_}")
-    assert opened.open(opened.seal(METADATA, in_manifest=in_manifest), in_manifest=in_manifest)
+    assert opened.decrypt(
+        opened.encrypt(METADATA, in_manifest=in_manifest), in_manifest=in_manifest
+    )
 
 
 def test_the_parts_of_what_it_is_bound_to_do_not_run_into_each_other() -> None:
     one, other = kek("a", scope="bc"), kek("a" + MADE, scope="", timestamp="1")
-    data = one.seal(METADATA, in_manifest=True)
+    data = one.encrypt(METADATA, in_manifest=True)
     with pytest.raises(KeyMaterialError):
-        other.open(data, in_manifest=True)
+        other.decrypt(data, in_manifest=True)
 
 
 @each_case("timestamp", ["", "x", "-1", "1.0", "٣", "1\n", " 1", "9" * 19, "9" * 5000])
@@ -341,11 +345,11 @@ def test_keys_are_wrapped_in_as_few_calls_as_the_service_allows() -> None:
     assert len(masters.new_keks("m", 16, [""] * 25)) == 25
     opened = OpenKey(IcebergKey.single("m"), masters)
     many = [StandardKeyMetadata.generate() for _ in range(20)]
-    blocks = opened.seal_many(many, in_manifest=True)
+    blocks = opened.encrypt_many(many, in_manifest=True)
     assert (kms.count("wrap_many"), kms.count("unwrap"), kms.count()) == (3 + 2, 1, 6)
-    assert [opened.open(block, in_manifest=True) for block in blocks] == many
+    assert [opened.decrypt(block, in_manifest=True) for block in blocks] == many
     kms.calls.clear()
-    assert kek().seal_many([]) == []
+    assert kek().encrypt_many([]) == []
     assert not kms.calls
 
 
@@ -389,13 +393,13 @@ def test_what_the_service_raises_is_a_key_retrieval_error(
 ) -> None:
     masters = MasterKeys(_Failing(error))
     opened = OpenKey(IcebergKey.single("keyA"), masters)
-    data = single().seal(METADATA)
+    data = single().encrypt(METADATA)
     calls: list[Callable[[], object]] = [
         lambda: masters.new_kek("keyA", 16),
         lambda: masters.open_key(kek().key),
         lambda: masters.move(b"x" * 60, "keyA", "keyB"),
-        lambda: opened.seal(METADATA),
-        lambda: opened.open(data),
+        lambda: opened.encrypt(METADATA),
+        lambda: opened.decrypt(data),
     ]
     for call in calls:
         with pytest.raises(KeyRetrievalError) as raised:
@@ -423,11 +427,14 @@ def test_nothing_shows_a_key() -> None:
     made = masters.new_kek("MASTER", 16)
     kek_raw = unseal(raw, base64.b64decode(json.loads(made.key.wrapped or b"")["encryptedKey"]),
                        b"MASTER")  # fmt: skip
-    made.seal(METADATA)  # from which on it has a cipher
+    made.encrypt(METADATA)  # from which on it has a cipher
     shown = [repr(made), str(made), f"{made}", repr(made.key), repr(masters), repr(vars(made))]
     shown += [repr(made.key.entry()), repr(dataclasses.fields(made)), repr([made])]
-    data = made.seal(METADATA)
-    calls: list[Callable[[], object]] = [lambda: made.open(data[:-1]), lambda: kek().open(data)]
+    data = made.encrypt(METADATA)
+    calls: list[Callable[[], object]] = [
+        lambda: made.decrypt(data[:-1]),
+        lambda: kek().decrypt(data),
+    ]
     for call in calls:
         with pytest.raises(KeyMaterialError) as raised:
             call()
@@ -449,4 +456,4 @@ def test_a_closed_key_can_be_sent() -> None:
     made = MasterKeys(SampleKms()).new_kek("keyA", 16, "partition=a=1")
     sent = pickle.loads(pickle.dumps(made.key))
     assert sent == made.key
-    assert MasterKeys(SampleKms()).open_key(sent).open(made.seal(METADATA)) == METADATA
+    assert MasterKeys(SampleKms()).open_key(sent).decrypt(made.encrypt(METADATA)) == METADATA

@@ -39,8 +39,8 @@ def test_entries_of_dropped_snapshots_go_and_keks_that_seal_nothing_more(
     resolver, metadata = table.walk.resolver, table.metadata
     unused, of_first = resolver.masters.new_keks("keyA", 16, ["", ""])
     first = metadata.snapshots[0]
-    opened = resolver.open_entry(metadata.keys[first.key_id or ""], metadata)
-    entry = replace(resolver.seal_entry(opened, of_first), id=first.key_id or "")
+    opened = resolver.decrypt_entry(metadata.keys[first.key_id or ""], metadata)
+    entry = replace(resolver.encrypt_entry(opened, of_first), id=first.key_id or "")
     keys = {**metadata.keys, entry.id: entry}
     new = [unused.key.entry(), of_first.key.entry(), *keys.values()]
     table = table.at(table.versions.commit(table.place, metadata.with_keys(new))[0])

@@ -61,7 +61,7 @@ def test_another_process_may_do_the_work_and_no_key_is_in_what_it_is_sent(
     rows, before, old = table.scan(), files(tmp_path), file_keys(table)
     elsewhere = Elsewhere(twice=True)
     planned = rotate_table(table, "kek", new_master_key_id="keyB", dry_run=True)
-    done = rotate_table(table, "kek", new_master_key_id="keyB", reseal=elsewhere)
+    done = rotate_table(table, "kek", new_master_key_id="keyB", rewrap=elsewhere)
     assert (done.manifests, done.manifest_lists) == (2, 2)
     assert (planned.manifests, planned.manifest_lists) == (2, 2)
     # Two manifests, two lists, a metadata.json: nothing is left of what was done twice.
@@ -89,9 +89,9 @@ def test_work_that_is_not_whole_is_refused_and_removed(tmp_path: Path, policy: K
     table = two_appends(tmp_path / "t", policy)
     before = files(tmp_path)
     with pytest.raises(mc.IntegrityError, match="exactly"):
-        rotate_table(table, "kek", reseal=Elsewhere(forget=True, twice=True))
+        rotate_table(table, "kek", rewrap=Elsewhere(forget=True, twice=True))
     with pytest.raises(ValueError, match="only for"):
-        rotate_table(table, "dek", reseal=Elsewhere())
+        rotate_table(table, "dek", rewrap=Elsewhere())
     assert files(tmp_path) == before
 
 

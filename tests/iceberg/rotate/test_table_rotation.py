@@ -213,12 +213,12 @@ def test_keks_of_one_scope_become_one_and_scopes_stay_apart(
     lists = manifest_lists(t16)
     resolver, metadata = table.walk.resolver, table.metadata
     opened = {
-        s.key_id or "": resolver.open_entry(metadata.keys[s.key_id or ""], metadata)
+        s.key_id or "": resolver.decrypt_entry(metadata.keys[s.key_id or ""], metadata)
         for s in metadata.snapshots
     }
     made = resolver.masters.new_keks("keyA", 16, ["", "", "day=2026-01-01", "day=2026-01-02"])
     entries = [
-        replace(resolver.seal_entry(plain, kek), id=id_)
+        replace(resolver.encrypt_entry(plain, kek), id=id_)
         for (id_, plain), kek in zip(opened.items(), made[1:], strict=True)
     ]
     table.versions.commit(
@@ -525,12 +525,12 @@ def test_what_somebody_else_commits_meanwhile_is_kept_and_rotated(
         resolver: KeyResolver = now.walk.resolver
         kek = resolver.open_key(resolver.find(entry.encrypted_by, now.metadata))
         number, before = last.sequence_number + 1, last.manifest_list
-        avro = read_avro(now.walk.read(before, resolver.open_entry(entry, now.metadata)), before)
+        avro = read_avro(now.walk.read(before, resolver.decrypt_entry(entry, now.metadata)), before)
         header = {**avro.metadata, "snapshot-id": str(last.id + 1), "sequence-number": str(number)}
         location = f"{before.rpartition('/')[0]}/other-{uuid.uuid4()}.avro"
         data = write_avro(avro.schema, avro.records, header)
         keys = write_ags1(now.walk.locations, location, data, 16)
-        new: EncryptedKey = resolver.seal_entry(keys, kek)
+        new: EncryptedKey = resolver.encrypt_entry(keys, kek)
         reported = {**last.document, "snapshot-id": last.id + 1, "sequence-number": number,
                 "parent-snapshot-id": last.id, "key-id": new.id,
                 "manifest-list": location}  # fmt: skip

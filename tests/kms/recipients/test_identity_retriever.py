@@ -430,4 +430,4 @@ def test_the_key_of_a_cipher_is_the_file_s_kek() -> None:
     assert material is not None
     kek = ME.decrypt(wraps_of(material)[0].decode_kek(), make_info("file KEK", aad))
     block = base64.b64decode(material.wrapped_dek)
-    assert GcmCipher(mc.Key(kek)).open_block(block, material.kek_id) == explicit_key(data, ME)
+    assert GcmCipher(mc.Key(kek)).decrypt_block(block, material.kek_id) == explicit_key(data, ME)

@@ -68,8 +68,8 @@ def test_tables_are_read_by_reference(folder: Path) -> None:
 
 def test_streams_have_recipients(folder: Path) -> None:
     metadata = mc.StandardKeyMetadata.generate()
-    sealed = mc.KeyTools(f"recipients:{folder / 'keys'}").seal_key_metadata(metadata, "all")
-    assert mc.KeyTools(uri(folder, "hr")).open_key_metadata(sealed) == metadata
+    sealed = mc.KeyTools(f"recipients:{folder / 'keys'}").encrypt_key_metadata(metadata, "all")
+    assert mc.KeyTools(uri(folder, "hr")).decrypt_key_metadata(sealed) == metadata
 
 
 def test_wrapped_keys_are_bound_to_master_key_and_aad(folder: Path) -> None:

@@ -11,9 +11,9 @@ from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.crypto.bloom_filters import (
     BloomFilter,
     bloom_hash,
+    encrypt_bloom_filter,
     may_hold,
     open_part,
-    seal_bloom_filter,
 )
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.format.idl import ThriftStruct, encode, new
@@ -43,7 +43,7 @@ def cipher() -> ChunkCipher:
 
 def seal_filter(cipher: ChunkCipher, head: bytes, bitset: bytes) -> bytes:
     """Return two modules, without regard to whether they fit together."""
-    return cipher.seal(ModuleType.BLOOM_FILTER_HEADER, head) + cipher.seal(
+    return cipher.encrypt(ModuleType.BLOOM_FILTER_HEADER, head) + cipher.encrypt(
         ModuleType.BLOOM_FILTER_BITSET, bitset
     )
 
@@ -53,7 +53,7 @@ def open_filter(cipher: ChunkCipher, data: bytes) -> BloomFilter:
 
 
 def test_a_bloom_filter_comes_back(cipher: ChunkCipher) -> None:
-    data = seal_bloom_filter(cipher, SPAN, HEADER + BITSET)
+    data = encrypt_bloom_filter(cipher, SPAN, HEADER + BITSET)
     assert open_filter(cipher, data) == BloomFilter(HEADER, BITSET)
 
 
@@ -66,20 +66,20 @@ def test_padding_of_a_header_is_dropped(cipher: ChunkCipher) -> None:
 def test_the_header_declares_the_length_of_the_bitset(cipher: ChunkCipher, size: int) -> None:
     message = f"its header declares 32 bytes, but {size} exist"
     with pytest.raises(FormatError, match=message):
-        seal_bloom_filter(cipher, SPAN, HEADER + bytes(size))
+        encrypt_bloom_filter(cipher, SPAN, HEADER + bytes(size))
     with pytest.raises(FormatError, match=message):
         open_filter(cipher, seal_filter(cipher, HEADER, bytes(size)))
 
 
 def test_the_modules_fill_the_span(cipher: ChunkCipher) -> None:
-    data = seal_bloom_filter(cipher, SPAN, HEADER + BITSET)
+    data = encrypt_bloom_filter(cipher, SPAN, HEADER + BITSET)
     for wrong in (data[:-1], data + b"\0"):
         with pytest.raises(IntegrityError):
             open_filter(cipher, wrong)
 
 
 def test_the_header_module_ends_within_the_span(cipher: ChunkCipher) -> None:
-    data = seal_bloom_filter(cipher, SPAN, HEADER + BITSET)
+    data = encrypt_bloom_filter(cipher, SPAN, HEADER + BITSET)
     for declared in (len(data) - 4, len(data) - 3):
         with pytest.raises(TruncationError, match="declares"):
             open_filter(cipher, declared.to_bytes(4, "little") + data[4:])

@@ -144,11 +144,11 @@ def test_key_metadata_of_ags1_streams_is_rotated_with_the_files_beside_it(tmp_pa
     tools = mc.KeyTools(kms)
     metadata = mc.StandardKeyMetadata.generate()
     where = tmp_path / "stream.key"
-    where.write_bytes(tools.seal_key_metadata(metadata, "kf"))
+    where.write_bytes(tools.encrypt_key_metadata(metadata, "kf"))
     (found,) = mc.scan_keys(where)
     assert (found.kind, found.master_key_id, found.version) == ("key metadata", "kf", "1")
     kms.rotate()
     assert [file.result for file in mc.rotate_keys(tmp_path, tools)] == ["rotated"]
     assert [file.result for file in mc.rotate_keys(tmp_path, tools)] == ["current"]
     kms.disable_old()
-    assert mc.KeyTools(kms).open_key_metadata(where.read_bytes()) == metadata
+    assert mc.KeyTools(kms).decrypt_key_metadata(where.read_bytes()) == metadata

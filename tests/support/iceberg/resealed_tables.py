@@ -8,7 +8,7 @@ from typing import Any
 
 from modcrypt.iceberg import IcebergTable
 from modcrypt.iceberg.format.manifests import ManifestFile
-from modcrypt.iceberg.keys.key_resolver import seal_for_manifest
+from modcrypt.iceberg.keys.key_resolver import encrypt_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.write import commit as committing
 from modcrypt.iceberg.write.manifest_writing import (
@@ -52,7 +52,7 @@ def reseal(table: IcebergTable, seal: Callable[[IcebergTable], Any]) -> IcebergT
                     if file["key_metadata"] is None:  # of one that new data keys took the place of
                         return row
                     plain = resolver.open_metadata(file["key_metadata"], metadata)
-                    (sealed,) = seal_for_manifest([plain], of_files)
+                    (sealed,) = encrypt_for_manifest([plain], of_files)
                     return {**row, "data_file": {**file, "key_metadata": sealed}}
 
                 done[manifest.location] = write_changed_manifest(table, manifest, change)
