@@ -181,7 +181,7 @@ def _find_samples(table: IcebergTable) -> Samples:
     """Return a sample of what each KEK encrypts: a wrong KEK would make all of that unreadable."""
     metadata = table.metadata
     samples: dict[str, Callable[[OpenKey], object]] = {
-        entry.encrypted_by: lambda kek, entry=entry: kek.open(entry.encrypted)  # type: ignore[misc]
+        entry.encrypted_by: lambda kek, entry=entry: kek.decrypt(entry.encrypted)  # type: ignore[misc]
         for entry in metadata.keys.values()
     }
     left = {id_ for id_, kek in table.resolver.keks(metadata).items() if encrypts_files(kek)}

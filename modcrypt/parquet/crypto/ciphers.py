@@ -164,7 +164,7 @@ class ChunkCipher:
         return self.header.encrypt(plaintext, self._aads.of_type(module_type))
 
     def decrypt(self, module_type: ModuleType, data: bytes | memoryview) -> bytes:
-        """Decrypt one of the chunk's metadata modules; raise the errors of `FileCipher.open`.
+        """Decrypt one of the chunk's metadata modules; raise the errors of `FileCipher.decrypt`.
 
         This runs per column chunk, so the module's address is made only for an error.
         """
