@@ -123,6 +123,8 @@ def reading(case: Case) -> modcrypt.FileDecryptionProperties:
     """Return a case's keys and properties as modcrypt takes them."""
     keys, properties = case["keys"], dict(case["properties"])
     prefix = properties.pop("aad_prefix", None)
+    if "algorithms" in properties:
+        properties["accept_algorithms"] = properties.pop("algorithms")
     return modcrypt.FileDecryptionProperties(
         footer_key=KEYS[keys["footer"]] if keys["footer"] else None,
         column_keys={path: KEYS[name] for path, name in keys["columns"].items()},

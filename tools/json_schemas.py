@@ -324,6 +324,8 @@ def _describe_union(parts: list[dict[str, Any]]) -> dict[str, Any]:
     for part in parts:
         described |= part
     described["type"] = sorted({part["type"] for part in parts})
+    if "enum" in described and "null" in described["type"]:
+        described["enum"] = [*described["enum"], None]
     return described
 
 

@@ -48,7 +48,7 @@ GROUPS = {  # modules, or packages of them: their tests
         "kms/test_external_keys.py kms/test_references.py test_policy_attacks.py"
     ),
     "kms/signing": "kms/signing jobs/test_seal_vectors.py jobs/test_signed_files.py",
-    "jobs/run_record jobs/seal_log jobs/dataset_seals": (
+    "jobs/run_record jobs/seal_writers jobs/dataset_seals": (
         "jobs/test_dataset_seals.py jobs/test_seal_ledger.py jobs/test_seal_attacks.py "
         "parquet/datasets"
     ),

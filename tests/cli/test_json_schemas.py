@@ -33,6 +33,7 @@ class Pair:
 TYPES: dict[str, tuple[Any, Any]] = {
     "optional": (str | None, {"type": ["null", "string"]}),
     "choice": (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+    "optional choice": (Literal["a"] | None, {"type": ["null", "string"], "enum": ["a", None]}),
     "several": (Sequence[float], {"type": "array", "items": {"type": "number"}}),
     "enumeration": (ModuleType, {"type": "string"}),
     "anything": (Any, {}),

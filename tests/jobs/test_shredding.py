@@ -957,7 +957,7 @@ def test_a_proof_says_what_it_looked_at(tmp_path: Path, kms: RotatingKms) -> Non
     paths = write_lake(tmp_path, kms, WITHIN, 3)
     shred(tmp_path, kms, columns=["name"])
     before = bytes_of(tmp_path)
-    proof = prove(tmp_path, kms, columns=["name"], threads=2)
+    proof = prove(tmp_path, kms, columns=["name"], jobs=2)
     assert bytes_of(tmp_path) == before
     assert [(file.path, file.size, file.sha256) for file in proof.files] == [
         (str(p), p.stat().st_size, hashlib.sha256(p.read_bytes()).hexdigest()) for p in paths

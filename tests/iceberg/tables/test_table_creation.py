@@ -179,13 +179,13 @@ def test_there_is_a_table_already(kms: SampleKms, tmp_path: Path, catalog: SqlCa
         ({"schema": {"a": "long"}}, "schema must be of pyiceberg or PyArrow, not dict"),
         ({"schema": pa.schema([("a", pa.timestamp("us", "Europe/Rome"))])}, "unsupported type"),
         ({"partition_spec": UNKNOWN}, "99"),
-        ({"where": None}, "where is missing"),
+        ({"destination": None}, "destination is missing"),
     ],
 )
 def test_arguments_that_cannot_be_taken(
     kms: SampleKms, tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
-    given = {"where": tmp_path / "t", "schema": SCHEMA, "master_key_id": "keyA", **arguments}
+    given = {"destination": tmp_path / "t", "schema": SCHEMA, "master_key_id": "keyA", **arguments}
     with pytest.raises(ValueError, match=message):
         create_table(kms=kms, **given)
     assert list(tmp_path.iterdir()) == []
