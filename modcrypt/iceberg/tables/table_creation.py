@@ -207,7 +207,9 @@ def new_place(
         if where is None:
             where = location = location or in_catalog.default_location()
     if where is None:
-        raise ValueError("destination is missing; pass the table's folder, or a catalog and identifier")
+        raise ValueError(
+            "destination is missing; pass the table's folder, or a catalog and identifier"
+        )
     folder = find_place(where, filesystem)
     folder = Place(folder.filesystem, folder.path.rstrip("/") or "/")
     location = (location or folder.full_name).rstrip("/")
