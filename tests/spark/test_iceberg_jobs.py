@@ -167,7 +167,7 @@ def prepare(table: IcebergTable, kms: str) -> tuple[TableRekeyJob, list[RekeyIte
 
 
 def batch_of(items: list[RekeyItem]) -> pa.RecordBatch:
-    names = ("location", "file_format", "size", "sealed")
+    names = ("location", "file_format", "size", "encrypted")
     return pa.RecordBatch.from_pylist([{n: getattr(item, n) for n in names} for item in items])
 
 
