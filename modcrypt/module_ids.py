@@ -22,7 +22,7 @@ class ModuleType(IntEnum):
 
     @property
     def has_page(self) -> bool:
-        """Whether the AAD suffix ends with a page ordinal: only data pages and their headers."""
+        """True if the AAD suffix ends with a page ordinal, as for data pages and their headers."""
         return self in (ModuleType.DATA_PAGE, ModuleType.DATA_PAGE_HEADER)
 
 

@@ -35,7 +35,7 @@ def run() -> None:
 
 
 def version_line() -> str:
-    """Return what `--version` prints."""
+    """Return the line that `--version` prints."""
     from modcrypt import __version__
     from modcrypt.runtime.code_form import code_form
 

@@ -22,7 +22,7 @@ Root: TypeAlias = "str | os.PathLike[str] | Place"
 """A folder: a place, a URL, or a path in the file system that its files are in."""
 
 _STAMPED = ("size", "ETag", "etag", "mtime", "LastModified", "created", "modification_time")
-"""What fsspec's file systems call the facts that differ between a file and its successor."""
+"""Names in fsspec's file systems for facts that differ between a file and its successor."""
 
 Stamp: TypeAlias = tuple[int | str, ...]
 """Values that differ between a file and the one that replaces it, such as size and time."""

@@ -86,7 +86,7 @@ def verify_dataset(
     regions: bool = False,
     verified: Collection[str] = (),
 ) -> DatasetVerification:
-    """Verify each Parquet file of a folder, as `verify_parquet` does, and that the set is complete.
+    """Verify each Parquet file of a folder with `verify_parquet`, and that the set is complete.
 
     Args:
         source: Path or URL of a folder or file, or a list of them, or of places. Names that begin

@@ -56,7 +56,7 @@ ATTEMPTS = 20
 
 
 class DeclaredChanges:
-    """What `sealing` has signed: `update` is None until the block ends, and without changes."""
+    """The result of `sealing`: `update` is None until the block ends, and without changes."""
 
     def __init__(self) -> None:
         self.update: SealUpdate | None = None

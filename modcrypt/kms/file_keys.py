@@ -64,7 +64,7 @@ class _FileKeys:
 
     @property
     def anyone_can_wrap(self) -> bool:
-        """Whether everyone who has the public keys can make a file with such keys."""
+        """True if everyone who has the public keys can make a file with such keys."""
         return capabilities_of(self.wrapper.client).public_keys
 
     def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:

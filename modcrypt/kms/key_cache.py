@@ -44,7 +44,7 @@ class KeyCache(Generic[V]):
     def get(self, place: Hashable, request: Callable[[], V]) -> V:
         """Return the key of a place; if it is not cached, request it and cache it.
 
-        Raise KeyRetrievalError as `request` does, or as it did a moment ago, without a request.
+        Raise the KeyRetrievalError of `request`, or that of a moment ago, without a request.
         """
         key = self._find(place)
         if key is None:

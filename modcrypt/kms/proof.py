@@ -26,7 +26,7 @@ from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.tracebacks import hide_frames
 
 Prove: TypeAlias = Literal["first", "all"]
-"""Which new wraps are proved: the first under each master key, or every one."""
+"""The new wraps that are proved: the first under each master key, or every one."""
 
 Wrapped = TypeVar("Wrapped", str, bytes)
 """A wrapped key, in files or in tables."""

@@ -40,7 +40,7 @@ from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
 
 class Comparison(NamedTuple):
-    """How a file differs from its policy.
+    """The difference between a file and its policy.
 
     Attributes:
         difference: The difference in words; empty if there is none.

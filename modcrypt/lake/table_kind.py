@@ -60,7 +60,7 @@ class TableKind(Protocol):
         """
 
     def plan_table(self, status: DatasetStatus) -> LakePlan:
-        """Return what has to change in a table with a status."""
+        """Return the changes that a table with a status needs."""
 
     def change_table(self, plan: LakePlan, declared: Any, ages: KeyAges) -> Sequence[AppliedFile]:
         """Carry out a plan; return the result of each of the table's files."""

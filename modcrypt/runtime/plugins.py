@@ -18,12 +18,12 @@ COMMANDS, ENGINES, TABLES = "modcrypt.commands", "modcrypt.engines", "modcrypt.t
 
 
 def load_all(group: str) -> list[Any]:
-    """Return what the plug-ins of a group offer, in the order of their names."""
+    """Return the objects that the plug-ins of a group offer, in the order of their names."""
     return [found for entry in _list_entries(group) if (found := _load(entry)) is not None]
 
 
 def load(group: str, name: str) -> Any:
-    """Return what a plug-in offers; raise ModuleNotFoundError if it is not there."""
+    """Return the object that a plug-in offers; raise ModuleNotFoundError if it is not there."""
     for entry in _list_entries(group):
         if entry.name == name and (found := _load(entry)) is not None:
             return found
@@ -39,7 +39,7 @@ def _list_entries(group: str) -> list[EntryPoint]:
 
 
 def _load(entry: EntryPoint) -> Any:
-    """Return what an entry point names; None if its package is not there."""
+    """Return the object that an entry point names; None if its package is not there."""
     try:
         return entry.load()
     except ModuleNotFoundError as error:

@@ -37,7 +37,7 @@ def hide_frames(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def hide_init_frames(cls: type[R]) -> type[R]:
-    """Wrap the constructor of a class as `hide_frames` does: its arguments may be secrets."""
+    """Wrap the constructor of a class, whose arguments may be secrets, with `hide_frames`."""
     setattr(cls, "__init__", hide_frames(cls.__init__))  # noqa: B010  # mypy refuses an assignment
     return cls
 

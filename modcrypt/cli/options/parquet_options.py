@@ -353,7 +353,7 @@ def _explicit_settings(options: dict[str, Any], more: dict[str, Any]) -> modcryp
 
 
 def _own_modes(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what options say about encryption without a policy, as arguments of Settings."""
+    """Return the options about encryption without a policy, as arguments of Settings."""
     return {
         "plaintext_columns": options["plaintext_columns"],
         "aad_prefix": read_aad_prefix(options),

@@ -111,7 +111,7 @@ def _find_old_master(declared: DeclaredTable, tree: KeyTree, ages: KeyAges) -> s
 
 
 def _list_wrapped(tree: KeyTree) -> list[TreeList | TreeFile]:
-    """Return what may have key metadata that a KEK or master key encrypts."""
+    """Return the nodes that may have key metadata encrypted by a KEK or master key."""
     return [*tree.lists, *tree.files]
 
 
@@ -210,7 +210,7 @@ def _count_columns(document: Mapping[str, Any]) -> int:
 
 
 def _find_impact(name: str, tree: KeyTree, choice: KeyChoice) -> DatasetImpact:
-    """Return what a key protects in an Iceberg table."""
+    """Return the impact of a key on an Iceberg table."""
     found = tree.protected_by(choice.key, choice.version)
     locations = {file.location for file in found}
     rows = sum(

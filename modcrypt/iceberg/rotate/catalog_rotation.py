@@ -46,7 +46,7 @@ class RotatedTable(JsonFields):
 
     @property
     def failed(self) -> bool:
-        """Whether the table is not as it should be."""
+        """True if the table is not as it should be."""
         return bool(self.message)
 
 

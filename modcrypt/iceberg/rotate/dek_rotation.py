@@ -132,7 +132,7 @@ class _Files(Contents):
         return wraps + opened + table.resolver.masters.proof.expected_calls(wraps)
 
     def report(self, table: IcebergTable, *, replaced: bool) -> TableRotation:
-        """Return what is rotated, and what stays under the old keys.
+        """Return the files to rotate, and those that stay under the old keys.
 
         Heads that will be `replaced` count as older snapshots.
         """
@@ -168,7 +168,7 @@ class DekRotation:
     replaced: frozenset[str] = frozenset()
 
     def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
-        """Return what would be done; a table without files has nothing to rotate."""
+        """Return the report of a dry run; a table without files has nothing to rotate."""
         del target  # it is the table's own
         writing_policy(table.metadata, self.seen)
         self.files = _Files.encrypted(table, plaintext=self.encrypt_plaintext)
@@ -177,7 +177,7 @@ class DekRotation:
         return replace(self.files.report(table, replaced=self.has_work), kms_calls=calls)
 
     def finish(self, table: IcebergTable) -> TableRotation:
-        """Return what was done."""
+        """Return the report of the rotation."""
         return self.files.report(table, replaced=False)
 
     def next_version(self, table: IcebergTable) -> TableMetadata:

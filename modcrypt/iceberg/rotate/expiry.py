@@ -362,7 +362,7 @@ class Expiry:
 
     @property
     def changes(self) -> bool:
-        """Whether the table needs a new version, and not only files have to be deleted."""
+        """True if the table needs a new version; otherwise, files are only deleted."""
         old, new = self.base, self.new
         return (
             len(new.snapshots) < len(old.snapshots)
@@ -382,7 +382,7 @@ class Expiry:
         return left + _drop_keks(table, self.retired, keep=bool(left))
 
     def report(self, table: IcebergTable, *, dry_run: bool = False) -> Expired:
-        """Return what is dropped."""
+        """Return the report of what is dropped."""
         losses, dropped = self.losses, self.losses.snapshots.values()
         return Expired(
             table=table,

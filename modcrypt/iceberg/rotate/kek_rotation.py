@@ -88,7 +88,7 @@ class _Slot(NamedTuple):
     """Scope of the KEKs."""
 
     in_table: bool
-    """Whether the KEKs are stored in the table's metadata."""
+    """True if the KEKs are stored in the table's metadata."""
 
     alone: str = ""
     """Id of a KEK for a number of files: it is replaced alone, so no key gets more files."""
@@ -188,7 +188,7 @@ class _RotationPlan:
         return [self.keks[id_] for id_ in ids if keys[id_].encrypted_by != target]
 
     def report(self, table: IcebergTable, client: KmsClient, target: str) -> TableRotation:
-        """Return what is rotated, and the calls of the key service that it takes."""
+        """Return the keys to rotate, and the number of calls of the key service."""
         single = sum(entry.is_single for entry in self.entries)
         singles = [single, *(len(manifest.singles) for manifest in self.within.manifests.values())]
         batch = max(1, capabilities_of(client).batch)
@@ -242,7 +242,7 @@ class KekRotation:
     in_table: bool = True
 
     def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
-        """Return what would be done."""
+        """Return the report of a dry run."""
         there = table.metadata.keys or table.resolver.keks(table.metadata)
         # A table that never had rows has no keys.
         self.has_work = bool(there) or target != table.metadata.master_key_id
@@ -256,7 +256,7 @@ class KekRotation:
         return self.planned.keks.keys() - made - self.planned.kept
 
     def finish(self, table: IcebergTable) -> TableRotation:
-        """Return what was done."""
+        """Return the report of the rotation."""
         return self.planned.report(table, table.resolver.masters.client, self.target)
 
     def next_version(self, table: IcebergTable) -> TableMetadata:

@@ -91,7 +91,7 @@ def repair_table(
 
 
 def _plan(table: IcebergTable, drop_lost: bool) -> tuple[Repaired, TableMetadata | None]:
-    """Return what can be done, and the metadata with it; None if nothing changes."""
+    """Return the possible repairs, and the metadata with them; None if nothing changes."""
     metadata = table.metadata
     wrong, refused = _find_wrong_keks(table)
     missing = {*lost_keys(table), *wrong, *refused}

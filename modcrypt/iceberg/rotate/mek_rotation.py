@@ -62,7 +62,7 @@ class MekRotation:
     replaced: frozenset[str] = frozenset()
 
     def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
-        """Return what would be done; only the key store changes if the table has no KEKs."""
+        """Return the report of a dry run; only the key store changes if the table has no KEKs."""
         keks = table.resolver.keks(table.metadata).values()
         _check_double(table)
         check_store(table)

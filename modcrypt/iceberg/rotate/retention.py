@@ -64,7 +64,7 @@ class Retention:
             raise ValueError("older_than has no time zone; pass for example tzinfo=UTC")
 
     def kept(self, metadata: TableMetadata) -> Kept:
-        """Return what stays of a table.
+        """Return the snapshots and refs of a table that stay.
 
         Raises:
             ValueError: A snapshot that the caller names does not exist.

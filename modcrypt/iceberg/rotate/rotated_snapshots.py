@@ -249,7 +249,7 @@ class RotatedSnapshots:
     # --- manifests ------------------------------------------------------------------------------
 
     def _existing(self, live: Mapping[FileId, LiveEntry], by: _Commit) -> dict[FileId, _Added]:
-        """Return what added the files that a head which follows its old one has from there."""
+        """Return the snapshots that added the files which a head has from its old one."""
         if not self.same_files:
             return dict.fromkeys(live, _Added(*by))
         return {
@@ -401,7 +401,7 @@ def with_live_files(manifests: Manifests) -> Manifests:
 
 
 def file_id(table: IcebergTable, entry: FileEntry) -> FileId:
-    """Return what identifies the file or deletion vector of an entry."""
+    """Return the identity of the file or deletion vector of an entry."""
     return table.walk.locations.key(entry.location), entry.file.get("content_offset")
 
 

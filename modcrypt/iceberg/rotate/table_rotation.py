@@ -57,7 +57,7 @@ from modcrypt.runtime.former_names import accept_former_names
 
 
 class Rotation(Protocol):
-    """What differs between the rotations of a MEK, of KEKs and of DEKs.
+    """The steps that differ between the rotations of a MEK, of KEKs and of DEKs.
 
     `plan` comes first, once. `next_version` is called for each attempt to commit, and keeps what it
     has made for the next one; it writes nothing that a committed version names. `finish` comes
@@ -76,7 +76,7 @@ class Rotation(Protocol):
         """Ids of the KEKs that the rotation has replaced, and the table no longer has."""
 
     def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
-        """Return what would be done for the current version; `target` is the new master key."""
+        """Return the report of a dry run; `target` is the new master key."""
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Make new keys and files; return the metadata of the version after `table`."""

@@ -167,7 +167,7 @@ class CatalogVersions:
         return place
 
     def check_free(self) -> None:
-        """Check that the catalog accepts a new table of this name; raise as `first` does."""
+        """Check that the catalog accepts a new table of this name; raise the errors of `first`."""
         self._check_namespace()
         if self._pointer.find() is not None:
             raise self._taken_error()
@@ -175,7 +175,7 @@ class CatalogVersions:
     def default_location(self) -> str:
         """Return the folder for a new table in the catalog's warehouse.
 
-        Raise ValueError if the catalog has no warehouse, or as `first` does.
+        Raise ValueError if the catalog has no warehouse, or the errors of `first`.
         """
         self._check_namespace()
         return self._pointer.default_location()
@@ -192,7 +192,7 @@ class CatalogVersions:
 
     @property
     def is_remote(self) -> bool:
-        """Whether a server may still carry out a commit that has failed here."""
+        """True if a server may still carry out a commit that has failed here."""
         return self._pointer.is_remote
 
     def _find_checked(self) -> Place:

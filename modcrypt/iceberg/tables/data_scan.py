@@ -78,7 +78,7 @@ def select_rows(
     as_of: datetime.datetime | int | None,
     limit: int | None,
 ) -> Selection:
-    """Return what the arguments of `IcebergTable.scan` select; raise ValueError if they conflict.
+    """Return the selection by arguments of `IcebergTable.scan`; raise ValueError if they conflict.
 
     modcrypt's own names of arguments and those of pyiceberg mean the same; each may be given once.
     """
@@ -149,7 +149,7 @@ class DataScan(FactSheet):
         self._scan = table.make_scan(matched.snapshot, matched.columns, matched.row_filter)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return what represents the scan in a terminal or notebook; it reads no rows."""
+        """Return the facts that represent the scan in a terminal or notebook; it reads no rows."""
         limit = self._selection.limit
         return [
             ("Metadata", self._source.metadata.name),
@@ -185,7 +185,7 @@ class DataScan(FactSheet):
 
         Args:
             condition: A filter as for `IcebergTable.scan`. A mask or an expression of pyarrow
-                filters rows that are read, as `pyarrow.Table.filter` does.
+                filters rows that are read, as in `pyarrow.Table.filter`.
         """
         if isinstance(condition, str | BooleanExpression):
             both = And(self._selection.row_filter, parse_filter(condition))

@@ -30,10 +30,10 @@ class Pointer(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether a server may still carry out a request that has failed here."""
+        """True if a server may still carry out a request that has failed here."""
 
     def find(self) -> Pointed | None:
-        """Return what the catalog has for the table; None if the table does not exist.
+        """Return the entry of the table in the catalog; None if the table does not exist.
 
         Raise OSError if the catalog failed, as all methods do.
         """
@@ -55,7 +55,7 @@ class Pointer(Protocol):
         """Remove the table from the catalog, but none of its files.
 
         Return False if the catalog has another location than `old`, or no such table. A REST
-        catalog compares no location, and Glue only before it drops. Raise as `swap` does.
+        catalog compares no location, and Glue only before it drops. Raise the errors of `swap`.
         """
 
     def register(self, location: str, metadata: TableMetadata) -> None:

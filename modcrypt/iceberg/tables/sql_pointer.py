@@ -32,7 +32,7 @@ class SqlPointer:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the database is a server; see `Pointer`."""
+        """True if the database is a server; see `Pointer`."""
         return self.catalog.engine.url.host is not None
 
     def find(self) -> Pointed | None:

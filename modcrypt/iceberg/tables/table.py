@@ -62,7 +62,7 @@ class IcebergTable(FactSheet, TableVersion):
     """
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return what represents the table in a terminal or notebook."""
+        """Return the facts that represent the table in a terminal or notebook."""
         return [
             ("Metadata", self.metadata.name),
             ("Snapshots", str(len(self.metadata.snapshots))),
@@ -182,7 +182,7 @@ class IcebergTable(FactSheet, TableVersion):
         return self.make_scan(snapshot, columns, filters).to_batches()
 
     def make_scan(self, snapshot: Any, columns: Any, filters: Any) -> TableScan | RestrictedScan:
-        """Return what reads the rows of a scan; see `scan`."""
+        """Return the reader of the rows of a scan; see `scan`."""
         from modcrypt.iceberg.read.table_scan import TableScan
 
         if isinstance(columns, str):  # a text would be taken for a list of its letters

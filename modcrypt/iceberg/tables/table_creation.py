@@ -105,7 +105,7 @@ class NewPlace:
     def check_free(self) -> None:
         """Raise FileExistsError if the folder has a table, or the catalog one of this name.
 
-        Raise ValueError as `create_table` does.
+        Raise ValueError as in `create_table`.
         """
         self.versions.check_free()
         if has_versions(self.folder):
@@ -128,7 +128,7 @@ class NewPlace:
     def publish(self, metadata: TableMetadata, resolver: KeyResolver) -> IcebergTable:
         """Publish the first version of the table: the last step of its creation.
 
-        Raise FileExistsError and ValueError as `create_table` does.
+        Raise FileExistsError and ValueError as in `create_table`.
         """
         make_folder(self._metadata_folder.below("v1.metadata.json"))
         place = self.versions.first(metadata, self._metadata_folder)

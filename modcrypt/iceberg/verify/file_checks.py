@@ -56,7 +56,7 @@ class _FileCheck:
         file_format = self._entry.file_format
         if file_format not in _READ:
             message = f"only length and tags are checked of files in {file_format}"
-            self.report.tell("unsupported", message, self._location, warning=True)
+            self.report.note("unsupported", message, self._location, warning=True)
         key_metadata = self._read_agreed_keys()
         if key_metadata is None:
             self._check_plain()
@@ -66,7 +66,7 @@ class _FileCheck:
             self._check_ags1(key_metadata)
 
     def _tell(self, word: str, message: str) -> None:
-        self.report.tell(word, message, self._location)
+        self.report.note(word, message, self._location)
 
     # --- keys -----------------------------------------------------------------------------------
 
@@ -79,12 +79,12 @@ class _FileCheck:
             if other.size != entry.size:
                 sizes = f"{entry.size} and {other.size} bytes"
                 message = f"manifests disagree about its size: {sizes}"
-                self.report.tell("truncation", message, other.location)
+                self.report.note("truncation", message, other.location)
             same = other.key_metadata == entry.key_metadata
             own = found if same else self._keys.of_file(other)
             if (None if own is None else mark_of(own)) != mark:
                 message = "two manifests have different keys for it"
-                self.report.tell("key-material", message, other.location)
+                self.report.note("key-material", message, other.location)
         if entry.file_format != "PUFFIN" and len({each.record_count for each in entries}) > 1:
             self._tell("format", "two manifests have different numbers of rows for it")
         return found
@@ -163,7 +163,7 @@ class _FileCheck:
                 raise FormatError("the deletion vector is outside of its file")
             read_vector(reader.read_at(start, size), entry)
         except FormatError as error:
-            self.report.tell(error.word, str(error), entry.location)
+            self.report.note(error.word, str(error), entry.location)
 
 
 @dataclass(frozen=True)

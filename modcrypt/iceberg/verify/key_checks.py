@@ -70,7 +70,7 @@ class KeyChecks:
                 self.resolver.find(key_id, self.metadata)
             except KeyMaterialError as error:
                 self.failed[key_id] = error
-                self.report.tell(error.word, str(error))
+                self.report.note(error.word, str(error))
         for key in self._stored_keks():
             if key.properties.get(TABLE) == self.metadata.uuid:
                 self.keks.setdefault(key.id, key)
@@ -83,7 +83,7 @@ class KeyChecks:
             return [] if self.resolver.store is None else self.resolver.store.keys().values()
         except (ModcryptError, OSError) as error:
             word = FILE if isinstance(error, OSError) else error.word
-            self.report.tell(word, f"it cannot be read: {error}", "the key store", warning=True)
+            self.report.note(word, f"it cannot be read: {error}", "the key store", warning=True)
         return []
 
     def _unwrap(self, jobs: int) -> None:
@@ -99,7 +99,7 @@ class KeyChecks:
                 continue
             self.failed[key.id] = result
             message = f"KEK {key.id} of the table: {result}"
-            self.report.tell(result.word, message, warning=is_refusal(result))
+            self.report.note(result.word, message, warning=is_refusal(result))
 
     def _unwrap_kek(
         self, gone: dict[str, KmsUnavailableError], key: IcebergKey
@@ -124,12 +124,12 @@ class KeyChecks:
         try:
             lifetime = KeyPolicy.of(metadata).kek_lifetime_days
         except FormatError as error:
-            report.tell(error.word, str(error))
+            report.note(error.word, str(error))
             lifetime = KeyPolicy().kek_lifetime_days
         for key in self.keks.values():
             age = self._age_days(key)
             if age >= lifetime:
-                report.tell(
+                report.note(
                     "key",
                     f"KEK {key.id} is {age} days old, but the policy allows {lifetime}: the next "
                     "commit makes a new KEK; existing keys stay under this one until you rotate "
@@ -137,10 +137,10 @@ class KeyChecks:
                     warning=True,
                 )
             elif age < -1:  # more than clocks may differ
-                report.tell("key", f"KEK {key.id} is dated {-age} days in the future", warning=True)
+                report.note("key", f"KEK {key.id} is dated {-age} days in the future", warning=True)
             in_table = key.id in metadata.keys and key.id not in self.failed
             if in_table and key.master_key_id != metadata.master_key_id:
-                report.tell(
+                report.note(
                     "key",
                     f"KEK {key.id} is under the master key {key.master_key_id!r}, but the table is "
                     f"under {metadata.master_key_id!r}: Iceberg's Java uses that one for every KEK",
@@ -206,7 +206,7 @@ class KeyChecks:
             advice = "; prune_keys drops them" if whole else ""
             count, names = f"{len(self.unused):,}", list_names(self.unused)
             message = f"no snapshot uses {count} of encryption-keys{advice}: {names}"
-            self.report.tell("key", message, warning=True)
+            self.report.note("key", message, warning=True)
 
     # --- reuse ----------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class KeyChecks:
             if prefix:
                 by_prefix[prefix].append((location, key))
             if key in self.marks:
-                self.report.tell("integrity", f"its key is the KEK {self.marks[key]}", location)
+                self.report.note("integrity", f"its key is the KEK {self.marks[key]}", location)
         for files in by_key.values():
             if len(files) > 1:
                 _report_reuse(files, self.report)
@@ -228,7 +228,7 @@ class KeyChecks:
             if len({key for _, key in same}) > 1:
                 names = list_names(location for location, _ in same)
                 message = f"{len(same)} files have the same AAD prefix: {names}"
-                self.report.tell("aad-prefix", message, warning=True)
+                self.report.note("aad-prefix", message, warning=True)
 
 
 def master_key_version(wrapped: bytes) -> str | None:
@@ -246,4 +246,4 @@ def _report_reuse(files: list[tuple[str, bytes]], report: TableReport) -> None:
         else "; each file should have its own"
     )
     message = f"{len(files)} files have the same key{why}: {names}"
-    report.tell("integrity", message, warning=not exchangeable)
+    report.note("integrity", message, warning=not exchangeable)

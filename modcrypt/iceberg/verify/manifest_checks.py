@@ -25,11 +25,11 @@ def _check_list(reached: ReachedList, report: TableReport) -> None:
             if name not in reached.header:
                 report.add_note("snapshot", reached.location, f"its header has no {name}")
         for what in find_misplacements(reached.header, snapshot):
-            report.tell("integrity", what, reached.location)
+            report.note("integrity", what, reached.location)
         numbers = (each.manifest.sequence_number for each in reached.manifests)
         if newer := sum(number > snapshot.sequence_number for number in numbers):
             message = f"{newer} of its manifests are newer than snapshot {snapshot.id}"
-            report.tell("integrity", message, reached.location)
+            report.note("integrity", message, reached.location)
 
 
 _STATUSES = ((ADDED, "added"), (EXISTING, "existing"), (DELETED, "deleted"))
@@ -39,9 +39,9 @@ def _check_manifest(reached: ReachedManifest, metadata: TableMetadata, report: T
     _check_counts(reached, report)
     try:
         for what in find_redefinitions(reached.header, metadata):
-            report.tell("integrity", what, reached.location)
+            report.note("integrity", what, reached.location)
     except FormatError as error:
-        report.tell(error.word, str(error))
+        report.note(error.word, str(error))
 
 
 def _check_counts(reached: ReachedManifest, report: TableReport) -> None:
@@ -53,4 +53,4 @@ def _check_counts(reached: ReachedManifest, report: TableReport) -> None:
             listed = row.get(f"{name}_{what}_count")
             if listed is not None and listed != number:
                 message = f"it has {number} {name} {what}, but the manifest list says {listed}"
-                report.tell("truncation", message, reached.location)
+                report.note("truncation", message, reached.location)

@@ -199,7 +199,7 @@ class _FolderCheck:
     def _warn(self, word: str, paths: Sequence[str], what: str) -> None:
         """Report how many files there are of some sort, unless none, and the names of the first."""
         if paths:
-            self.report.tell(word, f"{len(paths):,} {what}: {list_names(paths)}", warning=True)
+            self.report.note(word, f"{len(paths):,} {what}: {list_names(paths)}", warning=True)
 
     def _without_links(self, path: str) -> str:
         """Return the path of a file of the table with links in its folders resolved."""
@@ -236,12 +236,12 @@ class _FolderCheck:
             if not isinstance(metadata, TableMetadata):
                 odd.add(path)
                 message = f"metadata.json cannot be read: {metadata}"
-                self.report.tell("format", message, path, warning=True)
+                self.report.note("format", message, path, warning=True)
             elif metadata.uuid != verified.uuid:
                 odd.add(path)
                 self.report.other_tables[path] = metadata.uuid
                 message = f"it belongs to another table, {metadata.uuid}"
-                self.report.tell("integrity", message, path, warning=True)
+                self.report.note("integrity", message, path, warning=True)
             else:
                 self.known[path] = metadata.without_history()
                 if metadata.last_sequence_number > verified.last_sequence_number:

@@ -169,7 +169,7 @@ class TableReport(Report):
             self._refusals.add(finding.message)
         super().add(finding)
 
-    def tell(
+    def note(
         self, word: str, message: str, location: str | None = None, *, warning: bool = False
     ) -> None:
         """Add a finding."""
@@ -186,24 +186,24 @@ class TableReport(Report):
         """
         if isinstance(error, OSError):
             reason = error.strerror or type(error).__name__
-            self.tell(FILE, f"the file could not be read: {reason}", location)
+            self.note(FILE, f"the file could not be read: {reason}", location)
         elif is_refusal(error) and not lost:
-            self.tell(error.word, str(error), location, warning=True)
+            self.note(error.word, str(error), location, warning=True)
         else:
-            self.tell(error.word, str(error), location)
+            self.note(error.word, str(error), location)
         self.add_note("file", location, "it could not be read")
 
     def add_plaintext(self, location: str, *, expected: bool) -> None:
         """Add a plaintext file that the caller accepts; a warning in an encrypted table."""
         if not expected:
             message = "the file of an encrypted table is in plaintext"
-            self.tell(PlaintextError.word, message, location, warning=True)
+            self.note(PlaintextError.word, message, location, warning=True)
         self.add_note("file", location, "it is in plaintext")
 
     def check_block_length(self, length: int | None, location: str) -> None:
         """Check the block length of an AGS1 file, which the tag of one block does not cover."""
         if length not in (None, DEFAULT_BLOCK_LENGTH):
-            self.tell(
+            self.note(
                 "format",
                 f"its header has a block length of {length} bytes, but Iceberg's Java supports "
                 f"only {DEFAULT_BLOCK_LENGTH}: the file was altered, or is of another writer",

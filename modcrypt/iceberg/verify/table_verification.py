@@ -158,7 +158,7 @@ class _Run:
             check_table(reached, self.table.metadata, report)
         if isinstance(reached, ReachedManifest) and reached.contradicted:
             message = "two manifest lists have different lengths or keys for it"
-            report.tell("integrity", message, location)
+            report.note("integrity", message, location)
         if reached.mark is None and reached.error is None:
             report.add_plaintext(location, expected=not self.table.metadata.is_encrypted)
         self._add_result(reached, report, None)
@@ -206,21 +206,21 @@ def _check_references(metadata: TableMetadata, report: TableReport) -> None:
     try:
         _ = metadata.current
     except FormatError as error:
-        report.tell(error.word, str(error))
+        report.note(error.word, str(error))
     known = Counter(snapshot.id for snapshot in metadata.snapshots)
     for snapshot_id, count in known.items():
         if count > 1:
-            report.tell("format", f"{count} snapshots have the id {snapshot_id}")
+            report.note("format", f"{count} snapshots have the id {snapshot_id}")
     refs = metadata.document.get("refs")
     for name, ref in refs.items() if isinstance(refs, dict) else ():
         named = ref.get("snapshot-id") if isinstance(ref, dict) else None
         if not isinstance(named, int) or named not in known:
-            report.tell(
+            report.note(
                 "format", f"the branch or tag {name!r} names a snapshot that does not exist"
             )
     for item in metadata.snapshots:
         if item.sequence_number > metadata.last_sequence_number:
-            report.tell(
+            report.note(
                 "integrity",
                 f"snapshot {item.id} has the sequence number {item.sequence_number}, but the "
                 f"table's last one is {metadata.last_sequence_number}",

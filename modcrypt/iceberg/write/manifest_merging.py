@@ -54,7 +54,7 @@ class Merges:
 
 
 def plan_merges(metadata: TableMetadata, spec_id: int, manifests: Sequence[ManifestFile]) -> Merges:
-    """Return what an append merges that adds files of a partition spec to `manifests`.
+    """Return the manifests that an append of files of a partition spec merges.
 
     The newest manifests come first, as in a manifest list. Raise FormatError if a property is not a
     whole number.

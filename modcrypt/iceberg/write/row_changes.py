@@ -312,7 +312,7 @@ def check_unrestricted(table: TableVersion) -> None:
 
 
 def _identity(table: TableVersion, spec_id: int, file: PlannedFile) -> Any:
-    """Return what decides how a file is rewritten: the same for two attempts if nothing changed."""
+    """Return the facts that decide how a file is rewritten; equal facts give equal files."""
     equality = (deletes for group in file.equality for deletes in group.files)
     deletes = [
         (delete.location, delete.file.get("content_offset"), delete.sequence_number)

@@ -126,7 +126,7 @@ def change_seal_writers(
 
 
 def begin_sealing(table: TableVersion) -> Sealing | None:
-    """Return what the seal of a table's next commit follows; None if commits seal nothing.
+    """Return the base of the seal of a table's next commit; None if commits seal nothing.
 
     A commit seals all that the table has, so this raises as `seal_table` if that may not be sealed.
     """
@@ -134,7 +134,7 @@ def begin_sealing(table: TableVersion) -> Sealing | None:
 
 
 def find_foreign(done: TableMetadata, sent: TableMetadata, base: Place) -> str | None:
-    """Return what a server did besides applying a commit to version `base`; None for nothing.
+    """Return the changes of a server besides the commit to version `base`; None for no changes.
 
     A seal would be over the changes of another writer, or of the server, which nobody has sealed.
     """
@@ -181,7 +181,7 @@ def _begin(
     signed_by: Iterable[VerifyingKey] = (), at_least: int = 0, *, accept: bool = False,
     signs: bool = True,
 ) -> Sealing:  # fmt: skip
-    """Return what a seal of a version follows; raise as `seal_table`."""
+    """Return the base of a seal of a version; raise as `seal_table`."""
     expected = table.expected
     if expected.signed_by:
         signed_by = dict.fromkeys((*expected.signed_by.values(), *signed_by))

@@ -265,7 +265,7 @@ class ExternalMaterial:
 
 
 class WrappedKey(NamedTuple):
-    """How a data key is wrapped, and its length."""
+    """The wrapping of a data key, and its length."""
 
     master_key_id: str
     double_wrapping: bool

@@ -75,7 +75,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrecy:
-    """Which columns are secret, by a policy or by what the files themselves encrypt."""
+    """The secret columns, by a policy or by what the files themselves encrypt."""
 
     named: frozenset[str] = frozenset()  # names of secret columns or groups
     plain: frozenset[str] = frozenset()

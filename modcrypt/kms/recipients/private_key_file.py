@@ -110,7 +110,7 @@ def load_private_key(
 def load_with_reference(
     load: Callable[[str, Passphrase | None], P], path: str, reference: str | None, hint: str
 ) -> P:
-    """Return what `load` reads from a file, with the passphrase that a reference names.
+    """Return the key that `load` reads from a file, with the passphrase of a reference.
 
     `hint` says how to name a reference, for a prompt without a terminal.
     """

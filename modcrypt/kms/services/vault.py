@@ -178,7 +178,7 @@ class VaultKms(UnpicklableClient):
         self, verb: str, wrapped: Sequence[str], master_key_id: str, aad: bytes,
         convert: Callable[[dict[str, Any]], T],
     ) -> list[T | KeyRetrievalError]:  # fmt: skip
-        """Return what one request makes of wrapped keys; malformed ones are not sent."""
+        """Return the answers of one request about wrapped keys; malformed ones are not sent."""
         faults: dict[int, KeyRetrievalError] = {}
         for place, text in enumerate(wrapped):
             try:

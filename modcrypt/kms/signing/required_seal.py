@@ -88,7 +88,7 @@ class RequiredSeal:
         return replace(self, root=root if self.root is None else self.root)
 
     def for_file(self, place: Place | None) -> SealedFooter:
-        """Return what the seal states about the file at a place.
+        """Return the statement of the seal about the file at a place.
 
         Raises:
             ValueError: The file has no place, or its dataset is unknown.

@@ -1,4 +1,4 @@
-"""What a writer remembers of its ledgers, so that older statements are not continued.
+"""The memory of a writer of its ledgers, so that older statements are not continued.
 
     {"format":"modcrypt-seal-memory","version":1,
      "datasets":{ID:{"/lake":{"sequence":7,"hash":HEX,"writers":[],"valid_for":null}}}}
@@ -53,7 +53,7 @@ class Remembered:
 
     @classmethod
     def of(cls, statement: Statement) -> Remembered:
-        """Return what is remembered of a statement."""
+        """Return the memory of a statement."""
         writers = [change.encode() for change in statement.writers]
         return cls(statement.sequence, statement.hash, writers, statement.valid_for)
 
@@ -99,7 +99,7 @@ class SealMemory:
 
 
 def recall(key: SigningKey) -> SealMemory:
-    """Return what a key remembers, of all places where it may have been written.
+    """Return the memory of a key, from all places where it may have been written.
 
     Raise KeyMaterialError if a file is malformed, KeyRetrievalError if others may write to it.
     """

@@ -33,7 +33,7 @@ from modcrypt.kms.signing.trusted_writers import (
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What the next statement follows."""
+    """The base of the next statement."""
 
     statement: Statement | None  # the newest statement; None without one
     dataset: str | None  # id of the dataset; None if it has none yet
@@ -60,7 +60,7 @@ class SealWriter:
     accept_lost: bool = False
 
     def begin(self, ledger: Ledger, *, signs: bool = True, dataset: str | None = None) -> Former:
-        """Return what the next statement follows.
+        """Return the base of the next statement.
 
         `signs` is False for a change of the writers, which new ones sign as well. `dataset` is the
         id of the dataset if the caller knows it without a statement.
@@ -191,7 +191,7 @@ def _follow(statement: Statement | None) -> Former:
 
 
 def _continue_after(former: Former, dataset: str, last: Remembered) -> Former:
-    """Return what follows the last one that was signed, unless a newer one was found.
+    """Return the successor of the last signed one, unless a newer one was found.
 
     Who may sign, and for how long, is as it was then: what was lost revokes nothing.
     """

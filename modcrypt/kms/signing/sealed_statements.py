@@ -136,7 +136,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a new statement states; the rest follows from the statement before."""
+    """The content of a new statement; the rest follows from the statement before."""
 
     dataset: str  # id of the dataset
     members: Mapping[str, Any]  # members that the format defines

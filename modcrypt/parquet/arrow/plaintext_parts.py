@@ -56,7 +56,7 @@ def make_part_readers(source: Source, plan: ReadPlan, spans: Iterable[Span]) -> 
 
 
 class _Claims:
-    """What the footer of a file states about its chunks."""
+    """The statements of a file's footer about its chunks."""
 
     def __init__(self, plan: ReadPlan) -> None:
         self.metadata, self.chunks = plan.footer.metadata, plan.chunks

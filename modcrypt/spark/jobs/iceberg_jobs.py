@@ -4,7 +4,7 @@
                 with the file's location and the KEK, wrapped by its master key
     executors   unwrap the KEK once per process; rewrite each file under a key of its own; return
                 the key, encrypted under the same KEK
-    driver      writes the manifests that name these files, and commits, as `rotate_table` does
+    driver      writes the manifests that name these files, and commits, like `rotate_table`
                 without Spark
 
 The files are data files, for new data keys; or manifests with encrypted key metadata, for new KEKs.
