@@ -70,7 +70,7 @@ _COLUMNS = dict.fromkeys(
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What a command prints as one object.
+    """One object that a command prints.
 
     Attributes:
         description: Which command prints it, and what it says.
@@ -231,7 +231,7 @@ ROWS = {
     "verify.totals": Row("`verify` for several files: the last line, with findings about the set.",
                          DatasetVerification, {"files": int, "seconds": float}),
 }  # fmt: skip
-"""What commands print, by the name of the schema without its prefix and version."""
+"""Objects that commands print, by the name of the schema without its prefix and version."""
 
 
 # --- schemas -------------------------------------------------------------------------------------

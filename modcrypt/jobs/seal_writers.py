@@ -192,7 +192,7 @@ class SealLog(JsonFields):
 def seal_log(
     source: Any, signed_by: Iterable[VerifyingKey], *, needed: int = 1, filesystem: Any = None
 ) -> SealLog:
-    """Return the statements of the seals of a dataset, from the oldest one that is there.
+    """Return the statements of the seals of a dataset, from the oldest available one.
 
     Args:
         source: Path or URL of the dataset's folder.

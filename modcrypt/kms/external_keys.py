@@ -40,7 +40,7 @@ class ExternalKeys:
     The order matters: the material is staged before the file is written, so that no file exists
     without its keys; the material of the file that it replaces stays until the new file is
     complete, so that a writer that is killed leaves a readable file; it is removed only if this run
-    wrote the file that is there now. Raise KeyMaterialError if the place of the material contains
+    wrote the present file. Raise KeyMaterialError if the place of the material contains
     something else.
     """
 

@@ -20,7 +20,7 @@ Each rotation is one commit to the table, repeated if another writer was faster,
        other writers have put into the key store for the version before.
     7. report what was done, and what still holds old keys
 
-The old keys stay usable by whoever has an older metadata.json, until `expire_history`: so nothing
+Anyone who has an older metadata.json can still use the old keys, until `expire_history`: so nothing
 here deletes a file, or a KEK of a key store, that a version names.
 """
 

@@ -165,14 +165,8 @@ def key_uses(source: Source, properties: FileDecryptionProperties | None = None)
     else:
         metadata = decode("FileMetaData", tail.data)[0]
     encrypted = union is not None or any(True for _ in _walk_column_keys(metadata))
-    return KeyUses(
-        encrypted,
-        has_encrypted_footer,
-        unique,
-        footer,
-        tuple(_list_column_uses(metadata)),
-        shredded,
-    )
+    uses = tuple(_list_column_uses(metadata))
+    return KeyUses(encrypted, has_encrypted_footer, unique, footer, uses, shredded)
 
 
 def _list_column_uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:

@@ -280,7 +280,7 @@ class _Opening:
 
     1. The end of the file is compared with the seal of its dataset before it is interpreted.
     2. Only the fields that authentication needs are read (PME 5.4, 5.5). Algorithm and AAD prefix
-       are judged by what the caller accepts, because whoever alters the file can alter them.
+       are judged by what the caller accepts, since attackers who alter the file can alter them.
     3. The footer key is looked up. Key metadata is not authenticated either: it may lead to no key,
        or to a wrong one.
     4. The tag (PME 5.4) or the signature (PME 5.5) is verified over the bytes as read, and only
