@@ -349,7 +349,7 @@ def _make_metadata_encrypter(
     settings: Settings, master_key: str | None, key_length: int, replaces: bool
 ) -> Encode:
     """Return a function that encrypts key metadata; its KEK is wrapped now, before any work."""
-    from modcrypt.kms.policy import MAX_CACHE_LIFETIME  # the KEK must last for the whole stream
+    from modcrypt.settings.table import MAX_CACHE_LIFETIME  # the KEK must last for the whole stream
 
     policy = settings.policy
     aad = "" if policy is None else policy.kms_aad or ""

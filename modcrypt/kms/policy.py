@@ -18,7 +18,8 @@ import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
@@ -27,73 +28,29 @@ from modcrypt.errors import MAX_NAME, list_names, printable
 from modcrypt.io.places import Root
 from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
-from modcrypt.parquet.crypto.properties import GCM_V1, list_mode_faults
 from modcrypt.pkmt1.material import check_id
 from modcrypt.report.short_repr import ShortRepr
+from modcrypt.settings.setting import explain_arguments, list_faults, settings_of
+from modcrypt.settings.table import PolicySettings
 
 _VERIFIER = "modcrypt-verifier:"  # the beginning of the line of a verifying key
-
-KEY_BITS = (128, 192, 256)
 
 MAX_POLICY = 1 << 20
 """Size limit of a policy file, in bytes: enough for 32,767 column names of 30 letters."""
 
 S = TypeVar("S")
 
-MAX_CACHE_LIFETIME = 7 * 24 * 3600
-"""Upper limit of `cache_lifetime_seconds`, so that a revocation reaches running processes."""
 
-
+@explain_arguments
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Policy(ShortRepr):
+class Policy(PolicySettings, ShortRepr):
     """A policy for encrypting files with keys from a key service.
 
-    Args:
-        footer_key: Id of the master key that wraps footer keys.
-        column_keys: Map of master key id to the columns, or groups, whose keys it wraps. Columns
-            that the policy does not name are encrypted with the footer key.
-        plaintext_columns: Names of columns or groups to leave unencrypted.
-        kms: URI of the key service, for `KeyTools.from_policy`.
-        kms_aad: Text to which the key service binds every wrapped key, if it supports AAD.
-            Unwrapping requires the same text.
-        encryption_algorithm, plaintext_footer, store_aad_prefix, data_page_v2_levels: Arguments of
-            `FileEncryptionProperties`.
-        aad_prefix: AAD prefix of each file. `{path}` in it stands for the file's path inside the
-            dataset and binds the file to that path; `{name}` stands for the last part of the path,
-            so that files of equal names in two folders can be swapped.
-        double_wrapping: Whether to wrap data keys under key encryption keys (KEKs) instead of under
-            the master keys themselves, which saves calls to the key service.
-        internal_key_material: Whether to store wrapped keys in the file instead of in a file beside
-            it, where they can be rotated without a change of the data file.
-        data_key_length_bits, kek_length_bits: Key lengths in bits: 128, 192 or 256.
-        cache_lifetime_seconds: Seconds to use a KEK for writing, and to cache one for reading; at
-            most a week.
-        signed_by: Verifying keys of writers, as lines or paths of `.pub` files: readers refuse
-            files that none of them has signed. Without any, signatures are not checked.
-        seal_at_least: Number that the dataset's seal must have at least, signed by one of these
-            writers: readers refuse files that are not as sealed. None requires no seal.
+    Its arguments are the members of a policy's file, from the table of settings.
 
     Raises:
         ValueError: The policy is invalid; the message lists all faults.
     """
-
-    footer_key: str
-    column_keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    plaintext_columns: Sequence[str] = ()
-    kms: str | None = None
-    kms_aad: str | None = None
-    encryption_algorithm: str = GCM_V1
-    plaintext_footer: bool = False
-    aad_prefix: str | None = None
-    store_aad_prefix: bool = True
-    data_page_v2_levels: str = "encrypted"
-    double_wrapping: bool = True
-    internal_key_material: bool = True
-    data_key_length_bits: int = 128
-    kek_length_bits: int = 128
-    cache_lifetime_seconds: float = 600.0
-    signed_by: Sequence[str] = ()
-    seal_at_least: int | None = None
 
     def __post_init__(self) -> None:
         if faults := _list_faults(vars(self)):
@@ -130,16 +87,14 @@ class Policy(ShortRepr):
     @classmethod
     def loads(cls, text: str) -> Self:
         """Parse a policy from TOML text; raise as `load`."""
-        members = strict_toml(text)
-        known = {member.name: member.default for member in fields(cls)}
+        members, known = strict_toml(text), settings_of(PolicySettings)
         faults = []
         if members.keys() & known:  # otherwise it is another kind of file, perhaps full of secrets
             unknown = [printable(name, MAX_NAME) for name in sorted(members.keys() - known)]
             faults = [f"unknown member {list_names(unknown)}"] if unknown else []
         if "footer_key" not in members:
             faults.append("footer_key is missing; set it to the id of a master key")
-        values = {"footer_key": "?", "column_keys": {}, **members}
-        faults += _list_faults({name: values.get(name, default) for name, default in known.items()})
+        faults += _list_faults(members)
         if faults:
             raise ValueError(f"invalid policy: {'; '.join(faults)}")
         return cls(**members)
@@ -196,55 +151,25 @@ def _rebuild_policy(values: dict[str, Any]) -> Policy:
 
 # --- faults --------------------------------------------------------------------------------------
 
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "a string"),
-    "str | None": ((str, type(None)), "a string"),
-    "bool": ((bool,), "true or false"),
-    "int": ((int,), "a number"),
-    "int | None": ((int, type(None)), "a number"),
-    "float": ((int, float), "a number"),
-    "Sequence[str]": ((list, tuple), "a list of names"),
-    "Mapping[str, Sequence[str]]": ((Mapping,), "a table of master keys and their columns"),
-}
-"""The types of values, and their names in messages, by the annotation of a field."""
-
 
 def _list_faults(values: Mapping[str, Any]) -> list[str]:
-    """Return all faults; a value of the wrong type is not examined further."""
-    kinds = {member.name: _KINDS[str(member.type)] for member in fields(Policy)}
-    valid = {name: value for name, value in values.items() if _fits(value, kinds[name][0])}
-    faults = [f"{name} must be {what}" for name, (_, what) in kinds.items() if name not in valid]
+    """Return all faults; a value of the wrong kind is not examined further."""
+    wrong = list_faults(settings_of(PolicySettings).values(), values)
+    valid = {name: value for name, value in values.items() if name not in wrong}
+    faults = [fault for found in wrong.values() for fault in found]
     faults += _list_name_faults(valid.get("column_keys", {}), valid.get("plaintext_columns", ()))
-    ids = [valid.get("footer_key", "?"), *valid.get("column_keys", {})]
     try:
-        for master_key_id in ids:
+        for master_key_id in (valid.get("footer_key", "?"), *valid.get("column_keys", {})):
             check_id(master_key_id)
     except ValueError:
         faults.append("a master key id is empty, too long or contains control characters")
-    faults += list_mode_faults(
-        valid.get("encryption_algorithm", GCM_V1), valid.get("data_page_v2_levels", "encrypted")
-    )
-    if not all(isinstance(key, str) and key for key in valid.get("signed_by", ())):
-        faults.append("signed_by must be a list of verifying keys, as lines or paths")
-    if (least := valid.get("seal_at_least")) is not None and (
-        least < 1 or not valid.get("signed_by")
-    ):
-        faults.append("seal_at_least must be 1 or more, and needs signed_by")
-    for name in ("data_key_length_bits", "kek_length_bits"):
-        if valid.get(name, 128) not in KEY_BITS:
-            faults.append(f"{name} must be 128, 192 or 256")
-    faults += list_lifetime_faults(valid.get("cache_lifetime_seconds", 0))
-    kms = valid.get("kms")
-    if kms is not None and not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", kms):
-        faults.append("kms must be a URI, such as file:lake.keyring or hcvault://host/transit")
     return faults + _list_prefix_faults(valid.get("aad_prefix"))
 
 
 def list_lifetime_faults(seconds: float) -> list[str]:
     """Return why a lifetime of cached keys is invalid, if it is."""
-    if 0 <= seconds <= MAX_CACHE_LIFETIME:
-        return []
-    return [f"cache_lifetime_seconds must be 0 to {MAX_CACHE_LIFETIME}"]
+    name = "cache_lifetime_seconds"
+    return settings_of(PolicySettings)[name].kind.list_faults(name, seconds)
 
 
 def find_service(kms: S | None, policy: Policy | None) -> S | str:
@@ -255,25 +180,13 @@ def find_service(kms: S | None, policy: Policy | None) -> S | str:
     return service
 
 
-def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-
-
 def _list_name_faults(
-    column_keys: Mapping[Any, Any], plaintext_columns: Sequence[Any]
+    column_keys: Mapping[str, Sequence[str]], plaintext_columns: Sequence[str]
 ) -> list[str]:
     faults = []
-    lists = {f"column_keys of {key}": columns for key, columns in column_keys.items()}
-    lists["plaintext_columns"] = plaintext_columns
-    named: list[str] = []
-    for what, names in lists.items():
-        if isinstance(names, list | tuple) and all(isinstance(n, str) and n for n in names):
-            named += names
-        else:
-            faults.append(f"{what} must be a list of names")
-    if empty := sorted(str(key) for key, columns in column_keys.items() if columns in ([], ())):
+    if empty := sorted(key for key, columns in column_keys.items() if not columns):
         faults.append(f"master keys without columns: {list_names(empty)}")
-    counts = Counter(named)
+    counts = Counter([*plaintext_columns, *chain.from_iterable(column_keys.values())])
     if twice := sorted(name for name, count in counts.items() if count > 1):
         faults.append(f"columns named twice: {list_names(twice)}")
     return faults

@@ -12,11 +12,11 @@ import os
 import threading
 import urllib.parse
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from modcrypt.errors import KeyAccessDeniedError
 from modcrypt.keys import Key
@@ -58,6 +58,8 @@ from modcrypt.report.short_repr import ShortRepr
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
 from modcrypt.runtime.former_names import accept_former_attributes
 from modcrypt.runtime.tracebacks import hide_init_frames
+from modcrypt.settings.setting import explain_arguments
+from modcrypt.settings.table import KeyReferences
 
 T = TypeVar("T")
 
@@ -72,83 +74,23 @@ ENCRYPTION_OPTIONS = frozenset(
 
 @hide_init_frames
 @accept_former_attributes(algorithms="accept_algorithms")
+@explain_arguments
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Settings(KeySettings, ShortRepr):
+class Settings(KeyReferences, KeySettings, ShortRepr):
     """References to keys and the requirements of reading; picklable and without secrets.
 
     modcrypt accepts Settings wherever it accepts `FileEncryptionProperties` or
     `FileDecryptionProperties`. Keys are read, and a key service is opened, on first use in each
     process.
 
-    Args:
-        kms: URI of a key service, as for `open_kms`; name the passphrase of a keyring by
-            `?passphrase=env:NAME` or `?passphrase=file:PATH`. None for the key service of the
-            policy.
-        passphrase: Reference to the passphrase of a keyring whose URI names none: `file:PATH`,
-            `env:NAME`, `fd:N`, or `prompt` to ask on the terminal if the keyring needs one. The
-            last two cannot be sent to other processes.
-        policy: Policy that determines how files are encrypted, and the AAD prefix and algorithm for
-            reading.
-        footer_key: Reference to the footer key, instead of a key service: `file:PATH`, `env:NAME`
-            or `fd:N`. A file or descriptor contains raw bytes, hex or base64; a variable contains
-            hex or base64.
-        column_keys: Mapping of column names to references to their keys.
-        plaintext_columns: Columns to leave unencrypted, with `footer_key`.
-        encryption_options: Further arguments of `FileEncryptionProperties`, with `footer_key`:
-            `plaintext_footer`, `encryption_algorithm`, `store_aad_prefix`, `data_page_v2_levels`,
-            `footer_key_metadata` and `column_key_metadata`.
-        aad_prefix: AAD prefix of every file, with `{path}` for its path in the table or `{name}`
-            for its name; None for the policy's. With keys by reference, text supports neither.
-        root: Folder of the dataset that `{path}` is relative to. None for the folder that is read
-            or converted.
-        shared_aad_prefix: Whether several files may have the same AAD prefix.
-        accept_algorithms: Accepted algorithms, as in `FileDecryptionProperties`; None for the
-            policy's, else for AES_GCM_V1.
-        on_missing_key: Treatment of columns without a key, as in `FileDecryptionProperties`.
-        require_encrypted: Columns that must be encrypted, as in `FileDecryptionProperties`.
-        check_footer_integrity: Whether to verify signatures, as in `FileDecryptionProperties`.
-        master_key_ids: Ids of master keys that may protect the files that are read, besides those
-            that the policy or the URI of `kms` names, for example during a rotation.
-        audit: Path of a file to which modcrypt appends each use of the key service's keys, as a
-            line of JSON.
-        recipients: Recipients of new files, beside a key service or without one.
-        identities: References `file:PATH` to identities, beside other keys or without any.
-        identity_passphrase: Reference to the passphrase of identities, as `passphrase`.
-        signing_key: Reference to the key with which new files are signed: `file:PATH`, or the URI
-            of a key in Vault, AWS KMS or a PKCS#11 token.
-        signing_passphrase: Reference to the passphrase of the signing key's file, as `passphrase`.
-        signed_by: Keys of writers, one of whom must have signed each file that is read; empty for
-            the policy's.
-        seal_at_least: Number that the seal of the dataset must have at least, signed by one of
-            these writers; None for the policy's, which may require no seal.
-
     Raises:
         ValueError: Both kinds of keys are given, or a reference is invalid.
     """
 
-    kms: str | None = None
-    passphrase: str | None = None
+    # Of classes that the table of settings cannot import:
     policy: Policy | None = None
-    footer_key: str | None = None
-    column_keys: Mapping[str, str] = field(default_factory=dict)
-    plaintext_columns: tuple[str, ...] = ()
-    encryption_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    aad_prefix: str | bytes | None = None
-    root: str | None = None
-    shared_aad_prefix: bool = False
-    accept_algorithms: tuple[str, ...] | None = None
-    on_missing_key: Literal["error", "drop", "null"] = "error"
-    require_encrypted: bool | tuple[str, ...] = True
-    check_footer_integrity: bool = True
-    master_key_ids: tuple[str, ...] = ()
-    audit: str | None = None
     recipients: tuple[Recipient, ...] = ()
-    identities: tuple[str, ...] = ()
-    identity_passphrase: str | None = None
-    signing_key: str | None = None
-    signing_passphrase: str | None = None
     signed_by: tuple[VerifyingKey, ...] = ()
-    seal_at_least: int | None = None
     _opened: dict[tuple[int, str], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -1,0 +1,1 @@
+"""The settings of encryption, each declared once; files, options and documentation follow."""

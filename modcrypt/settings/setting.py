@@ -1,0 +1,127 @@
+"""A setting, and what follows from the declarations of several: their faults and their texts."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from modcrypt.settings.kinds import Kind
+
+T = TypeVar("T")
+
+_ARGUMENTS = "Args:\n"
+
+NOT_ON_SPARK = "spark"
+NO_OPTION = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The declaration of a setting.
+
+    Attributes:
+        kind: Kind of its values.
+        name: Name of the Python argument and of the member in TOML.
+        text: Its meaning; the first sentence is its help.
+        default: Value if it is not given.
+        required: True if there is no default.
+        option: Spelling on the command line, if it is not the name with hyphens.
+        spark: Spelling among Spark's options, if it is not the name in camel case.
+        needs: Settings without which it makes no sense.
+        free: True if a declaration that is found, not named, may set it without being trusted.
+        absent: Surfaces (`NOT_ON_SPARK`, `NO_OPTION`) that lack it, each with the reason.
+    """
+
+    kind: Kind
+    name: str = ""
+    text: str = ""
+    default: Any = None
+    required: bool = False
+    option: str = ""
+    spark: str = ""
+    needs: tuple[str, ...] = ()
+    free: bool = False
+    absent: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def help(self) -> str:
+        """The first sentence of its text."""
+        return re.split(r"(?<=\.) |; ", self.text, maxsplit=1)[0].rstrip(".") + "."
+
+    @property
+    def spelt_on_spark(self) -> str:
+        """Its name among the options of Spark's data source."""
+        first, *rest = self.name.split("_")
+        return self.spark or first + "".join(word.title() for word in rest)
+
+    @property
+    def spelt_as_option(self) -> str:
+        """Its name on the command line."""
+        return self.option or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the member."""
+        default = {} if self.required or self.default in (None, ()) else {"default": self.default}
+        return {**self.kind.schema, "description": self.text, **default}
+
+
+def declare(kind: Kind, **options: Any) -> Mapping[str, Setting]:
+    """Return the metadata of a dataclass's field that is a setting; `options` as for `Setting`."""
+    return {"setting": Setting(kind, **options)}
+
+
+def explain_arguments(cls: type[T]) -> type[T]:
+    """Decorate a class whose arguments are settings of a base: add their texts to its docstring."""
+    if cls.__doc__:  # there is none under `python -OO`
+        text, raises, rest = cls.__doc__.partition("    Raises:\n")
+        base = next(base for base in cls.__mro__[1:] if _ARGUMENTS in (base.__doc__ or ""))
+        section = (base.__doc__ or "").partition(_ARGUMENTS)[2].rstrip()
+        cls.__doc__ = f"{text}    {_ARGUMENTS}{section}\n\n{raises}{rest}"
+    return cls
+
+
+@functools.cache
+def settings_of(cls: type) -> Mapping[str, Setting]:
+    """Return the settings that a dataclass declares, by name, with texts from its docstring."""
+    docstrings = (base.__doc__ or "" for base in cls.__mro__)
+    texts = _read_texts(next((text for text in docstrings if _ARGUMENTS in text), ""))
+    found = {}
+    for member in fields(cls):
+        if (setting := member.metadata.get("setting")) is not None:
+            factory: Callable[[], Any] | Any = member.default_factory
+            default = member.default if factory is MISSING else factory()
+            found[member.name] = replace(
+                setting, name=member.name, text=texts.get(member.name, ""),
+                default=None if default is MISSING else default, required=default is MISSING,
+            )  # fmt: skip
+    return MappingProxyType(found)
+
+
+def _read_texts(docstring: str) -> dict[str, str]:
+    """Return the texts of the arguments in a docstring, which has none under `python -OO`."""
+    section = docstring.partition(_ARGUMENTS)[2].partition("\n\n")[0]
+    texts: dict[str, str] = {}
+    for entry in re.split(r"\n {8}(?! )", f"\n{section}")[1:]:
+        names, _, text = entry.partition(": ")
+        texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    return texts
+
+
+def list_faults(settings: Iterable[Setting], values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the faults of values that settings do not allow, by name.
+
+    Args:
+        settings: Settings that may be given.
+        values: Values by name; one that is the default counts as not given.
+    """
+    given = [s for s in settings if s.name in values and values[s.name] is not s.default]
+    faults = {s.name: s.kind.list_faults(s.name, values[s.name]) for s in given}
+    for setting in given:
+        if missing := [need for need in setting.needs if not values.get(need)]:
+            faults[setting.name].append(f"{setting.name} needs {' and '.join(missing)}")
+    return {name: found for name, found in faults.items() if found}

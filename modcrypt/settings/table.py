@@ -1,0 +1,229 @@
+"""The table of settings: each is declared here, with its name, type, default and one text.
+
+Policies, declarations of lakes, options of Spark and of the command line, JSON Schemas and tables
+of the documentation derive from it. To add a setting, add a field here, and use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from modcrypt.parquet.crypto.properties import ALGORITHMS, GCM_V1
+from modcrypt.settings.kinds import (
+    COUNT,
+    FLAG,
+    KEY_BITS,
+    NAME,
+    NAMES,
+    TEXT,
+    URI,
+    Kind,
+    one_of,
+    table_of,
+)  # fmt: skip
+from modcrypt.settings.setting import NO_OPTION, NOT_ON_SPARK, declare
+
+MAX_CACHE_LIFETIME = 7 * 24 * 3600
+"""Upper limit of `cache_lifetime_seconds`, so that a revocation reaches running processes."""
+
+LEVELS = ("encrypted", "plaintext")
+
+_RARE = {NO_OPTION: "rarely changed; a policy sets it"}
+_KEY_TABLE = table_of(NAMES, "a table of master keys and their columns")
+_LIFETIME = Kind(
+    f"a number, 0 to {MAX_CACHE_LIFETIME}",
+    {"type": "number", "minimum": 0, "maximum": MAX_CACHE_LIFETIME},
+)
+_REFERENCE = Kind(
+    "a reference, such as file:PATH or env:NAME",
+    {"type": "string", "pattern": "^(file|env|fd):.+$|^prompt$"},
+)
+_SIGNING_KEY = Kind(
+    "file:PATH, or the URI of a key in a key service",
+    {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9+.-]*:.+$"},
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PolicySettings:
+    """The settings of a policy, which declarations of lakes and the command line have, too.
+
+    Args:
+        footer_key: Id of the master key that wraps footer keys, and the keys of all columns that no
+            setting names.
+        column_keys: Map of master key id to the columns, or groups, whose keys it wraps.
+        plaintext_columns: Names of columns or groups to leave unencrypted and unauthenticated.
+        kms: URI of the key service, without secrets.
+        kms_aad: Text to which the key service binds every wrapped key, if it supports AAD.
+            Unwrapping requires the same text.
+        encryption_algorithm: `AES_GCM_V1`, or `AES_GCM_CTR_V1`, which does not authenticate pages.
+        plaintext_footer: Whether to sign the footer but leave it readable: schema, row counts,
+            metadata of plaintext columns.
+        aad_prefix: AAD prefix of each file. `{path}` in it stands for the file's path inside the
+            dataset and binds the file to that path; `{name}` stands for the last part of the path,
+            so that files of equal names in two folders can be swapped.
+        store_aad_prefix: Whether files store the prefix; otherwise readers must supply it.
+        data_page_v2_levels: Levels of data pages V2: `encrypted`, or `plaintext` for parquet-java.
+        double_wrapping: Whether to wrap data keys under key encryption keys (KEKs) instead of under
+            the master keys themselves, which saves calls to the key service.
+        internal_key_material: Whether to store wrapped keys in the file instead of in a file beside
+            it, where they can be rotated without a change of the data file.
+        data_key_length_bits: Length of data keys in bits: 128, 192 or 256.
+        kek_length_bits: Length of KEKs in bits: 128, 192 or 256.
+        cache_lifetime_seconds: Seconds to use a KEK for writing, and to cache one for reading; at
+            most a week.
+        signed_by: Verifying keys of writers, as lines or paths of `.pub` files: readers refuse
+            files that none of them has signed. Without any, signatures are not checked.
+        seal_at_least: Number that the dataset's seal must have at least, signed by one of these
+            writers: readers refuse files that are not as sealed. None requires no seal.
+    """
+
+    footer_key: str = field(metadata=declare(TEXT, option="--master-key", free=True))
+    column_keys: Mapping[str, Sequence[str]] = field(
+        default_factory=dict,
+        metadata=declare(_KEY_TABLE, option="--column-master-key", free=True),
+    )
+    plaintext_columns: Sequence[str] = field(
+        default=(), metadata=declare(NAMES, option="--plaintext-column", free=True)
+    )
+    kms: str | None = field(default=None, metadata=declare(URI))
+    kms_aad: str | None = field(default=None, metadata=declare(TEXT, absent=_RARE, free=True))
+    encryption_algorithm: str = field(
+        default=GCM_V1, metadata=declare(one_of(*ALGORITHMS), option="--algorithm", free=True)
+    )
+    plaintext_footer: bool = field(default=False, metadata=declare(FLAG, free=True))
+    aad_prefix: str | None = field(default=None, metadata=declare(NAME, free=True))
+    store_aad_prefix: bool = field(
+        default=True, metadata=declare(FLAG, option="--no-store-aad-prefix", free=True)
+    )
+    data_page_v2_levels: str = field(
+        default=LEVELS[0], metadata=declare(one_of(*LEVELS), option="--v2-levels", free=True)
+    )
+    double_wrapping: bool = field(
+        default=True, metadata=declare(FLAG, option="--single-wrapping", free=True)
+    )
+    internal_key_material: bool = field(
+        default=True, metadata=declare(FLAG, option="--external-key-material", free=True)
+    )
+    data_key_length_bits: int = field(
+        default=128, metadata=declare(KEY_BITS, absent=_RARE, free=True)
+    )
+    kek_length_bits: int = field(default=128, metadata=declare(KEY_BITS, absent=_RARE, free=True))
+    cache_lifetime_seconds: float = field(
+        default=600.0, metadata=declare(_LIFETIME, absent=_RARE, free=True)
+    )
+    signed_by: Sequence[str] = field(default=(), metadata=declare(NAMES))
+    seal_at_least: int | None = field(
+        default=None, metadata=declare(COUNT, needs=("signed_by",), free=True)
+    )
+
+
+_ALGORITHMS = Kind(
+    f"one or more of {', '.join(ALGORITHMS)}",
+    {"type": "array", "items": one_of(*ALGORITHMS).schema, "minItems": 1},
+)
+_FLAG_OR_NAMES = Kind(
+    "true, false, or names of columns",
+    {"anyOf": [FLAG.schema, {**NAMES.schema, "minItems": 1}]},
+)
+_BY_POLICY = "the policy sets its members"
+_KEYS_OF_COLUMNS = table_of(_REFERENCE, "a table of columns and references to their keys")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class KeyReferences:
+    """The settings of `Settings`, which Spark's data source and the command line have, too.
+
+    Args:
+        kms: URI of a key service, as for `open_kms`; name the passphrase of a keyring by
+            `?passphrase=env:NAME` or `?passphrase=file:PATH`. None for the key service of the
+            policy.
+        passphrase: Reference to the passphrase of a keyring whose URI names none: `file:PATH`,
+            `env:NAME`, `fd:N`, or `prompt` to ask on the terminal if the keyring needs one. The
+            last two cannot be sent to other processes.
+        policy: Policy that determines how files are encrypted, and the AAD prefix and algorithm for
+            reading.
+        footer_key: Reference to the footer key, instead of a key service: `file:PATH`, `env:NAME`
+            or `fd:N`. A file or descriptor contains raw bytes, hex or base64; a variable contains
+            hex or base64.
+        column_keys: Mapping of column names to references to their keys.
+        plaintext_columns: Columns to leave unencrypted, with `footer_key`.
+        encryption_options: Further arguments of `FileEncryptionProperties`, with `footer_key`:
+            `plaintext_footer`, `encryption_algorithm`, `store_aad_prefix`, `data_page_v2_levels`,
+            `footer_key_metadata` and `column_key_metadata`.
+        aad_prefix: AAD prefix of every file, with `{path}` for its path in the table or `{name}`
+            for its name; None for the policy's. With keys by reference, text supports neither.
+        root: Folder of the dataset that `{path}` is relative to. None for the folder that is read
+            or converted.
+        shared_aad_prefix: Whether several files may have the same AAD prefix.
+        accept_algorithms: Accepted algorithms, as in `FileDecryptionProperties`; None for the
+            policy's, else for AES_GCM_V1.
+        on_missing_key: Treatment of columns without a key, as in `FileDecryptionProperties`.
+        require_encrypted: Columns that must be encrypted, as in `FileDecryptionProperties`.
+        check_footer_integrity: Whether to verify signatures, as in `FileDecryptionProperties`.
+        master_key_ids: Ids of master keys that may protect the files that are read, besides those
+            that the policy or the URI of `kms` names, for example during a rotation.
+        audit: Path of a file to which modcrypt appends each use of the key service's keys, as a
+            line of JSON.
+        recipients: Recipients of new files, beside a key service or without one.
+        identities: References `file:PATH` to identities, beside other keys or without any.
+        identity_passphrase: Reference to the passphrase of identities, as `passphrase`.
+        signing_key: Reference to the key with which new files are signed: `file:PATH`, or the URI
+            of a key in Vault, AWS KMS or a PKCS#11 token.
+        signing_passphrase: Reference to the passphrase of the signing key's file, as `passphrase`.
+        signed_by: Keys of writers, one of whom must have signed each file that is read; empty for
+            the policy's.
+        seal_at_least: Number that the seal of the dataset must have at least, signed by one of
+            these writers; None for the policy's, which may require no seal.
+    """
+
+    kms: str | None = field(default=None, metadata=declare(URI))
+    passphrase: str | None = field(default=None, metadata=declare(_REFERENCE))
+    policy: Any = field(default=None, metadata=declare(NAME))
+    footer_key: str | None = field(default=None, metadata=declare(_REFERENCE, option="--key"))
+    column_keys: Mapping[str, str] = field(
+        default_factory=dict, metadata=declare(_KEYS_OF_COLUMNS, option="--column-key")
+    )
+    plaintext_columns: tuple[str, ...] = field(
+        default=(), metadata=declare(NAMES, option="--plaintext-column")
+    )
+    encryption_options: Mapping[str, Any] = field(
+        default_factory=dict,
+        repr=False,
+        metadata=declare(
+            table_of(TEXT, "a table"),
+            absent={NOT_ON_SPARK: _BY_POLICY, NO_OPTION: "each has an option of its own"},
+        ),
+    )
+    aad_prefix: str | bytes | None = field(default=None, metadata=declare(TEXT))
+    root: str | None = field(default=None, metadata=declare(NAME))
+    shared_aad_prefix: bool = field(default=False, metadata=declare(FLAG))
+    accept_algorithms: tuple[str, ...] | None = field(
+        default=None, metadata=declare(_ALGORITHMS, option="--accept-algorithm")
+    )
+    on_missing_key: Literal["error", "drop", "null"] = field(
+        default="error", metadata=declare(one_of("error", "drop", "null"))
+    )
+    require_encrypted: bool | tuple[str, ...] = field(
+        default=True, metadata=declare(_FLAG_OR_NAMES, absent={NO_OPTION: "--allow-plaintext"})
+    )
+    check_footer_integrity: bool = field(
+        default=True, metadata=declare(FLAG, option="--no-check-footer")
+    )
+    master_key_ids: tuple[str, ...] = field(
+        default=(), metadata=declare(NAMES, option="--master-key")
+    )
+    audit: str | None = field(default=None, metadata=declare(NAME))
+    recipients: tuple[Any, ...] = field(default=(), metadata=declare(NAMES, option="--to"))
+    identities: tuple[str, ...] = field(
+        default=(), metadata=declare(NAMES, option="--identity", spark="identity")
+    )
+    identity_passphrase: str | None = field(default=None, metadata=declare(_REFERENCE))
+    signing_key: str | None = field(default=None, metadata=declare(_SIGNING_KEY, option="--sign"))
+    signing_passphrase: str | None = field(
+        default=None, metadata=declare(_REFERENCE, option="--sign-passphrase")
+    )
+    signed_by: tuple[Any, ...] = field(default=(), metadata=declare(NAMES))
+    seal_at_least: int | None = field(default=None, metadata=declare(COUNT))
