@@ -87,7 +87,7 @@ def _matches_all(value: Any, schema: Mapping[str, Any]) -> bool:
             items is None or all(_matches(item, items) for item in value)
         )
     members = schema.get("additionalProperties")
-    return members is None or all(
+    return not isinstance(members, Mapping) or all(  # False: the caller checks the names
         isinstance(name, str) and _matches(member, members) for name, member in value.items()
     )
 

@@ -31,6 +31,7 @@ class Setting:
         required: True if there is no default.
         option: Spelling on the command line, if it is not the name with hyphens.
         spark: Spelling among Spark's options, if it is not the name in camel case.
+        use: What it is for: `read`, `write` or `both`.
         needs: Settings without which it makes no sense.
         free: True if a declaration that is found, not named, may set it without being trusted.
         absent: Surfaces (`NOT_ON_SPARK`, `NO_OPTION`) that lack it, each with the reason.
@@ -43,6 +44,7 @@ class Setting:
     required: bool = False
     option: str = ""
     spark: str = ""
+    use: str = "both"
     needs: tuple[str, ...] = ()
     free: bool = False
     absent: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

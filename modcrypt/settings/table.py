@@ -36,14 +36,8 @@ _LIFETIME = Kind(
     f"a number, 0 to {MAX_CACHE_LIFETIME}",
     {"type": "number", "minimum": 0, "maximum": MAX_CACHE_LIFETIME},
 )
-_REFERENCE = Kind(
-    "a reference, such as file:PATH or env:NAME",
-    {"type": "string", "pattern": "^(file|env|fd):.+$|^prompt$"},
-)
-_SIGNING_KEY = Kind(
-    "file:PATH, or the URI of a key in a key service",
-    {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9+.-]*:.+$"},
-)
+# `check_reference` checks what follows, without repeating a value that may be a secret.
+_REFERENCE = Kind("a reference, such as file:PATH or env:NAME", NAME.schema)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -129,7 +123,9 @@ _FLAG_OR_NAMES = Kind(
     {"anyOf": [FLAG.schema, {**NAMES.schema, "minItems": 1}]},
 )
 _BY_POLICY = "the policy sets its members"
-_KEYS_OF_COLUMNS = table_of(_REFERENCE, "a table of columns and references to their keys")
+_KEYS_OF_COLUMNS = table_of(
+    _REFERENCE, 'a table of columns and references, such as {"ssn": "env:SSN_KEY"}'
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -137,34 +133,36 @@ class KeyReferences:
     """The settings of `Settings`, which Spark's data source and the command line have, too.
 
     Args:
+        policy: Policy that determines how files are encrypted, and the AAD prefix and algorithm for
+            reading.
         kms: URI of a key service, as for `open_kms`; name the passphrase of a keyring by
             `?passphrase=env:NAME` or `?passphrase=file:PATH`. None for the key service of the
             policy.
-        passphrase: Reference to the passphrase of a keyring whose URI names none: `file:PATH`,
-            `env:NAME`, `fd:N`, or `prompt` to ask on the terminal if the keyring needs one. The
-            last two cannot be sent to other processes.
-        policy: Policy that determines how files are encrypted, and the AAD prefix and algorithm for
-            reading.
         footer_key: Reference to the footer key, instead of a key service: `file:PATH`, `env:NAME`
             or `fd:N`. A file or descriptor contains raw bytes, hex or base64; a variable contains
             hex or base64.
         column_keys: Mapping of column names to references to their keys.
         plaintext_columns: Columns to leave unencrypted, with `footer_key`.
-        encryption_options: Further arguments of `FileEncryptionProperties`, with `footer_key`:
-            `plaintext_footer`, `encryption_algorithm`, `store_aad_prefix`, `data_page_v2_levels`,
-            `footer_key_metadata` and `column_key_metadata`.
         aad_prefix: AAD prefix of every file, with `{path}` for its path in the table or `{name}`
             for its name; None for the policy's. With keys by reference, text supports neither.
         root: Folder of the dataset that `{path}` is relative to. None for the folder that is read
             or converted.
-        shared_aad_prefix: Whether several files may have the same AAD prefix.
-        accept_algorithms: Accepted algorithms, as in `FileDecryptionProperties`; None for the
-            policy's, else for AES_GCM_V1.
-        on_missing_key: Treatment of columns without a key, as in `FileDecryptionProperties`.
-        require_encrypted: Columns that must be encrypted, as in `FileDecryptionProperties`.
-        check_footer_integrity: Whether to verify signatures, as in `FileDecryptionProperties`.
+        accept_algorithms: Algorithms to accept: `AES_GCM_V1`, `AES_GCM_CTR_V1` or both; None for
+            the policy's, else for AES_GCM_V1.
+        require_encrypted: Whether columns must be encrypted: true, false, or the names of those
+            that must be.
         master_key_ids: Ids of master keys that may protect the files that are read, besides those
             that the policy or the URI of `kms` names, for example during a rotation.
+        passphrase: Reference to the passphrase of a keyring whose URI names none: `file:PATH`,
+            `env:NAME`, `fd:N`, or `prompt` to ask on the terminal if the keyring needs one. The
+            last two cannot be sent to other processes.
+        encryption_options: Further arguments of `FileEncryptionProperties`, with `footer_key`:
+            `plaintext_footer`, `encryption_algorithm`, `store_aad_prefix`, `data_page_v2_levels`,
+            `footer_key_metadata` and `column_key_metadata`.
+        shared_aad_prefix: Whether several files may have the same AAD prefix.
+        on_missing_key: Treatment of columns that no key opens: `error`, `drop`, or `null` to fill
+            them with nulls.
+        check_footer_integrity: Whether to verify the signature of a plaintext footer.
         audit: Path of a file to which modcrypt appends each use of the key service's keys, as a
             line of JSON.
         recipients: Recipients of new files, beside a key service or without one.
@@ -179,51 +177,57 @@ class KeyReferences:
             these writers; None for the policy's, which may require no seal.
     """
 
-    kms: str | None = field(default=None, metadata=declare(URI))
-    passphrase: str | None = field(default=None, metadata=declare(_REFERENCE))
     policy: Any = field(default=None, metadata=declare(NAME))
+    kms: str | None = field(default=None, metadata=declare(URI))
     footer_key: str | None = field(default=None, metadata=declare(_REFERENCE, option="--key"))
     column_keys: Mapping[str, str] = field(
         default_factory=dict, metadata=declare(_KEYS_OF_COLUMNS, option="--column-key")
     )
     plaintext_columns: tuple[str, ...] = field(
-        default=(), metadata=declare(NAMES, option="--plaintext-column")
+        default=(), metadata=declare(NAMES, use="write", option="--plaintext-column")
     )
+    aad_prefix: str | bytes | None = field(default=None, metadata=declare(TEXT))
+    root: str | None = field(default=None, metadata=declare(NAME))
+    accept_algorithms: tuple[str, ...] | None = field(
+        default=None, metadata=declare(_ALGORITHMS, use="read", option="--accept-algorithm")
+    )
+    require_encrypted: bool | tuple[str, ...] = field(
+        default=True,
+        metadata=declare(_FLAG_OR_NAMES, use="read", absent={NO_OPTION: "--allow-plaintext"}),
+    )
+    master_key_ids: tuple[str, ...] = field(
+        default=(), metadata=declare(NAMES, use="read", option="--master-key")
+    )
+    passphrase: str | None = field(default=None, metadata=declare(_REFERENCE))
     encryption_options: Mapping[str, Any] = field(
         default_factory=dict,
         repr=False,
         metadata=declare(
             table_of(TEXT, "a table"),
+            use="write",
             absent={NOT_ON_SPARK: _BY_POLICY, NO_OPTION: "each has an option of its own"},
         ),
     )
-    aad_prefix: str | bytes | None = field(default=None, metadata=declare(TEXT))
-    root: str | None = field(default=None, metadata=declare(NAME))
     shared_aad_prefix: bool = field(default=False, metadata=declare(FLAG))
-    accept_algorithms: tuple[str, ...] | None = field(
-        default=None, metadata=declare(_ALGORITHMS, option="--accept-algorithm")
-    )
     on_missing_key: Literal["error", "drop", "null"] = field(
-        default="error", metadata=declare(one_of("error", "drop", "null"))
-    )
-    require_encrypted: bool | tuple[str, ...] = field(
-        default=True, metadata=declare(_FLAG_OR_NAMES, absent={NO_OPTION: "--allow-plaintext"})
+        default="error", metadata=declare(one_of("error", "drop", "null"), use="read")
     )
     check_footer_integrity: bool = field(
-        default=True, metadata=declare(FLAG, option="--no-check-footer")
-    )
-    master_key_ids: tuple[str, ...] = field(
-        default=(), metadata=declare(NAMES, option="--master-key")
+        default=True, metadata=declare(FLAG, use="read", option="--no-check-footer")
     )
     audit: str | None = field(default=None, metadata=declare(NAME))
-    recipients: tuple[Any, ...] = field(default=(), metadata=declare(NAMES, option="--to"))
+    recipients: tuple[Any, ...] = field(
+        default=(), metadata=declare(NAMES, use="write", option="--to")
+    )
     identities: tuple[str, ...] = field(
-        default=(), metadata=declare(NAMES, option="--identity", spark="identity")
+        default=(), metadata=declare(NAMES, use="read", option="--identity", spark="identity")
     )
-    identity_passphrase: str | None = field(default=None, metadata=declare(_REFERENCE))
-    signing_key: str | None = field(default=None, metadata=declare(_SIGNING_KEY, option="--sign"))
+    identity_passphrase: str | None = field(default=None, metadata=declare(_REFERENCE, use="read"))
+    signing_key: str | None = field(
+        default=None, metadata=declare(_REFERENCE, use="write", option="--sign")
+    )
     signing_passphrase: str | None = field(
-        default=None, metadata=declare(_REFERENCE, option="--sign-passphrase")
+        default=None, metadata=declare(_REFERENCE, use="write", option="--sign-passphrase")
     )
-    signed_by: tuple[Any, ...] = field(default=(), metadata=declare(NAMES))
-    seal_at_least: int | None = field(default=None, metadata=declare(COUNT))
+    signed_by: tuple[Any, ...] = field(default=(), metadata=declare(NAMES, use="read"))
+    seal_at_least: int | None = field(default=None, metadata=declare(COUNT, use="read"))

@@ -725,10 +725,10 @@ def test_sql_reads_and_appends_by_a_view_or_by_options_of_the_query(
     [
         ({"colums": "a"}, "unknown option colums; the options are aadPrefix, acceptAlgorithms"),
         ({"columns": " "}, "columns has no names"),
-        ({"columns": "[1]"}, "columns must be a JSON list of strings"),
+        ({"columns": "[1]"}, "columns must be a list of names"),
         ({"columns": "[x"}, "columns is not valid JSON"),
-        ({"columnKeys": '["ssn"]'}, "columnKeys must be a JSON object"),
-        ({"onMissingKey": "ignore"}, "onMissingKey must be error, null or drop"),
+        ({"columnKeys": '["ssn"]'}, "columnKeys of? must be|columnKeys must be a table of columns"),
+        ({"onMissingKey": "ignore"}, "onMissingKey must be error, drop or null"),
         ({"requireEncrypted": " , "}, "requireEncrypted must be true, false, or names"),
         ({"acceptAlgorithms": "AES"}, "acceptAlgorithms must be one or more of AES_GCM_V1"),
         ({"maxSplitBytes": "0"}, "maxSplitBytes must be a whole number, at least 1"),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,33 +23,21 @@ from modcrypt.lake.declarations.declaration import (
 )
 from modcrypt.lake.declarations.declaration_faults import DeclarationFault, FaultList
 from modcrypt.lake.declarations.inclusions import Inclusions
+from modcrypt.lake.declarations.member_table import (
+    DATASET_MEMBERS,
+    DATASET_NAME,
+    OWN_MEMBERS,
+    POLICY_MEMBERS,
+    PREVIOUS_MEMBERS,
+    ROTATION_MEMBERS,
+    TOP_MEMBERS,
+)  # fmt: skip
 from modcrypt.lake.declarations.members import Members
 from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous, names_in
 from modcrypt.lake.declarations.table_parsing import TableParsing
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
-from modcrypt.parquet.crypto.properties import ALGORITHMS
 
-TOP_MEMBERS = ("kms", "dataset")
-OWN_MEMBERS = (
-    "kind", "location", "source", "include", "partitions", "strict", "policy", "previous",
-    "rotation", "recipients",
-)  # fmt: skip
-POLICY_MEMBERS = tuple(member.name for member in fields(Policy) if member.name != "kms")
-DATASET_MEMBERS = (*OWN_MEMBERS, *POLICY_MEMBERS)
-FREE_MEMBERS = (
-    "kind", "location", "source", "include", "partitions", "strict", "policy", "previous",
-    "rotation", "footer_key", "column_keys", "plaintext_columns", "kms_aad", "encryption_algorithm",
-    "plaintext_footer", "aad_prefix", "store_aad_prefix", "data_page_v2_levels", "double_wrapping",
-    "internal_key_material", "data_key_length_bits", "kek_length_bits", "cache_lifetime_seconds",
-    "seal_at_least",
-)  # fmt: skip
-"""Members that need no trust; `Inclusions` judges the places and files that some of them name."""
-
-PREVIOUS_MEMBERS = ("master_keys", "aad_prefixes", "algorithms")
-ROTATION_MEMBERS = ("max_version_age", "rewrap_after")
-
-_DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WILD = re.compile(r"[*?]")
 
 
@@ -90,13 +77,13 @@ class _Parsing:
         self.faults, self._inclusions = faults, inclusions
 
     def parse_service(self, members: Mapping[str, Any], default: str | None) -> str:
-        if members.keys() & set(TOP_MEMBERS):  # else another kind of file, perhaps full of secrets
+        if members.keys() & TOP_MEMBERS:  # else another kind of file, perhaps full of secrets
             self.faults.check_names((), members, TOP_MEMBERS)
         kms = members.get("kms", default)
         if kms is None:
             self.faults.add((), "no key service is named; add kms = URI, or set MODCRYPT_KMS")
-        elif not isinstance(kms, str) or not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", kms):
-            self.faults.add(("kms",), "kms must be a URI, such as file:lake.keyring")
+        elif faults := TOP_MEMBERS["kms"].kind.list_faults("kms", kms):
+            self.faults.add(("kms",), faults[0])
         else:
             service = resolve_service(kms, self._inclusions.folder)
             if service != default:  # a key service that the environment names is no command
@@ -115,7 +102,7 @@ class _Parsing:
             self.faults.add((), "no dataset is declared; add a table [dataset.NAME]")
         found = {}
         for name, table in tables.items():
-            if not _DATASET_NAME.fullmatch(name):
+            if not re.fullmatch(DATASET_NAME, name):
                 message = "name datasets by letters, digits, and . _ - after the first"
                 self.faults.add(("dataset", name), message)
                 continue
@@ -137,45 +124,40 @@ class _DatasetParsing(Members):
     """The parsing of one dataset of Parquet files."""
 
     def parse(self) -> DatasetDeclaration | None:
-        table = self.given
-        self.faults.check_names(self.path, table, DATASET_MEMBERS)
-        values = {**self._read_policy(table.get("policy")), **table}
-        self.inclusions.note_all(self.path, values, but=FREE_MEMBERS)
+        own = self.take(OWN_MEMBERS, others=POLICY_MEMBERS)
+        values = {**self._read_policy(own.get("policy")), **self.given}
+        self.note_commands(values, DATASET_MEMBERS)
         rules = dict(self._parse_rules(values))
         members = {
             name: values[name]
             for name in POLICY_MEMBERS
             if name in values and name not in ("column_keys", "plaintext_columns")
         }
-        partitions = self._parse_partitions()
+        partitions = tuple(own.get("partitions", ()))
         self._check_templates(members, rules, partitions)
         self._check_policy(members, rules)
         if members.get("signed_by") and not self.has_faults:
             members["signed_by"] = self.writers(members["signed_by"])
         previous = self._parse_previous(rules, members)
         rotation = Rotation(**self.rotation(ROTATION_MEMBERS))
-        location, include = self._parse_location()
-        source, strict = self._parse_source(), table.get("strict", False)
-        if not isinstance(strict, bool):
-            self.fault("strict", "strict must be true or false")
-        recipients = self._read_recipients()
+        location, include = self._parse_location(own)
+        source = self._parse_source(own)
+        recipients = self._read_recipients(own.get("recipients", ()))
         if self.has_faults:
             return None
         return DatasetDeclaration(
             name=self.path[-1], location=location, source=source, include=include,
-            partitions=partitions, strict=strict, members=members, rules=rules,
+            partitions=partitions, strict=own.get("strict", False), members=members, rules=rules,
             previous=previous, rotation=rotation, recipients=recipients,
         )  # fmt: skip
 
     # --- members of its own ----------------------------------------------------------------------
 
-    def _parse_location(self) -> tuple[str, str | None]:
+    def _parse_location(self, own: Mapping[str, Any]) -> tuple[str, str | None]:
         """Return the folder or file, and the pattern of the files that belong to the dataset."""
-        location, include = self.given.get("location"), self.given.get("include")
-        if include is not None and not (isinstance(include, str) and include):
-            self.fault("include", 'include must be a pattern, such as "*.parquet"')
-        if not isinstance(location, str) or not location:
-            self.fault("location", "location must be the path or URL of a folder or file")
+        location, include = own.get("location"), own.get("include")
+        if location is None:
+            self.fault("location", f"location must be {OWN_MEMBERS['location'].kind.words}")
             return "", None
         if wild := _WILD.search(location):
             if include is not None:
@@ -184,42 +166,25 @@ class _DatasetParsing(Members):
             location, include = folder or slash or ".", location[len(folder) + len(slash) :]
         return self.inclusions.place((*self.path, "location"), location), include
 
-    def _parse_source(self) -> str | None:
-        source = self.given.get("source")
+    def _parse_source(self, own: Mapping[str, Any]) -> str | None:
+        source = own.get("source")
         if source is None:
             return None
-        if not isinstance(source, str) or not source:
-            self.fault("source", "source must be the path or URL of a folder")
-            return None
-        if source == self.given.get("location"):
+        if source == own.get("location"):
             self.fault("source", "source and location must be different folders")
         return self.inclusions.place((*self.path, "source"), source)
 
-    def _read_recipients(self) -> tuple[Recipient, ...]:
+    def _read_recipients(self, texts: Sequence[str]) -> tuple[Recipient, ...]:
         """Return the recipients that lines and files name, each once."""
-        given = self.given.get("recipients", [])
-        if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
-            self.fault("recipients", "recipients must be a list of .pub files or their lines")
-            return ()
         found: list[Recipient] = []
-        for text in given:
+        for text in texts:
             with self.noting_errors("recipients", text):
                 found += self.inclusions.recipients((*self.path, "recipients"), text)
         return check_recipients(found) if found else ()
 
-    def _parse_partitions(self) -> tuple[str, ...]:
-        names = self.given.get("partitions", [])
-        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-            self.fault("partitions", 'partitions must be a list of names, such as ["day"]')
-            return ()
-        return tuple(names)
-
-    def _read_policy(self, name: Any) -> Mapping[str, Any]:
+    def _read_policy(self, name: str | None) -> Mapping[str, Any]:
         """Return the members of the policy that a dataset includes."""
         if name is None:
-            return {}
-        if not isinstance(name, str) or not name:
-            self.fault("policy", "policy must be the path of a TOML file")
             return {}
         try:
             data = self.inclusions.read((*self.path, "policy"), name, MAX_POLICY + 1)
@@ -329,11 +294,8 @@ class _DatasetParsing(Members):
     def _parse_previous(
         self, rules: Mapping[str | None, Any], members: Mapping[str, Any]
     ) -> Previous:
-        given = self.table("previous", PREVIOUS_MEMBERS)
+        given = self.take(PREVIOUS_MEMBERS, "previous")
         keys = given.get("master_keys", {})
-        if not isinstance(keys, Mapping) or not all(isinstance(new, str) for new in keys.values()):
-            self.fault(("previous", "master_keys"), "master_keys must map OLD ids to NEW ids")
-            keys = {}
         declared = dict.fromkeys([str(members.get("footer_key")), *(key for key in rules if key)])
         varies = any(map(names_in, declared))
         for old, new in keys.items():
@@ -344,18 +306,8 @@ class _DatasetParsing(Members):
             if old in declared:
                 message = f"{old} is still a master key of the dataset, so it is no previous one"
                 self.fault(("previous", "master_keys"), message, old)
-        prefixes = self._take_texts(given, "aad_prefixes")
-        algorithms = self._take_texts(given, "algorithms")
-        for algorithm in algorithms:
-            if algorithm not in ALGORITHMS:
-                message = f"unknown algorithm {printable(algorithm, MAX_NAME)}"
-                hint = self.faults.suggest(algorithm, ALGORITHMS)
-                self.fault(("previous", "algorithms"), message + hint)
-        return Previous(master_keys=dict(keys), aad_prefixes=prefixes, algorithms=algorithms)
-
-    def _take_texts(self, table: Mapping[str, Any], name: str) -> tuple[str, ...]:
-        texts = table.get(name, [])
-        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
-            return tuple(texts)
-        self.fault(("previous", name), f"{name} must be a list of strings")
-        return ()
+        return Previous(
+            master_keys=dict(keys),
+            aad_prefixes=tuple(given.get("aad_prefixes", ())),
+            algorithms=tuple(given.get("algorithms", ())),
+        )

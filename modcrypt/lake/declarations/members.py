@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,11 +10,11 @@ from modcrypt.errors import MAX_NAME, printable
 from modcrypt.lake.declarations.declaration_faults import FaultList
 from modcrypt.lake.declarations.inclusions import Inclusions
 from modcrypt.lake.declarations.toml_lines import MemberPath
+from modcrypt.settings.setting import Setting, list_faults
 
 _FREE_ROTATION = ("rewrap_after", "max_kek_age")
 """Members about rotation that need no trust: with others, `apply` changes master keys."""
 
-_DURATION = re.compile(r"([0-9]{1,6})([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -56,28 +55,38 @@ class Members:
         except ValueError as error:
             self.fault(member, str(error))
 
-    def table(self, name: str, known: Collection[str] | None = None) -> Mapping[str, Any]:
-        """Return a member that is a table, of any or of some known members; empty for another."""
-        given = self.given.get(name, {})
-        if not isinstance(given, Mapping):
-            self.fault(name, f"{name} must be a table")
-            return {}
-        if known is not None:
-            self.faults.check_names((*self.path, name), given, known)
-        return given
+    def take(
+        self, known: Mapping[str, Setting], *path: str, others: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Return the members of a table that are as they must be; note faults of the rest.
 
-    def rotation(self, known: Sequence[str]) -> dict[str, float]:
+        Args:
+            known: Settings of the members.
+            path: Names that lead to the table in the dataset; none for the dataset itself.
+            others: Names of members that the table may have, but that are not taken.
+        """
+        given = self.given
+        for name in path:
+            given = given.get(name, {})
+            if not isinstance(given, Mapping):  # noted where the table is taken
+                return {}
+        self.faults.check_names((*self.path, *path), given, [*known, *others])
+        faults = list_faults(known.values(), given)
+        for name, messages in faults.items():
+            for message in messages:
+                self.fault((*path, name), message)
+        return {name: given[name] for name in given.keys() & known.keys() - faults.keys()}
+
+    def note_commands(self, given: Mapping[str, Any], known: Mapping[str, Setting]) -> None:
+        """Note the members that only a trusted declaration may have."""
+        free = [name for name, setting in known.items() if setting.free]
+        self.inclusions.note_all(self.path, given, but=free)
+
+    def rotation(self, known: Mapping[str, Setting]) -> dict[str, float]:
         """Return the durations in the table `rotation`, such as "90d", in seconds."""
-        given, seconds = self.table("rotation", known), {}
+        given = self.take(known, "rotation")
         self.inclusions.note_all((*self.path, "rotation"), given, but=_FREE_ROTATION)
-        for name in known:
-            match = _DURATION.fullmatch(str(given.get(name, "")))
-            if match is not None:
-                seconds[name] = float(int(match[1]) * _SECONDS[match[2]])
-            elif name in given:
-                message = f"{name} must be a number of minutes, hours, days or weeks, such as 90d"
-                self.fault(("rotation", name), message)
-        return seconds
+        return {name: float(int(text[:-1]) * _SECONDS[text[-1]]) for name, text in given.items()}
 
     def writers(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the lines of the writers' keys, which files may contain."""

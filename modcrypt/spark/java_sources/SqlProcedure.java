@@ -31,11 +31,6 @@ final class SqlProcedure implements UnboundProcedure, BoundProcedure {
   static final List NAMES =
       Collections.unmodifiableList(Arrays.asList("encrypt", "inspect", "rekey", "rotate", "verify"));
 
-  private static final List WRITE_KEYS = Arrays.asList(
-      "policy", "kms", "footerKey", "columnKeys", "plaintextColumns", "aadPrefix");
-  private static final List READ_KEYS = Arrays.asList(
-      "policy", "kms", "footerKey", "columnKeys", "aadPrefix", "root", "acceptAlgorithms",
-      "requireEncrypted", "masterKeyIds");
   private static final List NAMED_KEYS = Arrays.asList("policy", "kms", "footerKey", "columnKeys");
 
   private final String name;
@@ -56,15 +51,16 @@ final class SqlProcedure implements UnboundProcedure, BoundProcedure {
     } else {
       all.add("path");
     }
-    all.addAll(name.equals("encrypt") ? WRITE_KEYS : READ_KEYS);
+    // KeyOptions is generated from the table of settings.
+    all.addAll(Arrays.asList(name.equals("encrypt") ? KeyOptions.WRITE : KeyOptions.READ));
     if (name.equals("rekey")) {
-      for (Iterator keys = WRITE_KEYS.iterator(); keys.hasNext();) {
-        String key = (String) keys.next();
+      for (int at = 0; at < KeyOptions.NEW.length; at++) {
+        String key = KeyOptions.NEW[at];
         all.add("new" + Character.toUpperCase(key.charAt(0)) + key.substring(1));
       }
     }
     if (name.equals("encrypt") || name.equals("rekey")) {
-      all.addAll(Arrays.asList("sharedAadPrefix", "overwrite", "dryRun"));
+      all.addAll(Arrays.asList("overwrite", "dryRun"));
       if (name.equals("encrypt")) {
         all.add("allowLeaks");
       }

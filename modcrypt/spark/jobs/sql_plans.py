@@ -25,14 +25,14 @@ from modcrypt.spark.jobs.conversion import TableConversion, plan_conversion
 from modcrypt.spark.jobs.driver import TablePlan, plan_job
 from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob, plan_verification
 from modcrypt.spark.jobs.key_jobs import ROTATED, plan_rotation
-from modcrypt.spark.source.options import KEY_NAMES, read_options
+from modcrypt.spark.key_options import KEY_OPTIONS, SHARED_OPTIONS
+from modcrypt.spark.source.options import read_options
 
 Parameters = Mapping[str, str]
 """Parameters of a procedure, by their names in lower case."""
 
-_KEYS = frozenset(
-    name.lower() for name in (*KEY_NAMES, "acceptAlgorithms", "requireEncrypted", "masterKeyIds")
-)
+_KEYS = frozenset(name.lower() for name in KEY_OPTIONS)
+_SHARED = frozenset(name.lower() for name in SHARED_OPTIONS) - {"root"}
 _NEW = "new"
 
 
@@ -69,7 +69,7 @@ def _plan_rekeying(parameters: Parameters) -> TablePlan:
         for name, value in parameters.items()
         if name.removeprefix(_NEW) in _KEYS and name.startswith(_NEW)
     }
-    shared = {name: parameters[name] for name in ("sharedaadprefix",) if name in parameters}
+    shared = {name: parameters[name] for name in _SHARED & parameters.keys()}
     return plan_conversion(
         source, destination, verb="rekey",
         decryption=_read_settings(parameters, source),
@@ -137,8 +137,6 @@ def _read_ids(text: str) -> dict[str, str]:
 
 def _read_settings(parameters: Parameters, where: str, what: str = "keys") -> Settings:
     keys = {name: value for name, value in parameters.items() if name in _KEYS}
-    if "sharedaadprefix" in parameters:
-        keys["sharedaadprefix"] = parameters["sharedaadprefix"]
     if not keys:
         raise ValueError(f"{what} are missing; pass a policy")
     settings, _ = read_options({"path": where, **keys})

@@ -1,41 +1,6 @@
 """Options of the data source `modcrypt`, parsed from Spark's text and checked.
 
-    path              file, folder or URL; an absolute path with Spark Connect
-    kms, policy       URI of the key service; path of a policy, which the driver reads
-    footerKey         instead of kms: file:PATH or env:NAME, on all executors; columnKeys: for
-                      example {"ssn": "env:SSN_KEY"}; plaintextColumns: `a,b` or ["a", "b,c"]
-    identity          file:PATH of an identity on all executors, or several: opens files that are
-                      encrypted to its recipient, beside a key service or without one
-    recipients        lines of recipients, to whom new files are encrypted; writing only
-    signedBy          lines of verifying keys, or paths of .pub files, which the driver reads: one
-                      of these writers must have signed each file that is read, and its seal
-    sealAtLeast       number that the seal of the table must have at least; a write with signingKey
-                      signs the next one, if there is one already
-    signingKey        file:PATH of the key on all executors that signs new files, or the URI of a
-                      key in a key service; signingPassphrase: file:PATH or env:NAME of the
-                      passphrase of the file
-    aadPrefix         AAD prefix of every file, with `{path}` for its path in the table, or `{name}`
-    lake, dataset     path of a modcrypt.toml, which the driver reads, and name of a dataset in it;
-                      they replace all other options about keys and a missing path; reading only
-    root              folder of the dataset, if path is a part of it; reading only
-    sharedAadPrefix   true: allow several files with the same AAD prefix; writing only
-    acceptAlgorithms  AES_GCM_V1, AES_GCM_CTR_V1 or both; reading only
-    onMissingKey      error, null or drop
-    requireEncrypted  true, false, or column names
-    masterKeyIds      master keys that may protect files besides those that the policy or the key
-                      service's URI names, for example during a rotation
-    columns           names of columns to read; by default all
-    filters           rows to read: [["year", ">=", 2026], ["country", "in", ["NO", "AT"]]], or
-                      lists of such lists for "or", as in PyArrow; only columns that are read
-    readRestrictions  Iceberg's read restrictions as JSON, as a REST catalog sends them, or the path
-                      of a file with it, which the driver reads: rows to skip, and masks of columns,
-                      which apply before filters; reading only
-    maxSplitBytes     maximum input of a task, in bytes
-    mergeSchema       true: the table has the columns of all its files, not of one
-    rowCounts         true: read only footers: a row for each file, with its path and number of rows
-    partitionBy       columns whose values become folders; writing only
-    compression, rowGroupRows, maxRowsPerFile
-
+The options about keys are the settings of the table, `KEY_OPTIONS`, the others `_OWN`.
 Spark logs and shows options, also those of SQL. So messages never repeat a value, and values that
 may contain a key are refused.
 """
@@ -44,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from modcrypt.io.addresses import local_path
 from modcrypt.kms.key_references import absolute_reference
@@ -56,8 +21,9 @@ from modcrypt.kms.policy import Policy
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import names_service, read_verifying_keys
-from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.pkmt1.strict_json import load_json
+from modcrypt.settings.kinds import COUNT, FLAG, NAMES, TEXT, Kind
+from modcrypt.spark.key_options import KEY_OPTIONS
 from modcrypt.spark.lake_reference import LakeReference
 
 Alternatives: TypeAlias = tuple[tuple[tuple[str, str, Any], ...], ...]
@@ -71,18 +37,19 @@ SPLIT_BYTES = 128 << 20
 MAX_RESTRICTIONS = 1 << 20
 """Most bytes of a file with read restrictions; far more than restrictions of all columns take."""
 
-KEY_NAMES = ("kms", "policy", "footerKey", "columnKeys", "plaintextColumns", "aadPrefix", "root")
-"""Options that name keys and what files are bound to."""
+_DECLARED = KEY_OPTIONS.keys() - {"masterKeyIds", "onMissingKey"}
+"""Options that a lake replaces."""
 
-_SIGNING = ("signedBy", "signingKey", "signingPassphrase")
-_DECLARED = (*KEY_NAMES, *_SIGNING, "acceptAlgorithms", "requireEncrypted")
-"""Options about keys that a lake replaces."""
-
-_READING = ("columns", "filters", "readRestrictions", "mergeSchema", "rowCounts", "onMissingKey")
-_WRITING = ("recipients", "partitionBy", "compression", "rowGroupRows", "maxRowsPerFile")
-_OTHERS = ("lake", "dataset", "identity", "masterKeyIds", "sealAtLeast", "sharedAadPrefix")
-_OF_SPARK = ("path", "paths", "maxSplitBytes", "minPartitionNum")  # `paths` of load() with a list
-NAMES = frozenset({*_DECLARED, *_READING, *_WRITING, *_OTHERS, *_OF_SPARK})
+_OWN: Mapping[str, Kind] = {
+    "path": TEXT, "paths": NAMES,  # `paths` of load() with a list
+    "lake": TEXT, "dataset": TEXT,
+    "columns": NAMES, "filters": TEXT, "readRestrictions": TEXT, "mergeSchema": FLAG,
+    "rowCounts": FLAG, "maxSplitBytes": COUNT, "minPartitionNum": COUNT,
+    "maxFilesPerTrigger": COUNT, "ignoreMissingFiles": FLAG,
+    "partitionBy": NAMES, "compression": TEXT, "rowGroupRows": COUNT, "maxRowsPerFile": COUNT,
+}  # fmt: skip
+_OF_STREAMS = ("maxFilesPerTrigger", "ignoreMissingFiles")  # known if the caller handles them
+NAMES_OF_OPTIONS = frozenset({*KEY_OPTIONS, *_OWN} - {*_OF_STREAMS})
 
 _PASSWORD_IN_URL = re.compile(r"://[^/@]*:[^/@]*@")
 _NO_REFERENCE = re.compile(r"[?&;](?:passphrase|pin|pin-value|token)=(?!(?:env|file):)", re.I)
@@ -130,8 +97,8 @@ def read_options(
     can't be read.
     """
     given = _Options(options, also)
-    columns = given.names("columns")
-    if columns is not None and not columns:
+    columns = given.value("columns")
+    if columns == ():
         raise ValueError("columns has no names; remove the option to read all columns")
     settings, paths = given.read_settings()
     return settings, ReadOptions(
@@ -140,12 +107,12 @@ def read_options(
         columns=columns,
         filters=given.filters(),
         restrictions=given.restrictions(),
-        split_bytes=given.number("maxSplitBytes") or SPLIT_BYTES,
-        fewest_tasks=given.number("minPartitionNum"),
-        merge_schema=given.flag("mergeSchema"),
-        row_counts=given.flag("rowCounts"),
-        max_files=given.number("maxFilesPerTrigger"),
-        ignore_missing=given.flag("ignoreMissingFiles"),
+        split_bytes=given.value("maxSplitBytes") or SPLIT_BYTES,
+        fewest_tasks=given.value("minPartitionNum"),
+        merge_schema=given.value("mergeSchema") or False,
+        row_counts=given.value("rowCounts") or False,
+        max_files=given.value("maxFilesPerTrigger"),
+        ignore_missing=given.value("ignoreMissingFiles") or False,
     )
 
 
@@ -168,10 +135,10 @@ def write_options(
         raise ValueError("path must be one folder to write a table")
     return settings, WriteOptions(
         folder=paths[0],
-        partition_by=given.names("partitionBy") or (),
+        partition_by=given.value("partitionBy") or (),
         compression=given.text("compression") or "snappy",
-        row_group_rows=given.number("rowGroupRows"),
-        max_rows_per_file=given.number("maxRowsPerFile"),
+        row_group_rows=given.value("rowGroupRows"),
+        max_rows_per_file=given.value("maxRowsPerFile"),
     )
 
 
@@ -191,11 +158,11 @@ class _Options:
                 "source; use SELECT ... FROM t WITH (path = '...', policy = '...'), or "
                 "CREATE TEMPORARY VIEW t USING modcrypt OPTIONS (...)"
             )
-        known = {name.lower() for name in {*NAMES, *also}}
-        if unknown := sorted(self._values.keys() - known):
+        known = {*NAMES_OF_OPTIONS, *also}
+        if unknown := sorted(self._values.keys() - {name.lower() for name in known}):
             raise ValueError(
                 f"unknown option {', '.join(unknown)}; the options are "
-                f"{', '.join(sorted({*NAMES, *also} - {'paths'}, key=str.lower))}"
+                f"{', '.join(sorted(known - {'paths'}, key=str.lower))}"
             )
         for name, value in self._values.items():
             if _PASSWORD_IN_URL.search(value) or _NO_REFERENCE.search(value):
@@ -208,36 +175,23 @@ class _Options:
     def text(self, name: str) -> str | None:
         return self._values.get(name.lower())
 
+    def value(self, name: str) -> Any:
+        """Return the value of an option, lists as tuples; None for none, or an empty text."""
+        text = self.text(name)
+        if not text:
+            return None
+        kind = KEY_OPTIONS[name].kind if name in KEY_OPTIONS else _OWN[name]
+        try:
+            value = kind.parse(text)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from None
+        return tuple(value) if isinstance(value, list) else value
+
     def paths(self) -> tuple[str, ...]:
-        several = self.text("paths")
-        paths = (
-            _parse_strings("paths", several) if several is not None else (self.text("path") or "",)
-        )
-        if not all(paths) or not paths:
+        paths = self.value("paths") or (self.text("path") or "",)
+        if not all(paths):
             raise ValueError("no path is given; pass one to load() or save(), or as an option")
         return tuple(_make_absolute(path) for path in paths)
-
-    def names(self, name: str) -> tuple[str, ...] | None:
-        text = self.text(name)
-        if text is None:
-            return None
-        if text.lstrip().startswith("["):
-            return _parse_strings(name, text)
-        return tuple(name for part in text.split(",") if (name := part.strip()))
-
-    def number(self, name: str) -> int | None:
-        text = self.text(name)
-        if text is None:
-            return None
-        if not re.fullmatch(r"[1-9][0-9]{0,17}", text.strip(), re.ASCII):
-            raise ValueError(f"{name} must be a whole number, at least 1")
-        return int(text)
-
-    def flag(self, name: str) -> bool:
-        text = (self.text(name) or "false").strip().lower()
-        if text not in ("true", "false"):
-            raise ValueError(f"{name} must be true or false")
-        return text == "true"
 
     def filters(self) -> Alternatives:
         text = self.text("filters")
@@ -265,30 +219,11 @@ class _Options:
         return document
 
     def settings(self) -> Settings:
-        policy, root = self.text("policy"), self.text("root")
-        signing, secret = self.text("signingKey"), self.text("signingPassphrase")
-        if signing is not None and not names_service(signing):
-            signing = _make_reference(signing)
-        settings = Settings(
-            kms=self.text("kms"),
-            policy=None if policy is None else Policy.load(_require_local("policy", policy)),
-            footer_key=self.text("footerKey"),
-            column_keys=self._column_keys(),
-            plaintext_columns=self.names("plaintextColumns") or (),
-            identities=tuple(map(_make_reference, self.names("identity") or ())),
-            recipients=tuple(map(Recipient.parse, self.names("recipients") or ())),
-            signed_by=read_verifying_keys(self.names("signedBy") or ()),
-            seal_at_least=self.number("sealAtLeast"),
-            signing_key=signing,
-            signing_passphrase=None if secret is None else absolute_reference(secret),
-            aad_prefix=self.text("aadPrefix"),
-            root=None if root is None else _make_absolute(root),
-            shared_aad_prefix=self.flag("sharedAadPrefix"),
-            accept_algorithms=self._algorithms(),
-            on_missing_key=self._on_missing_key(),
-            require_encrypted=self._require_encrypted(),
-            master_key_ids=self.names("masterKeyIds") or (),
-        )
+        values = {setting.name: self.value(name) for name, setting in KEY_OPTIONS.items()}
+        given = {name: value for name, value in values.items() if value is not None}
+        for name in given.keys() & _CONVERT.keys():
+            given[name] = _CONVERT[name](given[name])
+        settings = Settings(**given)
         named = settings.has_service or settings.has_keys or settings.identities
         if not (named or settings.recipients):
             raise ValueError(
@@ -319,39 +254,10 @@ class _Options:
 
         # The options of a table are the word of who made it, not of who reads it.
         return LakeReference.of(
-            Lake.open(local, is_found=self._is_table), name, on_missing_key=self._on_missing_key(),
-            master_key_ids=self.names("masterKeyIds") or (),
+            Lake.open(local, is_found=self._is_table), name,
+            on_missing_key=self.value("onMissingKey") or "error",
+            master_key_ids=self.value("masterKeyIds") or (),
         )  # fmt: skip
-
-    def _column_keys(self) -> Mapping[str, str]:
-        keys = _parse_json("columnKeys", self.text("columnKeys") or "{}")
-        if not isinstance(keys, dict) or not all(isinstance(ref, str) for ref in keys.values()):
-            raise ValueError(
-                "columnKeys must be a JSON object of names and references, as "
-                '{"ssn": "env:SSN_KEY"}'
-            )
-        return keys
-
-    def _algorithms(self) -> tuple[str, ...] | None:
-        algorithms = self.names("acceptAlgorithms") or None
-        if algorithms is not None and not set(algorithms) <= set(ALGORITHMS):
-            raise ValueError(f"acceptAlgorithms must be one or more of {', '.join(ALGORITHMS)}")
-        return algorithms
-
-    def _on_missing_key(self) -> Literal["error", "drop", "null"]:
-        choice = (self.text("onMissingKey") or "error").lower()
-        if choice not in ("error", "drop", "null"):
-            raise ValueError("onMissingKey must be error, null or drop")
-        return cast(Literal["error", "drop", "null"], choice)
-
-    def _require_encrypted(self) -> bool | tuple[str, ...]:
-        text = (self.text("requireEncrypted") or "true").strip()
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        names = self.names("requireEncrypted")
-        if not names:
-            raise ValueError("requireEncrypted must be true, false, or names of columns")
-        return names
 
 
 ReadSettings: TypeAlias = Settings | LakeReference
@@ -377,13 +283,6 @@ def _parse_json(name: str, text: str) -> Any:
         raise ValueError(f"{name} is not valid JSON, or repeats a member") from None
 
 
-def _parse_strings(name: str, text: str) -> tuple[str, ...]:
-    strings = _parse_json(name, text)
-    if not isinstance(strings, Sequence) or not all(isinstance(item, str) for item in strings):
-        raise ValueError(f"{name} must be a JSON list of strings")
-    return tuple(strings)
-
-
 def _make_reference(reference: str) -> str:
     """Return a reference to a private key, valid in every working directory."""
     if not reference.startswith("file:"):
@@ -397,6 +296,14 @@ def _make_absolute(path: str) -> str:
     """Return a path that has the same meaning on executors, which run in other folders."""
     local = local_path(path)
     return path if local is None else os.path.abspath(local)
+
+
+def _load_policy(path: str) -> Policy:
+    return Policy.load(_require_local("policy", path))
+
+
+def _make_signing_reference(key: str) -> str:
+    return key if names_service(key) else _make_reference(key)
 
 
 def _read_restrictions(path: str) -> str:
@@ -415,3 +322,18 @@ def _require_local(name: str, path: str) -> str:
     if local is None:
         raise ValueError(f"{name} must be the path of a local file; the driver reads it")
     return local
+
+
+_CONVERT: Mapping[str, Callable[[Any], Any]] = {
+    "policy": _load_policy,
+    "passphrase": absolute_reference,
+    "root": _make_absolute,
+    "audit": _make_absolute,
+    "recipients": lambda lines: tuple(map(Recipient.parse, lines)),
+    "identities": lambda references: tuple(map(_make_reference, references)),
+    "identity_passphrase": absolute_reference,
+    "signing_key": _make_signing_reference,
+    "signing_passphrase": absolute_reference,
+    "signed_by": read_verifying_keys,
+}
+"""How the values of some settings become arguments of `Settings`; the driver reads the files."""

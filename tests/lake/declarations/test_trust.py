@@ -14,9 +14,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.lake.declarations.declaration_file import open_declaration, read_content
-from modcrypt.lake.declarations.declaration_parsing import DATASET_MEMBERS, FREE_MEMBERS
-from modcrypt.lake.declarations.table_parsing import FREE_MEMBERS as FREE_TABLE_MEMBERS
-from modcrypt.lake.declarations.table_parsing import TABLE_MEMBERS
+from modcrypt.lake.declarations.member_table import DATASET_MEMBERS, TABLE_MEMBERS
 from modcrypt.lake.declarations.trust import find_record, trust_folder
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
@@ -184,8 +182,11 @@ def test_what_stays_in_the_folder_needs_no_trust(service: str, datasets: str, fo
 
 def test_other_members_are_commands() -> None:
     """So a new one needs trust, unless somebody decides otherwise."""
-    assert set(DATASET_MEMBERS) - set(FREE_MEMBERS) == {"recipients", "signed_by"}
-    assert set(TABLE_MEMBERS) - set(FREE_TABLE_MEMBERS) == {
+    assert {name for name, each in DATASET_MEMBERS.items() if not each.free} == {
+        "recipients",
+        "signed_by",
+    }
+    assert {name for name, each in TABLE_MEMBERS.items() if not each.free} == {
         "catalog", "catalog_name", "key_store", "signed_by",
     }  # fmt: skip
 
