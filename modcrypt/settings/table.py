@@ -93,7 +93,7 @@ class PolicySettings:
         default=True, metadata=declare(FLAG, option="--no-store-aad-prefix", free=True)
     )
     data_page_v2_levels: str = field(
-        default=LEVELS[0], metadata=declare(one_of(*LEVELS), option="--v2-levels", free=True)
+        default="encrypted", metadata=declare(one_of(*LEVELS), option="--v2-levels", free=True)
     )
     double_wrapping: bool = field(
         default=True, metadata=declare(FLAG, option="--single-wrapping", free=True)
