@@ -123,6 +123,7 @@ _FLAG_OR_NAMES = Kind(
     {"anyOf": [FLAG.schema, {**NAMES.schema, "minItems": 1}]},
 )
 _BY_POLICY = "the policy sets its members"
+_NOT_OF_TABLES = {NOT_ON_SPARK: "whoever makes a table chooses its options, not who reads it"}
 _KEYS_OF_COLUMNS = table_of(
     _REFERENCE, 'a table of columns and references, such as {"ssn": "env:SSN_KEY"}'
 )
@@ -213,9 +214,10 @@ class KeyReferences:
         default="error", metadata=declare(one_of("error", "drop", "null"), use="read")
     )
     check_footer_integrity: bool = field(
-        default=True, metadata=declare(FLAG, use="read", option="--no-check-footer")
+        default=True,
+        metadata=declare(FLAG, use="read", option="--no-check-footer", absent=_NOT_OF_TABLES),
     )
-    audit: str | None = field(default=None, metadata=declare(NAME))
+    audit: str | None = field(default=None, metadata=declare(NAME, absent=_NOT_OF_TABLES))
     recipients: tuple[Any, ...] = field(
         default=(), metadata=declare(NAMES, use="write", option="--to")
     )
