@@ -114,11 +114,10 @@ def test_no_surface_lacks_a_setting_without_a_reason() -> None:
 @each_case("cls", [Policy, Settings])
 def test_the_help_of_a_class_explains_its_arguments(cls: type) -> None:
     base = PolicySettings if cls is Policy else KeyReferences
-    assert cls.__doc__ is not None
-    _, arguments, after = cls.__doc__.partition("    Args:\n")
+    _, arguments, after = (cls.__doc__ or "").partition("\nArgs:\n")
     assert arguments
-    assert "    Raises:\n" in after
-    assert all(f"        {name}: " in after for name in settings_of(base))
+    assert "\nRaises:\n" in after
+    assert all(f"    {name}: " in after for name in settings_of(base))
 
 
 def test_every_setting_is_an_argument() -> None:
