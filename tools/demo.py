@@ -29,8 +29,8 @@ PARTNER = "for-partner.parquet"
 DRAWING = "tampered.html"
 PRICE, COMMENT = "l_extendedprice", "l_comment"
 KEYRING, POLICY, PASSPHRASE = "file:lake.keyring", "policy.toml", "passphrase.txt"
-KMS = ("--kms", KEYRING, "--passphrase-file", PASSPHRASE)
-BY_POLICY = ("--policy", POLICY, "--passphrase-file", PASSPHRASE)
+KMS = ("--kms", KEYRING, "--passphrase", f"file:{PASSPHRASE}")
+BY_POLICY = ("--policy", POLICY, "--passphrase", f"file:{PASSPHRASE}")
 
 POLICY_TEXT = f"""\
 kms = "{KEYRING}"
@@ -126,7 +126,7 @@ def share(original: pa.Table) -> None:
     wanted = ["l_orderkey", "l_shipdate"]
     columns = [part for name in wanted for part in ("--column", name)]
     run("modcrypt", "share", *KMS, *columns, "--new-key-file", "partner.key", SEALED, PARTNER)
-    run("modcrypt", "head", "-n", "3", "--key-file", "partner.key", PARTNER, show=True)
+    run("modcrypt", "head", "-n", "3", "--key", "file:partner.key", PARTNER, show=True)
     partner_key = bytes.fromhex((FOLDER / "partner.key").read_text())
     opening = pe.create_decryption_properties(partner_key)
     theirs = pq.read_table(FOLDER / PARTNER, decryption_properties=opening)

@@ -27,11 +27,12 @@ from modcrypt.cli.options.parquet_options import (
     reading_options,
     sidecar_options,
 )
-from modcrypt.cli.shared import key_options, make_reference, prove_option, read_json, read_key
+from modcrypt.cli.options.references import key_option
+from modcrypt.cli.shared import prove_option, read_json, read_key
 
 _ENCRYPT_EXAMPLE = """\b
 Examples: prices under a key of their own, ship dates readable by everyone
-  modcrypt encrypt --key-file footer.key --column-key price=file:price.key \\
+  modcrypt encrypt --key file:footer.key --column-key price=file:price.key \\
       --plaintext-column shipped orders.parquet orders.enc.parquet
 
 \b
@@ -42,7 +43,7 @@ fresh keys, wrapped under master keys of a keyring; or as a policy says
 
 _DECRYPT_EXAMPLE = """\b
 Examples: what the footer key opens, without the columns under other keys
-  modcrypt decrypt --key-file footer.key --on-missing-key drop \\
+  modcrypt decrypt --key file:footer.key --on-missing-key drop \\
       orders.enc.parquet orders.public.parquet
 
 \b
@@ -171,10 +172,10 @@ def _new_encryption(batch: Batch, options: dict[str, Any]) -> Any:
 
 _REKEY_EXAMPLE = """\b
 Examples: new keys from files; master keys of a keyring instead of key files
-  modcrypt rekey --key-file footer.key --column-key price=file:price.key \\
+  modcrypt rekey --key file:footer.key --column-key price=file:price.key \\
       --new-key-file next.key --new-column-key price=file:next-price.key \\
       orders.enc.parquet orders.next.parquet
-  modcrypt rekey --key-file footer.key --column-key price=file:price.key \\
+  modcrypt rekey --key file:footer.key --column-key price=file:price.key \\
       --new-kms file:lake.keyring#footer --new-column-master-key price=pii \\
       --in-place orders.enc.parquet
 
@@ -184,8 +185,8 @@ a folder from one policy to another, in a run that can be resumed
 
 _MASK_EXAMPLE = """\b
 Examples: pseudonyms for customers and no prices, with the file's own keys
-  modcrypt mask --key-file footer.key --column-key price=file:price.key \\
-      --hash customer --hash-key-file hash.key --drop price \\
+  modcrypt mask --key file:footer.key --column-key price=file:price.key \\
+      --hash customer --hash-key file:hash.key --drop price \\
       orders.enc.parquet orders.masked.parquet
 
 \b
@@ -194,7 +195,7 @@ a whole folder, in place
 
 _SHARE_EXAMPLE = """\b
 Example: two columns for a partner, under a key of their own
-  modcrypt share --key-file footer.key --column shipped --column customer \\
+  modcrypt share --key file:footer.key --column shipped --column customer \\
       --new-key-file partner.key orders.enc.parquet orders.partner.parquet"""
 
 
@@ -250,7 +251,7 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     multiple=True,
     help="Leave out a column or group. Repeatable.",
 )
-@key_options("Hash key", "--hash-key")
+@key_option("Key of --hash.", "--hash-key")
 @_restrictions_option
 @decryption_options
 @accept_option
@@ -290,23 +291,16 @@ def mask(
     )  # fmt: skip
 
 
-_HASH_KEY = ("hash_key_file", "hash_key_env", "hash_key_fd")
-
-
 def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
     """Return the reference to the hash key, and remove its options from a command's.
 
     There must be one if, and only if, columns are hashed.
     """
-    reference = make_reference(options, "--hash-key")
-    for name in _HASH_KEY:
-        del options[name]
+    reference: str | None = options.pop("hash_key")
     if not needed:
-        refuse(_HASH_KEY, "name the columns to hash by --hash")
+        refuse({"hash_key"}, "name the columns to hash by --hash")
     elif reference is None:
-        raise click.UsageError(
-            "--hash needs a key: --hash-key-file, --hash-key-env or --hash-key-fd"
-        )
+        raise click.UsageError("--hash needs a key: --hash-key")
     return reference
 
 

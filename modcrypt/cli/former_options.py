@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 import click
+
+from modcrypt.cli.options.references import Reference, warn_of_former
 
 _PRESENT = {
     "--accept": "--accept-algorithm",
@@ -14,15 +17,17 @@ _PRESENT = {
 }
 """Present spellings by former ones."""
 
+_REFERENCES = {
+    f"{option}-{kind}": (option, kind)
+    for option in ("--key", "--hash-key", "--import", "--passphrase")
+    for kind in ("file", "env", "fd")
+}
+"""Options of references, and the kinds of these, by the former options of each kind."""
+
 
 def use_present_names(program: click.Group, arguments: Sequence[str]) -> list[str]:
     """Return arguments with each former spelling replaced, unless the command has that option."""
-    command = _find_command(program, arguments)
-    known = {name for parameter in command.params for name in parameter.opts}
-    renamed = {
-        former: name for former, name in _PRESENT.items() if former not in known and name in known
-    }
-    return list(_replace(arguments, renamed))
+    return list(_replace(arguments, _find_command(program, arguments)))
 
 
 def _find_command(program: click.Group, arguments: Sequence[str]) -> click.Command:
@@ -33,15 +38,38 @@ def _find_command(program: click.Group, arguments: Sequence[str]) -> click.Comma
     return command
 
 
-def _replace(arguments: Sequence[str], renamed: dict[str, str]) -> Iterator[str]:
-    options = True
-    for argument in arguments:
-        options = options and argument != "--"
+def _replace(arguments: Sequence[str], command: click.Command) -> Iterator[str]:
+    types = {name: parameter.type for parameter in command.params for name in parameter.opts}
+    rest = iter(arguments)
+    for argument in rest:
         former, equals, value = argument.partition("=")
-        if options and former in renamed:
-            name = renamed[former]
-            note = f"{former} is now called {name}; the former name works until modcrypt 1.1"
-            click.echo(f"modcrypt: warning: {note}", err=True)
+        name, kind = _REFERENCES.get(former, (_PRESENT.get(former, ""), ""))
+        if argument == "--":
+            yield argument
+            break
+        if argument == "--passphrase" and isinstance(types.get(argument), Reference):
+            yield from _name_prompt(rest)
+        elif former in types or name not in types:
+            yield argument
+        elif not kind:
+            warn_of_former(former, name)
             yield f"{name}{equals}{value}"
+        elif isinstance(types[name], Reference):
+            warn_of_former(former, f"{name} {kind}:{'N' if kind == 'fd' else '...'}")
+            yield f"{name}={kind}:{value if equals else next(rest, '')}"
         else:
             yield argument
+    yield from rest
+
+
+def _name_prompt(rest: Iterator[str]) -> Iterator[str]:
+    """Yield `--passphrase` with its reference, which is `prompt` if it was a flag before."""
+    following = next(rest, None)
+    is_flag = following is None or following.startswith("-") or following.endswith((".key", ".pub"))
+    if is_flag or os.path.exists(following or ""):
+        warn_of_former("--passphrase as a flag", "--passphrase prompt")
+        yield "--passphrase=prompt"
+        if following is not None:
+            yield following
+    else:
+        yield f"--passphrase={following}"

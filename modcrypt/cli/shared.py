@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +22,6 @@ from modcrypt.cli.output import json_output
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
-from modcrypt.keys.lookalikes import show_name
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.pkmt1.strict_json import load_json
 
@@ -111,30 +109,6 @@ class _Needs(Constraint):
 def needs_one_of(parameter: str, *others: str) -> Callable[[F], F]:
     """Declare that a parameter of a command may only be given with one of some others."""
     return constraint(_Needs(), (parameter, *others))
-
-
-def key_options(what: str, option: str = "--key") -> Callable[[F], F]:
-    """Return the options that refer to one key; their help texts start with `what`."""
-    name = option[2:].replace("-", "_")
-    return combine_options(
-        click.option(
-            f"{option}-file",
-            metavar="PATH",
-            help=f"{what}: file of raw bytes, hex or base64.",
-        ),
-        click.option(
-            f"{option}-env",
-            metavar="VARIABLE",
-            help=f"{what}: environment variable of hex or base64; child processes inherit it.",
-        ),
-        click.option(
-            f"{option}-fd",
-            metavar="N",
-            type=click.IntRange(min=0),
-            help=f"{what}: open file descriptor.",
-        ),
-        exclude_each_other(*(f"{name}_{kind}" for kind in ("file", "env", "fd"))),
-    )
 
 
 prefix_options = combine_options(
@@ -251,30 +225,6 @@ def read_json(path: str | None) -> Any:
         raise click.UsageError(message) from None
 
 
-def make_reference(options: Mapping[str, Any], option: str) -> str | None:
-    """Return the reference that one of the three options beginning with `option` sets, or None."""
-    start = option[2:].replace("-", "_")
-    given = {kind: options[f"{start}_{kind}"] for kind in ("file", "env", "fd")}
-    references = [f"{kind}:{where}" for kind, where in given.items() if where is not None]
-    warn_if_shared(*references, kind="passphrase file" if "pass" in option else "key file")
-    return references[0] if references else None
-
-
-def warn_if_shared(*references: str, kind: str = "key file") -> None:
-    """Print a warning for each file with a secret that other users can read."""
-    for source, _, path in (reference.partition(":") for reference in references):
-        try:
-            mode = os.stat(os.path.expanduser(path)).st_mode if source == "file" else 0
-        except (OSError, ValueError):  # reading it fails with a message
-            continue
-        if stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
-            click.echo(
-                f"modcrypt: warning: other users can read {kind} {show_name(path)} (mode "
-                f"{stat.S_IMODE(mode):04o}); make it private with chmod 600",
-                err=True,
-            )
-
-
 def check_paths_exist(paths: Iterable[str]) -> None:
     """Raise FileNotFoundError for the first local path that does not exist."""
     for path in paths:
@@ -362,15 +312,12 @@ def print_facts(facts: Iterable[Sequence[object]]) -> None:
 # --- key pairs -----------------------------------------------------------------------------------
 
 
-def read_passphrase(
-    what: str, ask: bool, options: Mapping[str, Any], *, twice: bool = False
-) -> Passphrase | None:
-    """Return the passphrase that `--passphrase` or `passphrase_options` demand; None without."""
+def read_passphrase(what: str, reference: str | None, *, twice: bool = False) -> Passphrase | None:
+    """Return the passphrase that a reference names, or ask for that of `what`; None without."""
     from modcrypt.kms.keyring.keyring_passphrase import ask_passphrase, make_reference_asker
 
-    if ask:
+    if reference == "prompt":
         return ask_passphrase(what, twice=twice)
-    reference = make_reference(options, "--passphrase")
     return None if reference is None else make_reference_asker(reference)
 
 

@@ -22,11 +22,10 @@ from modcrypt.errors import KeyAccessDeniedError
 from modcrypt.keys import Key
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
-from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
+from modcrypt.kms.key_references import PROMPT, absolute_reference, check_reference, read_key
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
 from modcrypt.kms.keyring.keyring_passphrase import (
-    PROMPT,
     Ask,
     check_passphrase_reference,
     make_reference_asker,
@@ -36,7 +35,7 @@ from modcrypt.kms.recipients.identity import Identity, check_references, load_id
 from modcrypt.kms.recipients.identity_retriever import IdentityRetriever, open_also
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
-from modcrypt.kms.references import open_kms, parse_kms_uri
+from modcrypt.kms.references import open_kms, parse_kms_uri, present_uri
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import (
     SigningKey,
@@ -364,7 +363,7 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
         Raises:
             ValueError: Neither `kms` nor the policy names a key service.
         """
-        return find_service(self.kms, self.policy)
+        return present_uri(find_service(self.kms, self.policy))
 
     @property
     def client(self) -> KmsClient:

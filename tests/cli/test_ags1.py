@@ -38,7 +38,7 @@ from tests.support.shared_vectors import shared_vectors
 from tests.support.unfinished_files import unfinished_files
 
 PROGRAM = Path(sys.executable).with_name("modcrypt")
-KEY = ("--key-file", "own.key")
+KEY = ("--key", "file:own.key")
 METADATA = ("--key-metadata-file", "notes.key")
 NOTES = hashlib.shake_128(b"notes").digest(3 * MIB + 5)
 NOTES_LENGTH = 8 + len(NOTES) + 4 * 28
@@ -326,12 +326,13 @@ def test_key_metadata_of_a_written_file_is_not_used_again(encrypted_folder: Path
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
-def test_key_metadata_that_others_can_read_is_warned_of(encrypted_folder: Path, mode: int) -> None:
+def test_key_metadata_that_others_can_read_is_refused(encrypted_folder: Path, mode: int) -> None:
     (encrypted_folder / "notes.key").chmod(mode)
     result = invoke(encrypted_folder, "cat", *METADATA, "notes.ags1")
-    assert (result.exit_code, result.stdout_bytes) == (0, NOTES)
-    warning = f"other users can read key metadata file notes.key (mode {mode:04o})"
-    assert (warning in result.stderr) == (mode != 0o600)
+    expected = (0, NOTES) if mode == 0o600 else (2, b"")
+    assert (result.exit_code, result.stdout_bytes) == expected
+    refusal = f"other users can read the key metadata file notes.key (mode {mode:04o})"
+    assert (refusal in result.stderr) == (mode != 0o600)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +382,7 @@ def test_key_metadata_among_the_arguments_is_not_repeated(encrypted_folder: Path
     spellings = [raw.hex(), base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode()]
     typed = raw.replace(b"\0", b"").decode("utf-8", "surrogateescape")
     for text in [*spellings, typed, f"\x01 {'[(key)]' * 5}"]:
-        for option in ("--key-metadata-file", "--key-file", "--length", "--aad-prefix-hex", "--x"):
+        for option in ("--key-metadata-file", "--key", "file:--length", "--aad-prefix-hex", "--x"):
             result = invoke(encrypted_folder, "cat", *KEY, option, text, "notes.ags1", "--json")
             assert result.exit_code in (2, 3)
             assert text not in result.output
@@ -764,7 +765,7 @@ def test_with_the_stream_on_stdout_json_is_on_stderr(encrypted_folder: Path) -> 
     [
         (("encrypt", "notes.txt", "out"), "--new-key-metadata"),
         (("encrypt", *KEY, "notes.txt"), "Missing argument 'DESTINATION'"),
-        (("encrypt", *KEY, "--key-env", "X", "notes.txt", "out"), "exclude each other"),
+        (("encrypt", *KEY, "--key", "env:X", "notes.txt", "out"), "given twice"),
         (("encrypt", *KEY, "--key-length", "16", "notes.txt", "out"), "--new-key-metadata"),
         (("encrypt", *KEY, "--new-key-metadata", "k", "notes.txt", "out"), "omit other options"),
         (
@@ -772,8 +773,8 @@ def test_with_the_stream_on_stdout_json_is_on_stderr(encrypted_folder: Path) -> 
             "omit other options",
         ),
         (("encrypt", "--new-key-metadata", "k", "--key-length", "15", "-", "out"), "16"),
-        (("encrypt", "--key-fd", "0", "-", "out"), "standard input"),
-        (("cat", "--key-fd", "0", "-", "--unverified-length"), "standard input"),
+        (("encrypt", "--key", "fd:0", "-", "out"), "standard input"),
+        (("cat", "--key", "fd:0", "-", "--unverified-length"), "standard input"),
         (("cat", "notes.txt"), "--key-metadata-file"),
         (("cat", *KEY, *METADATA, "notes.ags1"), "--key-metadata-file contains the key"),
         (("cat", *METADATA, "--aad-prefix", "x", "notes.ags1"), "--aad-prefix is given"),

@@ -94,7 +94,7 @@ def test_every_new_option_reaches_the_file(folder: Path) -> None:
         assert stored in data
     flags = pq.read_table(folder / "out.parquet", columns=["flag"])  # by legacy readers too
     assert flags.equals(small_table().select(["flag"]))
-    back = ("--key-file", "new.key", "--column-key", "address=file:name.key")
+    back = ("--key", "file:new.key", "--column-key", "address=file:name.key")
     accept = ("--accept-algorithm", "AES_GCM_CTR_V1", "--aad-prefix", "new/prefix")
     run_ok(folder, "decrypt", *back, *accept, "out.parquet", "again.parquet")
     assert (folder / "again.parquet").read_bytes() == (folder / "plain.parquet").read_bytes()
@@ -193,7 +193,7 @@ def test_columns_are_masked_under_the_keys_that_the_file_has(ring: Path) -> None
     kms = ("--kms", "file:lake.keyring#footer")
     own = ("--column-master-key", "name=pii", "--column-master-key", "price=pii", "--force")
     run_ok(ring, "encrypt", *kms, *own, "plain.parquet", "sealed.parquet")
-    how = ("--null", "price", "--drop", "address", "--hash", "name", "--hash-key-file", "new.key")
+    how = ("--null", "price", "--drop", "address", "--hash", "name", "--hash-key", "file:new.key")
     said = check_refusal(invoke(ring, "mask", *kms, *how, *FILES), "key-material", 3)
     assert "'pii', not under 'footer'" in said  # the URI says that it is all under `footer`
     also = ("--master-key", "pii")
@@ -238,16 +238,16 @@ def test_hashes_of_a_recorded_run_are_not_hashed_again(folder: Path) -> None:
     """Neither with the same key, which the file's note names, nor with another, by the record."""
     (folder / "lake").mkdir()
     (folder / "sealed.parquet").rename(folder / "lake" / "a.parquet")
-    how = ("--hash", "name", "--in-place", "lake", "--record", "run.jsonl", "--hash-key-file")
-    assert run_ok(folder, "mask", *OLD, *how, "new.key").startswith("1 file: 1 masked; ")
+    how = ("--hash", "name", "--in-place", "lake", "--record", "run.jsonl", "--hash-key")
+    assert run_ok(folder, "mask", *OLD, *how, "file:new.key").startswith("1 file: 1 masked; ")
     masked = (folder / "lake" / "a.parquet").read_bytes()
     private(folder / "other.key", b"another key of 24 bytes!")
     noted = (folder / "run.jsonl").read_bytes()
     for record in (noted, noted[: noted.rindex(b'"source"') - 9]):  # killed before it was noted
         (folder / "run.jsonl").write_bytes(record)
-        result = invoke(folder, "mask", *OLD, *how, "other.key")
+        result = invoke(folder, "mask", *OLD, *how, "file:other.key")
         assert (result.exit_code, "already processed" in result.stdout) == (74, True)
-        assert run_ok(folder, "mask", *OLD, *how, "new.key") == "1 file: 1 current\n"
+        assert run_ok(folder, "mask", *OLD, *how, "file:new.key") == "1 file: 1 current\n"
         assert (folder / "lake" / "a.parquet").read_bytes() == masked
 
 
@@ -297,7 +297,7 @@ def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
         "to", "recipients_files", "sign", "sign_passphrase",  # which can only mean the new file
     }  # fmt: skip
     of_encrypt = {option.opts[0] for option in encrypt.params if option.name not in common}
-    assert "--key-file" in of_encrypt
+    assert "--key" in of_encrypt
     new = {option.opts[0] for option in command.params if option.opts[0].startswith("--new-")}
     assert new == {f"--new-{name[2:]}" for name in of_encrypt}
 
@@ -316,7 +316,7 @@ def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
             ("rekey", *OLD, "--new-master-key", "x", *FILES),
             "--new-master-key: this needs --new-kms",
         ),
-        (("rekey", *OLD, "--kms", "file:x", *NEW_KEY, *FILES), "--key-file, --column-key: keys"),
+        (("rekey", *OLD, "--kms", "file:x", *NEW_KEY, *FILES), "--key, --column-key: keys"),
         (("rekey", *OLD, *NEW_KEY, "--new-column-key", "x", *FILES), "--new-column-key takes"),
         (("rekey", *OLD, *NEW_KEY, "--new-aad-prefix", "", *FILES), "the AAD prefix is empty"),
         (("rekey", *OLD, *NEW_KEY, "--new-no-store-aad-prefix", *FILES), "--new-aad-prefix"),
@@ -329,9 +329,9 @@ def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
         (("rekey", *OLD, *NEW_KEY, "-", "out"), "pipes"),
         (("mask", *OLD, *FILES), "use --null, --hash or --drop"),
         (("mask", *OLD, "--hash", "id", *FILES), "--hash needs a key"),
-        (("mask", *OLD, "--null", "id", "--hash-key-file", "x", *FILES), "to hash by --hash"),
+        (("mask", *OLD, "--null", "id", "--hash-key", "file:x", *FILES), "to hash by --hash"),
         (
-            ("mask", *OLD, "--hash", "id", "--hash-key-file", "x", "--hash-key-env", "y", *FILES),
+            ("mask", *OLD, "--hash", "id", "--hash-key", "file:x", "--hash-key", "env:y", *FILES),
             "exclude each other",
         ),
         (
@@ -368,7 +368,7 @@ def test_an_existing_destination_is_2_unless_forced(folder: Path, command: str) 
 def test_no_key_shows_in_any_output(folder: Path, command: str) -> None:
     more = {
         "rekey": (),
-        "mask": ("--hash", "id", "--hash-key-env", "HASH_KEY"),
+        "mask": ("--hash", "id", "--hash-key", "env:HASH_KEY"),
         "share": ("--column", "id"),
     }[command]
     hash_key = OTHER_KEY[::-1]

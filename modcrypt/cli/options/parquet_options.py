@@ -28,6 +28,7 @@ from modcrypt.cli.options.recipient_options import (
     read_recipients,
     recipient_options,
 )
+from modcrypt.cli.options.references import check_private_file, key_option
 from modcrypt.cli.options.signing_options import (
     read_signers,
     sign_options,
@@ -38,16 +39,13 @@ from modcrypt.cli.shared import (
     combine_options,
     exclude_each_other,
     force_option,
-    key_options,
     make_accept_option,
-    make_reference,
     needs_one_of,
     prefix_options,
     read_aad_prefix,
     root_option,
     shared_prefix_option,
     threads_option,
-    warn_if_shared,
 )
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
@@ -57,14 +55,13 @@ if TYPE_CHECKING:  # not to be loaded for the help
 # --- options -------------------------------------------------------------------------------------
 
 _explicit_key_options = combine_options(
-    key_options("Footer key"),
+    key_option("Footer key."),
     click.option(
         "--column-key",
         "column_key_refs",
         metavar="NAME=REF",
         multiple=True,
-        help="Key of a column or group of columns; REF is file:PATH, env:VARIABLE or fd:N. "
-        "Repeatable.",
+        help="Key of a column or group of columns. Repeatable.",
     ),
 )
 parquet_key_options = cloup.option_group("Keys", _explicit_key_options)
@@ -252,8 +249,8 @@ def _parse_column_keys(values: tuple[str, ...]) -> dict[str, str]:
         match = _COLUMN_KEY.fullmatch(value)
         if match is None:
             raise click.UsageError(
-                "--column-key takes NAME=file:PATH, NAME=env:VARIABLE or NAME=fd:N; never pass a "
-                "key itself, which other users could see (the value is not repeated here)"
+                "--column-key takes NAME=file:PATH, NAME=env:NAME or NAME=fd:N, never a key "
+                "itself (not repeated here), which other users could see"
             )
         name, reference = match.groups()
         if reference.startswith("fd:") and runs_on_spark():
@@ -264,7 +261,7 @@ def _parse_column_keys(values: tuple[str, ...]) -> dict[str, str]:
         if name in references:
             raise click.UsageError(f"--column-key is given twice for {name}")
         references[name] = reference
-    warn_if_shared(*references.values())
+        check_private_file(reference, "key file")
     return references
 
 
@@ -274,14 +271,14 @@ _COLUMN_KEY = re.compile(r"(.+?)=((?:file|env|fd):.+)", re.DOTALL)
 def key_references(options: dict[str, Any]) -> dict[str, Any]:
     """Return the values of `parquet_key_options` as arguments of Settings."""
     return {
-        "footer_key": make_reference(options, "--key"),
+        "footer_key": options["key"],
         "column_keys": _parse_column_keys(options["column_key_refs"]),
     }
 
 
 # --- what they mean ------------------------------------------------------------------------------
 
-EXPLICIT_KEYS = {"key_file", "key_env", "key_fd", "column_key_refs"}
+EXPLICIT_KEYS = {"key", "column_key_refs"}
 _OF_EXPLICIT_KEYS = EXPLICIT_KEYS | {"footer_key_metadata", "column_key_metadata"}
 _OF_A_SERVICE = {
     "master_key", "column_master_keys", "single_wrapping", "external_key_material", "audit",
@@ -338,10 +335,7 @@ def _refuse_prefixed(new: str, parameters: Collection[str], why: str) -> None:
 def _explicit_settings(options: dict[str, Any], more: dict[str, Any]) -> modcrypt.Settings:
     keys, metadata = key_references(options), options["footer_key_metadata"]
     if keys["footer_key"] is None:
-        raise click.UsageError(
-            "a footer key is needed: --key-file, --key-env or --key-fd; or --kms or --policy, "
-            "or --to"
-        )
+        raise click.UsageError("a footer key is needed: --key, or --kms or --policy, or --to")
     modes = _own_modes(options)
     modes["encryption_options"] |= {
         "footer_key_metadata": None if metadata is None else os.fsencode(metadata),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from modcrypt.cli.options.references import PASSPHRASE_KINDS, Reference, reference_option
 from modcrypt.cli.shared import combine_options, needs_one_of
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -33,16 +34,18 @@ identity_options = combine_options(
     click.option(
         "--identity",
         "identities",
-        metavar="FILE",
-        type=click.Path(),
+        metavar="REF",
+        type=Reference("identity", ("file",), bare=True),
         multiple=True,
         envvar=VARIABLE,
         help=f"Private key; default: {VARIABLE}.",
     ),
-    click.option(
+    reference_option(
         "--identity-passphrase",
-        metavar="PATH",
-        help="Passphrase of an identity, in a file.",
+        "passphrase",
+        "Passphrase of an identity. Default: a prompt.",
+        kinds=PASSPHRASE_KINDS,
+        bare=True,
     ),
     needs_one_of("identity_passphrase", "identities"),
 )
@@ -84,11 +87,9 @@ def identity_references(options: dict[str, Any], *, others: bool) -> dict[str, A
     if not paths or (others and source is ParameterSource.ENVIRONMENT):
         return {}
     from modcrypt.cli.options.kms_options import runs_on_spark
-    from modcrypt.kms.keyring.keyring_passphrase import PROMPT
 
-    file = options.get("identity_passphrase")
-    prompt = None if runs_on_spark() else PROMPT
+    prompt = None if runs_on_spark() else "prompt"
     return {
-        "identities": tuple(f"file:{path}" for path in paths),
-        "identity_passphrase": prompt if file is None else f"file:{file}",
+        "identities": tuple(paths),
+        "identity_passphrase": options.get("identity_passphrase") or prompt,
     }

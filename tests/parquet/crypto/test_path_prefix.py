@@ -343,7 +343,7 @@ def test_a_folder_is_encrypted_and_verified_by_path(plain: Path) -> None:
 def test_a_folder_under_one_prefix_is_refused_unless_asked_for(plain: Path, how: str) -> None:
     (plain / "footer.key").write_bytes(FOOTER_KEY)
     (plain / "footer.key").chmod(0o600)
-    explicit = ("--key-file", "footer.key", "--aad-prefix", "people")
+    explicit = ("--key", "file:footer.key", "--aad-prefix", "people")
     options = {"policy": ("--policy", "name.toml"), "keys": explicit}[how]
     refused = run(plain, "encrypt", *options, "plain", "lake")
     assert (refused.exit_code, "--shared-aad-prefix" in refused.stderr) == (2, True)

@@ -203,7 +203,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "in.parquet").write_bytes(encrypted())
     document = tmp_path / "restrictions.json"
     document.write_text(json.dumps(restrictions({1: "mask-alphanum"})))
-    given = ["--key-file", str(key), "--read-restrictions", str(document)]
+    given = ["--key", f"file:{key}", "--read-restrictions", str(document)]
     files = [str(tmp_path / "in.parquet"), str(tmp_path / "out.parquet")]
     assert run(tmp_path, "mask", *files, *given).returncode == 0
     keys = mc.FileDecryptionProperties(footer_key=KEY)
@@ -243,7 +243,7 @@ def test_names_of_folders_may_state_what_is_masked(
     (tmp_path / "lake" / "name=Ada").mkdir(parents=True)
     (tmp_path / "lake" / "name=Ada" / "a=b.parquet").write_bytes(encrypted())
     (tmp_path / "restrictions.json").write_text(json.dumps(restrictions({1: "mask-alphanum"})))
-    given = ("--key-file", "key", "--read-restrictions", "restrictions.json", *more)
+    given = ("--key", "file:key", "--read-restrictions", "restrictions.json", *more)
     refused = run(tmp_path, command, "lake", "out", *given)
     assert refused.returncode == 5
     assert "names of folders may state masked values" in refused.stdout + refused.stderr

@@ -17,7 +17,7 @@ from modcrypt.cli import app
 from tests.support.cli.forked import as_process
 
 PROGRAM = Path(sys.executable).with_name("modcrypt")
-KEY = ("--key-file", "footer.key")
+KEY = ("--key", "file:footer.key")
 NAME_KEY = ("--column-key", "name=file:name.key")
 Answer = subprocess.CompletedProcess[str]
 
