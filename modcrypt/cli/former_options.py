@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import click
 
@@ -11,11 +12,15 @@ from modcrypt.cli.options.references import Reference, warn_of_former
 
 _PRESENT = {
     "--accept": "--accept-algorithm",
+    "--recipients-file": "--to",
     "--threads": "--jobs",
     "--verify-key": "--signed-by",
     "--witness-key": "--witnessed-by",
 }
 """Present spellings by former ones."""
+
+NewOptions = list[str]
+"""Former `--new` options of a command, spelled as those of `encrypt`."""
 
 _REFERENCES = {
     f"{option}-{kind}": (option, kind)
@@ -25,9 +30,39 @@ _REFERENCES = {
 """Options of references, and the kinds of these, by the former options of each kind."""
 
 
-def use_present_names(program: click.Group, arguments: Sequence[str]) -> list[str]:
-    """Return arguments with each former spelling replaced, unless the command has that option."""
-    return list(_replace(arguments, _find_command(program, arguments)))
+def use_present_names(
+    program: click.Group, arguments: Sequence[str]
+) -> tuple[list[str], NewOptions]:
+    """Return arguments with each former spelling replaced, unless the command has that option.
+
+    The `--new` options of `rekey`, `mask` and `share` are not among them, but returned apart.
+    """
+    command, encrypt = _find_command(program, arguments), program.commands["encrypt"]
+    new: NewOptions = []
+    if command.name in ("rekey", "mask", "share"):
+        arguments, new = _take_new_options(arguments, encrypt)
+    return list(_replace(arguments, command)), list(_replace(new, encrypt))
+
+
+def _take_new_options(
+    arguments: Sequence[str], encrypt: click.Command
+) -> tuple[list[str], NewOptions]:
+    """Return arguments without `--new` options, and these as options of `encrypt`."""
+    options = {name: option for option in encrypt.params for name in option.opts}
+    kept, new, rest = list[str](), NewOptions(), iter(arguments)
+    for argument in rest:
+        former, equals, value = argument.partition("=")
+        name = former.replace("--new-", "--", 1)
+        option = options.get(_REFERENCES.get(name, (name, ""))[0])
+        if argument == "--" or not former.startswith("--new-") or option is None:
+            kept += [argument, *rest] if argument == "--" else [argument]
+            continue
+        new.append(f"{name}{equals}{value}")
+        if not equals and not getattr(option, "is_flag", False):
+            new += islice(rest, 1)
+    if new:
+        warn_of_former("what the --new options say", "--to POLICY")
+    return kept, new
 
 
 def _find_command(program: click.Group, arguments: Sequence[str]) -> click.Command:

@@ -12,7 +12,7 @@ import cloup
 
 import modcrypt
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
-from modcrypt.cli.options.recipient_options import read_recipients, recipient_options
+from modcrypt.cli.options.recipient_options import read_recipients, recipient_option
 from modcrypt.cli.options.references import new_passphrase_option
 from modcrypt.cli.options.signing_options import (
     read_signing_key,
@@ -146,7 +146,7 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
 
 @recipients.command(epilog=_ADD_EXAMPLE)
 @paths_argument
-@recipient_options
+@recipient_option
 @sign_options
 @decryption_options
 @_jobs
@@ -161,7 +161,7 @@ def add(
     """
     to = read_recipients(options)
     if not to:
-        raise click.UsageError("no recipient is named; use --to or --recipients-file")
+        raise click.UsageError("no recipient is named; use --to")
     decryption = decryption_settings(options)
     run = partial(
         modcrypt.add_recipients, list(paths), to, decryption, jobs=jobs,
@@ -182,7 +182,7 @@ def add(
     required=True,
     help="Recipient to remove: its .pub file, its line or its id. Repeatable.",
 )
-@recipient_options
+@recipient_option
 @sign_options
 @decryption_options
 @_jobs
@@ -195,7 +195,7 @@ def remove(
 
     PATH is a file or a folder. A removed recipient may have kept an earlier copy of a file or its
     data keys, which also open the file afterwards. To replace the data keys, and encrypt every page
-    again, name all recipients that remain by --to and --recipients-file.
+    again, name all recipients that remain by --to.
     """
     ids = [_read_id(text) for text in removed]
     remaining = read_recipients(options)

@@ -9,6 +9,7 @@ import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.former_options import use_present_names
 from modcrypt.cli.options.references import Reference, new_passphrase_option
 from modcrypt.cli.options.signing_options import SIGNING_SERVICES
 from modcrypt.cli.output.progress import batch_bar
@@ -313,9 +314,10 @@ def record(*, folder: str, command: tuple[str, ...], **options: Any) -> Any:
     Files are hashed as they are written, also by executors of Spark. If COMMAND fails, the files
     that it has written are signed.
     """
-    program = click.get_current_context().find_root().command
+    program: Any = click.get_current_context().find_root().command
+    arguments, new = use_present_names(program, command)
     with modcrypt.sealing(folder, _load_keys(options), **_writing(options)) as done:
-        result = click.Command.main(program, [*command], "modcrypt", standalone_mode=False)
+        result = click.Command.main(program, arguments, "modcrypt", standalone_mode=False, obj=new)
     if done.update is not None:
         click.echo(_describe_update(done.update), err=True)
     return result

@@ -100,7 +100,9 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
                 "keys come from a key service (kms, or a policy that names one) or from references "
                 "(footer_key, column_keys); pass exactly one of the two"
             )
-        if self.policy is not None:
+        if self.policy is not None and self.policy.names_keys:
+            self.__dict__.update(self._keys_of_policy(self.policy))
+        elif self.policy is not None:
             find_service(self.kms, self.policy)
         for reference in self._references:
             check_reference(reference)
@@ -129,6 +131,26 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             raise ValueError(
                 f"{NAME} and {PATH} in an AAD prefix need a policy; remove them or pass a policy"
             )
+
+    def _keys_of_policy(self, policy: Policy) -> dict[str, Any]:
+        """Return the fields that take the place of a policy which names keys by reference."""
+        if self.kms is not None or self.has_keys:
+            raise ValueError("the policy names keys by reference; pass no kms and no other keys")
+        prefix, least = self.aad_prefix, self.seal_at_least
+        return {
+            "policy": None,
+            "footer_key": policy.footer_key,
+            "column_keys": policy.key_of_column,
+            "plaintext_columns": policy.plaintext_columns,
+            "encryption_options": {
+                name: getattr(policy, name)
+                for name in ENCRYPTION_OPTIONS & {member.name for member in fields(policy)}
+            },
+            "aad_prefix": policy.aad_prefix if prefix is None else prefix,
+            "accept_algorithms": self.accept_algorithms or (policy.encryption_algorithm,),
+            "signed_by": self.signed_by or read_verifying_keys(policy.signed_by),
+            "seal_at_least": policy.seal_at_least if least is None else least,
+        }
 
     @property
     def _references(self) -> list[str]:

@@ -91,6 +91,8 @@ def service_settings(options: dict[str, Any], **more: Any) -> Settings | None:
     from modcrypt.kms.policy import find_service  # not to be loaded for the help
 
     policy = None if policy_file is None else modcrypt.Policy.load(policy_file)
+    if policy is not None and policy.names_keys:
+        return _settings_of_keys(policy, options, more)
     uri = find_service(kms, policy)
     return modcrypt.Settings(
         kms=uri,
@@ -103,6 +105,18 @@ def service_settings(options: dict[str, Any], **more: Any) -> Settings | None:
     )
 
 
+def _settings_of_keys(
+    policy: modcrypt.Policy, options: dict[str, Any], more: dict[str, Any]
+) -> Settings:
+    """Return the settings of a policy that names keys by reference."""
+    names = ("kms", "passphrase", "audit", "master_key", "master_keys")
+    needless = {name for name in names if options.get(name)}
+    refuse(needless, "the policy names keys by reference, without a key service")
+    for reference in policy.master_key_ids:
+        check_private_file(reference, "key file")
+    return modcrypt.Settings(policy=policy, root=options.get("root"), **more)
+
+
 def required_service(options: dict[str, Any]) -> Settings:
     """Return `service_settings`, but raise click.UsageError if the options name no key service."""
     settings = service_settings(options)
@@ -110,6 +124,8 @@ def required_service(options: dict[str, Any]) -> Settings:
         raise click.UsageError(
             "a key service is needed: --kms, or --policy with a file that names one"
         )
+    if not settings.has_service:
+        raise click.UsageError("a key service is needed; the policy names keys by reference")
     return settings
 
 

@@ -11,11 +11,11 @@ from typing import Any
 _NOT_RECORDED = {
     "source", "destination", "paths", "html", "in_place", "glob", "jobs", "record", "dry_run",
     "fail_fast", "force", "threads", "as_json", "audit",
-    "passphrase", "identity_passphrase", "sign_passphrase", "new_passphrase",
+    "passphrase", "identity_passphrase", "sign_passphrase",
 }  # fmt: skip
 
 
-_SERVICES = {"kms", "new_kms"}  # a keyring's content changes with every rotation
+_SERVICES = {"kms"}  # a keyring's content changes with every rotation
 
 
 def digest_of(parameters: dict[str, Any]) -> str:

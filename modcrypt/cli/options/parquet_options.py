@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from modcrypt.cli.options.recipient_options import (
     identity_options,
     identity_references,
     read_recipients,
-    recipient_options,
+    recipient_option,
 )
 from modcrypt.cli.options.references import check_private_file, key_option
 from modcrypt.cli.options.signing_options import (
@@ -140,7 +140,7 @@ reading_options = cloup.option_group(
 
 # How a file is encrypted. Commands add --audit themselves.
 encryption_options = combine_options(
-    cloup.option_group("Keys", _explicit_key_options, recipient_options, sign_options),
+    cloup.option_group("Keys", _explicit_key_options, recipient_option, sign_options),
     cloup.option_group(
         "Encryption",
         click.option(
@@ -289,11 +289,10 @@ _OF_A_POLICY = {
 }  # fmt: skip
 
 
-def encryption_settings(options: dict[str, Any], new: str = "") -> modcrypt.Settings:
+def encryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     """Return references to the keys, and how to encrypt, for the values of `encryption_options`.
 
-    `options` also has `audit`. `new` is the beginning of the options' parameter names, in commands
-    that also have options for the keys of existing files.
+    `options` also has `audit`.
 
     Raises:
         click.UsageError: The options contradict each other.
@@ -304,18 +303,18 @@ def encryption_settings(options: dict[str, Any], new: str = "") -> modcrypt.Sett
     recipients = read_recipients(options)
     if recipients:
         more["recipients"] = recipients
-        _refuse_prefixed(new, _OF_EXPLICIT_KEYS, "files for recipients get fresh keys")
-        _refuse_prefixed(new, {"external_key_material"}, "recipients need keys inside the file")
+        refuse(_OF_EXPLICIT_KEYS, "files for recipients get fresh keys")
+        refuse({"external_key_material"}, "recipients need keys inside the file")
     settings = service_settings(options, **more)
     if settings is None and recipients:
-        _refuse_prefixed(new, _OF_A_SERVICE, "this needs --kms or --policy")
+        refuse(_OF_A_SERVICE, "this needs --kms or --policy")
         return modcrypt.Settings(**more, **_own_modes(options), root=options["root"])
     if settings is None:
-        _refuse_prefixed(new, {*_OF_A_SERVICE, "root"}, "this needs --kms or --policy")
+        refuse({*_OF_A_SERVICE, "root"}, "this needs --kms or --policy")
         return _explicit_settings(options, more)
-    _refuse_prefixed(new, _OF_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
-    if settings.policy is not None:
-        _refuse_prefixed(new, _OF_A_POLICY, "the policy sets this; change the policy")
+    refuse(_OF_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
+    if options["policy_file"] is not None:
+        refuse(_OF_A_POLICY, "the policy sets this; change the policy")
         return settings
     policy = _make_policy(options)
     if options["master_key"] is None:
@@ -326,10 +325,6 @@ def encryption_settings(options: dict[str, Any], new: str = "") -> modcrypt.Sett
             )
         policy = replace(policy, footer_key=default)
     return settings.evolve(policy=policy)
-
-
-def _refuse_prefixed(new: str, parameters: Collection[str], why: str) -> None:
-    refuse({f"{new}{name}" for name in parameters}, why)
 
 
 def _explicit_settings(options: dict[str, Any], more: dict[str, Any]) -> modcrypt.Settings:
@@ -407,7 +402,8 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     more |= identity_references(options, others=others or bool(keys["column_keys"]))
     settings = service_settings(options, **more)
     policy = None if settings is None else settings.policy
-    if more["seal_at_least"] and not (more["signed_by"] or (policy and policy.signed_by)):
+    signed = (settings and settings.signed_by) or (policy and policy.signed_by)
+    if more["seal_at_least"] and not (more["signed_by"] or signed):
         raise click.UsageError("--seal-at-least needs --signed-by, or a policy with signed_by")
     if settings is not None:
         refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")

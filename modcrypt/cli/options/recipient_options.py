@@ -15,20 +15,11 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 VARIABLE = "MODCRYPT_IDENTITY"
 
-recipient_options = combine_options(
-    click.option(
-        "--to",
-        metavar="RECIPIENT",
-        multiple=True,
-        help="Encrypt to a public key. Repeatable.",
-    ),
-    click.option(
-        "--recipients-file",
-        "recipients_files",
-        metavar="FILE",
-        multiple=True,
-        help="Encrypt to all public keys in a file.",
-    ),
+recipient_option = click.option(
+    "--to",
+    metavar="RECIPIENT",
+    multiple=True,
+    help="Encrypt to a public key: its line, or all in a file. Repeatable.",
 )
 identity_options = combine_options(
     click.option(
@@ -52,13 +43,13 @@ identity_options = combine_options(
 
 
 def read_recipients(options: dict[str, Any]) -> tuple[Recipient, ...]:
-    """Return the recipients that `recipient_options` name, each once.
+    """Return the recipients that `recipient_option` names, each once.
 
     Raises:
         KeyMaterialError: A recipient is malformed.
         OSError: A file cannot be read.
     """
-    if not (options["to"] or options["recipients_files"]):
+    if not options["to"]:
         return ()
     from modcrypt.kms.recipients.recipient import (
         PREFIX,
@@ -70,9 +61,7 @@ def read_recipients(options: dict[str, Any]) -> tuple[Recipient, ...]:
     found: list[Recipient] = []
     for text in options["to"]:
         is_line = text.startswith(f"{PREFIX}:")
-        found.append(Recipient.parse(text) if is_line else Recipient.load(text))
-    for path in options["recipients_files"]:
-        found += read_recipients(path)
+        found += [Recipient.parse(text)] if is_line else read_recipients(text)
     return check_recipients(found)
 
 

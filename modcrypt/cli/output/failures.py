@@ -57,7 +57,7 @@ _OPTION_NAMES = (
         "pass require_encrypted=False and no AAD prefix to read it",
         "pass --allow-plaintext and no AAD prefix to schema, head or cat",
     ),
-    ("pass encryption for the new file", "pass --new-kms or --new-policy"),
+    ("pass encryption for the new file", "pass --to POLICY"),
     ("the file is plaintext; pass encryption", "the file is plaintext; run modcrypt encrypt"),
     ("name its place by identity_passphrase=", "use --identity-passphrase"),
     (
