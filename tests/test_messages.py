@@ -45,8 +45,8 @@ SECRET_FILES = {
 VALID = """
 encrypt --key file:{footer.key} --column-key name=file:{name.key} {plain.parquet} out
 encrypt --policy {policy.toml} --passphrase file:{pass} {plain.parquet} out
-encrypt --kms file:{ring} --master-key lake --aad-prefix-file {prefix} {plain.parquet} out
-decrypt --key file:{footer.key} --aad-prefix-file {prefix} {sealed.parquet} out
+encrypt --kms file:{ring} --master-key lake --aad-prefix file:{prefix} {plain.parquet} out
+decrypt --key file:{footer.key} --aad-prefix file:{prefix} {sealed.parquet} out
 decrypt --kms file:{ring} {kms.parquet} out
 schema --key file:{footer.key} {sealed.parquet}
 head --key file:{footer.key} {sealed.parquet}
@@ -60,9 +60,9 @@ report --config {lake.toml} --json
 why --config {lake.toml} kms.parquet
 keys impact --config {lake.toml} lake
 trust --print {lake.toml}
-rekey --key file:{footer.key} --new-key-file {name.key} {sealed.parquet} out
+rekey --key file:{footer.key} --to {next.toml} {sealed.parquet} out
 mask --hash name --hash-key file:{name.key} --key file:{footer.key} {sealed.parquet} out
-share --column id --key file:{footer.key} --new-key-file {name.key} {sealed.parquet} out
+share --column id --key file:{footer.key} --to {next.toml} {sealed.parquet} out
 shred --kms file:{ring} {kms.parquet} --column name --yes
 keys create --kms file:{ring} new --import file:{name.key}
 keys list --kms file:{ring} --passphrase file:{pass}
@@ -86,7 +86,7 @@ seals verify --signed-by {writer.pub} .
 seals export {writer.key} new.pub
 recipients generate --kind x25519 new.key
 recipients list {sealed.parquet}
-recipients add --key file:{footer.key} --recipients-file {me.pub} {sealed.parquet}
+recipients add --key file:{footer.key} --to {me.pub} {sealed.parquet}
 recipients remove --identity file:{me.key} --recipient {me.pub} {sealed.parquet}
 ags1 encrypt --key file:{footer.key} {plain.parquet} out
 ags1 encrypt --key-metadata-file {fresh.key} {plain.parquet} out
@@ -143,6 +143,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = {"footer.key": "00" * 15 + "01", "name.key": "00" * 15 + "02", "pass": "pw\n"}
     texts |= {"prefix": "prefix", "events": "", "store": ""}
     texts["policy.toml"] = 'kms = "file:ring"\nfooter_key = "lake"\n'
+    texts["next.toml"] = 'footer_key = "file:name.key"\n'
     texts["lake.toml"] = '[dataset.a]\nlocation = "kms.parquet"\npolicy = "policy.toml"\n'
     texts["lake.toml"] = f'kms = "file:ring"\n{texts["lake.toml"]}'
     for name, text in texts.items():

@@ -36,7 +36,7 @@ from modcrypt.cli.shared import (
     force_option,
     json_option,
     key_length_option,
-    prefix_options,
+    prefix_option,
     print_json,
     print_line,
     read_aad_prefix,
@@ -62,7 +62,7 @@ _key_options = combine_options(
         help="File of Iceberg's standard key metadata with key, AAD prefix and trusted length: "
         "raw, hex or base64; encrypted if --kms is given.",
     ),
-    prefix_options,
+    prefix_option,
     service_options,
 )
 _reading_options = combine_options(
@@ -330,7 +330,7 @@ def _read_key_and_prefix(
 
 
 _KEY_PARAMETERS = {
-    "key", "key_metadata_file", "aad_prefix", "aad_prefix_hex", "aad_prefix_file",
+    "key", "key_metadata_file", "aad_prefix",
 }  # fmt: skip
 
 

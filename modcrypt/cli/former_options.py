@@ -22,12 +22,16 @@ _PRESENT = {
 NewOptions = list[str]
 """Former `--new` options of a command, spelled as those of `encrypt`."""
 
-_REFERENCES = {
-    f"{option}-{kind}": (option, kind)
-    for option in ("--key", "--hash-key", "--import", "--passphrase")
-    for kind in ("file", "env", "fd")
+_KINDS = {
+    f"{option}-{kind}": (option, f"{kind}:")
+    for option, kinds in (
+        *((name, ("file", "env", "fd")) for name in ("--key", "--hash-key", "--passphrase")),
+        ("--import", ("file", "env")),
+        ("--aad-prefix", ("file", "hex")),
+    )
+    for kind in kinds
 }
-"""Options of references, and the kinds of these, by the former options of each kind."""
+"""Options, and the kinds of their values, by the former options for each kind."""
 
 
 def use_present_names(
@@ -41,7 +45,7 @@ def use_present_names(
     new: NewOptions = []
     if command.name in ("rekey", "mask", "share"):
         arguments, new = _take_new_options(arguments, encrypt)
-    return list(_replace(arguments, command)), list(_replace(new, encrypt))
+    return list(_replace(arguments, command)), list(_replace(new, encrypt, warn=False))
 
 
 def _take_new_options(
@@ -53,7 +57,7 @@ def _take_new_options(
     for argument in rest:
         former, equals, value = argument.partition("=")
         name = former.replace("--new-", "--", 1)
-        option = options.get(_REFERENCES.get(name, (name, ""))[0])
+        option = options.get(_KINDS.get(name, (name, ""))[0])
         if argument == "--" or not former.startswith("--new-") or option is None:
             kept += [argument, *rest] if argument == "--" else [argument]
             continue
@@ -73,27 +77,28 @@ def _find_command(program: click.Group, arguments: Sequence[str]) -> click.Comma
     return command
 
 
-def _replace(arguments: Sequence[str], command: click.Command) -> Iterator[str]:
-    types = {name: parameter.type for parameter in command.params for name in parameter.opts}
+def _replace(
+    arguments: Sequence[str], command: click.Command, *, warn: bool = True
+) -> Iterator[str]:
+    known = {name: parameter for parameter in command.params for name in parameter.opts}
+    secrets = {name for name, each in known.items() if isinstance(each.type, Reference)}
     rest = iter(arguments)
     for argument in rest:
         former, equals, value = argument.partition("=")
-        name, kind = _REFERENCES.get(former, (_PRESENT.get(former, ""), ""))
+        name, kind = _KINDS.get(former, (_PRESENT.get(former, ""), ""))
         if argument == "--":
             yield argument
             break
-        if argument == "--passphrase" and isinstance(types.get(argument), Reference):
+        if argument == "--passphrase" and argument in secrets:
             yield from _name_prompt(rest)
-        elif former in types or name not in types:
+        elif former in known or name not in (secrets | {"--aad-prefix"} if kind else known):
             yield argument
-        elif not kind:
-            warn_of_former(former, name)
-            yield f"{name}{equals}{value}"
-        elif isinstance(types[name], Reference):
-            warn_of_former(former, f"{name} {kind}:{'N' if kind == 'fd' else '...'}")
-            yield f"{name}={kind}:{value if equals else next(rest, '')}"
         else:
-            yield argument
+            if warn:
+                warn_of_former(former, f"{name} {kind}..." if kind else name)
+            if kind:
+                equals, value = "=", kind + (value if equals else next(rest, ""))
+            yield f"{name}{equals}{value}"
     yield from rest
 
 

@@ -18,6 +18,7 @@ import click
 from cloup.constraints import Constraint, ConstraintViolated, constraint, mutually_exclusive
 from cloup.constraints.common import get_params_whose_value_is_set
 
+from modcrypt.cli.options.references import take_one
 from modcrypt.cli.output import json_output
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.errors import printable
@@ -111,15 +112,12 @@ def needs_one_of(parameter: str, *others: str) -> Callable[[F], F]:
     return constraint(_Needs(), (parameter, *others))
 
 
-prefix_options = combine_options(
-    click.option("--aad-prefix", metavar="TEXT", help="AAD prefix as text (UTF-8)."),
-    click.option("--aad-prefix-hex", metavar="HEX", help="AAD prefix as hex digits."),
-    click.option(
-        "--aad-prefix-file",
-        metavar="PATH",
-        help="AAD prefix: the whole content of a file.",
-    ),
-    exclude_each_other("aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
+prefix_option = click.option(
+    "--aad-prefix",
+    metavar="TEXT",
+    multiple=True,
+    callback=take_one,
+    help="AAD prefix: text, hex:DIGITS, or file:PATH for the whole content of a file.",
 )
 root_option = click.option(
     "--root",
@@ -243,24 +241,26 @@ def read_key(reference: str | None, what: str) -> Key | None:
 
 
 def read_aad_prefix(options: Mapping[str, Any], *, may_be_empty: bool = False) -> bytes | None:
-    """Return the AAD prefix of `prefix_options`; None if none of them is given.
+    """Return the AAD prefix of `prefix_option`; None if it is not given.
+
+    Text that begins with `file:` or `hex:` is written as `text:...`.
 
     An empty one is refused unless it `may_be_empty`, as that of files which Polars wrote.
     """
-    names = ("aad_prefix", "aad_prefix_hex", "aad_prefix_file")
-    text, digits, path = (options.get(name) for name in names)
-    if text is None and digits is None and path is None:
+    text: str | None = options.get("aad_prefix")
+    if text is None:
         return None
-    if path is not None:
-        with open(path, "rb") as file:
+    kind, colon, rest = text.partition(":")
+    if colon and kind == "file":
+        with open(os.path.expanduser(rest), "rb") as file:
             prefix = file.read()
-    elif digits is None:
-        prefix = os.fsencode(text or "")
-    else:
+    elif colon and kind == "hex":
         try:
-            prefix = bytes.fromhex(digits)
+            prefix = bytes.fromhex(rest)
         except ValueError:
-            raise click.UsageError("--aad-prefix-hex takes pairs of hex digits") from None
+            raise click.UsageError("--aad-prefix hex: takes pairs of hex digits") from None
+    else:
+        prefix = os.fsencode(rest if colon and kind == "text" else text)
     if not prefix and not may_be_empty:
         raise click.UsageError("the AAD prefix is empty; omit the option to use no prefix")
     return prefix

@@ -28,7 +28,7 @@ from modcrypt.parquet.datasets.write_notes import NOTES
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, lines, run_ok
 from tests.support.cli.forked import as_process
-from tests.support.cli.program import KEY, SLOW, environment, invoke, private, run
+from tests.support.cli.program import KEY, SLOW, environment, invoke, private, run, to_key
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.tables import read_with_pyarrow, small_table, write_plain
 from tests.support.unfinished_files import unfinished_files
@@ -93,7 +93,7 @@ def test_a_copy_lacks_the_files_of_a_write_that_is_not_complete(encrypted_folder
     run_ok(encrypted_folder, "decrypt", *KEY, "sealed", "copy")
     assert files_in(encrypted_folder / "copy") == sorted(NAMES)[1:]
     # In place all change their keys, so that the write can be completed.
-    new = ("--new-key-file", "name.key")
+    new = to_key(encrypted_folder, "name.key")
     assert run_ok(encrypted_folder, "rekey", *KEY, *new, "--in-place", "sealed").startswith(
         "4 files"
     )
@@ -431,15 +431,15 @@ def test_each_command_finds_its_work_done_by_a_second_run(folder: Path) -> None:
     """Into another folder, in place, and for a single file; as on Spark."""
     private(folder / "new.key", b"n" * 16)
     private(folder / "hash.key", b"h" * 16)
-    masks = ("--hash", "name", "--hash-key", "file:hash.key")
+    masks, new = ("--hash", "name", "--hash-key", "file:hash.key"), to_key(folder, "new.key")
     commands = [
         ("encrypt", *KEY, "lake", "sealed"),
-        ("rekey", *KEY, "--new-key-file", "new.key", "sealed", "moved"),
+        ("rekey", *KEY, *new, "sealed", "moved"),
         ("mask", *KEY, *masks, "sealed", "masked"),
-        ("share", *KEY, "--column", "id", "--new-key-file", "new.key", "sealed", "shared"),
+        ("share", *KEY, "--column", "id", *new, "sealed", "shared"),
         ("decrypt", *KEY, "sealed", "back"),
         ("mask", *KEY, *masks, "--in-place", "sealed"),
-        ("rekey", *KEY, "--new-key-file", "new.key", "--in-place", "sealed"),
+        ("rekey", *KEY, *new, "--in-place", "sealed"),
         ("decrypt", "--key", "file:new.key", "--in-place", "sealed"),
         ("encrypt", *KEY, "lake/d.parquet", "one"),
         ("decrypt", *KEY, "one", "one.back"),

@@ -18,7 +18,7 @@ from modcrypt.errors import KeyDisabledError, KeyMaterialError
 from modcrypt.kms.pacing import pacer_of
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, run_ok
-from tests.support.cli.program import KEY, NAME_KEY, invoke, private
+from tests.support.cli.program import KEY, NAME_KEY, invoke, private, to_key
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
@@ -624,7 +624,7 @@ def test_an_unavailable_key_service_is_4_everywhere(
     for path in ("secret.parquet", "many"):
         assert invoke(folder, *command, *POLICY, path).exit_code == 4, path
     for verb in ("decrypt", "rekey"):
-        new = ("--new-key-file", "footer.key") if verb == "rekey" else ()
+        new = to_key(folder, "footer.key") if verb == "rekey" else ()
         for path in ("secret.parquet", "many"):
             assert invoke(folder, verb, *POLICY, *new, path, "out").exit_code == 4
 
@@ -644,7 +644,7 @@ CAUSES: dict[str, tuple[int, Callable[[MemoryKms], object]]] = {
     "unreachable": (4, lambda kms: setattr(kms, "unavailable", True)),
     "corrupted": (1, lambda kms: None),
 }
-NEW = ("--new-key-file", "footer.key")
+NEW = ("--to", "me.pub")
 VERBS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "decrypt": (("decrypt",), ("out",)),
     "rekey": (("rekey", *NEW), ("out",)),

@@ -679,7 +679,7 @@ def test_every_option_beside_a_key_service_reaches_the_file(clear: Path) -> None
 
 def test_a_prefix_that_is_not_stored_is_needed_again(clear: Path) -> None:
     path = encrypt_file(
-        clear, "sealed.parquet", "--aad-prefix-hex", "c3a4", "--no-store-aad-prefix"
+        clear, "sealed.parquet", "--aad-prefix", "hex:c3a4", "--no-store-aad-prefix"
     )
     back = (*DECRYPT, str(path), "out.parquet")
     assert "--aad-prefix" in check_refusal(invoke(clear, *back), "aad-prefix", 1)
@@ -983,9 +983,9 @@ COVERED = [
     ("--plaintext-footer",),
     ("--algorithm", "AES_GCM_V1"),  # though it is the default
     ("--aad-prefix", "x"),
-    ("--aad-prefix-hex", "00"),
-    ("--aad-prefix-file", "x"),
-    ("--aad-prefix-hex", "00", "--no-store-aad-prefix"),
+    ("--aad-prefix", "hex:00"),
+    ("--aad-prefix", "file:x"),
+    ("--aad-prefix", "hex:00", "--no-store-aad-prefix"),
     ("--v2-levels", "plaintext"),
     ("--master-key", "footer"),
     ("--column-master-key", "id=pii"),
@@ -1030,7 +1030,7 @@ def test_explicit_keys_and_a_key_service_exclude_each_other(
         (("encrypt", *FOOTER, "--column-master-key", "x", "a", "b"), "NAME=ID"),
         (("encrypt", *FOOTER, "--column-master-key", "x=", "a", "b"), "NAME=ID"),
         (("encrypt", *FOOTER, *["--column-master-key", "x=y"] * 2, "a", "b"), "twice for x"),
-        (("encrypt", *FOOTER, "--aad-prefix-hex", "ff", "a", "b"), "UTF-8"),
+        (("encrypt", *FOOTER, "--aad-prefix", "hex:ff", "a", "b"), "UTF-8"),
         (("encrypt", *FOOTER, "--aad-prefix", "{i}", "a", "b"), "aad_prefix"),
         (("encrypt", *FOOTER, "--aad-prefix", "{", "a", "b"), "--aad-prefix supports only"),
         (("encrypt", *FOOTER, "--no-store-aad-prefix", "a", "b"), "--aad-prefix"),

@@ -98,8 +98,8 @@ def test_the_program_decrypts_what_pyarrow_writes(folder: Path) -> None:
         ("encrypt_columns_and_footer", ()),
         ("encrypt_columns_plaintext_footer", ()),
         ("encrypt_columns_and_footer_aad", ("--aad-prefix", "tester")),
-        ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix-file", "prefix")),
-        ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix-hex", "746573746572")),
+        ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix", "file:prefix")),
+        ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix", "hex:746573746572")),
         ("encrypt_columns_and_footer_ctr", ("--accept-algorithm", "AES_GCM_CTR_V1")),
     ],
 )
@@ -696,10 +696,10 @@ def test_no_key_shows_in_any_output(encrypted_folder: Path) -> None:
         (("encrypt", *KEY, "--aad-prefix", "", "plain.parquet", "out"), "empty"),
         (("encrypt", *KEY, "--no-store-aad-prefix", "plain.parquet", "out"), "--aad-prefix"),
         (
-            ("decrypt", *KEY, "--aad-prefix", "x", "--aad-prefix-file", "y", "plain.parquet", "o"),
-            "exclude each other",
+            ("decrypt", *KEY, "--aad-prefix", "x", "--aad-prefix", "file:y", "plain.parquet", "o"),
+            "given twice",
         ),
-        (("decrypt", *KEY, "--aad-prefix-file", "absent", "plain.parquet", "out"), "absent"),
+        (("decrypt", *KEY, "--aad-prefix", "file:absent", "plain.parquet", "out"), "absent"),
         (("seal",), "No such command 'seal'"),
     ],
 )

@@ -13,7 +13,7 @@ import modcrypt
 from modcrypt.kms.recipients import private_key_file
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, run_ok
-from tests.support.cli.program import invoke, private, run_program
+from tests.support.cli.program import invoke, private, run_program, to_key
 from tests.support.tables import small_table, write_plain
 
 SHORT = ("--kind", "x25519")
@@ -235,6 +235,6 @@ def test_share_writes_explicit_keys_on_request(folder: Path) -> None:
     run_ok(folder, *share, "--to", "you.pub", "mine.parquet", "id.parquet")
     assert (folder / "_EXPLICIT_KEYS_FOR_id.parquet.json").exists()
     private(folder / "next.key", bytes(range(1, 17)))
-    result = invoke(folder, *share, "--new-key-file", "next.key", "mine.parquet", "no.parquet")
+    result = invoke(folder, *share, *to_key(folder, "next.key"), "mine.parquet", "no.parquet")
     assert "--explicit-keys needs --to" in check_refusal(result)
     assert not (folder / "no.parquet").exists()

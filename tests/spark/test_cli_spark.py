@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 import modcrypt as mc
 from modcrypt.cli.app import program
+from tests.support.cli.program import to_key
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.mask_hash import mask_hash
 from tests.support.signing import PEOPLE, save_writer, signed_encryption, writer_key
@@ -125,7 +126,7 @@ def test_every_option_of_encryption_reaches_the_executors(
 ) -> None:
     """A local run of the same command finds the work of Spark done."""
     command = [
-        "encrypt", *keys, "--plaintext-footer", "--aad-prefix-hex", "ff00", "--shared-aad-prefix",
+        "encrypt", *keys, "--plaintext-footer", "--aad-prefix", "hex:ff00", "--shared-aad-prefix",
         "--footer-key-metadata", "f", "--column-key-metadata", "name=n", "lake", "out",
     ]  # fmt: skip
     run(*command)
@@ -145,7 +146,7 @@ def test_rows_counts_and_exit_codes_are_those_of_a_local_run(
     for where in ("here", "spark"):
         shutil.copytree(lake, tmp_path / where / "plain")
     shutil.rmtree(lake)
-    other, masks = ("--new-key-file", "o.key"), ("--hash", "name", "--hash-key", "file:h.key")
+    other, masks = to_key(tmp_path, "o.key"), ("--hash", "name", "--hash-key", "file:h.key")
     commands: list[tuple[int, tuple[object, ...]]] = [
         (0, ("encrypt", *keys, "plain", "out")),
         (2, ("encrypt", "--key", "file:o.key", "plain", "out")),  # encrypted in another way
@@ -158,7 +159,7 @@ def test_rows_counts_and_exit_codes_are_those_of_a_local_run(
         (2, ("decrypt", "--key", "file:o.key", "moved", "plain")),
         (0, ("decrypt", "--key", "file:o.key", "--in-place", "moved")),
         (0, ("encrypt", "--key", "file:o.key", "--in-place", "back")),
-        (0, ("rekey", "--key", "file:o.key", "--new-key-file", "h.key", "--in-place", "shared")),
+        (0, ("rekey", "--key", "file:o.key", *to_key(tmp_path, "h.key"), "--in-place", "shared")),
     ]
     for code, command in commands:
         named = [str(part) for part in command]
@@ -257,7 +258,7 @@ def test_rekey_takes_the_options_of_both_keys(
     run: Run, lake: Path, tmp_path: Path, keys: list[str]
 ) -> None:
     run("encrypt", *keys, "lake", "out")
-    result = run("rekey", *keys, "--new-key-file", "o.key", "--in-place", "out", "--json")
+    result = run("rekey", *keys, *to_key(tmp_path, "o.key"), "--in-place", "out", "--json")
     *rows, totals = lines(result)
     assert sorted(row["source"] for row in rows) == [str(tmp_path / "out" / n) for n in NAMES]
     assert {row["result"] for row in rows} == {"rekeyed"}
@@ -272,12 +273,12 @@ def test_mask_share_and_inspect_take_folders(
 ) -> None:
     run("encrypt", *keys, "lake", "sealed")
     masks = ("--hash", "name", "--hash-key", "file:h.key", "--drop", "address")
-    result = run("mask", *keys, *masks, "--new-key-file", "o.key", "sealed", "masked", "--json")
+    result = run("mask", *keys, *masks, *to_key(tmp_path, "o.key"), "sealed", "masked", "--json")
     assert {row["result"] for row in lines(result)[:-1]} == {"masked"}
     again = ("mask", *keys, *masks, "--in-place", "sealed")
     assert run(*again).stdout.startswith("3 files: 3 masked; ")
     assert run(*again).stdout == "3 files: 3 current\n"
-    both = (*keys, "--column", "id", "--new-key-file", "o.key")
+    both = (*keys, "--column", "id", *to_key(tmp_path, "o.key"))
     assert run("share", *both, "sealed", "partner").stdout.startswith("3 files: 3 shared; ")
     for number, name in enumerate(NAMES):
         before = small_table(10 + number)
@@ -419,7 +420,8 @@ def test_executors_sign_files_and_sign_them_again(run: Run, lake: Path, tmp_path
     mc.SigningKey.generate().save(tmp_path / "other.key", (tmp_path / "word").read_text())
     kms, sign = ("--kms", "file:ring"), ("--sign", "file:writer.key")
     require = (*kms, "--signed-by", "writer.pub", "out")
-    rekey = ("rekey", *kms, "--new-kms", "file:ring", "--new-master-key", "kg", *sign, "out")
+    (tmp_path / "kg.toml").write_text('kms = "file:ring"\nfooter_key = "kg"\n')
+    rekey = ("rekey", *kms, "--to", "kg.toml", *sign, "out")
     run("encrypt", *kms, "--master-key", "kf", *sign, "lake", "out")
     run("verify", *require)
     for command in (
@@ -477,8 +479,8 @@ def test_a_dry_run_writes_nothing(run: Run, lake: Path, tmp_path: Path, keys: li
             "--audit: not supported with",
         ),
         (["decrypt", "--key", "file:f.key", "--no-check-footer", "lake", "out"], "check-footer"),
-        (["rekey", "--key", "file:f.key", "--new-key-fd", "0", "lake", "out"], "--new-key-fd"),
-        (["rekey", "--key", "file:f.key", "lake", "out"], "--new-key-file"),
+        (["rekey", "--key", "file:f.key", "--new-key-fd", "0", "lake", "out"], "descriptor"),
+        (["rekey", "--key", "file:f.key", "lake", "out"], "by --to"),
         (["keys", "rotate", "lake"], "a key service is needed"),
         (["shred", "--all", "--record", "r", "lake"], "--record: not supported with"),
         (
@@ -486,7 +488,7 @@ def test_a_dry_run_writes_nothing(run: Run, lake: Path, tmp_path: Path, keys: li
             "--html: not supported with",
         ),
         (["inspect", "--modules", "lake"], "--modules: not supported with"),
-        (["share", "--key", "file:f.key", "--column", "id", "lake", "out"], "--new-key-file"),
+        (["share", "--key", "file:f.key", "--column", "id", "lake", "out"], "by --to"),
         (["mask", "--key", "file:f.key", "lake", "out"], "--null, --hash or --drop"),
         (["mask", "--key", "file:f.key", "--hash", "id", "lake", "out"], "--hash needs a key"),
         (

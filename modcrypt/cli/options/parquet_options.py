@@ -41,7 +41,7 @@ from modcrypt.cli.shared import (
     force_option,
     make_accept_option,
     needs_one_of,
-    prefix_options,
+    prefix_option,
     read_aad_prefix,
     root_option,
     shared_prefix_option,
@@ -108,7 +108,7 @@ missing_key_option = click.option(
 )
 decryption_options = combine_options(
     cloup.option_group("Keys", _explicit_key_options, identity_options, signed_by_option),
-    cloup.option_group("AAD prefix", prefix_options, root_option),
+    cloup.option_group("AAD prefix", prefix_option, root_option),
     cloup.option_group("Key service", reading_service_options, audit_option),
 )
 template_options = combine_options(
@@ -125,7 +125,7 @@ template_options = combine_options(
         help="With --aad-prefix-template: require exactly the parts 0 to N - 1.",
     ),
     needs_one_of("expected_parts", "aad_prefix_template"),
-    exclude_each_other("aad_prefix_template", "aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
+    exclude_each_other("aad_prefix_template", "aad_prefix"),
 )
 reading_options = cloup.option_group(
     "Reading",
@@ -187,7 +187,7 @@ encryption_options = combine_options(
     ),
     cloup.option_group(
         "AAD prefix",
-        prefix_options,
+        prefix_option,
         root_option,
         shared_prefix_option,
         click.option(
@@ -195,7 +195,7 @@ encryption_options = combine_options(
             is_flag=True,
             help="Do not store the prefix; readers must supply it.",
         ),
-        needs_one_of("no_store_aad_prefix", "aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
+        needs_one_of("no_store_aad_prefix", "aad_prefix"),
     ),
     cloup.option_group(
         "Key service",
@@ -284,8 +284,8 @@ _OF_A_SERVICE = {
     "master_key", "column_master_keys", "single_wrapping", "external_key_material", "audit",
 }  # fmt: skip
 _OF_A_POLICY = {
-    "plaintext_columns", "plaintext_footer", "algorithm", "aad_prefix", "aad_prefix_hex",
-    "aad_prefix_file", "no_store_aad_prefix", "v2_levels", *_OF_A_SERVICE - {"audit"},
+    "plaintext_columns", "plaintext_footer", "algorithm", "aad_prefix", "no_store_aad_prefix",
+    "v2_levels", *_OF_A_SERVICE - {"audit"},
 }  # fmt: skip
 
 

@@ -62,14 +62,21 @@ def reference_option(name: str, what: str, text: str, **how: Any) -> Any:
     `how` are further arguments of `Reference`.
     """
     return click.option(
-        name, metavar="REF", type=Reference(what, **how), help=text, multiple=True, callback=_only
+        name,
+        metavar="REF",
+        type=Reference(what, **how),
+        help=text,
+        multiple=True,
+        callback=take_one,
     )
 
 
-def _only(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> str | None:
+def take_one(
+    context: click.Context, option: click.Parameter, values: tuple[str, ...]
+) -> str | None:
     """Return the value of an option that was given at most once; two would contradict."""
     if len(values) > 1:
-        raise click.UsageError(f"{option.opts[0]} is given twice; pass one reference", context)
+        raise click.UsageError(f"{option.opts[0]} is given twice; pass one value", context)
     return values[0] if values else None
 
 

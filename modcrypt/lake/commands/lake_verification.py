@@ -53,8 +53,7 @@ _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10080}
 
 _NOT_OF_LAKES = {
     "key", "column_key_refs", "signed_by", "seal_at_least",
-    "aad_prefix",
-    "aad_prefix_hex", "aad_prefix_file", "root", "kms", "policy_file", "master_keys",
+    "aad_prefix", "root", "kms", "policy_file", "master_keys",
     "shared_aad_prefix", "accept_algorithms", "aad_prefix_template", "expected_parts",
     "expected_rows", "strict", "glob", "record", "threads", "html",
 }  # fmt: skip

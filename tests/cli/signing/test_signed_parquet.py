@@ -10,7 +10,7 @@ import pytest
 
 import modcrypt as mc
 from tests.support.cli.answers import run_ok
-from tests.support.cli.program import invoke
+from tests.support.cli.program import invoke, to_key
 from tests.support.signing import PEOPLE
 
 KEY = ("--key", "file:footer.key")
@@ -59,7 +59,7 @@ def test_the_json_of_a_verification_names_the_writer(folder: Path) -> None:
 
 
 def test_rekey_signs_again_or_says_that_the_signature_is_dropped(folder: Path) -> None:
-    new = ("--new-key-file", "footer.key")
+    new = to_key(folder, "footer.key")
     dropped = invoke(folder, "rekey", *KEY, *new, "signed.parquet", "dropped.parquet")
     assert "was dropped; pass a signing key" in dropped.stderr
     run_ok(

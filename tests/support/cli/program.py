@@ -28,6 +28,12 @@ def private(path: Path, data: bytes) -> Path:
     return path
 
 
+def to_key(folder: Path, key: str) -> tuple[str, str]:
+    """Write a policy that names a key file, and return the option for new files under it."""
+    (folder / f"{key}.toml").write_text(f'footer_key = "file:{key}"\n')
+    return "--to", f"{key}.toml"
+
+
 def environment(**more: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
     return {**kept, "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
