@@ -68,6 +68,8 @@ def check_reference(
     forms = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
     schemes = [form.partition(":")[0] for form in known]
     hint = suggest(scheme, schemes).replace("?", ":?") if colon and scheme not in schemes else ""
+    if scheme == "fd":
+        hint = "; N is a number"
     raise ValueError(
         f"name the {what} as {forms}, never the {what} itself (not repeated here){hint}"
     )

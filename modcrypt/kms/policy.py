@@ -189,12 +189,13 @@ def _list_faults(values: Mapping[str, Any]) -> list[str]:
             check_id(master_key_id)
     except ValueError:
         faults.append("a master key id is empty, too long or contains control characters")
-    faults += _list_reference_faults(ids, valid)
+    faults += _list_reference_faults(valid)
     return faults + _list_prefix_faults(valid.get("aad_prefix"))
 
 
-def _list_reference_faults(ids: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
+def _list_reference_faults(values: Mapping[str, Any]) -> list[str]:
     """Return why references to keys cannot stand where they do."""
+    ids = [values.get("footer_key", "?"), *values.get("column_keys", {})]
     references = [key for key in ids if isinstance(key, str) and is_reference(key, *KEY_KINDS)]
     if not references or "?" in ids:
         return []

@@ -110,9 +110,7 @@ def test_a_wrong_identity_is_named(folder: Path) -> None:
     assert id_of(folder, "you") in check_refusal(result, "no-key", 3)
     check_refusal(invoke(folder, "cat", "--identity", "file:none.key", "mine.parquet"), "no-key", 3)
     (folder / "me.key").chmod(0o644)
-    message = check_refusal(
-        invoke(folder, "cat", "--identity", "file:me.key", "mine.parquet"), "key", 3
-    )
+    message = check_refusal(invoke(folder, "cat", "--identity", "file:me.key", "mine.parquet"))
     assert "chmod 600" in message
 
 
@@ -139,7 +137,7 @@ def test_recipients_are_listed_added_and_removed(folder: Path) -> None:
     assert [recipient["id"] for recipient in listed["recipients"]] == [me]
     (folder / "all.txt").write_text((folder / "you.pub").read_text() + "# nobody else\n")
     run_ok(
-        folder, "recipients", "add", "--identity", "file:me.key", "--recipients-file", "all.txt",
+        folder, "recipients", "add", "--identity", "file:me.key", "--to", "all.txt",
         "mine.parquet",
     )  # fmt: skip
     table = run_ok(folder, "recipients", "list", "mine.parquet")
@@ -207,7 +205,7 @@ def test_folders_are_encrypted_with_their_paths(folder: Path) -> None:
     ("--to", "plain.parquet"),
     ("--to", "me.key"),
     ("--to", "modcrypt-recipient:x25519:AAAA:0"),
-    ("--recipients-file", "plain.parquet"),
+    ("--to", "plain.parquet"),
 ])  # fmt: skip
 def test_contradictions_are_refused(options: tuple[str, ...], folder: Path) -> None:
     result = invoke(folder, "encrypt", *options, "plain.parquet", "none.parquet")
