@@ -83,7 +83,7 @@ seals writers --sign file:{writer.key} . {writer.pub}
 seals witness --sign file:{writer.key} --signed-by {writer.pub} --store new .
 seals log --signed-by {writer.pub} .
 seals verify --signed-by {writer.pub} .
-seals export {writer.key} new.pub
+seals export file:{writer.key} new.pub
 recipients generate --kind x25519 new.key
 recipients list {sealed.parquet}
 recipients add --key file:{footer.key} --to {me.pub} {sealed.parquet}

@@ -317,8 +317,9 @@ def _read_key_and_prefix(
         from modcrypt.kms.key_references import read_metadata_file  # not to be loaded for the help
 
         if settings is None:
+            metadata = read_metadata_file(key_metadata_file)  # refuses what is encrypted
             check_private_file(f"file:{key_metadata_file}", "key metadata file")
-            return read_metadata_file(key_metadata_file), prefix  # refuses what is encrypted
+            return metadata, prefix
         tools = settings.tools()
         return read_metadata_file(key_metadata_file, tools.decrypt_key_metadata), prefix
     if key is None:

@@ -374,7 +374,7 @@ def test_a_page_never_takes_the_place_of_a_file_that_is_looked_at(lake: Path, co
             "usage",
             "--aad-prefix-template and --aad-prefix exclude each other",
         ),
-        (("inspect", "--key", "fd:0", "--key", "env:X", "sealed.parquet"), "usage", "exclude"),
+        (("inspect", "--key", "fd:0", "--key", "env:X", "sealed.parquet"), "usage", "given twice"),
     ],
 )
 def test_wrong_options_are_2_and_explained_in_one_line(

@@ -493,7 +493,7 @@ def test_column_keys_come_from_file_env_and_fd(folder: Path) -> None:
 
 
 def test_column_names_may_hold_equals_signs_and_colons(tmp_path: Path) -> None:
-    values = {"key_file": None, "key_env": None, "key_fd": None}
+    values = {"key": None}
     path = private(tmp_path / "x=y", LONG_KEY)
     found = key_references({**values, "column_key_refs": (f"a=b:c=file:{path}",)})
     assert modcrypt.Settings(**found).keys == (None, {"a=b:c": modcrypt.Key(LONG_KEY)})
@@ -634,7 +634,6 @@ def test_a_key_among_the_arguments_is_not_repeated(
 
 
 def test_no_key_shows_in_any_output(encrypted_folder: Path) -> None:
-    (encrypted_folder / "name.key").chmod(0o644)
     flip(encrypted_folder / "sealed.parquet", 40)
     answers = [
         run_program(

@@ -39,7 +39,7 @@ class Reference(click.ParamType):
         """Return a valid reference; messages omit one that is not, as it may be the secret."""
         from modcrypt.kms.key_references import check_reference  # not to be loaded for the help
 
-        named = "a reference" if param is None else param.opts[0]
+        named = "KEY" if param is None or param.param_type_name == "argument" else param.opts[0]
         if self._bare and os.path.exists(os.path.expanduser(value)):
             if ctx is not None and param is not None and not _is_of_environment(ctx, param):
                 warn_of_former(f"{named} PATH", f"{named} file:PATH")

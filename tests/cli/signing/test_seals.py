@@ -73,11 +73,13 @@ def test_nothing_is_replaced_and_a_writer_is_named(folder: Path) -> None:
 
 
 def test_the_verifying_key_of_a_file_is_exported(folder: Path) -> None:
-    answer = run_ok(folder, "seals", "export", "--json", "writer.key", "again.pub")
+    answer = run_ok(folder, "seals", "export", "--json", "file:writer.key", "again.pub")
     assert (folder / "again.pub").read_text() == (folder / "writer.pub").read_text()
     line = modcrypt.VerifyingKey.load(folder / "writer.pub")
     assert json.loads(answer)["id"] == line.hex_id
-    assert "exists" in check_refusal(invoke(folder, "seals", "export", "writer.key", "again.pub"))
+    assert "exists" in check_refusal(
+        invoke(folder, "seals", "export", "file:writer.key", "again.pub")
+    )
 
 
 def test_a_key_of_vault_signs_files_and_folders(
