@@ -27,8 +27,8 @@ from modcrypt.cli.options.kms_options import (
     service_options,
     service_settings,
 )
-from modcrypt.cli.options.references import check_private_file, is_stdin, key_option
 from modcrypt.cli.output.progress import progress_bar
+from modcrypt.cli.references import check_private_file, is_stdin, key_option
 from modcrypt.cli.shared import (
     combine_options,
     end_with_help,

@@ -23,12 +23,12 @@ from modcrypt.cli.options.parquet_options import (
     reading_options,
     sidecar_options,
 )
-from modcrypt.cli.options.references import key_option
 from modcrypt.cli.options.target_options import (
     is_target_named,
     target_options,
     target_settings,
 )
+from modcrypt.cli.references import key_option
 from modcrypt.cli.shared import prove_option, read_json, read_key
 
 _ENCRYPT_EXAMPLE = """\b

@@ -16,8 +16,8 @@ import click
 from click.core import ParameterSource
 
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.references import refuse_descriptors
 from modcrypt.cli.output.failures import use_option_names
+from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import format_failures, print_json, print_line
 from modcrypt.jobs.failures import exit_code
 from modcrypt.runtime.plugins import ENGINES, load

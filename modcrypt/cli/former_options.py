@@ -8,7 +8,7 @@ from itertools import islice
 
 import click
 
-from modcrypt.cli.options.references import Reference, warn_of_former
+from modcrypt.cli.references import Reference, warn_of_former
 
 _PRESENT = {
     "--accept": "--accept-algorithm",

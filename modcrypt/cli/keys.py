@@ -26,13 +26,13 @@ from modcrypt.cli.options.kms_options import (
     required_service,
     service_options,
 )
-from modcrypt.cli.options.references import key_option
 from modcrypt.cli.options.signing_options import (
     sign_options,
     signing_references,
     warn_about_lost_signatures,
 )
 from modcrypt.cli.output.progress import files_bar
+from modcrypt.cli.references import key_option
 from modcrypt.cli.shared import (
     check_paths_exist,
     dry_run_option,

@@ -13,7 +13,6 @@ import cloup
 import modcrypt
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients, recipient_option
-from modcrypt.cli.options.references import new_passphrase_option
 from modcrypt.cli.options.signing_options import (
     read_signing_key,
     sign_options,
@@ -21,6 +20,7 @@ from modcrypt.cli.options.signing_options import (
 )
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
+from modcrypt.cli.references import new_passphrase_option
 from modcrypt.cli.shared import (
     choose_key_pair,
     end_with_help,

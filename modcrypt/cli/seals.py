@@ -10,9 +10,9 @@ import cloup
 
 import modcrypt
 from modcrypt.cli.former_options import use_present_names
-from modcrypt.cli.options.references import Reference, new_passphrase_option
 from modcrypt.cli.options.signing_options import SIGNING_SERVICES
 from modcrypt.cli.output.progress import batch_bar
+from modcrypt.cli.references import Reference, new_passphrase_option
 from modcrypt.cli.shared import (
     choose_key_pair,
     combine_options,

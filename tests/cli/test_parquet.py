@@ -561,7 +561,7 @@ def test_a_key_file_of_root_may_be_readable_as_containers_mount_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "footer.key").chmod(0o440)
-    monkeypatch.setattr("modcrypt.cli.options.references._user", lambda: 4711)
+    monkeypatch.setattr("modcrypt.cli.references._user", lambda: 4711)
     answer = run(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet")
     assert answer.returncode == 0
 

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 import modcrypt
-from modcrypt.cli.options.references import (
+from modcrypt.cli.references import (
     PASSPHRASE_KINDS,
     check_private_file,
     reference_option,

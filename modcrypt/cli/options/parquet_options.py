@@ -28,13 +28,13 @@ from modcrypt.cli.options.recipient_options import (
     read_recipients,
     recipient_option,
 )
-from modcrypt.cli.options.references import check_private_file, key_option
 from modcrypt.cli.options.signing_options import (
     read_signers,
     sign_options,
     signed_by_option,
     signing_references,
 )
+from modcrypt.cli.references import check_private_file, key_option
 from modcrypt.cli.shared import (
     combine_options,
     exclude_each_other,

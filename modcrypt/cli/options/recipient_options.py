@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from modcrypt.cli.options.references import PASSPHRASE_KINDS, Reference, reference_option
+from modcrypt.cli.references import PASSPHRASE_KINDS, Reference, reference_option
 from modcrypt.cli.shared import combine_options, needs_one_of
 
 if TYPE_CHECKING:  # not to be loaded for the help

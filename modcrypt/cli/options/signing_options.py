@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.options.references import PASSPHRASE_KINDS, reference_option
+from modcrypt.cli.references import PASSPHRASE_KINDS, reference_option
 from modcrypt.cli.shared import combine_options, needs_one_of
 from modcrypt.report.text import format_count
 

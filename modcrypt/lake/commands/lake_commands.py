@@ -10,10 +10,10 @@ import cloup
 
 from modcrypt.cli.engines import load_spark, spark_option, start_spark
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.references import refuse_descriptors
 from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
+from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import lines_option, print_line, print_long_table
 from modcrypt.errors import list_names, printable
 from modcrypt.jobs.failures import common_code

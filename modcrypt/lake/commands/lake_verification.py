@@ -15,9 +15,9 @@ import cloup
 
 from modcrypt.cli.engines import is_any_typed, load_spark, start_spark
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.references import refuse_descriptors
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import progress_bar
+from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import optional_paths_argument, print_line, print_long_table
 from modcrypt.cli.verify import CHECKS, EXAMPLE, EXIT_CODES, options_of_files, verify_files
 from modcrypt.errors import printable

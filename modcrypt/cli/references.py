@@ -8,16 +8,18 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 KEY_KINDS = ("file", "env", "fd")
 PASSPHRASE_KINDS = (*KEY_KINDS, "prompt")
 
 
-class Reference(click.ParamType):
+class Reference(click.ParamType):  # type: ignore[type-arg]  # older ones are not generic
     """The type of an option that names a secret.
 
     Args:
@@ -56,7 +58,7 @@ class Reference(click.ParamType):
         return re.findall(rf"(?:file:)?[^{os.pathsep}]+", rv)
 
 
-def reference_option(name: str, what: str, text: str, **how: Any) -> Any:
+def reference_option(name: str, what: str, text: str, **how: Any) -> Callable[[F], F]:
     """Return an option that takes one reference, with a help text.
 
     `how` are further arguments of `Reference`.
@@ -80,7 +82,7 @@ def take_one(
     return values[0] if values else None
 
 
-def key_option(text: str, name: str = "--key") -> Any:
+def key_option(text: str, name: str = "--key") -> Callable[[F], F]:
     """Return the option for a key: a file of raw bytes, hex or base64, or text elsewhere."""
     return reference_option(name, "key", text)
 
