@@ -11,9 +11,8 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.options.kms_options import passphrase_options
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
-from modcrypt.cli.options.recipient_options import read_recipients, recipient_options
+from modcrypt.cli.options.recipient_options import read_recipients, recipient_option
 from modcrypt.cli.options.signing_options import (
     read_signing_key,
     sign_options,
@@ -21,10 +20,10 @@ from modcrypt.cli.options.signing_options import (
 )
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
+from modcrypt.cli.references import new_passphrase_option
 from modcrypt.cli.shared import (
     choose_key_pair,
     end_with_help,
-    exclude_each_other,
     format_counts,
     format_failures,
     format_table,
@@ -47,13 +46,13 @@ Examples: a key pair for a partner, a file for the partner, and one more recipie
   modcrypt recipients generate partner.key
   modcrypt encrypt --to partner.pub orders.parquet orders.partner.parquet
   modcrypt recipients generate colleague.key
-  modcrypt recipients add --identity partner.key --to colleague.pub \\
+  modcrypt recipients add --identity file:partner.key --to colleague.pub \\
       orders.partner.parquet
-  modcrypt cat --identity colleague.key orders.partner.parquet"""
+  modcrypt cat --identity file:colleague.key orders.partner.parquet"""
 
 _GENERATE_EXAMPLE = """\b
 Examples: with a passphrase that modcrypt asks for; with short keys
-  modcrypt recipients generate --passphrase partner.key
+  modcrypt recipients generate --passphrase prompt partner.key
   modcrypt recipients generate --kind x25519 sensor.key"""
 
 _LIST_EXAMPLE = """\b
@@ -62,13 +61,13 @@ Example:
 
 _ADD_EXAMPLE = """\b
 Examples: to files that your identity opens; to files of a key service
-  modcrypt recipients add --identity me.key --to partner.pub orders.partner.parquet
+  modcrypt recipients add --identity file:me.key --to partner.pub orders.partner.parquet
   modcrypt recipients add --policy lake.toml --to partner.pub lake/orders.parquet"""
 
 _REMOVE_EXAMPLE = """\b
 Examples: from the list; also from the data, with fresh keys for those that remain
-  modcrypt recipients remove --identity me.key --recipient partner.pub orders.parquet
-  modcrypt recipients remove --identity me.key --recipient partner.pub \\
+  modcrypt recipients remove --identity file:me.key --recipient partner.pub orders.parquet
+  modcrypt recipients remove --identity file:me.key --recipient partner.pub \\
       --to me.pub orders.parquet"""
 
 DONE = ("changed", "rotated", "current")
@@ -98,11 +97,9 @@ def recipients(context: click.Context) -> None:
     show_default=True,
     help="Kind of the keys: mlkem768-x25519 also resists quantum computers; x25519 is short.",
 )
-@click.option("--passphrase", "ask", is_flag=True, help="Ask for a passphrase, and encrypt FILE.")
-@passphrase_options
-@exclude_each_other("ask", "passphrase_file", "passphrase_env", "passphrase_fd")
+@new_passphrase_option
 @json_option
-def generate(*, path: str, kind: str, ask: bool, as_json: bool, **options: Any) -> None:
+def generate(*, path: str, kind: str, passphrase: str | None, as_json: bool) -> None:
     """Make a key pair: FILE.key is the identity, FILE.pub the recipient.
 
     FILE.key has mode 0600 and must stay secret. FILE.pub is one line of text; send it to those who
@@ -110,10 +107,10 @@ def generate(*, path: str, kind: str, ask: bool, as_json: bool, **options: Any) 
     """
     pair = choose_key_pair(path, "an identity", "recipient")
     identity = modcrypt.Identity.generate(kind)
-    passphrase = read_passphrase(f"the new identity {path}", ask, options, twice=True)
+    secret = read_passphrase(f"the new identity {path}", passphrase, twice=True)
     schema = "recipients.pair" if as_json else None
     names = "identity", "recipient"
-    save_key_pair(pair, names, identity, identity.recipient, passphrase, schema)
+    save_key_pair(pair, names, identity, identity.recipient, secret, schema)
 
 
 @recipients.command("list", epilog=_LIST_EXAMPLE)
@@ -149,7 +146,7 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
 
 @recipients.command(epilog=_ADD_EXAMPLE)
 @paths_argument
-@recipient_options
+@recipient_option
 @sign_options
 @decryption_options
 @_jobs
@@ -164,7 +161,7 @@ def add(
     """
     to = read_recipients(options)
     if not to:
-        raise click.UsageError("no recipient is named; use --to or --recipients-file")
+        raise click.UsageError("no recipient is named; use --to")
     decryption = decryption_settings(options)
     run = partial(
         modcrypt.add_recipients, list(paths), to, decryption, jobs=jobs,
@@ -185,7 +182,7 @@ def add(
     required=True,
     help="Recipient to remove: its .pub file, its line or its id. Repeatable.",
 )
-@recipient_options
+@recipient_option
 @sign_options
 @decryption_options
 @_jobs
@@ -198,7 +195,7 @@ def remove(
 
     PATH is a file or a folder. A removed recipient may have kept an earlier copy of a file or its
     data keys, which also open the file afterwards. To replace the data keys, and encrypt every page
-    again, name all recipients that remain by --to and --recipients-file.
+    again, name all recipients that remain by --to.
     """
     ids = [_read_id(text) for text in removed]
     remaining = read_recipients(options)

@@ -9,17 +9,17 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.options.kms_options import passphrase_options
+from modcrypt.cli.former_options import use_present_names
+from modcrypt.cli.options.signing_options import SIGNING_SERVICES
 from modcrypt.cli.output.progress import batch_bar
+from modcrypt.cli.references import Reference, new_passphrase_option
 from modcrypt.cli.shared import (
     choose_key_pair,
     combine_options,
     end_with_help,
-    exclude_each_other,
     format_table,
     jobs_option,
     json_option,
-    make_reference,
     print_json,
     print_line,
     read_passphrase,
@@ -31,12 +31,12 @@ from modcrypt.errors import printable
 _GROUP_EXAMPLE = """\b
 Example: a writer signs the files of a folder, and a reader compares them
   modcrypt seals generate writer.key
-  modcrypt seals create --sign writer.key lake
+  modcrypt seals create --sign file:writer.key lake
   modcrypt seals verify --signed-by writer.pub lake"""
 
 _GENERATE_EXAMPLE = """\b
 Example: against quantum computers, too, under a passphrase that modcrypt asks for
-  modcrypt seals generate --scheme mldsa65 --passphrase archive.key"""
+  modcrypt seals generate --scheme mldsa65 --passphrase prompt archive.key"""
 
 _EXPORT_EXAMPLE = """\b
 Example: a key of Vault's transit engine, which never leaves it
@@ -44,34 +44,35 @@ Example: a key of Vault's transit engine, which never leaves it
 
 _CREATE_EXAMPLE = """\b
 Example:
-  modcrypt seals create --sign writer.key lake"""
+  modcrypt seals create --sign file:writer.key lake"""
 
 _ADD_EXAMPLE = """\b
 Example: another tool has written two files
-  modcrypt seals add --sign writer.key lake lake/day=2/*.parquet"""
+  modcrypt seals add --sign file:writer.key lake lake/day=2/*.parquet"""
 
 _REMOVE_EXAMPLE = """\b
 Example: another tool has removed a file
-  modcrypt seals remove --sign writer.key lake day=1/part-0.parquet"""
+  modcrypt seals remove --sign file:writer.key lake day=1/part-0.parquet"""
 
 _RECORD_EXAMPLE = """\b
 Example: encrypt a new file into the dataset, and seal it
-  modcrypt seals record --sign writer.key lake -- \\
-    encrypt --key-file footer.key new.parquet lake/new.parquet"""
+  modcrypt seals record --sign file:writer.key lake -- \\
+    encrypt --key file:footer.key new.parquet lake/new.parquet"""
 
 _COSIGN_EXAMPLE = """\b
 Example: look at a proposal, then sign it
-  modcrypt seals cosign --signed-by a.pub --sign b.key lake
-  modcrypt seals cosign --signed-by a.pub --sign b.key --proposal 8:3f2a... lake"""
+  modcrypt seals cosign --signed-by a.pub --sign file:b.key lake
+  modcrypt seals cosign --signed-by a.pub --sign file:b.key --proposal 8:3f2a... lake"""
 
 _WRITERS_EXAMPLE = """\b
 Example: replace a key; afterwards two of three writers must sign
-  modcrypt seals writers --sign old.key --sign new.key lake new.pub
-  modcrypt seals writers --sign new.key --sign b.key --needed 2 lake new.pub b.pub c.pub"""
+  modcrypt seals writers --sign file:old.key --sign file:new.key lake new.pub
+  modcrypt seals writers --sign file:new.key --sign file:b.key --needed 2 \
+    lake new.pub b.pub c.pub"""
 
 _WITNESS_EXAMPLE = """\b
 Example: an auditor countersigns every day; readers require it
-  modcrypt seals witness --signed-by writer.pub --sign auditor.key --store audit lake
+  modcrypt seals witness --signed-by writer.pub --sign file:auditor.key --store audit lake
   modcrypt seals verify --signed-by writer.pub --witnessed-by auditor.pub \\
     --witness-store audit lake"""
 
@@ -83,6 +84,7 @@ _VERIFY_EXAMPLE = """\b
 Example: a seal that is not older than number 7
   modcrypt seals verify --signed-by writer.pub --at-least 7 lake"""
 
+_SIGNING_KEY = Reference("signing key", ("file",), services=SIGNING_SERVICES, bare=True)
 _signed_by_option = click.option(
     "--signed-by",
     "signed_by",
@@ -98,11 +100,6 @@ _needed_option = click.option(
     help="Number of the writers who must have signed. Default: 1.",
 )
 _jobs = jobs_option("4")
-_passphrase_options = combine_options(
-    click.option("--passphrase", "ask", is_flag=True, help="Ask for the passphrase of the key."),
-    passphrase_options,
-    exclude_each_other("ask", "passphrase_file", "passphrase_env", "passphrase_fd"),
-)
 
 
 @cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
@@ -126,9 +123,9 @@ def seals(context: click.Context) -> None:
     show_default=True,
     help="Signature scheme; mldsa65 resists quantum computers.",
 )
-@_passphrase_options
+@new_passphrase_option
 @json_option
-def generate(*, path: str, scheme: str, ask: bool, as_json: bool, **options: Any) -> None:
+def generate(*, path: str, scheme: str, passphrase: str | None, as_json: bool) -> None:
     """Make a key pair: FILE.key signs, FILE.pub verifies.
 
     FILE.key has mode 0600 and must stay secret. FILE.pub is one line of text; give it to readers,
@@ -136,25 +133,25 @@ def generate(*, path: str, scheme: str, ask: bool, as_json: bool, **options: Any
     """
     pair = choose_key_pair(path, "a signing key", "verifier")
     key = modcrypt.SigningKey.generate(scheme)
-    passphrase = read_passphrase(f"the signing key {path}", ask, options, twice=True)
+    secret = read_passphrase(f"the signing key {path}", passphrase, twice=True)
     schema = "seals.pair" if as_json else None
-    save_key_pair(pair, ("signing key", "verifier"), key, key.verifier, passphrase, schema)
+    save_key_pair(pair, ("signing key", "verifier"), key, key.verifier, secret, schema)
 
 
 @seals.command(epilog=_EXPORT_EXAMPLE)
-@click.argument("key")
+@click.argument("key", type=_SIGNING_KEY)
 @click.argument("path", metavar="FILE.pub")
-@_passphrase_options
+@new_passphrase_option
 @json_option
-def export(*, key: str, path: str, ask: bool, as_json: bool, **options: Any) -> None:
+def export(*, key: str, path: str, passphrase: str | None, as_json: bool) -> None:
     """Write the verifying key of a signing key to FILE.pub, which must not exist.
 
-    KEY is a file of `generate`, or the URI of a key that signs inside Vault or OpenBao (type
+    KEY is file:PATH of `generate`, or the URI of a key that signs inside Vault or OpenBao (type
     ed25519), AWS KMS (ECC_NIST_EDWARDS25519 or ML_DSA_65) or a PKCS#11 token (edwards25519). Give
     FILE.pub to readers, and compare the id with them.
     """
     refuse_existing(Path(path))
-    verifier = _load_key(key, ask, options).verifier
+    verifier = _load_key(key, passphrase).verifier
     with open(path, "x", encoding="ascii") as file:
         file.write(f"{verifier}\n")
     if as_json:
@@ -163,26 +160,24 @@ def export(*, key: str, path: str, ask: bool, as_json: bool, **options: Any) -> 
     print_line(f"verifier  {path}, id {verifier.hex_id}")
 
 
-def _load_key(key: str, ask: bool, options: dict[str, Any]) -> modcrypt.SigningKey:
-    from modcrypt.kms.signing.signing_keys import names_service
+def _load_key(key: str, passphrase: str | None) -> modcrypt.SigningKey:
+    from modcrypt.kms.signing.signing_keys import load_signing_key, names_service
 
-    if not names_service(key):
-        passphrase = read_passphrase(f"the signing key {key}", ask, options)
-        return modcrypt.SigningKey.load(key, passphrase)
-    if ask or make_reference(options, "--passphrase") is not None:
+    if passphrase is not None and names_service(key):
         raise click.UsageError("a passphrase is for a signing key in a file")
-    return modcrypt.SigningKey.open(key)
+    return load_signing_key(key, passphrase)
 
 
 _sign_options = combine_options(
     click.option(
         "--sign",
-        metavar="KEY",
+        metavar="REF",
+        type=_SIGNING_KEY,
         required=True,
         multiple=True,
-        help="Signing key: a file, or the URI of a key in a key service. Repeatable.",
+        help="Signing key: file:PATH, or the URI of a key in a key service. Repeatable.",
     ),
-    _passphrase_options,
+    new_passphrase_option,
     _signed_by_option,
     click.option(
         "--at-least",
@@ -319,9 +314,10 @@ def record(*, folder: str, command: tuple[str, ...], **options: Any) -> Any:
     Files are hashed as they are written, also by executors of Spark. If COMMAND fails, the files
     that it has written are signed.
     """
-    program = click.get_current_context().find_root().command
+    program: Any = click.get_current_context().find_root().command
+    arguments, new = use_present_names(program, command)
     with modcrypt.sealing(folder, _load_keys(options), **_writing(options)) as done:
-        result = click.Command.main(program, [*command], "modcrypt", standalone_mode=False)
+        result = click.Command.main(program, arguments, "modcrypt", standalone_mode=False, obj=new)
     if done.update is not None:
         click.echo(_describe_update(done.update), err=True)
     return result
@@ -447,7 +443,7 @@ def verify(
 
 def _load_keys(options: dict[str, Any]) -> list[modcrypt.SigningKey]:
     """Return the keys that --sign names; a passphrase is that of each."""
-    return [_load_key(key, options["ask"], options) for key in options["sign"]]
+    return [_load_key(key, options["passphrase"]) for key in options["sign"]]
 
 
 def _trusting(options: dict[str, Any]) -> dict[str, Any]:

@@ -47,8 +47,9 @@ class PolicySettings:
 
     Args:
         footer_key: Id of the master key that wraps footer keys, and the keys of all columns that no
-            setting names.
-        column_keys: Map of master key id to the columns, or groups, whose keys it wraps.
+            setting names; or a reference to the footer key itself, without `kms`.
+        column_keys: Map of master key id to the columns, or groups, whose keys it wraps; or of
+            reference to the key of the columns.
         plaintext_columns: Names of columns or groups to leave unencrypted and unauthenticated.
         kms: URI of the key service, without secrets.
         kms_aad: Text to which the key service binds every wrapped key, if it supports AAD.

@@ -10,11 +10,11 @@ import cloup
 
 _USUAL = {
     "--all", "--aad-prefix", "--catalog", "--column", "--column-key", "--column-master-key",
-    "--config", "--drop", "--dry-run", "--force", "--format", "--hash", "--hash-key-file",
-    "--html", "--in-place", "--json", "--junit", "--key", "--key-file", "--key-metadata-file",
-    "--kms", "--length", "--master-key", "--new-key-file", "--new-key-metadata",
-    "--new-master-key", "--new-policy", "--null", "--output", "--plaintext-column", "--policy",
-    "--prove", "--rows", "--since", "--strict", "--version", "--what", "--where", "--yes",
+    "--config", "--drop", "--dry-run", "--force", "--format", "--hash", "--hash-key", "--html",
+    "--in-place", "--json", "--junit", "--key", "--key-metadata-file", "--kms", "--length",
+    "--master-key", "--new-key-metadata", "--new-master-key", "--null", "--output",
+    "--plaintext-column", "--policy", "--prove", "--rows", "--since", "--strict", "--to",
+    "--version", "--what", "--where", "--yes",
 }  # fmt: skip
 
 
