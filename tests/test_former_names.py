@@ -138,6 +138,9 @@ REFERENCES: dict[str, tuple[str, ...]] = {
     "--recipients-file me.pub": ("encrypt", "plain.parquet", "out"),
     "--identity me.key": ("cat", "mine.parquet"),
     "--sign writer.key": ("encrypt", *KEY, "plain.parquet", "out"),
+    "--aad-prefix x --signed-by writer.pub --threads 1": (
+        "mask", "--policy", "x.toml", "--drop", "id", "signed.parquet", "out",
+    ),
     "--new-key-file footer.key": ("rekey", *KEY, "sealed.parquet", "out"),
     "--new-plaintext-footer --new-key-env=TEXT_KEY": ("rekey", *KEY, "sealed.parquet", "out"),
     "--new-kms file:ring --new-master-key kf": ("rekey", *KEY, "sealed.parquet", "out"),
@@ -158,10 +161,13 @@ def test_former_options_of_references_work_and_warn(folder: Path, options: str) 
     run_ok(folder, "recipients", "generate", "--kind", "x25519", "me.key")
     run_ok(folder, "encrypt", "--to", "me.pub", "plain.parquet", "mine.parquet")
     private(folder / "hash.key", bytes(range(32)))
+    (folder / "x.toml").write_text('footer_key = "file:footer.key"\n')
+    signed = ("--aad-prefix", "x", "--sign", "file:writer.key", "--no-store-aad-prefix")
+    run_ok(folder, "encrypt", *KEY, *signed, "plain.parquet", "signed.parquet")
     command = REFERENCES[options]
     done = run(folder, *command, *options.split(" "), env={"TEXT_KEY": FOOTER_KEY.hex()})
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("the former name works until modcrypt 1.1") == 1
+    assert done.stderr.count("modcrypt: warning: ") == done.stderr.count("modcrypt 1.1") == 1
 
 
 def test_former_options_work_in_a_recorded_command(folder: Path) -> None:

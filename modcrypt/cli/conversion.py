@@ -24,12 +24,13 @@ from modcrypt.cli.options.parquet_options import (
     sidecar_options,
 )
 from modcrypt.cli.options.target_options import (
+    add_former_reading,
     is_target_named,
     target_options,
     target_settings,
 )
 from modcrypt.cli.references import key_option
-from modcrypt.cli.shared import prove_option, read_json, read_key
+from modcrypt.cli.shared import F, prove_option, read_json, read_key
 
 _ENCRYPT_EXAMPLE = """\b
 Examples: prices under a key of their own, ship dates readable by everyone
@@ -95,6 +96,20 @@ def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
 
 # --- rekey, mask and share -----------------------------------------------------------------------
 
+_FORMER = {
+    "--aad-prefix", "--signed-by", "--seal-at-least", "--accept-algorithm", "--root",
+    "--master-key", "--threads", "--fail-fast", "--keep-unknown-fields",
+}  # fmt: skip
+"""Options of `decrypt` that the policy of a file takes the place of, or that few need."""
+
+
+def _leave_out_former(command: F) -> F:
+    """Leave out options that are no longer declared; `add_former_reading` adds their values."""
+    options = vars(command)["__click_params__"]
+    options[:] = [option for option in options if option.opts[0] not in _FORMER]
+    return command
+
+
 _new_file = cloup.option_group("New file", target_options)
 _restrictions_option = click.option(
     "--read-restrictions",
@@ -135,6 +150,7 @@ Examples: two columns for a partner, whose public key you have; as a policy says
 
 
 @cloup.command(epilog=_REKEY_EXAMPLE)
+@_leave_out_former
 @paths_argument
 @decryption_options
 @accept_option
@@ -157,6 +173,7 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     --to sets keys, algorithm, footer mode and AAD prefix. No page is decoded, and no plaintext is
     written.
     """
+    add_former_reading(options, decrypt)
     batch = Batch("rekey", paths, options)
     encryption = batch.encryption(target_settings(options, encrypt))
     return batch.run(
@@ -165,6 +182,7 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
 
 
 @cloup.command(epilog=_MASK_EXAMPLE)
+@_leave_out_former
 @paths_argument
 @click.option(
     "--null",
@@ -214,6 +232,7 @@ def mask(
     if not (null or hashed or drop or read_restrictions):
         raise click.UsageError("no column is named; use --null, --hash or --drop")
     on_spark = options["spark_master"] is not None
+    add_former_reading(options, decrypt)
     batch = Batch("mask", paths, options)
     reference = _hash_key_reference(options, bool(hashed))
     hash_key = reference if on_spark else read_key(reference, "key of the hashes")
@@ -240,6 +259,7 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
 
 
 @cloup.command(epilog=_SHARE_EXAMPLE)
+@_leave_out_former
 @paths_argument
 @click.option(
     "--column",
@@ -272,6 +292,7 @@ def share(
     """
     if not columns:
         raise click.UsageError("no column is named; use --column")
+    add_former_reading(options, decrypt)
     batch = Batch("share", paths, options)
     encryption = batch.encryption(target_settings(options, encrypt))
     if explicit_keys:

@@ -315,9 +315,11 @@ def record(*, folder: str, command: tuple[str, ...], **options: Any) -> Any:
     that it has written are signed.
     """
     program: Any = click.get_current_context().find_root().command
-    arguments, new = use_present_names(program, command)
+    arguments, former = use_present_names(program, command)
     with modcrypt.sealing(folder, _load_keys(options), **_writing(options)) as done:
-        result = click.Command.main(program, arguments, "modcrypt", standalone_mode=False, obj=new)
+        result = click.Command.main(
+            program, arguments, "modcrypt", standalone_mode=False, obj=former
+        )
     if done.update is not None:
         click.echo(_describe_update(done.update), err=True)
     return result

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 import modcrypt
-from modcrypt.cli.former_options import NewOptions
+from modcrypt.cli.engines import refuse_local_options
+from modcrypt.cli.former_options import FormerOptions
 from modcrypt.cli.options.kms_options import service_settings
 from modcrypt.cli.options.parquet_options import encryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients
@@ -29,8 +31,29 @@ target_options = combine_options(
 
 def is_target_named() -> bool:
     """Return whether the running command is to encrypt under other keys."""
-    context = click.get_current_context()
-    return bool(context.obj or any(context.params[name] for name in PARAMETERS))
+    params = click.get_current_context().params
+    return bool(former_options().new or any(params[name] for name in PARAMETERS))
+
+
+def former_options() -> FormerOptions:
+    """Return the options that were typed and that the running command no longer has."""
+    former = click.get_current_context().obj
+    return former if isinstance(former, FormerOptions) else FormerOptions()
+
+
+def add_former_reading(options: dict[str, Any], decrypt: click.Command) -> None:
+    """Add the options of `decrypt` that the running command no longer has, as they were typed."""
+    params = click.get_current_context().params
+    with decrypt.make_context("decrypt", _for(former_options().reading)) as context:
+        if params["spark_master"] is not None:
+            refuse_local_options()
+        for name in context.params.keys() - params.keys():
+            options[name] = context.params[name]
+
+
+def _for(options: Sequence[str]) -> list[str]:
+    """Return arguments of a command: options, and what stands for its paths."""
+    return [*options, "--", "SOURCE", "DESTINATION"]
 
 
 def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt.Settings:
@@ -46,7 +69,7 @@ def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt
     own = {name: options.pop(name) for name in PARAMETERS}
     policies = [text for text in own["to"] if text.endswith(".toml")]
     own["to"] = tuple(text for text in own["to"] if text not in policies)
-    former = click.get_current_context().obj
+    former = former_options().new
     if len(policies) + bool(former) > 1:
         raise click.UsageError("--to takes one policy, which the former --new options contradict")
     if former:
@@ -73,7 +96,7 @@ def _policy_settings(path: str, options: dict[str, Any], more: dict[str, Any]) -
 
 
 def _former_settings(
-    former: NewOptions, encrypt: click.Command, own: dict[str, Any]
+    former: Sequence[str], encrypt: click.Command, own: dict[str, Any]
 ) -> modcrypt.Settings:
     """Return the settings of `--new` options, which `encrypt` parses as its own."""
     master = click.get_current_context().params["spark_master"]
