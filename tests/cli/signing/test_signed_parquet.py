@@ -66,7 +66,9 @@ def test_rekey_signs_again_or_says_that_the_signature_is_dropped(folder: Path) -
     old = ("--policy", "old.toml", "--sign", "file:other.key")
     run_ok(folder, "rekey", *old, *new, "signed.parquet", "new.parquet")
     check_refusal(
-        invoke(folder, "rekey", *old, *new, "unsigned.parquet", "none.parquet"), "writer-signature", 1
+        invoke(folder, "rekey", *old, *new, "unsigned.parquet", "none.parquet"),
+        "writer-signature",
+        1,
     )
     run_ok(folder, "verify", *KEY, "--signed-by", "other.pub", "new.parquet")
 
