@@ -23,14 +23,14 @@ from modcrypt.cli.options.parquet_options import (
     reading_options,
     sidecar_options,
 )
-from modcrypt.cli.options.target_options import (
+from modcrypt.cli.references import key_option
+from modcrypt.cli.shared import F, prove_option, read_json, read_key
+from modcrypt.cli.targets import (
     add_former_reading,
     is_target_named,
     target_options,
     target_settings,
 )
-from modcrypt.cli.references import key_option
-from modcrypt.cli.shared import F, prove_option, read_json, read_key
 
 _ENCRYPT_EXAMPLE = """\b
 Examples: prices under a key of their own, ship dates readable by everyone
