@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,14 +86,32 @@ def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt
 def _policy_settings(path: str, options: dict[str, Any], more: dict[str, Any]) -> modcrypt.Settings:
     """Return the settings of a policy file; a dataset of a lake will be resolved here, too."""
     policy = modcrypt.Policy.load(path)
-    service = {"kms": None, "policy_file": path, "passphrase": options["passphrase"]}
-    if policy.names_keys:
-        service["passphrase"] = None
-    else:
+    service = {"kms": None, "policy_file": path, "passphrase": None}
+    if not policy.names_keys:
         service["audit"] = options["audit"]
+        service["passphrase"] = _passphrase_for(policy.kms, options)
     settings = service_settings(service, **more)
     assert settings is not None  # a policy is named
     return settings
+
+
+def _passphrase_for(kms: str | None, options: dict[str, Any]) -> str | None:
+    """Return the passphrase that the options name, if it is that of the keyring of new files."""
+    source, policy_file = options["kms"], options["policy_file"]
+    if source is None and policy_file is not None:
+        source = modcrypt.Policy.load(policy_file).kms
+    passphrase: str | None = options["passphrase"]
+    keyring = None if kms is None else _keyring(kms)
+    return passphrase if keyring is not None and source and keyring == _keyring(source) else None
+
+
+def _keyring(kms: str) -> str | None:
+    """Return the path of a keyring whose URI names no passphrase."""
+    from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
+
+    if not kms.startswith("file:") or passphrase_of_uri(kms) is not None:
+        return None
+    return os.path.realpath(keyring_path(kms))
 
 
 def _former_settings(
@@ -102,9 +121,7 @@ def _former_settings(
     master = click.get_current_context().params["spark_master"]
     spark = [] if master is None else [f"--spark={master}"]
     try:
-        with encrypt.make_context(
-            "encrypt", [*former, *spark, "--", "SOURCE", "TARGET"]
-        ) as context:
+        with encrypt.make_context("encrypt", _for([*former, *spark])) as context:
             return encryption_settings({**context.params, **own})
     except click.UsageError as error:
         raise click.UsageError(f"former --new options: {error.message}") from None

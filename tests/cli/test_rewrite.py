@@ -172,6 +172,18 @@ def test_a_folder_goes_from_one_policy_to_another(ring: Path) -> None:
     assert reported >= {("unwrap", "footer"), ("unwrap", "pii"), ("wrap", "pii"), ("seal", "pii")}
 
 
+def test_the_passphrase_of_a_keyring_is_not_tried_on_another(folder: Path) -> None:
+    private(folder / "phrase", b"correct horse\n")
+    for name, how in (("old", {"passphrase": "correct horse"}), ("new", {"plaintext": True})):
+        modcrypt.Keyring.create(folder / f"{name}.keyring", **how).create_key("k")
+        policy = f'kms = "file:{name}.keyring"\nfooter_key = "k"\n'
+        (folder / f"{name}.toml").write_text(policy)
+    old = ("--policy", "old.toml", "--passphrase", "file:phrase")
+    run_ok(folder, "encrypt", *old, "plain.parquet", "old.parquet")
+    for number, name in enumerate(("new", "old")):
+        run_ok(folder, "rekey", *old, "--to", f"{name}.toml", "old.parquet", f"{number}.parquet")
+
+
 def test_files_are_rekeyed_in_place(folder: Path) -> None:
     assert run_ok(folder, "rekey", *OLD, *NEW_KEY, "--in-place", "sealed.parquet").startswith(
         "rekeyed "
