@@ -188,6 +188,21 @@ def test_a_passphrase_was_a_flag(folder: Path) -> None:
     assert "hunter2" not in secret
 
 
+def test_a_file_that_is_called_like_a_reference_is_not_taken_for_it(folder: Path) -> None:
+    run_ok(folder, "seals", "generate", "writer.key")
+    private(folder / "file:writer.key", b"{}")
+    private(folder / "pass.key", b"correct horse")
+    run_ok(folder, "encrypt", *KEY, "--sign", "file:writer.key", "plain.parquet", "out")
+    run_ok(folder, "seals", "generate", "--passphrase", "file:pass.key", "other.key")
+
+
+def test_an_identity_of_the_environment_that_is_not_needed_may_be_missing(folder: Path) -> None:
+    identity = {"MODCRYPT_IDENTITY": "missing.key"}
+    assert run(folder, "encrypt", *KEY, "plain.parquet", "out", env=identity).returncode == 0
+    assert run(folder, "cat", *KEY, "out", env=identity).returncode == 0
+    assert run(folder, "cat", "out", env=identity).returncode == 3
+
+
 def check_refusal_after_warning(stderr: str) -> str:
     warning, error = stderr.splitlines()
     assert warning.startswith("modcrypt: warning: ")

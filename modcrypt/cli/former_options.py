@@ -108,7 +108,8 @@ def _replace(
     arguments: Sequence[str], command: click.Command, *, warn: bool = True
 ) -> Iterator[str]:
     known = _options_of(command)
-    secrets = {name for name, each in known.items() if isinstance(each.type, Reference)}
+    types = {name: each.type for name, each in known.items() if isinstance(each.type, Reference)}
+    secrets = types.keys()
     rest = iter(arguments)
     for argument in rest:
         former, equals, value = argument.partition("=")
@@ -116,8 +117,8 @@ def _replace(
         if argument == "--":
             yield argument
             break
-        if argument == "--passphrase" and argument in secrets:
-            yield from _name_prompt(rest)
+        if argument == "--passphrase" and getattr(types.get(argument), "flag", False):
+            yield from _name_prompt(rest, types[argument])
         elif former in known or name not in (secrets | {"--aad-prefix"} if kind else known):
             yield argument
         else:
@@ -129,11 +130,14 @@ def _replace(
     yield from rest
 
 
-def _name_prompt(rest: Iterator[str]) -> Iterator[str]:
+def _name_prompt(rest: Iterator[str], kind: Reference) -> Iterator[str]:
     """Yield `--passphrase` with its reference, which is `prompt` if it was a flag before."""
     following = next(rest, None)
-    is_flag = following is None or following.startswith("-") or following.endswith((".key", ".pub"))
-    if is_flag or os.path.exists(following or ""):
+    is_value = following is not None and kind.fits(following)
+    if not is_value and (
+        following is None or following.startswith("-") or following.endswith((".key", ".pub"))
+        or os.path.exists(following)
+    ):  # fmt: skip
         warn_of_former("--passphrase as a flag", "--passphrase prompt")
         yield "--passphrase=prompt"
         if following is not None:
