@@ -192,7 +192,10 @@ class Batch:
             try:
                 settings.check_distinct(self._source.inside(file.name) for file in self._files)
             except ValueError as error:
-                raise click.UsageError(use_option_names(str(error))) from None
+                message = use_option_names(str(error))
+                if "shared_aad_prefix" not in self._parameters:  # the policy of --to says it
+                    message = message.partition("; use ")[0] + '; use "{path}" in its aad_prefix'
+                raise click.UsageError(message) from None
         return settings.encryption()
 
     def decryption(self, options: dict[str, Any]) -> Any:
