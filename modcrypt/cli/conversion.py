@@ -12,6 +12,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option, paths_argument
+from modcrypt.cli.former_options import FORMER_READING
 from modcrypt.cli.options.kms_options import audit_option, refuse
 from modcrypt.cli.options.parquet_options import (
     accept_option,
@@ -96,17 +97,11 @@ def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
 
 # --- rekey, mask and share -----------------------------------------------------------------------
 
-_FORMER = {
-    "--aad-prefix", "--signed-by", "--seal-at-least", "--accept-algorithm", "--root",
-    "--master-key", "--threads", "--fail-fast", "--keep-unknown-fields",
-}  # fmt: skip
-"""Options of `decrypt` that the policy of a file takes the place of, or that few need."""
-
 
 def _leave_out_former(command: F) -> F:
     """Leave out options that are no longer declared; `add_former_reading` adds their values."""
     options = vars(command)["__click_params__"]
-    options[:] = [option for option in options if option.opts[0] not in _FORMER]
+    options[:] = [option for option in options if option.opts[0] not in FORMER_READING]
     return command
 
 

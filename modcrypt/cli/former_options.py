@@ -21,6 +21,13 @@ _PRESENT = {
 """Present spellings by former ones."""
 
 
+FORMER_READING = {
+    "--aad-prefix", "--signed-by", "--seal-at-least", "--accept-algorithm", "--root",
+    "--master-key", "--threads", "--fail-fast", "--keep-unknown-fields",
+}  # fmt: skip
+"""Options of `decrypt` that `rekey`, `mask` and `share` had: a policy can say most of them."""
+
+
 @dataclass(frozen=True)
 class FormerOptions:
     """Options that `rekey`, `mask` and `share` had and that policies took the place of.
@@ -59,9 +66,8 @@ def use_present_names(
         arguments, new = _take(
             arguments, _options_of(encrypt), "--new-", "name a policy by --to instead"
         )
-        gone = _options_of(decrypt)
-        for name in _options_of(command):
-            gone.pop(name, None)
+        options = _options_of(decrypt)
+        gone = {name: options[name] for name in FORMER_READING}
         arguments, reading = _take(arguments, gone, "--", "a policy can say it instead")
         former = FormerOptions(
             tuple(_replace(new, encrypt, warn=False)), tuple(_replace(reading, decrypt, warn=False))
