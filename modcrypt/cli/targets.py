@@ -15,6 +15,7 @@ from modcrypt.cli.options.kms_options import service_settings
 from modcrypt.cli.options.parquet_options import encryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients
 from modcrypt.cli.options.signing_options import sign_options, signing_references
+from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import combine_options
 
 PARAMETERS = ("to", "sign", "sign_passphrase")
@@ -122,6 +123,8 @@ def _former_settings(
     spark = [] if master is None else [f"--spark={master}"]
     try:
         with encrypt.make_context("encrypt", _for([*former, *spark])) as context:
+            if spark:
+                refuse_descriptors()
             return encryption_settings({**context.params, **own})
     except click.UsageError as error:
         raise click.UsageError(f"former --new options: {error.message}") from None
