@@ -138,6 +138,9 @@ REFERENCES: dict[str, tuple[str, ...]] = {
     "--recipients-file me.pub": ("encrypt", "plain.parquet", "out"),
     "--identity me.key": ("cat", "mine.parquet"),
     "--sign writer.key": ("encrypt", *KEY, "plain.parquet", "out"),
+    "--aad-prefix x --signed-by writer.pub --threads 1": (
+        "mask", "--policy", "x.toml", "--drop", "id", "signed.parquet", "out",
+    ),
     "--new-key-file footer.key": ("rekey", *KEY, "sealed.parquet", "out"),
     "--new-plaintext-footer --new-key-env=TEXT_KEY": ("rekey", *KEY, "sealed.parquet", "out"),
     "--new-kms file:ring --new-master-key kf": ("rekey", *KEY, "sealed.parquet", "out"),
@@ -158,10 +161,13 @@ def test_former_options_of_references_work_and_warn(folder: Path, options: str) 
     run_ok(folder, "recipients", "generate", "--kind", "x25519", "me.key")
     run_ok(folder, "encrypt", "--to", "me.pub", "plain.parquet", "mine.parquet")
     private(folder / "hash.key", bytes(range(32)))
+    (folder / "x.toml").write_text('footer_key = "file:footer.key"\n')
+    signed = ("--aad-prefix", "x", "--sign", "file:writer.key", "--no-store-aad-prefix")
+    run_ok(folder, "encrypt", *KEY, *signed, "plain.parquet", "signed.parquet")
     command = REFERENCES[options]
     done = run(folder, *command, *options.split(" "), env={"TEXT_KEY": FOOTER_KEY.hex()})
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("the former name works until modcrypt 1.1") == 1
+    assert done.stderr.count("modcrypt: warning: ") == done.stderr.count("modcrypt 1.1") == 1
 
 
 def test_former_options_work_in_a_recorded_command(folder: Path) -> None:
@@ -180,6 +186,21 @@ def test_a_passphrase_was_a_flag(folder: Path) -> None:
     assert "no terminal" in check_refusal_after_warning(made.stderr)
     secret = check_refusal(invoke(folder, "seals", "generate", "--passphrase", "hunter2", "x.key"))
     assert "hunter2" not in secret
+
+
+def test_a_file_that_is_called_like_a_reference_is_not_taken_for_it(folder: Path) -> None:
+    run_ok(folder, "seals", "generate", "writer.key")
+    private(folder / "file:writer.key", b"{}")
+    private(folder / "pass.key", b"correct horse")
+    run_ok(folder, "encrypt", *KEY, "--sign", "file:writer.key", "plain.parquet", "out")
+    run_ok(folder, "seals", "generate", "--passphrase", "file:pass.key", "other.key")
+
+
+def test_an_identity_of_the_environment_that_is_not_needed_may_be_missing(folder: Path) -> None:
+    identity = {"MODCRYPT_IDENTITY": "missing.key"}
+    assert run(folder, "encrypt", *KEY, "plain.parquet", "out", env=identity).returncode == 0
+    assert run(folder, "cat", *KEY, "out", env=identity).returncode == 0
+    assert run(folder, "cat", "out", env=identity).returncode == 3
 
 
 def check_refusal_after_warning(stderr: str) -> str:

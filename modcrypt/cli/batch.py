@@ -28,6 +28,7 @@ from modcrypt.cli.engines import (
     spark_option,
     start_spark,
 )
+from modcrypt.cli.former_options import FormerOptions
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import decryption_settings
@@ -96,7 +97,8 @@ class Batch:
         self._prove: Prove = options.pop("prove", "first")
         self._master: str | None = options.pop("spark_master")
         in_place = options.pop("in_place", False)
-        self._parameters = click.get_current_context().params
+        context = click.get_current_context()
+        self._parameters = context.params | vars(context.obj or FormerOptions())
         sources, destination = _split_paths(paths, in_place, "in_place" in self._parameters)
         from modcrypt.jobs.listing import Folder  # not to be loaded for a usage error
 
@@ -179,10 +181,9 @@ class Batch:
 
     def encryption(self, settings: Settings) -> Any:
         """Return the properties of the new files, or references to their keys for Spark."""
-        # The record notices other keys at the same place, or other former --new options.
+        # The record notices other keys at the same place.
         keys = settings.footer_key or "", *settings.column_keys.values()
-        former = tuple(click.get_current_context().obj or ())
-        self._parameters = {**self._parameters, "keys": keys, "new": former}
+        self._parameters = {**self._parameters, "keys": keys}
         if self._master is not None:
             return settings
         if self._is_folder:
@@ -191,7 +192,10 @@ class Batch:
             try:
                 settings.check_distinct(self._source.inside(file.name) for file in self._files)
             except ValueError as error:
-                raise click.UsageError(use_option_names(str(error))) from None
+                message = use_option_names(str(error))
+                if "shared_aad_prefix" not in self._parameters:  # the policy of --to says it
+                    message = message.partition("; use ")[0] + '; use "{path}" in its aad_prefix'
+                raise click.UsageError(message) from None
         return settings.encryption()
 
     def decryption(self, options: dict[str, Any]) -> Any:

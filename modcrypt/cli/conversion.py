@@ -12,6 +12,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option, paths_argument
+from modcrypt.cli.former_options import FORMER_READING
 from modcrypt.cli.options.kms_options import audit_option, refuse
 from modcrypt.cli.options.parquet_options import (
     accept_option,
@@ -23,13 +24,14 @@ from modcrypt.cli.options.parquet_options import (
     reading_options,
     sidecar_options,
 )
-from modcrypt.cli.options.target_options import (
+from modcrypt.cli.references import key_option
+from modcrypt.cli.shared import F, prove_option, read_json, read_key
+from modcrypt.cli.targets import (
+    add_former_reading,
     is_target_named,
     target_options,
     target_settings,
 )
-from modcrypt.cli.references import key_option
-from modcrypt.cli.shared import prove_option, read_json, read_key
 
 _ENCRYPT_EXAMPLE = """\b
 Examples: prices under a key of their own, ship dates readable by everyone
@@ -95,6 +97,14 @@ def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
 
 # --- rekey, mask and share -----------------------------------------------------------------------
 
+
+def _leave_out_former(command: F) -> F:
+    """Leave out options that are no longer declared; `add_former_reading` adds their values."""
+    options = vars(command)["__click_params__"]
+    options[:] = [option for option in options if option.opts[0] not in FORMER_READING]
+    return command
+
+
 _new_file = cloup.option_group("New file", target_options)
 _restrictions_option = click.option(
     "--read-restrictions",
@@ -135,6 +145,7 @@ Examples: two columns for a partner, whose public key you have; as a policy says
 
 
 @cloup.command(epilog=_REKEY_EXAMPLE)
+@_leave_out_former
 @paths_argument
 @decryption_options
 @accept_option
@@ -157,6 +168,7 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     --to sets keys, algorithm, footer mode and AAD prefix. No page is decoded, and no plaintext is
     written.
     """
+    add_former_reading(options, decrypt)
     batch = Batch("rekey", paths, options)
     encryption = batch.encryption(target_settings(options, encrypt))
     return batch.run(
@@ -165,6 +177,7 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
 
 
 @cloup.command(epilog=_MASK_EXAMPLE)
+@_leave_out_former
 @paths_argument
 @click.option(
     "--null",
@@ -214,6 +227,7 @@ def mask(
     if not (null or hashed or drop or read_restrictions):
         raise click.UsageError("no column is named; use --null, --hash or --drop")
     on_spark = options["spark_master"] is not None
+    add_former_reading(options, decrypt)
     batch = Batch("mask", paths, options)
     reference = _hash_key_reference(options, bool(hashed))
     hash_key = reference if on_spark else read_key(reference, "key of the hashes")
@@ -240,6 +254,7 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
 
 
 @cloup.command(epilog=_SHARE_EXAMPLE)
+@_leave_out_former
 @paths_argument
 @click.option(
     "--column",
@@ -272,6 +287,7 @@ def share(
     """
     if not columns:
         raise click.UsageError("no column is named; use --column")
+    add_former_reading(options, decrypt)
     batch = Batch("share", paths, options)
     encryption = batch.encryption(target_settings(options, encrypt))
     if explicit_keys:

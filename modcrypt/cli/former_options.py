@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import click
@@ -19,8 +20,26 @@ _PRESENT = {
 }
 """Present spellings by former ones."""
 
-NewOptions = list[str]
-"""Former `--new` options of a command, spelled as those of `encrypt`."""
+
+FORMER_READING = {
+    "--aad-prefix", "--signed-by", "--seal-at-least", "--accept-algorithm", "--root",
+    "--master-key", "--threads", "--fail-fast", "--keep-unknown-fields",
+}  # fmt: skip
+"""Options of `decrypt` that `rekey`, `mask` and `share` had: a policy can say most of them."""
+
+
+@dataclass(frozen=True)
+class FormerOptions:
+    """Options that `rekey`, `mask` and `share` had and that policies took the place of.
+
+    Args:
+        new: `--new` options, as options of `encrypt`.
+        reading: Options of `decrypt`.
+    """
+
+    new: tuple[str, ...] = ()
+    reading: tuple[str, ...] = ()
+
 
 _KINDS = {
     f"{option}-{kind}": (option, f"{kind}:")
@@ -36,37 +55,51 @@ _KINDS = {
 
 def use_present_names(
     program: click.Group, arguments: Sequence[str]
-) -> tuple[list[str], NewOptions]:
+) -> tuple[list[str], FormerOptions]:
     """Return arguments with each former spelling replaced, unless the command has that option.
 
-    The `--new` options of `rekey`, `mask` and `share` are not among them, but returned apart.
+    What `rekey`, `mask` and `share` no longer have is not among them, but returned apart.
     """
-    command, encrypt = _find_command(program, arguments), program.commands["encrypt"]
-    new: NewOptions = []
+    command, former = _find_command(program, arguments), FormerOptions()
     if command.name in ("rekey", "mask", "share"):
-        arguments, new = _take_new_options(arguments, encrypt)
-    return list(_replace(arguments, command)), list(_replace(new, encrypt, warn=False))
+        encrypt, decrypt = program.commands["encrypt"], program.commands["decrypt"]
+        arguments, new = _take(
+            arguments, _options_of(encrypt), "--new-", "name a policy by --to instead"
+        )
+        options = _options_of(decrypt)
+        gone = {name: options[name] for name in FORMER_READING}
+        arguments, reading = _take(arguments, gone, "--", "a policy can say it instead")
+        former = FormerOptions(
+            tuple(_replace(new, encrypt, warn=False)), tuple(_replace(reading, decrypt, warn=False))
+        )
+    return list(_replace(arguments, command)), former
 
 
-def _take_new_options(
-    arguments: Sequence[str], encrypt: click.Command
-) -> tuple[list[str], NewOptions]:
-    """Return arguments without `--new` options, and these as options of `encrypt`."""
-    options = {name: option for option in encrypt.params for name in option.opts}
-    kept, new, rest = list[str](), NewOptions(), iter(arguments)
+def _options_of(command: click.Command) -> dict[str, click.Parameter]:
+    return {name: option for option in command.params for name in option.opts}
+
+
+def _take(
+    arguments: Sequence[str], options: Mapping[str, click.Parameter], start: str, advice: str
+) -> tuple[list[str], list[str]]:
+    """Return arguments without those that begin with `start`, and these as other options."""
+    kept, taken, rest, names = list[str](), list[str](), iter(arguments), list[str]()
     for argument in rest:
         former, equals, value = argument.partition("=")
-        name = former.replace("--new-", "--", 1)
-        option = options.get(_KINDS.get(name, (name, ""))[0])
-        if argument == "--" or not former.startswith("--new-") or option is None:
+        name = former.replace(start, "--", 1)
+        option = options.get(_KINDS.get(name, (_PRESENT.get(name, name), ""))[0])
+        option = options.get(name, option)
+        if argument == "--" or not former.startswith(start) or option is None:
             kept += [argument, *rest] if argument == "--" else [argument]
             continue
-        new.append(f"{name}{equals}{value}")
+        names.append(former)
+        taken.append(f"{name}{equals}{value}")
         if not equals and not getattr(option, "is_flag", False):
-            new += islice(rest, 1)
-    if new:
-        warn_of_former("what the --new options say", "--to POLICY")
-    return kept, new
+            taken += islice(rest, 1)
+    if names:
+        note = f"{', '.join(names)} will be removed in modcrypt 1.1; {advice}"
+        click.echo(f"modcrypt: warning: {note}", err=True)
+    return kept, taken
 
 
 def _find_command(program: click.Group, arguments: Sequence[str]) -> click.Command:
@@ -80,8 +113,9 @@ def _find_command(program: click.Group, arguments: Sequence[str]) -> click.Comma
 def _replace(
     arguments: Sequence[str], command: click.Command, *, warn: bool = True
 ) -> Iterator[str]:
-    known = {name: parameter for parameter in command.params for name in parameter.opts}
-    secrets = {name for name, each in known.items() if isinstance(each.type, Reference)}
+    known = _options_of(command)
+    types = {name: each.type for name, each in known.items() if isinstance(each.type, Reference)}
+    secrets = types.keys()
     rest = iter(arguments)
     for argument in rest:
         former, equals, value = argument.partition("=")
@@ -89,8 +123,8 @@ def _replace(
         if argument == "--":
             yield argument
             break
-        if argument == "--passphrase" and argument in secrets:
-            yield from _name_prompt(rest)
+        if argument == "--passphrase" and getattr(types.get(argument), "flag", False):
+            yield from _name_prompt(rest, types[argument])
         elif former in known or name not in (secrets | {"--aad-prefix"} if kind else known):
             yield argument
         else:
@@ -102,11 +136,14 @@ def _replace(
     yield from rest
 
 
-def _name_prompt(rest: Iterator[str]) -> Iterator[str]:
+def _name_prompt(rest: Iterator[str], kind: Reference) -> Iterator[str]:
     """Yield `--passphrase` with its reference, which is `prompt` if it was a flag before."""
     following = next(rest, None)
-    is_flag = following is None or following.startswith("-") or following.endswith((".key", ".pub"))
-    if is_flag or os.path.exists(following or ""):
+    is_value = following is not None and kind.fits(following)
+    if not is_value and (
+        following is None or following.startswith("-") or following.endswith((".key", ".pub"))
+        or os.path.exists(following)
+    ):  # fmt: skip
         warn_of_former("--passphrase as a flag", "--passphrase prompt")
         yield "--passphrase=prompt"
         if following is not None:

@@ -26,32 +26,40 @@ class Reference(click.ParamType):  # type: ignore[type-arg]  # older ones are no
         what: Name of the secret in messages.
         kinds: Kinds of references that the option takes.
         services: Schemes of key services whose URIs the option takes, too.
-        bare: Whether the option takes a path without `file:`, as it did before modcrypt 0.9.
+        bare: Whether the option formerly took a path without `file:`.
+        flag: Whether the option formerly was a flag.
     """
 
     name = "reference"
 
     def __init__(
         self, what: str, kinds: Sequence[str] = KEY_KINDS, *, services: Sequence[str] = (),
-        bare: bool = False,
+        bare: bool = False, flag: bool = False,
     ) -> None:  # fmt: skip
-        self.what, self.kinds, self.services, self._bare = what, kinds, services, bare
+        self.what, self.kinds, self.services = what, kinds, services
+        self.bare, self.flag = bare, flag
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return a valid reference; messages omit one that is not, as it may be the secret."""
         from modcrypt.kms.key_references import check_reference  # not to be loaded for the help
 
         named = "KEY" if param is None or param.param_type_name == "argument" else param.opts[0]
-        if self._bare and os.path.exists(os.path.expanduser(value)):
-            if ctx is not None and param is not None and not _is_of_environment(ctx, param):
+        if self.bare and not self.fits(value):
+            if _is_of_environment(ctx, param):  # it may not be needed: reading it checks it
+                return f"file:{value}"
+            if os.path.exists(os.path.expanduser(value)):
                 warn_of_former(f"{named} PATH", f"{named} file:PATH")
-            value = f"file:{value}"
+                value = f"file:{value}"
         try:
             check_reference(value, self.what, self.kinds, self.services)
         except ValueError as error:
             raise click.UsageError(f"{named}: {error}", ctx) from None
         check_private_file(value, f"{self.what} file")
         return value
+
+    def fits(self, value: str) -> bool:
+        """Return whether a value begins as a reference; a file may be called alike."""
+        return value.partition(":")[0].lower() in (*self.kinds, *self.services)
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         """Return the paths or references in an environment variable, separated as in PATH."""
@@ -92,11 +100,14 @@ new_passphrase_option = reference_option(
     "passphrase",
     "Passphrase of the key file; prompt asks for it.",
     kinds=PASSPHRASE_KINDS,
+    flag=True,
 )
 
 
-def _is_of_environment(ctx: click.Context, param: click.Parameter) -> bool:
+def _is_of_environment(ctx: click.Context | None, param: click.Parameter | None) -> bool:
     """Return whether a value comes from a variable, which names paths as other programs do."""
+    if ctx is None or param is None:
+        return False
     source = ctx.get_parameter_source(param.name or "")
     return source is click.core.ParameterSource.ENVIRONMENT
 
@@ -110,8 +121,12 @@ def warn_of_former(former: str, present: str) -> None:
 def check_private_file(reference: str, what: str) -> None:
     """Raise a usage error if a reference names a file of the user that others can read.
 
-    A file of root that another user may read is accepted: containers mount secrets so.
+    A file of root that another user may read is accepted: containers mount secrets so. `doctor`
+    reports the file itself.
     """
+    context = click.get_current_context(silent=True)
+    if context is not None and context.command.name == "doctor":
+        return
     kind, _, path = reference.partition(":")
     try:
         status = os.stat(os.path.expanduser(path)) if kind == "file" else None

@@ -84,7 +84,7 @@ _VERIFY_EXAMPLE = """\b
 Example: a seal that is not older than number 7
   modcrypt seals verify --signed-by writer.pub --at-least 7 lake"""
 
-_SIGNING_KEY = Reference("signing key", ("file",), services=SIGNING_SERVICES, bare=True)
+_SIGNING_KEY = Reference("signing key", services=SIGNING_SERVICES, bare=True)
 _signed_by_option = click.option(
     "--signed-by",
     "signed_by",
@@ -175,7 +175,7 @@ _sign_options = combine_options(
         type=_SIGNING_KEY,
         required=True,
         multiple=True,
-        help="Signing key: file:PATH, or the URI of a key in a key service. Repeatable.",
+        help="Signing key, also as the URI of a key in a key service. Repeatable.",
     ),
     new_passphrase_option,
     _signed_by_option,
@@ -315,9 +315,11 @@ def record(*, folder: str, command: tuple[str, ...], **options: Any) -> Any:
     that it has written are signed.
     """
     program: Any = click.get_current_context().find_root().command
-    arguments, new = use_present_names(program, command)
+    arguments, former = use_present_names(program, command)
     with modcrypt.sealing(folder, _load_keys(options), **_writing(options)) as done:
-        result = click.Command.main(program, arguments, "modcrypt", standalone_mode=False, obj=new)
+        result = click.Command.main(
+            program, arguments, "modcrypt", standalone_mode=False, obj=former
+        )
     if done.update is not None:
         click.echo(_describe_update(done.update), err=True)
     return result

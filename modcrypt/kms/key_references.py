@@ -164,13 +164,13 @@ def _read_file(
 
 
 @hide_frames
-def read_descriptor(fd: int, what: str) -> bytes:
+def read_descriptor(fd: int, what: str, limit: int = MAX_KEY_FILE) -> bytes:
     """Return the content of a file descriptor, up to a limit; raise as `read_key`."""
     data = b""
     try:
         if os.isatty(fd):
             raise ValueError(f"{what}: file descriptor {fd} is a terminal; use a pipe or file")
-        while len(data) <= MAX_KEY_FILE and (more := os.read(fd, MAX_KEY_FILE)):
+        while len(data) <= limit and (more := os.read(fd, limit)):
             data += more
     except OSError as error:
         raise KeyNotFoundError(f"{what}: file descriptor {fd}: {error.strerror}") from None

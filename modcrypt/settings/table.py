@@ -187,10 +187,10 @@ class KeyReferences:
         audit: Path of a file to which modcrypt appends each use of the key service's keys, as a
             line of JSON.
         recipients: Recipients of new files, beside a key service or without one.
-        identities: References `file:PATH` to identities, beside other keys or without any.
+        identities: References to identities, beside other keys or without any.
         identity_passphrase: Reference to the passphrase of identities, as `passphrase`.
-        signing_key: Reference to the key with which new files are signed: `file:PATH`, or the URI
-            of a key in Vault, AWS KMS or a PKCS#11 token.
+        signing_key: Reference to the key with which new files are signed, or the URI of a key in
+            Vault, AWS KMS or a PKCS#11 token.
         signing_passphrase: Reference to the passphrase of the signing key's file, as `passphrase`.
         signed_by: Keys of writers, one of whom must have signed each file that is read; empty for
             the policy's.

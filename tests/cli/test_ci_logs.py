@@ -14,7 +14,7 @@ from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.text_table import wrap_cells
 from modcrypt.errors import printable
 from tests.support.cases import each_case
-from tests.support.cli.program import KEY, private, run
+from tests.support.cli.program import KEY, private, run, to_key
 from tests.support.keys import FOOTER_KEY
 from tests.support.tables import write_plain
 
@@ -132,6 +132,7 @@ def test_no_verb_prints_a_command(folder: Path, arguments: tuple[str, ...], name
 def test_no_verb_on_folders_prints_a_command(
     folder: Path, arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
+    to_key(folder, "footer.key")
     for n, more in enumerate(((), ("--json",))):
         new = str(tmp_path / f"{n}" / NAMES[1])
         given = [a.format(new=new, name=NAMES[n]) for a in arguments]

@@ -644,7 +644,7 @@ CAUSES: dict[str, tuple[int, Callable[[MemoryKms], object]]] = {
     "unreachable": (4, lambda kms: setattr(kms, "unavailable", True)),
     "corrupted": (1, lambda kms: None),
 }
-NEW = ("--to", "me.pub")
+NEW = ("--to", "footer.key.toml")
 VERBS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "decrypt": (("decrypt",), ("out",)),
     "rekey": (("rekey", *NEW), ("out",)),
@@ -672,6 +672,7 @@ EXCEPTIONS = {
 def test_a_cause_has_one_exit_code_whatever_the_verb(
     cause: str, verb: str, folder: Path, kms: MemoryKms
 ) -> None:
+    to_key(folder, "footer.key")
     code, happen = CAUSES[cause]
     code = EXCEPTIONS.get((verb, cause), code)
     happen(kms)

@@ -101,7 +101,7 @@ FORMER = (
 def test_every_former_new_option_reaches_the_file(folder: Path) -> None:
     result = invoke(folder, "rekey", *OLD, *FORMER, *FILES)
     assert result.exit_code == 0
-    assert result.stderr.count("is now called --to POLICY") == 1
+    assert result.stderr.count("name a policy by --to instead") == 1
     data = (folder / "out.parquet").read_bytes()
     assert data[:4] == b"PAR1"
     for stored in (b"new/prefix", "n€w".encode(), b"k=a"):
@@ -172,6 +172,18 @@ def test_a_folder_goes_from_one_policy_to_another(ring: Path) -> None:
     assert reported >= {("unwrap", "footer"), ("unwrap", "pii"), ("wrap", "pii"), ("seal", "pii")}
 
 
+def test_the_passphrase_of_a_keyring_is_not_tried_on_another(folder: Path) -> None:
+    private(folder / "phrase", b"correct horse\n")
+    for name, how in (("old", {"passphrase": "correct horse"}), ("new", {"plaintext": True})):
+        modcrypt.Keyring.create(folder / f"{name}.keyring", **how).create_key("k")
+        policy = f'kms = "file:{name}.keyring"\nfooter_key = "k"\n'
+        (folder / f"{name}.toml").write_text(policy)
+    old = ("--policy", "old.toml", "--passphrase", "file:phrase")
+    run_ok(folder, "encrypt", *old, "plain.parquet", "old.parquet")
+    for number, name in enumerate(("new", "old")):
+        run_ok(folder, "rekey", *old, "--to", f"{name}.toml", "old.parquet", f"{number}.parquet")
+
+
 def test_files_are_rekeyed_in_place(folder: Path) -> None:
     assert run_ok(folder, "rekey", *OLD, *NEW_KEY, "--in-place", "sealed.parquet").startswith(
         "rekeyed "
@@ -231,8 +243,7 @@ def test_columns_are_masked_under_the_keys_that_the_file_has(ring: Path) -> None
     how = ("--null", "price", "--drop", "address", "--hash", "name", "--hash-key", "file:new.key")
     said = check_refusal(invoke(ring, "mask", *kms, *how, *FILES), "key-material", 3)
     assert "'pii', not under 'footer'" in said  # the URI says that it is all under `footer`
-    also = ("--master-key", "pii")
-    said = json.loads(run_ok(ring, "mask", *kms, *also, *how, *FILES, "--json"))
+    said = json.loads(run_ok(ring, "mask", "--kms", "file:lake.keyring", *how, *FILES, "--json"))
     assert said["nulls"] == ["price"]
     assert said["hashed"] == ["name"]
     assert said["dropped"] == ["address.zip", "address.city"]
@@ -340,6 +351,9 @@ def test_a_folder_is_shared_by_key_service(ring: Path) -> None:
         (("rekey", *OLD, "--to", "misspelt.toml", *FILES), "nmae"),
         (("rekey", *OLD, *NEW_KEY, "sealed.parquet"), "--in-place"),
         (("rekey", *OLD, *NEW_KEY, "-", "out"), "pipes"),
+        (("rekey", *OLD, *NEW_KEY, "--no-check-footer", *FILES), "--no-check-footer"),
+        (("share", *OLD, *NEW_KEY, "--column", "id", "--in-place", *FILES), "--in-place"),
+        (("mask", *OLD, "--null", "id", "--on-missing-key", "drop", *FILES), "--on-missing-key"),
         (("mask", *OLD, *FILES), "use --null, --hash or --drop"),
         (("mask", *OLD, "--hash", "id", *FILES), "--hash needs a key"),
         (("mask", *OLD, "--null", "id", "--hash-key", "file:x", *FILES), "to hash by --hash"),

@@ -530,3 +530,17 @@ def test_a_master_key_id_that_files_cannot_hold_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="too long"):
             Policy(**policy)
+
+
+@each_case(
+    ("text", "fault"),
+    [
+        ('footer_key = "file:f"\ncolumn_keys.pii = ["a"]', "ids of master keys throughout"),
+        ('footer_key = "kf"\ncolumn_keys."env:K" = ["a"]', "ids of master keys throughout"),
+        ('footer_key = "env:K"\nkms = "file:ring"', "need no key service: remove kms"),
+        ('footer_key = "env:K"\ndouble_wrapping = false', "remove double_wrapping"),
+    ],
+)
+def test_references_do_not_mix_with_master_keys(text: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        Policy.loads(text)

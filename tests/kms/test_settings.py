@@ -214,3 +214,34 @@ def test_with_keys_by_reference_bytes_are_no_template(monkeypatch: pytest.Monkey
     assert encryption.aad_prefix == settings.decryption().aad_prefix == b"lake/{path}"
     with pytest.raises(ValueError, match="would have the same AAD prefix"):
         settings.check_distinct(["a", "b"])
+
+
+# --- policies that name keys by reference --------------------------------------------------------
+
+
+def test_a_policy_of_references_becomes_keys(lake: Path) -> None:
+    (lake / "keys").mkdir()
+    for name in ("f.key", "c.key"):
+        (lake / name).rename(lake / "keys" / name)
+    (lake / "keys" / "keys.toml").write_text(
+        'footer_key = "file:f.key"\nplaintext_footer = true\n'
+        '[column_keys]\n"file:c.key" = ["name"]\n'
+    )
+    policy = mc.Policy.load("keys/keys.toml")  # its paths are relative to its folder
+    settings = pickle.loads(pickle.dumps(mc.Settings(policy=policy)))
+    mc.write_table(small_table(), "out.parquet", settings)
+    keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})
+    assert mc.read_table("out.parquet", keys).equals(small_table())
+    assert mc.read_table("out.parquet", settings).equals(small_table())
+    assert (lake / "out.parquet").read_bytes()[:4] == b"PAR1"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [({"kms": "file:lake.keyring"}, "pass no kms"), ({"footer_key": "file:f.key"}, "other keys")],
+)
+def test_a_policy_of_references_goes_with_no_other_keys(
+    lake: Path, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        mc.Settings(policy=mc.Policy(footer_key="env:K"), **more)

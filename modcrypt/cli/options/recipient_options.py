@@ -26,7 +26,7 @@ identity_options = combine_options(
         "--identity",
         "identities",
         metavar="REF",
-        type=Reference("identity", ("file",), bare=True),
+        type=Reference("identity", bare=True),
         multiple=True,
         envvar=VARIABLE,
         help=f"Private key; default: {VARIABLE}.",

@@ -18,8 +18,7 @@ sign_options = combine_options(
     reference_option(
         "--sign",
         "signing key",
-        "Signing key: file:PATH, or a URI of a key service.",
-        kinds=("file",),
+        "Signing key, also as a URI of a key service.",
         services=SIGNING_SERVICES,
         bare=True,
     ),

@@ -1,6 +1,6 @@
 """Identities: private keys, which open what is encrypted to their recipients.
 
-Settings name them by references `file:PATH`.
+Settings name them by references, such as `file:PATH`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def check_references(identities: Sequence[str], passphrase: str | None) -> None:
     if isinstance(identities, str) or len(identities) > MAX_IDENTITIES:
         raise ValueError(f"identities takes a sequence of at most {MAX_IDENTITIES} references")
     for reference in identities:
-        check_reference(reference, "identity", ("file",))
+        check_reference(reference, "identity")
     if passphrase is None:
         return
     if not identities:
@@ -138,6 +138,5 @@ def load_identities(identities: Sequence[str], passphrase: str | None) -> tuple[
     """Return the identities that references name; `passphrase` is one for all of them."""
     hint = "name its place by identity_passphrase="
     return tuple(
-        load_with_reference(Identity.load, reference.partition(":")[2], passphrase, hint)
-        for reference in identities
+        load_with_reference(Identity.load, reference, passphrase, hint) for reference in identities
     )

@@ -28,7 +28,7 @@ from modcrypt.errors import (
 from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.keys import Secret
 from modcrypt.keys.lookalikes import show_name
-from modcrypt.kms.key_references import PROMPT
+from modcrypt.kms.key_references import PROMPT, read_descriptor
 from modcrypt.kms.keyring.keyring_file import create
 from modcrypt.kms.keyring.keyring_passphrase import (
     Passphrase,
@@ -67,6 +67,17 @@ class PrivateKeyFormat:
     what: str  # word for messages
 
 
+@dataclass(frozen=True, slots=True)
+class PrivateText(os.PathLike[str]):
+    """The content of a private key's file that a variable or descriptor holds, and its name."""
+
+    reference: str
+    data: Secret[bytes]
+
+    def __fspath__(self) -> str:
+        return self.reference
+
+
 @hide_frames
 def save_private_key(
     path: str | os.PathLike[str], kind: PrivateKeyFormat, public: str, key: bytes,
@@ -90,7 +101,8 @@ def load_private_key(
     """Return the line of the public key and the private key in a file; raise as `Identity.load`."""
     where, ask = os.path.expanduser(path), make_asker(passphrase)
     try:
-        public, key = decode_private_key(_read_private(where, kind.what), kind)
+        data = path.data() if isinstance(path, PrivateText) else _read_private(where, kind.what)
+        public, key = decode_private_key(data, kind)
         if isinstance(key, EncryptedPart):
             if ask is None:
                 raise KeyAccessDeniedError("it is encrypted; pass its passphrase")
@@ -108,19 +120,35 @@ def load_private_key(
 
 
 def load_with_reference(
-    load: Callable[[str, Passphrase | None], P], path: str, reference: str | None, hint: str
-) -> P:
-    """Return the key that `load` reads from a file, with the passphrase of a reference.
+    load: Callable[[str | PrivateText, Passphrase | None], P], key: str, reference: str | None,
+    hint: str,
+) -> P:  # fmt: skip
+    """Return the key that `load` reads from a reference, with the passphrase of another one.
 
     `hint` says how to name a reference, for a prompt without a terminal.
     """
+    path = _read_text(key)
     if reference is None:
         return load(path, None)
     if reference != PROMPT:
         return load(path, make_reference_asker(reference))
     with suppress(KeyAccessDeniedError):  # a plaintext file needs no question
         return load(path, None)
-    return load(path, partial(ask_passphrase, show_name(path), hint=hint))
+    return load(path, partial(ask_passphrase, show_name(os.fspath(path)), hint=hint))
+
+
+@hide_frames
+def _read_text(reference: str) -> str | PrivateText:
+    """Return the path in `file:PATH`; read `env:NAME` and `fd:N` now, once."""
+    kind, _, where = reference.partition(":")
+    if kind == "file":
+        return where
+    if kind == "fd":
+        return PrivateText(reference, Secret(read_descriptor(int(where), "key", MAX_PRIVATE_FILE)))
+    data = os.environb.get(os.fsencode(where))
+    if not data:
+        raise KeyNotFoundError(f"the environment variable {show_name(where)} is not set")
+    return PrivateText(reference, Secret(data))
 
 
 @hide_frames

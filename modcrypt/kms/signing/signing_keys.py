@@ -21,6 +21,7 @@ from modcrypt.kms.key_references import absolute_reference, check_reference
 from modcrypt.kms.keyring.keyring_passphrase import Passphrase, check_passphrase_reference
 from modcrypt.kms.recipients.private_key_file import (
     PrivateKeyFormat,
+    PrivateText,
     load_private_key,
     load_with_reference,
     save_private_key,
@@ -76,7 +77,8 @@ class SigningKey(Unpicklable):
 
     Attributes:
         verifier: The key that verifies.
-        kept_at: Path of the file that keeps the key; "" for a key service, None if nothing does.
+        kept_at: Path of the file that keeps the key; "" for a key service, a variable or a
+            descriptor, None if nothing does.
         remembered: Newest statements that this object has signed, by the ids of their datasets.
     """
 
@@ -115,7 +117,10 @@ class SigningKey(Unpicklable):
         ):
             raise KeyMaterialError("the private key does not belong to the verifier in the file")
         key = cls(verifier, secret)
-        key.kept_at = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        if isinstance(path, PrivateText):
+            key.kept_at = ""
+        else:
+            key.kept_at = os.path.abspath(os.path.expanduser(os.fspath(path)))
         return key
 
     @classmethod
@@ -199,7 +204,7 @@ def names_service(reference: str) -> bool:
 def check_signing_reference(key: str | None, passphrase: str | None) -> None:
     """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
     if key is not None:
-        check_reference(key, "signing key", ("file",), SERVICES)
+        check_reference(key, "signing key", services=SERVICES)
     if passphrase is None:
         return
     if key is None or names_service(key):
@@ -217,9 +222,8 @@ def load_signing_key(key: str, passphrase: str | None) -> SigningKey:
     """Return the key that a reference names; raise as `SigningKey.load` and `SigningKey.open`."""
     if names_service(key):
         return SigningKey.open(key)
-    path = key.partition(":")[2]
     hint = "name its place by signing_passphrase="
-    return load_with_reference(SigningKey.load, path, passphrase, hint)
+    return load_with_reference(SigningKey.load, key, passphrase, hint)
 
 
 @hide_frames

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
 from modcrypt.io.addresses import local_path
-from modcrypt.kms.key_references import absolute_reference
+from modcrypt.kms.key_references import absolute_reference, check_reference
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.settings import Settings
@@ -285,10 +285,7 @@ def _parse_json(name: str, text: str) -> Any:
 
 def _make_reference(reference: str) -> str:
     """Return a reference to a private key, valid in every working directory."""
-    if not reference.startswith("file:"):
-        raise ValueError(
-            "identity and signingKey must be file:PATH, never a key itself (not repeated here)"
-        )
+    check_reference(reference, "private key")
     return absolute_reference(reference)
 
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from tests.support.cli.answers import run_ok
+from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import invoke, to_key
 from tests.support.signing import PEOPLE
 
@@ -62,16 +62,13 @@ def test_rekey_signs_again_or_says_that_the_signature_is_dropped(folder: Path) -
     new = to_key(folder, "footer.key")
     dropped = invoke(folder, "rekey", *KEY, *new, "signed.parquet", "dropped.parquet")
     assert "was dropped; pass a signing key" in dropped.stderr
-    run_ok(
-        folder,
-        "rekey",
-        *KEY,
-        *VERIFY,
-        *new,
-        "--sign",
-        "file:other.key",
-        "signed.parquet",
-        "new.parquet",
+    (folder / "old.toml").write_text('footer_key = "file:footer.key"\nsigned_by = ["writer.pub"]\n')
+    old = ("--policy", "old.toml", "--sign", "file:other.key")
+    run_ok(folder, "rekey", *old, *new, "signed.parquet", "new.parquet")
+    check_refusal(
+        invoke(folder, "rekey", *old, *new, "unsigned.parquet", "none.parquet"),
+        "writer-signature",
+        1,
     )
     run_ok(folder, "verify", *KEY, "--signed-by", "other.pub", "new.parquet")
 

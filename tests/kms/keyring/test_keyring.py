@@ -1503,9 +1503,9 @@ def test_percent_signs_and_bytes_of_a_path_are_kept(folder: Path) -> None:
     ("file:", "must name a file"), ("file://", "must name a file"),
     ("file:///", "must name a file"),
     ("file://host/k.json", "must not name another machine"), ("env:k.json", "the form file:PATH"),
-    ("file:k?other=1", "each name once"), ("file:k?passphrase=hunter22", "takes env:NAME or file:"),
-    ("file:k?passphrase=env:", "takes env:NAME or file:"),
-    ("file:k?passphrase=pass:hunter22", "takes env:NAME or file:"),
+    ("file:k?other=1", "each name once"), ("file:k?passphrase=hunter22", "as file:PATH, env:NAME"),
+    ("file:k?passphrase=env:", "as file:PATH, env:NAME"),
+    ("file:k?passphrase=pass:hunter22", "as file:PATH, env:NAME"),
     ("file:k?hunter22", "each name once"),
     ("file:k?passphrase=env:A&passphrase=env:hunter22", "each name once"),
 ])  # fmt: skip

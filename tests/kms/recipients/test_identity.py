@@ -184,3 +184,23 @@ def test_an_identity_never_leaves_the_process() -> None:
 def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(ValueError, match="known kinds are mlkem768-x25519, x25519"):
         Identity.generate("p256")
+
+
+@each_case("kind", [Identity, SigningKey])
+def test_a_private_key_comes_from_a_variable_or_a_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    key = kind.generate()
+    key.save(tmp_path / "me.key", passphrase=PASSPHRASE)
+    monkeypatch.setenv("ME", (tmp_path / "me.key").read_text())
+    monkeypatch.setenv("WORD", PASSPHRASE)
+    with (tmp_path / "me.key").open("rb") as file:
+        for reference in ("env:ME", f"fd:{file.fileno()}"):
+            if kind is Identity:
+                (found,) = load_identities([reference], "env:WORD")
+                assert found.recipient == key.recipient
+            else:
+                signing = load_signing_key(reference, "env:WORD")
+                assert (signing.verifier, signing.kept_at) == (key.verifier, "")
+    with pytest.raises(KeyNotFoundError, match="environment variable NONE is not set"):
+        load_identities(["env:NONE"], None)

@@ -115,6 +115,6 @@ def test_a_key_of_a_key_service_is_a_reference(folder: Path) -> None:
         {"path": "/lake", "footerKey": "env:K", "signingKey": uri, "sharedAadPrefix": "true"}
     )
     assert parsed.signing_key == uri
-    for wrong in ("gcp-kms://projects/p", "azure-kms://v", "env:WRITER", "hcvault"):
+    for wrong in ("gcp-kms://projects/p", "azure-kms://v", "env:", "prompt", "hcvault"):
         with pytest.raises(ValueError, match="name the signing key as"):
             mc.Settings(**KEYED, signing_key=wrong)

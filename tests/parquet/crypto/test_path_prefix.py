@@ -355,7 +355,7 @@ def test_a_folder_under_one_prefix_is_refused_unless_asked_for(plain: Path, how:
     (plain / "keys.toml").write_text('footer_key = "file:footer.key"\naad_prefix = "people"\n')
     new = ("--to", {"policy": "name.toml", "keys": "keys.toml"}[how])
     again = run(plain, "rekey", *options, *new, "lake", "next")
-    assert (again.exit_code, "several files" in again.stderr) == (2, True)
+    assert (again.exit_code, 'use "{path}" in its aad_prefix' in again.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("plaintext_footer", [False, True])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 import modcrypt
-from modcrypt.cli.former_options import NewOptions
+from modcrypt.cli.engines import refuse_local_options
+from modcrypt.cli.former_options import FormerOptions
 from modcrypt.cli.options.kms_options import service_settings
 from modcrypt.cli.options.parquet_options import encryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients
 from modcrypt.cli.options.signing_options import sign_options, signing_references
+from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import combine_options
 
 PARAMETERS = ("to", "sign", "sign_passphrase")
@@ -29,8 +33,29 @@ target_options = combine_options(
 
 def is_target_named() -> bool:
     """Return whether the running command is to encrypt under other keys."""
-    context = click.get_current_context()
-    return bool(context.obj or any(context.params[name] for name in PARAMETERS))
+    params = click.get_current_context().params
+    return bool(former_options().new or any(params[name] for name in PARAMETERS))
+
+
+def former_options() -> FormerOptions:
+    """Return the options that were typed and that the running command no longer has."""
+    former = click.get_current_context().obj
+    return former if isinstance(former, FormerOptions) else FormerOptions()
+
+
+def add_former_reading(options: dict[str, Any], decrypt: click.Command) -> None:
+    """Add the options of `decrypt` that the running command no longer has, as they were typed."""
+    params = click.get_current_context().params
+    with decrypt.make_context("decrypt", _for(former_options().reading)) as context:
+        if params["spark_master"] is not None:
+            refuse_local_options()
+        for name in context.params.keys() - params.keys():
+            options[name] = context.params[name]
+
+
+def _for(options: Sequence[str]) -> list[str]:
+    """Return arguments of a command: options, and what stands for its paths."""
+    return [*options, "--", "SOURCE", "DESTINATION"]
 
 
 def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt.Settings:
@@ -46,7 +71,7 @@ def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt
     own = {name: options.pop(name) for name in PARAMETERS}
     policies = [text for text in own["to"] if text.endswith(".toml")]
     own["to"] = tuple(text for text in own["to"] if text not in policies)
-    former = click.get_current_context().obj
+    former = former_options().new
     if len(policies) + bool(former) > 1:
         raise click.UsageError("--to takes one policy, which the former --new options contradict")
     if former:
@@ -62,26 +87,44 @@ def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt
 def _policy_settings(path: str, options: dict[str, Any], more: dict[str, Any]) -> modcrypt.Settings:
     """Return the settings of a policy file; a dataset of a lake will be resolved here, too."""
     policy = modcrypt.Policy.load(path)
-    service = {"kms": None, "policy_file": path, "passphrase": options["passphrase"]}
-    if policy.names_keys:
-        service["passphrase"] = None
-    else:
+    service = {"kms": None, "policy_file": path, "passphrase": None}
+    if not policy.names_keys:
         service["audit"] = options["audit"]
+        service["passphrase"] = _passphrase_for(policy.kms, options)
     settings = service_settings(service, **more)
     assert settings is not None  # a policy is named
     return settings
 
 
+def _passphrase_for(kms: str | None, options: dict[str, Any]) -> str | None:
+    """Return the passphrase that the options name, if it is that of the keyring of new files."""
+    source, policy_file = options["kms"], options["policy_file"]
+    if source is None and policy_file is not None:
+        source = modcrypt.Policy.load(policy_file).kms
+    passphrase: str | None = options["passphrase"]
+    keyring = None if kms is None else _keyring(kms)
+    return passphrase if keyring is not None and source and keyring == _keyring(source) else None
+
+
+def _keyring(kms: str) -> str | None:
+    """Return the path of a keyring whose URI names no passphrase."""
+    from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
+
+    if not kms.startswith("file:") or passphrase_of_uri(kms) is not None:
+        return None
+    return os.path.realpath(keyring_path(kms))
+
+
 def _former_settings(
-    former: NewOptions, encrypt: click.Command, own: dict[str, Any]
+    former: Sequence[str], encrypt: click.Command, own: dict[str, Any]
 ) -> modcrypt.Settings:
     """Return the settings of `--new` options, which `encrypt` parses as its own."""
     master = click.get_current_context().params["spark_master"]
     spark = [] if master is None else [f"--spark={master}"]
     try:
-        with encrypt.make_context(
-            "encrypt", [*former, *spark, "--", "SOURCE", "TARGET"]
-        ) as context:
+        with encrypt.make_context("encrypt", _for([*former, *spark])) as context:
+            if spark:
+                refuse_descriptors()
             return encryption_settings({**context.params, **own})
     except click.UsageError as error:
         raise click.UsageError(f"former --new options: {error.message}") from None
