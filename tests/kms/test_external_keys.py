@@ -29,6 +29,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import KeyMaterialError
+from modcrypt.io import places
 from modcrypt.io.sinks import FdSink
 from modcrypt.kms import external_keys
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
@@ -634,15 +635,23 @@ def test_two_changes_of_the_material_wait_for_each_other(
     def begin() -> None:
         second.append(mc.ParquetWriter(path, NEW.schema, tools().encryption(POLICY), threads=1))
 
-    other = threading.Thread(target=begin)
-    write_store = external.write_store
+    other, asks = threading.Thread(target=begin), threading.Event()
+    write_store, lock = external.write_store, places.lock
+
+    def note_lock(fd: int) -> None:
+        if threading.current_thread() is other and not asks.is_set():
+            with pytest.raises(BlockingIOError):
+                lock(fd, wait=False)
+            asks.set()
+        lock(fd)
 
     def slow(*arguments: Any) -> None:
         if not other.ident:
             other.start()
-            other.join(timeout=0.5)  # it would be done by then, if it didn't wait
+            assert asks.wait(60)
         write_store(*arguments)
 
+    monkeypatch.setattr(places, "lock", note_lock)
     monkeypatch.setattr(external_keys, "write_store", slow)
     first = mc.ParquetWriter(path, NEW.schema, tools().encryption(POLICY), threads=1)
     other.join()
