@@ -830,8 +830,13 @@ def check_left(path: Path, *tables: pa.Table) -> pa.Table:
     return found
 
 
-@pytest.mark.parametrize("how", ["write", "fail"])
-@pytest.mark.parametrize("there", [True, False], ids=["replacing", "fresh"])
+SLOW = pytest.mark.slow  # each kills a process at each of a dozen steps
+
+
+@pytest.mark.parametrize("how", ["write", pytest.param("fail", marks=SLOW)])
+@pytest.mark.parametrize(
+    "there", [True, pytest.param(False, marks=SLOW)], ids=["replacing", "fresh"]
+)
 def test_whenever_the_process_is_killed_a_readable_file_is_left(
     there: bool, how: str, tmp_path: Path
 ) -> None:
@@ -866,6 +871,7 @@ def _pyarrow_refuses(path: Path) -> bool:
     return False
 
 
+@SLOW
 def test_a_rotation_mends_what_a_kill_has_left(tmp_path: Path) -> None:
     """Then all readers have the keys again."""
     mended = 0
@@ -878,6 +884,7 @@ def test_a_rotation_mends_what_a_kill_has_left(tmp_path: Path) -> None:
     assert mended, "there is a stretch in which others refuse the file"
 
 
+@SLOW
 def test_keys_of_writers_that_were_killed_do_not_stay_for_ever(tmp_path: Path) -> None:
     """A job that is killed in each run must not let the material grow up to its limit."""
     for path in kill_at_every_step(tmp_path, "write", there=True)[4:15:5]:
