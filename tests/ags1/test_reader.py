@@ -1122,17 +1122,18 @@ def test_a_forked_process_reads_on_though_its_parents_threads_are_not_there(
 def test_an_interrupt_while_several_threads_open_blocks_is_just_that(tmp_path: Path) -> None:
     """They write into memory that must outlive the call, which has given it up."""
     script = """
-        import gc, os, signal, sys, threading, time
+        import gc, os, signal, sys, threading
         from modcrypt import Ags1Reader, UNVERIFIED
         from modcrypt.io.sources import FileSource
 
         read_into, once = FileSource.read_into, threading.Lock()
+        given_up = threading.Event()
 
         def slow(self, offset, view):
             if threading.current_thread() is not threading.main_thread():
                 if once.acquire(blocking=False):
                     os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.5)
+                assert given_up.wait(60)
             read_into(self, offset, view)
 
         FileSource.read_into = slow
@@ -1143,6 +1144,7 @@ def test_an_interrupt_while_several_threads_open_blocks_is_just_that(tmp_path: P
             print("interrupted")
         gc.collect()
         others = [bytearray(9 << 20) for _ in range(3)]
+        given_up.set()
         file.close()
         print(any(map(any, others)))
     """
