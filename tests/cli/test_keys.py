@@ -245,17 +245,6 @@ def test_pyarrow_reads_what_the_program_encrypts(clear: Path, external: bool, si
         assert file.read().equals(small_table())
 
 
-def test_the_program_decrypts_what_pyarrow_writes(clear: Path) -> None:
-    configuration = pe.EncryptionConfiguration(
-        footer_key="footer", column_keys={"footer": ["id"], "pii": ["name"]}
-    )
-    properties = FACTORY.file_encryption_properties(pe.KmsConnectionConfig(), configuration)
-    table = small_table().select(["id", "name"])
-    pq.write_table(table, clear / "sealed.parquet", encryption_properties=properties)
-    run_ok(clear, *DECRYPT, "sealed.parquet", "out.parquet")
-    assert pq.read_table(clear / "out.parquet").equals(table)
-
-
 @pytest.mark.parametrize("size", ["16", "32"])
 def test_encrypted_key_metadata_opens_after_its_description(clear: Path, size: str) -> None:
     notes = b"first\nsecond\n"
@@ -696,13 +685,6 @@ def test_kms_goes_before_the_key_service_of_a_policy(clear: Path) -> None:
     run_ok(clear, "decrypt", *RING, "--policy", "sub/lake.toml", "sealed.parquet", "out.parquet")
     (clear / "sub" / "lake.toml").write_text('footer_key = "footer"\n')
     assert "--kms" in check_refusal(invoke(clear, "encrypt", *options))
-
-
-def test_a_keyring_lies_beside_the_policy_that_names_it(clear: Path) -> None:
-    (clear / "lake.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "footer"\n')
-    (clear / "sub").mkdir()
-    files = (str(clear / "plain.parquet"), "sealed.parquet")
-    run_ok(clear / "sub", "encrypt", "--policy", "../lake.toml", *files)
 
 
 def test_columns_whose_master_key_is_refused_count_as_missing(clear: Path) -> None:
