@@ -127,8 +127,8 @@ POLICIES = {
 
 
 STRIDES = {
-    "create": 3, "append": 13, "encrypt": 17, "mek": 3, "kek": 17, "dek": 31, "policy": 3,
-    "prune": 2, "expire": 13,
+    "create": 3, "append": 13, "encrypt": 17, "mek": 3, "kek": 11, "dek": 31, "policy": 3,
+    "prune": 1, "expire": 13,
 }  # fmt: skip
 """Of so many steps of a job one fails: each policy begins at another."""
 

@@ -24,5 +24,8 @@ def remember_models() -> None:
             _parsed[path] = _load_file(self, path)
         return _parsed[path]
 
+    def get_backend(self: DomainDispatcherApplication, host: str | None) -> Any:
+        return _get_backend(self, host)
+
     JSONFileLoader.load_file = load_file
-    DomainDispatcherApplication.get_backend_for_host = lambda self, host: _get_backend(self, host)
+    DomainDispatcherApplication.get_backend_for_host = get_backend  # type: ignore[method-assign]
