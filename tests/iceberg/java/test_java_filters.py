@@ -100,8 +100,11 @@ def some_filter(draw: random.Random, depth: int = 0) -> Filter:
     return ours(column, literal), reported, arrow(pc.field(column), pa.scalar(literal))  # type: ignore[no-untyped-call]  # one lambda for all
 
 
+SLOW = pytest.mark.slow  # Java reads for each filter; `test_java_writes` reads both writers' files
+
+
 @pytest.mark.seeded
-@pytest.mark.parametrize("writer", ["java", "modcrypt"])
+@pytest.mark.parametrize("writer", ["java", pytest.param("modcrypt", marks=SLOW)])
 @each_case("name", SPECS)
 def test_filters_find_the_same_rows(both: Both, name: str, writer: str) -> None:
     draw = dice(f"{name} {writer}")
