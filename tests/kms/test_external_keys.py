@@ -29,7 +29,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import KeyMaterialError
-from modcrypt.io import places
+from modcrypt.io.locks import lock
 from modcrypt.io.sinks import FdSink
 from modcrypt.kms import external_keys
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
@@ -636,7 +636,7 @@ def test_two_changes_of_the_material_wait_for_each_other(
         second.append(mc.ParquetWriter(path, NEW.schema, tools().encryption(POLICY), threads=1))
 
     other, asks = threading.Thread(target=begin), threading.Event()
-    write_store, lock = external.write_store, places.lock
+    write_store = external.write_store
 
     def note_lock(fd: int) -> None:
         if threading.current_thread() is other and not asks.is_set():
@@ -651,7 +651,7 @@ def test_two_changes_of_the_material_wait_for_each_other(
             assert asks.wait(60)
         write_store(*arguments)
 
-    monkeypatch.setattr(places, "lock", note_lock)
+    monkeypatch.setattr("modcrypt.io.places.lock", note_lock)
     monkeypatch.setattr(external_keys, "write_store", slow)
     first = mc.ParquetWriter(path, NEW.schema, tools().encryption(POLICY), threads=1)
     other.join()
