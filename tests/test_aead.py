@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import cryptography_vectors
 import pytest
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
@@ -308,12 +307,6 @@ def test_a_truncated_module_does_not_open(size: int) -> None:
         open_both_ways(key, module[:size], AAD)
 
 
-def test_a_module_longer_by_one_byte_does_not_open() -> None:
-    key = Key.generate()._value
-    with pytest.raises(TagError):
-        open_both_ways(key, GcmCipher(Key(key)).encrypt(MESSAGE, AAD) + b"\x00", AAD)
-
-
 @pytest.mark.parametrize("size", [1, 100, 4096, 1 << 20, (1 << 20) + 1])
 def test_a_bad_tag_leaves_zeros_where_the_plaintext_would_have_been(size: int) -> None:
     key = Key.generate()
@@ -333,17 +326,6 @@ def test_an_empty_message_is_a_module_of_framing_alone() -> None:
     assert len(module) == GCM_OVERHEAD == 32
     assert open_both_ways(key, module, AAD) == b""
     assert len(ctr_seal(key, b"")) == CTR_OVERHEAD == 16
-
-
-def test_a_long_aad_is_authenticated_to_its_last_byte() -> None:
-    key = Key.generate()._value
-    aad = bytes(range(256)) * 300
-    module = GcmCipher(Key(key)).encrypt(MESSAGE, aad)
-    assert open_both_ways(key, module, aad) == MESSAGE
-    with pytest.raises(InvalidTag):
-        AESGCM(key).decrypt(module[4:16], module[16:], aad[:-1])
-    with pytest.raises(TagError):
-        open_both_ways(key, module, aad[:-1])
 
 
 def test_sealing_writes_its_module_and_nothing_around_it() -> None:
@@ -395,12 +377,6 @@ def test_a_shortened_tag_is_no_signature(size: int) -> None:
     signature = cipher.sign(MESSAGE, AAD)
     with pytest.raises(TagError):
         cipher.verify(MESSAGE, signature[:size], AAD)
-
-
-def test_a_signature_verifies_with_plain_aesgcm() -> None:
-    key = Key.generate()._value
-    signature = GcmCipher(Key(key)).sign(MESSAGE, AAD)
-    assert AESGCM(key).encrypt(signature[:12], MESSAGE, AAD)[-16:] == signature[12:]
 
 
 # --- nonces and counts ---------------------------------------------------------------------------

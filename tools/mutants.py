@@ -47,6 +47,7 @@ GROUPS = {  # modules, or packages of them: their tests
         "kms/test_wrapping.py kms/test_wrapped_key_metadata.py kms/test_policy.py "
         "kms/test_external_keys.py kms/test_references.py test_policy_attacks.py"
     ),
+    "kms/keyring": "kms/keyring",
     "kms/signing": "kms/signing jobs/test_seal_vectors.py jobs/test_signed_files.py",
     "jobs/run_record jobs/seal_writers jobs/dataset_seals": (
         "jobs/test_dataset_seals.py jobs/test_seal_ledger.py jobs/test_seal_attacks.py "
@@ -62,6 +63,7 @@ GROUPS = {  # modules, or packages of them: their tests
         "parquet/rewrite/test_rekey.py parquet/verify/test_verification.py "
         "kms/test_expected_keys.py"
     ),
+    "parquet/verify": "parquet/verify jobs/test_leaks.py",
 }
 QUICK_SECONDS = 1.0
 """CPU time of the longest tests that mutants are run against."""

@@ -6,14 +6,11 @@ write through it: pandas, PyArrow, Polars, DuckDB, fastavro and the standard lib
 
 from __future__ import annotations
 
-import csv
 import gc
 import gzip
 import io
-import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import threading
@@ -838,13 +835,6 @@ def test_pandas_says_that_access_is_denied(tmp_path: Path) -> None:
         pd.read_csv(f"ags1://{tmp_path}/x", storage_options={"key": key})
 
 
-def test_pandas_reads_a_csv_file_by_chunks(tmp_path: Path, vault: Vault) -> None:
-    url = f"ags1://{tmp_path}/frame.csv"
-    FRAME.to_csv(url, index=False, storage_options=vault.new)
-    with pd.read_csv(url, chunksize=700, storage_options=vault.old) as chunks:
-        pd.testing.assert_frame_equal(pd.concat(chunks), FRAME)
-
-
 def test_pyarrow_writes_and_reads_through_it(tmp_path: Path, vault: Vault) -> None:
     table = pa.table({name: FRAME[name].to_list() for name in FRAME})
     writing = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(make_filesystem(**vault.new)))
@@ -918,18 +908,6 @@ def test_duckdb_writes_and_reads_by_url(form: str, tmp_path: Path, vault: Vault)
     assert duckdb.execute(f"select * from '{plain}' order by a").fetchall() == rows
 
 
-@pytest.mark.parametrize("options", ["format csv", "format parquet", "per_thread_output true"])
-def test_a_failed_copy_of_duckdb_leaves_nothing(options: str, tmp_path: Path, vault: Vault) -> None:
-    """Which of its threads closes the file, and when, is left to chance: so it fails often."""
-    query = "select if(range < 2999, range, error('broken')) from range(3000)"
-    for number in range(15):
-        with closing(duckdb.connect()) as connection:
-            connection.register_filesystem(make_filesystem(**vault.new))
-            with pytest.raises(duckdb.Error, match="broken"):
-                connection.execute(f"copy ({query}) to 'ags1://{tmp_path}/{number}' ({options})")
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
 # --- judged by others: Avro ----------------------------------------------------------------------
 
 SCHEMA = {
@@ -947,78 +925,3 @@ def test_fastavro_writes_and_reads_by_url(tmp_path: Path, vault: Vault) -> None:
     assert list(fastavro.reader(io.BytesIO(vault.judge(f"{tmp_path}/rows.avro")))) == RECORDS
     with fsspec.open(url, **vault.old) as file:
         assert list(fastavro.reader(file)) == RECORDS
-
-
-def test_fastavro_reads_by_blocks_at_offsets_of_the_plaintext(tmp_path: Path) -> None:
-    """As one that reads a part of a file does: the header, and then blocks from anywhere."""
-    metadata = mc.StandardKeyMetadata.generate()
-    writer: Any
-    reader: Any  # fastavro declares to take what typeshed doesn't take a RawIOBase for
-    with mc.Ags1Writer(tmp_path / "rows.avro", metadata, block_length=1 << 12) as writer:
-        fastavro.writer(writer, SCHEMA, RECORDS, sync_interval=5000)
-    with mc.Ags1Reader(tmp_path / "rows.avro", writer.key_metadata) as reader:
-        assert fastavro.is_avro(reader)
-        reader.seek(0)
-        blocks = list(fastavro.block_reader(reader))
-        assert len(blocks) > 10
-        assert [record for block in blocks for record in block] == RECORDS
-        header, done = reader.read_at(0, blocks[0].offset), len(RECORDS)
-        for block in reversed(blocks):
-            reader.seek(block.offset)
-            part = io.BytesIO(header + reader.read(block.size))
-            done -= block.num_records
-            assert list(fastavro.reader(part)) == RECORDS[done : done + block.num_records]
-
-
-# --- judged by others: the standard library ------------------------------------------------------
-
-
-def test_json_and_csv_write_and_read_text(tmp_path: Path, vault: Vault) -> None:
-    rows = [["a", "b"], *([str(n), f'"quoted" {n}, ü'] for n in range(1000))]
-    for name, dump, load in (
-        ("json", json.dump, json.load),
-        ("csv", lambda rows, file: csv.writer(file).writerows(rows), lambda f: [*csv.reader(f)]),
-    ):
-        with fsspec.open(f"ags1://{tmp_path}/{name}", "wt", newline="", **vault.new) as file:
-            dump(rows, file)
-        assert load(io.StringIO(vault.judge(f"{tmp_path}/{name}").decode(), newline="")) == rows
-        with fsspec.open(f"ags1://{tmp_path}/{name}", "rt", newline="", **vault.old) as file:
-            assert load(file) == rows
-
-
-def test_zipfile_and_gzip_write_and_read(tmp_path: Path, vault: Vault) -> None:
-    writing, reading = make_filesystem(**vault.new), make_filesystem(**vault.old)
-    path = f"{tmp_path}/archive"
-    with writing.open(path, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("one", DATA)
-        archive.writestr("two", DATA[::-1])
-    assert zipfile.ZipFile(io.BytesIO(vault.judge(path))).read("two") == DATA[::-1]
-    with reading.open(path) as file, zipfile.ZipFile(file) as archive:
-        assert archive.testzip() is None
-        assert [archive.read(name) for name in ("two", "one")] == [DATA[::-1], DATA]
-    with writing.open(path, "wb") as file, gzip.GzipFile(fileobj=file, mode="wb") as packed:
-        packed.write(DATA)
-    assert gzip.decompress(vault.judge(path)) == DATA
-    with reading.open(path) as file, gzip.GzipFile(fileobj=file) as packed:
-        assert packed.read() == DATA
-
-
-def test_files_are_copied_and_wrapped_as_any_other(tmp_path: Path, vault: Vault) -> None:
-    writing, reading = make_filesystem(**vault.new), make_filesystem(**vault.old)
-    path = f"{tmp_path}/x"
-    with writing.open(path, "wb") as file:
-        shutil.copyfileobj(io.BytesIO(DATA), file, 3000)
-    assert vault.judge(path) == DATA
-    out = io.BytesIO()
-    with reading.open(path) as file:
-        shutil.copyfileobj(file, out, 777)
-    assert out.getvalue() == DATA
-    with io.BufferedWriter(writing.open(path, "wb")) as file:
-        for start in range(0, len(DATA), 9):
-            file.write(DATA[start : start + 9])
-    assert vault.judge(path) == DATA
-    with io.BufferedReader(reading.open(path)) as file:
-        assert file.peek(1)
-        assert b"".join(file) == DATA
-    with io.TextIOWrapper(reading.open(path), encoding="latin-1", newline="") as text:
-        assert text.read() == DATA.decode("latin-1")

@@ -20,7 +20,7 @@ import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -220,24 +220,6 @@ class Reading(RuleBasedStateMachine):
 
 TestReading = Reading.TestCase
 TestReading.settings = settings(max_examples=examples(80), stateful_step_count=15)
-
-
-@each_case("size", [0, 1, 6, 7, 8, 13, 14, 15, 700, 701])
-@each_case("kind", KINDS)
-def test_open_gives_all_of_a_stream(size: int, kind: str) -> None:
-    stream = encrypt_stream(FOOTER_KEY, PLAIN[:size], 7, PREFIX)
-    with (
-        source_of(kind, stream) as source,
-        Ags1Reader(**source, key=FOOTER_KEY, aad_prefix=PREFIX, length=len(stream)) as opened_one,
-    ):
-        assert opened_one.read() == PLAIN[:size]
-    if kind in ("bytes", "memoryview", "object"):
-        with source_of(kind, stream) as source:
-            given = source["source"]
-            assert (
-                ags1.decrypt(given, FOOTER_KEY, aad_prefix=PREFIX, length=len(stream))
-                == PLAIN[:size]
-            )
 
 
 @each_case("key", [bytes(range(size)) for size in (16, 24, 32)], ids=len)
@@ -589,13 +571,6 @@ def assert_of_another_block_length(
         assert whole
     else:
         assert isinstance(error, TagMismatchError | TruncationError)
-
-
-@pytest.mark.parametrize("claimed", [3, 5, 6, 100, 1 << 20, 64 << 20])
-def test_a_changed_block_length_never_changes_the_plaintext_of_a_single_block(claimed: int) -> None:
-    stream = encrypt_stream(FOOTER_KEY, b"abc", 5, PREFIX)
-    changed = stream[:4] + claimed.to_bytes(4, "little") + stream[8:]
-    assert ags1.decrypt(changed, FOOTER_KEY, aad_prefix=PREFIX, length=len(stream)) == b"abc"
 
 
 @every_way
@@ -1147,17 +1122,18 @@ def test_a_forked_process_reads_on_though_its_parents_threads_are_not_there(
 def test_an_interrupt_while_several_threads_open_blocks_is_just_that(tmp_path: Path) -> None:
     """They write into memory that must outlive the call, which has given it up."""
     script = """
-        import gc, os, signal, sys, threading, time
+        import gc, os, signal, sys, threading
         from modcrypt import Ags1Reader, UNVERIFIED
         from modcrypt.io.sources import FileSource
 
         read_into, once = FileSource.read_into, threading.Lock()
+        given_up = threading.Event()
 
         def slow(self, offset, view):
             if threading.current_thread() is not threading.main_thread():
                 if once.acquire(blocking=False):
                     os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.5)
+                assert given_up.wait(60)
             read_into(self, offset, view)
 
         FileSource.read_into = slow
@@ -1168,6 +1144,7 @@ def test_an_interrupt_while_several_threads_open_blocks_is_just_that(tmp_path: P
             print("interrupted")
         gc.collect()
         others = [bytearray(9 << 20) for _ in range(3)]
+        given_up.set()
         file.close()
         print(any(map(any, others)))
     """
@@ -1279,13 +1256,6 @@ def test_a_lost_reader_closes_what_it_has_opened(tmp_path: Path) -> None:
                 new_reader(path, aad_prefix=PREFIX).read()
     gc.collect()
     assert str(path) not in open_files()
-
-
-def test_one_reader_serves_a_pool_that_reads_it_in_parts() -> None:
-    plain, stream = large_stream(MEBIBYTE, 9 * MEBIBYTE + 5)
-    with new_reader(stream, aad_prefix=PREFIX) as file, ThreadPoolExecutor(4) as pool:
-        parts = pool.map(lambda at: file.read_at(at, 700_000), range(0, file.size, 700_000))
-        assert b"".join(parts) == plain
 
 
 def test_an_error_says_which_way_a_length_is_wrong() -> None:

@@ -15,13 +15,11 @@ import threading
 import tracemalloc
 import uuid
 import weakref
-import zipfile
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import fsspec
 import numpy as np
 import pyarrow as pa
@@ -35,11 +33,8 @@ from modcrypt import (
     Key,
     KeyExhaustedError,
     StandardKeyMetadata,
-    TagMismatchError,
-    TruncationError,
-    ags1,
 )
-from modcrypt.ags1 import UNVERIFIED, blocks, encrypt, writer
+from modcrypt.ags1 import blocks, encrypt, writer
 from modcrypt.io import buffers
 from modcrypt.io.sinks import FdSink
 from modcrypt.keys import invocation_counter
@@ -212,24 +207,6 @@ TestWriting.settings = settings(max_examples=examples(60), stateful_step_count=1
 SIZES = [0, 1, 6, 7, 8, 13, 14, 15, 21, 700, 701]
 
 
-@pytest.mark.usefixtures("thresholds")
-@each_case("size", SIZES)
-@each_case("piece", [1, 2, 7, 10, 1000])
-def test_pieces_of_any_size_give_blocks_of_one_length(size: int, piece: int) -> None:
-    sink = io.BytesIO()
-    with new_writer(sink, aad_prefix=PREFIX, block_length=7) as out:
-        for at in range(0, size, piece):
-            assert out.tell() == at
-            out.write(PLAIN[at : min(at + piece, size)])
-    stream = sink.getvalue()
-    assert stream[:8] == b"AGS1\x07\0\0\0"
-    assert read_plaintext(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
-    assert [len(frame) - 28 for frame in frames(stream)] == (
-        [7] * (size // 7) + ([size % 7] if size % 7 or not size else [])
-    )
-    assert out.encrypted_length == len(stream)
-
-
 @each_case("size", SIZES)
 def test_seal_gives_such_a_stream_at_once(size: int) -> None:
     stream = encrypt(PLAIN[:size], FOOTER_KEY, aad_prefix=PREFIX, block_length=7)
@@ -352,60 +329,7 @@ def test_programs_write_to_it_as_to_any_file(program: Callable[[Any], bytes]) ->
     assert read_plaintext(FOOTER_KEY, sink.getvalue()) == expected
 
 
-RECORDS = [{"name": f"name-{n}", "number": n} for n in range(300)]
-
-
-def avro(out: Any) -> None:
-    fields = [{"name": "name", "type": "string"}, {"name": "number", "type": "long"}]
-    fastavro.writer(out, {"type": "record", "name": "row", "fields": fields}, RECORDS)
-
-
-def arrow(out: Any) -> None:
-    table = pa.Table.from_pylist(RECORDS)
-    with pa.PythonFile(out, mode="w") as file, pa.ipc.new_file(file, table.schema) as ipc:
-        ipc.write_table(table)
-
-
-def archive(out: Any) -> None:
-    with zipfile.ZipFile(out, "w") as file:
-        file.writestr("rows.json", json.dumps(RECORDS))
-
-
-FORMATS: dict[str, tuple[Callable[[Any], None], Callable[[io.BytesIO], Any]]] = {
-    "avro": (avro, lambda file: list(fastavro.reader(file))),
-    "arrow": (arrow, lambda file: pa.ipc.open_file(file).read_all().to_pylist()),
-    "zip": (archive, lambda file: json.loads(zipfile.ZipFile(file).read("rows.json"))),
-}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_libraries_write_their_formats_into_it(name: str) -> None:
-    write, read = FORMATS[name]
-    sink = io.BytesIO()
-    with new_writer(sink, block_length=100) as out:
-        write(out)
-        out.close()
-    assert read(io.BytesIO(read_plaintext(FOOTER_KEY, sink.getvalue()))) == RECORDS
-
-
 # --- no stream before its time -------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("thresholds")
-@each_case("block_length", [1, 4, 16, 100])
-@each_case("piece", [1, 3, 100, 700])
-def test_no_state_of_a_file_object_is_a_stream_until_close(block_length: int, piece: int) -> None:
-    sink = Seen()
-    out = new_writer(sink, block_length=block_length)
-    for at in range(0, 700, piece):
-        out.write(PLAIN[at : min(at + piece, 700)])
-        assert not is_stream(FOOTER_KEY, sink.data)
-    assert len(sink.data) > 700 - block_length
-    out.close()
-    assert read_plaintext(FOOTER_KEY, sink.data) == PLAIN[:700]
-    assert [is_stream(FOOTER_KEY, state) for state in sink.states].index(True) == (
-        len(sink.states) - 1
-    )
 
 
 @pytest.mark.parametrize("sizes", [[4 << 20, 4 << 20], [5 << 20, 1, 2 << 20], [1 << 20] * 3])
@@ -626,19 +550,6 @@ def count_appends(block_length: int) -> int:
     return len(sink.states)
 
 
-@pytest.mark.parametrize("fails_at", range(6))
-def test_a_sink_of_whole_mebibytes_that_breaks_holds_no_stream(fails_at: int) -> None:
-    sink = Seen(fails_at)
-    out = new_writer(sink)
-    with contextlib.suppress(OSError):
-        for _ in range(3):
-            out.write(bytes(4 << 20))
-        out.close()
-    assert is_stream(FOOTER_KEY, sink.data) == (
-        out.closed and len(sink.data) == 8 + 12 * (28 + (1 << 20))
-    )
-
-
 def assert_unusable(out: Ags1Writer) -> None:
     assert out.closed
     out.close()
@@ -842,18 +753,6 @@ def test_an_exhausted_key_abandons_the_writer(left: int, threads: int, tmp_path:
     assert list_folder(tmp_path) == []
     with pytest.raises(KeyExhaustedError):
         encrypt(b"data", key)
-
-
-def test_an_exhausted_key_leaves_no_stream_of_whole_mebibytes() -> None:
-    key, sink = Key.generate(), Seen()
-    out = new_writer(sink, key)
-    out.write(bytes(4 << 20))
-    invocation_counter(key).count = 2**32 - 1
-    with pytest.raises(KeyExhaustedError):
-        out.write(bytes(4 << 20))
-    assert not is_stream(key._value, sink.data)
-    with pytest.raises((TruncationError, TagMismatchError)):
-        ags1.decrypt(sink.data, key, length=UNVERIFIED)
 
 
 # --- arguments -----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from modcrypt.doctor import checkup, event_log, machine_checks
 from modcrypt.doctor.event_log import search_event_log
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
-from tests.support.cli.program import KEY, environment, import_modules, invoke, private, run_program
+from tests.support.cli.program import KEY, environment, invoke, private, run_program
 from tests.support.forging import flip
 from tests.support.java.jvm import why_unavailable
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -687,13 +687,6 @@ def test_nothing_is_found_in_a_log_of_spark_without_leaks(spark_logs: Path) -> N
 
 
 # --- help ----------------------------------------------------------------------------------------
-
-
-def test_help_imports_nothing_heavy() -> None:
-    codes, loaded = import_modules(("doctor", "--help"))
-    assert codes == [0]
-    assert "modcrypt.cli.doctor" in loaded
-    assert loaded.isdisjoint({"pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec"})
 
 
 def test_the_examples_of_the_help_text_run(folder: Path) -> None:

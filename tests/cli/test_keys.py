@@ -32,7 +32,7 @@ from tests.support.ags1.standard_streams import decrypt_standard_stream, split_k
 from tests.support.cases import each_case
 from tests.support.cli import program
 from tests.support.cli.forked import as_process
-from tests.support.cli.program import Answer, check_failure, import_modules, private
+from tests.support.cli.program import Answer, check_failure, private
 from tests.support.folder_contents import names
 from tests.support.forging import flip
 from tests.support.interrupts import interrupt
@@ -243,17 +243,6 @@ def test_pyarrow_reads_what_the_program_encrypts(clear: Path, external: bool, si
     )
     with pq.ParquetFile(path, decryption_properties=properties) as file:
         assert file.read().equals(small_table())
-
-
-def test_the_program_decrypts_what_pyarrow_writes(clear: Path) -> None:
-    configuration = pe.EncryptionConfiguration(
-        footer_key="footer", column_keys={"footer": ["id"], "pii": ["name"]}
-    )
-    properties = FACTORY.file_encryption_properties(pe.KmsConnectionConfig(), configuration)
-    table = small_table().select(["id", "name"])
-    pq.write_table(table, clear / "sealed.parquet", encryption_properties=properties)
-    run_ok(clear, *DECRYPT, "sealed.parquet", "out.parquet")
-    assert pq.read_table(clear / "out.parquet").equals(table)
 
 
 @pytest.mark.parametrize("size", ["16", "32"])
@@ -698,13 +687,6 @@ def test_kms_goes_before_the_key_service_of_a_policy(clear: Path) -> None:
     assert "--kms" in check_refusal(invoke(clear, "encrypt", *options))
 
 
-def test_a_keyring_lies_beside_the_policy_that_names_it(clear: Path) -> None:
-    (clear / "lake.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "footer"\n')
-    (clear / "sub").mkdir()
-    files = (str(clear / "plain.parquet"), "sealed.parquet")
-    run_ok(clear / "sub", "encrypt", "--policy", "../lake.toml", *files)
-
-
 def test_columns_whose_master_key_is_refused_count_as_missing(clear: Path) -> None:
     path = encrypt_file(clear)
     run_ok(clear, "keys", "disable", *RING, "pii")
@@ -1086,23 +1068,7 @@ def test_the_last_equals_sign_parts_column_and_master_key(clear: Path) -> None:
 
 # --- help ----------------------------------------------------------------------------------------
 
-HEAVY = {"pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec"}
 SERVICES = {"boto3", "hvac", "pkcs11", "google.cloud.kms", "azure", "modcrypt.kms.keyring.keyring"}
-
-
-def test_help_and_usage_errors_import_nothing_heavy() -> None:
-    arguments = [
-        ("--help",),
-        (),
-        ("create", "--help"),
-        ("rotate", "--help"),
-        ("scan",),
-        ("list", "x"),
-    ]
-    codes, loaded = import_modules(*(("keys", *command) for command in arguments))
-    assert codes == [0, 2, 0, 0, 2, 2]
-    assert "modcrypt.cli.keys" in loaded
-    assert loaded.isdisjoint(HEAVY | SERVICES)
 
 
 def test_a_keyring_loads_no_other_key_service(clear: Path) -> None:
@@ -1118,12 +1084,6 @@ def test_a_keyring_loads_no_other_key_service(clear: Path) -> None:
     loaded = set(answer.stdout.partition("LOADED ")[2].split())
     assert "modcrypt.kms.keyring.keyring" in loaded
     assert loaded.isdisjoint((SERVICES | {"pyarrow", "fsspec"}) - {"modcrypt.kms.keyring.keyring"})
-
-
-def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
-    answer = run(tmp_path, "keys")
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr == check_ok(run(tmp_path, "keys", "--help"))
 
 
 @each_case("command", [None, "create", "list", "rotate", "disable", "enable", "destroy", "scan"])

@@ -1,4 +1,4 @@
-"""Short help, shell completion and the manual page."""
+"""Help, shell completion and the manual page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from modcrypt.cli.app import program
 from tests.support.cases import each_case
-from tests.support.cli.program import run, run_program
+from tests.support.cli.program import import_modules, run, run_program
 from tests.support.cli.tree import commands_of
 
 
@@ -24,6 +24,34 @@ def test_short_help_is_a_part_of_the_long_one_and_fits_a_screen(tmp_path: Path) 
         if not isinstance(command, click.Group):
             long = run(tmp_path, *arguments, "--help", env={"COLUMNS": "80"}).stdout
             assert len(short) < len(long), name
+
+
+@each_case("group", ["", "ags1", "keys", "iceberg"])
+def test_a_group_without_a_command_shows_its_help(group: str, tmp_path: Path) -> None:
+    answer = run(tmp_path, *group.split())
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == run(tmp_path, *group.split(), "--help").stdout
+
+
+HEAVY = {
+    *("pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec", "modcrypt.ags1"),
+    *("boto3", "hvac", "pkcs11", "google.cloud.kms", "azure", "modcrypt.kms.keyring.keyring"),
+    *("pyiceberg", "pyspark", "sqlalchemy"),
+}
+ERRORS = ["", "encrypt x", "ags1", "ags1 cat x", "ags1 encrypt x y", "keys", "keys scan",
+          "keys list x"]  # fmt: skip
+HELP = ["", *("encrypt", "schema", "head", "cat", "doctor", "ags1", "ags1 encrypt", "keys"),
+        *("keys create", "keys rotate", "iceberg", "iceberg scan", "iceberg rotate"),
+        "iceberg append"]  # fmt: skip
+
+
+def test_help_and_usage_errors_import_nothing_heavy() -> None:
+    shown = [["--version"], *([*words.split(), "--help"] for words in HELP)]
+    codes, loaded = import_modules(*shown, *(words.split() for words in ERRORS))
+    assert codes == [0] * len(shown) + [2] * len(ERRORS)
+    assert loaded > {"modcrypt.cli.ags1", "modcrypt.cli.keys", "modcrypt.cli.rows.tables"}
+    assert loaded > {"modcrypt.cli.doctor", "modcrypt.iceberg.commands.iceberg_group"}
+    assert loaded.isdisjoint(HEAVY)
 
 
 @each_case("shell", ["bash", "zsh", "fish"])

@@ -35,7 +35,6 @@ from tests.support.cli.program import (
     SLOW,
     check_failure,
     environment,
-    import_modules,
     invoke,
     private,
     run,
@@ -753,22 +752,6 @@ def test_hostile_column_names_cannot_forge_lines_or_colours(folder: Path) -> Non
 
 
 # --- help ----------------------------------------------------------------------------------------
-
-HEAVY = ("pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec")
-
-
-def test_help_and_usage_errors_import_nothing_heavy() -> None:
-    commands = [("--help",), ("--version",), (), ("encrypt", "--help"), ("encrypt", "x")]
-    codes, loaded = import_modules(*commands)
-    assert codes == [0, 0, 2, 0, 2]
-    assert "click" in loaded
-    assert loaded.isdisjoint(HEAVY)
-
-
-def test_the_program_without_arguments_shows_its_help(tmp_path: Path) -> None:
-    answer = run_program(tmp_path)
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr == run_program(tmp_path, "--help").stdout
 
 
 def test_the_version_is_the_package_s(tmp_path: Path) -> None:

@@ -33,7 +33,6 @@ from tests.support.cli.program import (
     PROGRAM,
     check_failure,
     environment,
-    import_modules,
     invoke,
     private,
     run,
@@ -703,13 +702,6 @@ def test_json_does_not_stand_among_the_rows(folder: Path) -> None:
     answer = invoke(folder, "cat", *KEY, "--json", "sealed.parquet")
     assert (answer.exit_code, json.loads(answer.stdout)["error"]) == (2, "usage")
     assert "-o FILE" in answer.stderr
-
-
-def test_help_imports_nothing_heavy() -> None:
-    codes, loaded = import_modules(*((command, "--help") for command in ("schema", "head", "cat")))
-    assert codes == [0, 0, 0]
-    assert "modcrypt.cli.rows.tables" in loaded
-    assert loaded.isdisjoint({"pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec"})
 
 
 @pytest.mark.parametrize("command", ["schema", "head", "cat"])

@@ -44,14 +44,8 @@ def filesystem(request: pytest.FixtureRequest, store: ObjectStore) -> Any:
 
 
 @pytest.fixture
-def bucket(store: ObjectStore) -> str:
-    return Bucket().name
-
-
-def keys_in(store: ObjectStore, bucket: str) -> list[str]:
-    """Name the objects, but for the markers of folders that pyarrow leaves when it moves."""
-    found = store.judge().list_objects_v2(Bucket=bucket).get("Contents", [])
-    return sorted(entry["Key"] for entry in found if not entry["Key"].endswith("/"))
+def bucket(store: ObjectStore) -> Bucket:
+    return Bucket()
 
 
 def same_rows(read: pa.Table) -> bool:
@@ -60,9 +54,9 @@ def same_rows(read: pa.Table) -> bool:
 
 @pytest.mark.parametrize("partitioning", [None, ["n", "city"]])
 def test_a_dataset_in_a_store_is_found_there_and_read_back(
-    partitioning: Any, filesystem: Any, store: ObjectStore, bucket: str, tmp_path: Path
+    partitioning: Any, filesystem: Any, bucket: Bucket, tmp_path: Path
 ) -> None:
-    base = f"{bucket}/some/folder"
+    base = f"{bucket.name}/some/folder"
     paths = mc.write_dataset(
         TABLE,
         base,
@@ -72,13 +66,13 @@ def test_a_dataset_in_a_store_is_found_there_and_read_back(
         max_rows_per_file=30,
         aad_prefix_template=TEMPLATE,
     )
-    assert keys_in(store, bucket) == sorted(f"some/folder/{path}" for path in paths)
+    assert bucket.keys() == sorted(f"some/folder/{path}" for path in paths)
     ds.write_dataset(TABLE, tmp_path, format="parquet", partitioning=hive(partitioning))
     theirs = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")}
     assert {str(Path(path).parent) for path in paths} == theirs
     copy = tmp_path / "copy"
     for number, path in enumerate(paths):
-        store.judge().download_file(bucket, f"some/folder/{path}", str(copy))
+        copy.write_bytes(bucket.get(f"some/folder/{path}"))
         prefix = f"people.part{number}".encode()
         assert 1 <= read_with_pyarrow(copy, FOOTER_KEY, prefix).num_rows <= 30
     read = mc.read_table(
@@ -96,43 +90,43 @@ def hive(names: list[str] | None) -> Any:
     return ds.partitioning(pa.schema(fields), flavor="hive") if names else None
 
 
-def test_what_is_in_the_store_is_kept(filesystem: Any, store: ObjectStore, bucket: str) -> None:
+def test_what_is_in_the_store_is_kept(filesystem: Any, store: ObjectStore, bucket: Bucket) -> None:
     options: dict[str, Any] = {"partitioning": ["n"], "filesystem": filesystem}
-    base = f"{bucket}/folder"
+    base = f"{bucket.name}/folder"
     mc.write_dataset(TABLE.slice(0, 2), base, ENCRYPTION, **options)
-    store.judge().put_object(Bucket=bucket, Key="folder/other", Body=b"x")
-    store.judge().delete_object(Bucket=bucket, Key="folder/n=0/part-0.parquet")
-    before = keys_in(store, bucket)
+    bucket.put("folder/other", b"x")
+    store.judge().delete_object(Bucket=bucket.name, Key="folder/n=0/part-0.parquet")
+    before = bucket.keys()
     with pytest.raises(FileExistsError):
         mc.write_dataset(TABLE, base, ENCRYPTION, **options)
-    assert keys_in(store, bucket) == before == ["folder/other"]
+    assert bucket.keys() == before == ["folder/other"]
     options["existing_data_behavior"] = "overwrite_or_ignore"
     for _ in range(2):
         paths = mc.write_dataset(TABLE, base, ENCRYPTION, **options)
-        assert keys_in(store, bucket) == [*(f"folder/{path}" for path in paths), "folder/other"]
+        assert bucket.keys() == [*(f"folder/{path}" for path in paths), "folder/other"]
 
 
 def test_files_of_somebody_else_show_in_spite_of_an_old_listing(
-    filesystem: Any, store: ObjectStore, bucket: str
+    filesystem: Any, store: ObjectStore, bucket: Bucket
 ) -> None:
-    base = f"{bucket}/folder"
+    base = f"{bucket.name}/folder"
     options: dict[str, Any] = {"partitioning": ["n"], "filesystem": filesystem}
-    store.judge().put_object(Bucket=bucket, Key="else/x", Body=b"x")
+    bucket.put("else/x", b"x")
     mc.write_dataset(TABLE.slice(0, 0), base, ENCRYPTION, **options)  # lists the folder
     if hasattr(filesystem, "ls"):
-        assert filesystem.ls(bucket) == [f"{bucket}/else"]
-    store.judge().put_object(Bucket=bucket, Key="folder/n=0/other", Body=b"x")
+        assert filesystem.ls(bucket.name) == [f"{bucket.name}/else"]
+    bucket.put("folder/n=0/other", b"x")
     with pytest.raises(FileExistsError):
         mc.write_dataset(TABLE, base, ENCRYPTION, **options)
-    assert keys_in(store, bucket) == ["else/x", "folder/n=0/other"]
+    assert bucket.keys() == ["else/x", "folder/n=0/other"]
 
 
 def test_objects_that_stand_for_folders_are_no_files(
-    filesystem: Any, store: ObjectStore, bucket: str
+    filesystem: Any, store: ObjectStore, bucket: Bucket
 ) -> None:
-    store.judge().put_object(Bucket=bucket, Key="folder/n=0/", Body=b"")
+    bucket.put("folder/n=0/", b"")
     options: dict[str, Any] = {"partitioning": ["n"], "filesystem": filesystem}
-    assert len(mc.write_dataset(TABLE, f"{bucket}/folder", ENCRYPTION, **options)) == 2
+    assert len(mc.write_dataset(TABLE, f"{bucket.name}/folder", ENCRYPTION, **options)) == 2
 
 
 def test_no_bucket_is_made(filesystem: Any, store: ObjectStore) -> None:
@@ -145,29 +139,29 @@ def test_no_bucket_is_made(filesystem: Any, store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("partitioning", [None, ["n", "city"]])
 def test_a_failure_leaves_no_object_and_no_upload(
-    partitioning: Any, filesystem: Any, store: ObjectStore, bucket: str
+    partitioning: Any, filesystem: Any, store: ObjectStore, bucket: Bucket
 ) -> None:
     def encryption(path: str) -> mc.FileEncryptionProperties:
         if "part-3" in path:
-            assert keys_in(store, bucket)
+            assert bucket.keys()
             raise ZeroDivisionError
         return ENCRYPTION
 
     with pytest.raises(ZeroDivisionError):
         mc.write_dataset(
             TABLE,
-            f"{bucket}/folder",
+            f"{bucket.name}/folder",
             encryption,
             partitioning=partitioning,
             filesystem=filesystem,
             max_rows_per_file=4,
         )
-    assert keys_in(store, bucket) == []
-    assert "Uploads" not in store.judge().list_multipart_uploads(Bucket=bucket)
+    assert bucket.keys() == []
+    assert bucket.uploads() == []
 
 
 def test_a_url_names_the_folder(
-    store: ObjectStore, bucket: str, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = store.storage_options
     # One that another test has made from the same variables has an endpoint that is gone.
@@ -175,9 +169,9 @@ def test_a_url_names_the_folder(
     monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", options["key"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options["secret"])
-    url = f"s3://{bucket}/folder"
+    url = f"s3://{bucket.name}/folder"
     paths = mc.write_dataset(TABLE, url, ENCRYPTION, partitioning=["city"])
-    assert keys_in(store, bucket) == sorted(f"folder/{path}" for path in paths)
+    assert bucket.keys() == sorted(f"folder/{path}" for path in paths)
     assert same_rows(mc.read_table(url, DECRYPTION))
 
 

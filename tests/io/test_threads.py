@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
@@ -58,16 +57,16 @@ def test_a_thread_that_starts_collects_an_abandoned_generator(
 
 
 def test_a_closed_generator_waits_for_calls_that_have_begun() -> None:
-    begun, ended = threading.Event(), threading.Event()
+    begun, stopped, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work(number: int) -> int:
         if number:
             begun.set()
-            time.sleep(0.05)
+            assert stopped.wait(60)
             ended.set()
         return number
 
-    results = in_threads(work, range(20), 2, "closed")
+    results = in_threads(work, range(20), 2, "closed", stop=stopped.set)
     assert next(results) == 0
     assert begun.wait(20)
     results.close()

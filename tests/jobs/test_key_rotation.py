@@ -822,7 +822,7 @@ def test_a_record_may_be_cut_anywhere(
         return open_source_at(place)
 
     monkeypatch.setattr(key_rotation, "open_source_at", open_source)
-    for cut in range(len(line)):
+    for cut in sorted({*range(0, len(line), 7), *range(whole - 2, whole + 3), len(line) - 1}):
         record.write_bytes(line[:cut])
         opened.clear()
         assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"]

@@ -1042,18 +1042,6 @@ def test_recorded_files_are_current_until_they_change(
     check_column_is_gone(paths[1], kms)
 
 
-@pytest.mark.parametrize("garbage", [b"{", b"[" * 10_000 + b"\n", b'{"what": "shred"}\n', b"5\n"])
-def test_garbage_in_a_record_is_passed_over(
-    garbage: bytes, tmp_path: Path, kms: RotatingKms
-) -> None:
-    lake, record = tmp_path / "lake", tmp_path / "record.jsonl"
-    write_lake(lake, kms, WITHIN, 1)
-    record.write_bytes(garbage)
-    how: dict[str, Any] = {"columns": ["name"], "record": record}
-    assert results(shred(lake, kms, **how)) == ["shredded"]
-    assert results(shred(lake, kms, **how)) == ["current"]
-
-
 @each_case(
     ("criteria", "error"),
     [
@@ -1190,15 +1178,6 @@ def test_hard_links_keep_their_keys_and_the_result_says_so(
     assert not prove(path, kms, columns=["name"]).ok  # the other is a copy beside it
     assert results(shred(other, kms, columns=["name"])) == ["shredded"]
     assert prove(path, kms, columns=["name"]).ok
-
-
-def test_files_keep_their_permissions(tmp_path: Path, kms: RotatingKms) -> None:
-    for policy in (WITHIN, BESIDE):
-        (path,) = write_lake(tmp_path, kms, policy, 1)
-        for file in tmp_path.iterdir():
-            file.chmod(0o640)
-        assert results(shred(path, kms, columns=["name"])) == ["shredded"]
-        assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o640}
 
 
 def test_a_name_too_long_for_key_material_beside_it(tmp_path: Path, kms: RotatingKms) -> None:

@@ -29,6 +29,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import KeyMaterialError
+from modcrypt.io.locks import lock
 from modcrypt.io.sinks import FdSink
 from modcrypt.kms import external_keys
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
@@ -634,15 +635,23 @@ def test_two_changes_of_the_material_wait_for_each_other(
     def begin() -> None:
         second.append(mc.ParquetWriter(path, NEW.schema, tools().encryption(POLICY), threads=1))
 
-    other = threading.Thread(target=begin)
+    other, asks = threading.Thread(target=begin), threading.Event()
     write_store = external.write_store
+
+    def note_lock(fd: int) -> None:
+        if threading.current_thread() is other and not asks.is_set():
+            with pytest.raises(BlockingIOError):
+                lock(fd, wait=False)
+            asks.set()
+        lock(fd)
 
     def slow(*arguments: Any) -> None:
         if not other.ident:
             other.start()
-            other.join(timeout=0.5)  # it would be done by then, if it didn't wait
+            assert asks.wait(60)
         write_store(*arguments)
 
+    monkeypatch.setattr("modcrypt.io.places.lock", note_lock)
     monkeypatch.setattr(external_keys, "write_store", slow)
     first = mc.ParquetWriter(path, NEW.schema, tools().encryption(POLICY), threads=1)
     other.join()
@@ -821,8 +830,13 @@ def check_left(path: Path, *tables: pa.Table) -> pa.Table:
     return found
 
 
-@pytest.mark.parametrize("how", ["write", "fail"])
-@pytest.mark.parametrize("there", [True, False], ids=["replacing", "fresh"])
+SLOW = pytest.mark.slow  # each kills a process at each of a dozen steps
+
+
+@pytest.mark.parametrize("how", ["write", pytest.param("fail", marks=SLOW)])
+@pytest.mark.parametrize(
+    "there", [True, pytest.param(False, marks=SLOW)], ids=["replacing", "fresh"]
+)
 def test_whenever_the_process_is_killed_a_readable_file_is_left(
     there: bool, how: str, tmp_path: Path
 ) -> None:
@@ -857,6 +871,7 @@ def _pyarrow_refuses(path: Path) -> bool:
     return False
 
 
+@SLOW
 def test_a_rotation_mends_what_a_kill_has_left(tmp_path: Path) -> None:
     """Then all readers have the keys again."""
     mended = 0
@@ -869,6 +884,7 @@ def test_a_rotation_mends_what_a_kill_has_left(tmp_path: Path) -> None:
     assert mended, "there is a stretch in which others refuse the file"
 
 
+@SLOW
 def test_keys_of_writers_that_were_killed_do_not_stay_for_ever(tmp_path: Path) -> None:
     """A job that is killed in each run must not let the material grow up to its limit."""
     for path in kill_at_every_step(tmp_path, "write", there=True)[4:15:5]:

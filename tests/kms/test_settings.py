@@ -103,20 +103,16 @@ def test_what_other_processes_cannot_read_does_not_travel(settings: mc.Settings)
         pickle.dumps(settings)
 
 
-@KINDS
-def test_processes_read_and_write_with_settings(
-    lake: Path, make: Callable[[], mc.Settings]
-) -> None:
-    spawn = multiprocessing.get_context("spawn")
+def test_processes_read_and_write_with_settings(lake: Path) -> None:
+    spawn, make = multiprocessing.get_context("spawn"), by_keys
     with ProcessPoolExecutor(1, mp_context=spawn) as pool:
         pool.submit(write, make(), f"{lake}/a").result()
         assert pool.submit(read, make(), f"{lake}/a").result().equals(small_table())
 
 
-@KINDS
 @pytest.mark.filterwarnings("ignore")
-def test_dask_processes_read_with_settings(lake: Path, make: Callable[[], mc.Settings]) -> None:
-    dask = pytest.importorskip("dask")
+def test_dask_processes_read_with_settings(lake: Path) -> None:
+    dask, make = pytest.importorskip("dask"), by_service
     paths = [f"{lake}/{number}" for number in range(2)]
     for path in paths:
         mc.write_table(small_table(), path, make())

@@ -75,6 +75,7 @@ def all_pages() -> bytes:
     return many_pages(INT16_VALUES, counted=True)
 
 
+@pytest.mark.slow  # a file of as many parts as can be numbered takes seconds
 def test_as_many_pages_as_ordinals_go_both_ways(all_pages: bytes, tmp_path: Path) -> None:
     path = tmp_path / "encrypted.parquet"
     encrypt_parquet(all_pages, path, WRITER)
@@ -208,6 +209,7 @@ def open_with_pyarrow(path: Path) -> pq.ParquetFile:
     return pq.ParquetFile(path, decryption_properties=properties)
 
 
+@pytest.mark.slow  # as above
 def test_as_many_row_groups_as_ordinals_go_both_ways(tmp_path: Path) -> None:
     path = tmp_path / "encrypted.parquet"
     data = many_row_groups(INT16_VALUES)
@@ -227,6 +229,7 @@ def test_one_row_group_more_is_refused_and_leaves_nothing(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow  # as above
 def test_as_many_columns_as_ordinals_go_both_ways(tmp_path: Path) -> None:
     path, last = tmp_path / "encrypted.parquet", f"c{INT16_VALUES - 1}"
     data = many_columns(INT16_VALUES)
@@ -339,7 +342,7 @@ def large_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak here")
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_memory_does_not_grow_with_the_file(threads: int, large_file: Path, tmp_path: Path) -> None:
     sealed, again = tmp_path / "sealed.parquet", tmp_path / "again.parquet"
     done = subprocess.run(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -218,23 +216,6 @@ def test_a_location_that_is_not_mapped_is_not_followed(run: Run, args: list[str]
 
 
 # --- the program ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("command", [(), ("scan",), ("rotate",), ("append",)])
-def test_help_imports_nothing_heavy(command: tuple[str, ...]) -> None:
-    script = (
-        "import sys, atexit; from modcrypt.cli import run\n"
-        "atexit.register(lambda: print('LOADED', *sys.modules))\n"
-        "run()"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", script, "iceberg", *command, "--help"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (answer.returncode, answer.stderr) == (0, "")
-    loaded = set(answer.stdout.partition("LOADED ")[2].split())
-    assert "modcrypt.iceberg.commands.iceberg_group" in loaded
-    assert loaded.isdisjoint({"pyarrow", "pyiceberg", "cryptography", "pyspark", "sqlalchemy"})
 
 
 def test_a_scan_applies_read_restrictions(run: Run, tmp_path: Path) -> None:

@@ -100,8 +100,11 @@ def some_filter(draw: random.Random, depth: int = 0) -> Filter:
     return ours(column, literal), reported, arrow(pc.field(column), pa.scalar(literal))  # type: ignore[no-untyped-call]  # one lambda for all
 
 
+SLOW = pytest.mark.slow  # Java reads for each filter; `test_java_writes` reads both writers' files
+
+
 @pytest.mark.seeded
-@pytest.mark.parametrize("writer", ["java", "modcrypt"])
+@pytest.mark.parametrize("writer", ["java", pytest.param("modcrypt", marks=SLOW)])
 @each_case("name", SPECS)
 def test_filters_find_the_same_rows(both: Both, name: str, writer: str) -> None:
     draw = dice(f"{name} {writer}")
@@ -118,13 +121,13 @@ def test_filters_find_the_same_rows(both: Both, name: str, writer: str) -> None:
     table = both.table()
     everything = table.scan()
     found = 0
-    for _ in range(8):
+    for _ in range(5):
         ours, theirs, arrow = some_filter(draw)
         expected = plain_rows(everything.filter(arrow))
         assert plain_rows(table.scan(filters=ours)) == expected, theirs
         assert both.java.read(both.metadata, filter=theirs) == expected, theirs
         found += 0 < len(expected) < everything.num_rows
-    assert found > 2
+    assert found > 1
 
 
 UUIDS = [uuid.UUID(int=n) for n in (0, 2**127, 2**127 - 1, (5 << 64) + 2**63, (5 << 64) + 1)]

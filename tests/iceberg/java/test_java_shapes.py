@@ -122,7 +122,16 @@ CHANGES: dict[str, Change] = {  # those that make files; the others are in test_
 }
 
 
-@pytest.mark.parametrize("build", SHAPES.values(), ids=SHAPES)
+QUICK = {change_schema, delete_positions}  # Java reads each table some ten times
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(build, id=name, marks=[] if build in QUICK else pytest.mark.slow)
+        for name, build in SHAPES.items()
+    ],
+)
 def test_java_reads_every_shape_after_every_change(
     both: Both, build: Build, subtests: pytest.Subtests
 ) -> None:

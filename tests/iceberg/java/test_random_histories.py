@@ -267,8 +267,13 @@ STEPS: list[Callable[[History], None]] = [
 ]
 
 
+SLOW = pytest.mark.slow  # Java reads after each step
+
+
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", [3, 5, 10])  # each of which has found something
+@pytest.mark.parametrize(  # each of which has found something
+    "seed", [3, pytest.param(5, marks=SLOW), pytest.param(10, marks=SLOW)]
+)
 def test_histories(java: Judge, kms: SampleKms, tmp_path: Path, seed: int) -> None:
     draw = dice(seed)
     history = History(Both(java, kms, tmp_path / "table"), draw)

@@ -23,7 +23,7 @@ def run_script(script: str) -> tuple[int, str]:
 @pytest.mark.parametrize("what", ["file.read_buffer(3)", "file"])
 def test_the_interpreter_ends_when_the_last_thread_has_let_go(what: str) -> None:
     script = f"""
-        import atexit, threading, time, weakref
+        import atexit, threading, weakref
 
         atexit.register(lambda: print(gone() is None))  # called after those that come later
 
@@ -33,8 +33,11 @@ def test_the_interpreter_ends_when_the_last_thread_has_let_go(what: str) -> None
 
         pyarrow_decryption.MAX_WAIT = 200  # a busy machine may let the thread sleep longer
 
+        ending = threading.Event()
+        atexit.register(ending.set)  # called first
+
         def hold(things):
-            time.sleep(0.3)
+            ending.wait()
             things.clear()
 
         file = StoredFile(MemorySource(b"abc", "a"))

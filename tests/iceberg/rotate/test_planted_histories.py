@@ -35,7 +35,7 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.write.commit import commit
 from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import SampleKms
-from tests.support.randomness import dice
+from tests.support.randomness import dice, examples
 
 STORE = "keks.json"
 Document = dict[str, Any]
@@ -250,7 +250,7 @@ CHANGES = [forge_statistics, forge_statistics, forge_log, forge_snapshots, forge
 
 
 @pytest.mark.seeded
-@each_case("seed", range(16))
+@each_case("seed", range(examples(40)))
 def test_an_expiry_deletes_what_it_deletes_of_the_honest_twin(
     genuine_table: Path, tmp_path: Path, seed: int
 ) -> None:

@@ -128,7 +128,7 @@ def test_no_lie_of_an_index_loses_a_row(seed: int) -> None:
     table, plain = make_file(rng, lies)
     assert same(pq.read_table(io.BytesIO(plain)), table), "PyArrow reads no index"
     files = versions(plain, rng)
-    for _ in range(6):
+    for _ in range(3):
         expression = make_filter(rng, table)
         wanted = pq.read_table(io.BytesIO(plain), filters=expression)
         for name, data in files.items():

@@ -432,8 +432,8 @@ def test_data_of_another_schema_is_refused(
 
 
 @each_case("partitioning", [None, ["p"]])
-@each_case("step", [1, 7, 25, 100])
-@each_case("rows", [1, 10, 24, 25, 26])
+@each_case("step", [7, 25, 100])
+@each_case("rows", [1, 24, 25, 26])
 def test_files_have_exactly_as_many_rows_as_asked_for(
     rows: int, step: int, partitioning: Any, tmp_path: Path
 ) -> None:

@@ -665,6 +665,7 @@ def test_positions_beyond_the_file_and_its_chunks_do_no_harm(
 # --- large files, and such as hide everything ----------------------------------------------------
 
 
+@pytest.mark.slow  # the largest pages take seconds; smaller ones take the same paths
 def test_two_thousand_columns_are_a_square_each(chromium: Browser) -> None:
     def state(r: int, c: int, p: int) -> State:
         return "fault" if (r, c, p) == (7, 1201, 1) else "locked" if c % 11 == 0 else "authentic"
@@ -688,6 +689,7 @@ def test_two_thousand_columns_are_a_square_each(chromium: Browser) -> None:
     assert chromium.complaints() == []
 
 
+@pytest.mark.slow  # as above
 def test_a_hundred_thousand_modules_give_a_page_of_bounded_size(chromium: Browser) -> None:
     many = made_up(
         20, 10, 250, state=lambda r, c, p: "fault" if (r, c, p) == (4, 7, 99) else "authentic"
@@ -728,6 +730,7 @@ def test_many_columns_are_drawn_together_and_it_says_so() -> None:
     assert len(page.encode()) < 8 << 20
 
 
+@pytest.mark.slow  # as above
 def test_the_worst_file_gives_a_page_of_bounded_size() -> None:
     """Long names that have to be escaped, no two neighbours alike, and a finding for each."""
     states: list[State] = ["fault", "locked", "authentic", "unchecked", "plaintext"]

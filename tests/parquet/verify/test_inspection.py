@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
@@ -23,7 +22,6 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt import FileDecryptionProperties, FileEncryptionProperties, ModuleType
-from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, set_fields
 from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection, inspect_parquet
 from tests.support import forging
@@ -37,7 +35,7 @@ from tests.support.forging import (
     seal,
 )
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
-from tests.support.kms.memory_kms import MemoryKms, PyArrowKms
+from tests.support.kms.memory_kms import MemoryKms
 from tests.support.module_spans import ModuleSpan, list_modules
 from tests.support.parquet_parser import footer_of, thrift_struct
 from tests.support.paths import ROOT
@@ -675,20 +673,6 @@ def test_pyarrows_key_tools_are_seen_with_their_empty_key_metadata() -> None:
     assert found.writer == "Arrow C++"
 
 
-def test_pyarrows_own_factory_writes_what_we_parse() -> None:
-    factory = pe.CryptoFactory(lambda _: PyArrowKms())
-    config = pe.EncryptionConfiguration(
-        footer_key="kf", column_keys={"kc1": ["name"]}, double_wrapping=False
-    )
-    properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), config)
-    out = io.BytesIO()
-    pq.write_table(TABLE, out, encryption_properties=properties)
-    info = inspect_parquet(out.getvalue()).footer_key
-    assert (info.kind, info.master_key_id, info.storage) == ("PKMT1", "kf", "internal")
-    assert info.double_wrapping is False
-    assert info.kek_id is None
-
-
 def test_parquet_java_pads_its_footers() -> None:
     path = shared_vectors() / "parquet-java" / "enc" / "codec_zstd_v1_plain.parquet"
     entries = {
@@ -1034,23 +1018,6 @@ def test_what_is_no_parquet_file_is_a_format_error(data: bytes) -> None:
         inspect_parquet(data)
 
 
-def test_paths_file_objects_and_filesystems(tmp_path: Path) -> None:
-    path = tmp_path / "file.parquet"
-    path.write_bytes(encrypt_sample())
-    by_path = inspect_parquet(path, READER)
-    assert by_path.name == str(path)
-    sources: list[tuple[Any, Any]] = [
-        (str(path), None), (io.BytesIO(encrypt_sample()), None), (encrypt_sample(), None),
-        ("file.parquet", pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())),
-    ]  # fmt: skip
-    for source, filesystem in sources:
-        for pages in (False, True):
-            found = inspect_parquet(source, READER, filesystem=filesystem, pages=pages)
-            check_regions(found)
-            assert found.columns == by_path.columns
-            assert found.quirks == by_path.quirks
-
-
 def test_a_prefix_by_name_needs_a_name() -> None:
     properties = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=str.encode)
     with pytest.raises(ValueError, match="name"):
@@ -1118,17 +1085,6 @@ def test_a_password_in_a_key_services_address_is_not_shown() -> None:
     assert "https://kms.example/x" in reported
     assert "never used" in reported
     check_shows_none_of(found, b"hunter2", b"token=abc", b"d3JhcHBlZA==")
-
-
-def test_the_drawing_names_columns_and_sentences(tmp_path: Path) -> None:
-    for pages in (False, True):
-        found = inspect_parquet(encrypt_sample(), READER, pages=pages)
-        html = mc.render_html(found)
-        assert html.lower().startswith("<!doctype html>")
-        for column in found.columns or ():
-            assert column.path in html
-        assert "AES_GCM_V1" in html
-    assert "encrypted: schema" in mc.render_html(inspect_parquet(encrypt_sample()))
 
 
 # --- hostile bytes -------------------------------------------------------------------------------
@@ -1203,18 +1159,6 @@ def check_survives(data: bytes) -> None:
             check_regions(found)
             json.dumps(found.fields())
             mc.render_html(found)
-
-
-def test_regions_are_of_the_kinds_that_the_map_names() -> None:
-    known = {kind.name.lower().replace("_", " ") for kind in ModuleType} | {
-        "pages", "bloom filter", "magic", "file crypto metadata", "footer", "footer signature",
-        "footer length", "gap", "modules",
-    }  # fmt: skip
-    regions: list[Region] = []
-    for footer in (False, True):
-        for _, _, found in inspect_each_way(encrypt_sample(plaintext_footer=footer), None, READER):
-            regions += found.regions
-    assert {region.kind for region in regions} <= known
 
 
 @pytest.mark.parametrize("mode", ["encrypted", "plaintext"])

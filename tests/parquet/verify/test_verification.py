@@ -346,7 +346,9 @@ def test_a_flip_in_any_module_is_reported_with_its_address_and_place(case: Case)
     clear = case.properties.get("data_page_v2_levels") == "plaintext"
     for span in list_modules(data, case.reader):
         size = span.end - span.start
-        positions = {span.start, span.start + 5, span.end - 1 - size // 3, span.end - 1}
+        # Of the nonce and the tag in turn, one byte.
+        last = span.end - 1 if span.start % 2 else span.start + 5
+        positions = {span.start, span.end - 1 - size // 3, last}
         if clear and span.module.type is ModuleType.DATA_PAGE:
             positions = {span.end - 17, span.end - 1}  # the rest may be levels in clear
         for position in positions:
@@ -1246,7 +1248,7 @@ def test_any_mutation_gives_a_verification(
 
 def test_edits_behind_the_lock_give_a_verification() -> None:
     for number, data in fuzz.rounds(seed=6, files=FUZZED):
-        if number == 600:
+        if number == 300:
             break
         check_verdict(data, FUZZ_READERS[number % len(FUZZ_READERS)])
 
@@ -1562,16 +1564,6 @@ def test_mistakes_about_sets_are_errors(tmp_path: Path) -> None:
         )
     with pytest.raises(TypeError):
         verify_dataset(tmp_path, FOOTER_KEY)  # type: ignore[arg-type]  # a key is no properties
-
-
-def test_progress_over_a_set_reaches_the_end(folder: Path) -> None:
-    calls: list[tuple[int, int]] = []
-    verify_dataset(
-        folder, READER, aad_prefix_template=TEMPLATE,
-        progress=lambda done: calls.append((done, threading.get_ident())),
-    )  # fmt: skip
-    assert calls[-1][0] == sum(path.stat().st_size for path in folder.iterdir())
-    assert {thread for _, thread in calls} == {threading.get_ident()}
 
 
 # --- notes about writes ---------------------------------------------------------------------------
