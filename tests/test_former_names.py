@@ -23,6 +23,7 @@ from tests.support.keys import FOOTER_KEY
 from tests.support.tables import write_plain
 
 CTR = "AES_GCM_CTR_V1"
+KEYS = "file:lake.keyring"
 
 
 def call(function: Any, *arguments: Any, **options: Any) -> Any:
@@ -142,7 +143,7 @@ def test_former_options_work_and_warn(folder: Path, option: str) -> None:
     (folder / "lake").mkdir()
     (folder / "sealed.parquet").rename(folder / "lake" / "sealed.parquet")
     (folder / "sealed.parquet").hardlink_to(folder / "lake" / "sealed.parquet")
-    assert invoke(folder, "seals", "generate", "writer.key").exit_code == 0
+    assert invoke(folder, "keys", "generate", "--kind", "signing", "writer.key").exit_code == 0
     assert invoke(folder, "seals", "create", "--sign", "writer.key", "lake").exit_code == 0
     *command, place = OPTIONS[option]
     done = invoke(folder, *command, *option.split(" "), place)
@@ -160,3 +161,40 @@ def test_options_that_keep_their_meaning_are_not_renamed(folder: Path) -> None:
         assert "is now called" not in invoke(folder, *arguments).stderr
     refused = invoke(folder, "encrypt", *KEY, "--verify-key", "x", "plain.parquet", "three.parquet")
     assert "--verify-key" in check_refusal(refused)
+
+
+COMMANDS = {
+    "seals generate": ("keys generate --kind signing", ("new.key",)),
+    "recipients generate": ("keys generate --kind recipient", ("--kind", "x25519", "new.key")),
+    "iceberg policy": ("iceberg admin policy", ("table",)),
+    "iceberg prune": ("iceberg admin prune", ("--kms", KEYS, "--dry-run", "table")),
+    "iceberg repair": ("iceberg admin repair", ("--kms", KEYS, "--dry-run", "table")),
+    "iceberg remove-orphans": (
+        "iceberg admin remove-orphans", ("--kms", KEYS, "--dry-run", "table"),
+    ),
+}  # fmt: skip
+
+
+@each_case("former", COMMANDS)
+def test_former_commands_work_and_warn(folder: Path, former: str) -> None:
+    present, arguments = COMMANDS[former]
+    ring = mc.Keyring.create(folder / "lake.keyring", plaintext=True)
+    ring.create_key("lake")
+    create_table(folder / "table", SCHEMA, ring, "lake")
+    done = invoke(folder, *former.split(), *arguments)
+    assert done.exit_code == 0, done.stderr
+    assert f"modcrypt {former} is now called modcrypt {present}; the former" in done.stderr
+    assert invoke(folder, *former.split(), "--help").stdout == (
+        invoke(folder, *present.split()[:3], "--help").stdout
+    )
+    if "x25519" in arguments:
+        assert mc.Recipient.load(folder / "new.pub").kind == "x25519"
+
+
+def test_former_commands_are_found_in_a_recorded_command(folder: Path) -> None:
+    (folder / "lake").mkdir()
+    assert invoke(folder, "keys", "generate", "--kind", "signing", "writer.key").exit_code == 0
+    record = ("seals", "record", "--sign", "writer.key", "lake", "--", "seals", "generate", "b.key")
+    done = invoke(folder, *record)
+    assert "modcrypt seals generate is now called" in done.stderr
+    assert (folder / "b.pub").exists()

@@ -14,7 +14,7 @@ from modcrypt.cli.doctor import doctor
 from modcrypt.cli.help.manual import complete_paths, completion, man
 from modcrypt.cli.help.short_help import add_short_help
 from modcrypt.cli.inspect import inspect
-from modcrypt.cli.keys import keys
+from modcrypt.cli.keys.keys_group import keys
 from modcrypt.cli.leaks import leaks
 from modcrypt.cli.output.failures import EXIT_CODES
 from modcrypt.cli.output.terminal import WarningLines
@@ -30,7 +30,7 @@ from modcrypt.runtime.plugins import COMMANDS, load_all
 
 _FIRST_EXAMPLE = """\b
 A first file:
-  (umask 077; openssl rand -hex 16 > footer.key)
+  modcrypt keys generate footer.key
   modcrypt encrypt --key-file footer.key orders.parquet orders.enc.parquet
   modcrypt decrypt --key-file footer.key orders.enc.parquet orders.again.parquet
 

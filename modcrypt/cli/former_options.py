@@ -1,4 +1,4 @@
-"""Former spellings of options, which work until 1.1 with a warning on stderr."""
+"""Former commands and spellings of options, which work until 1.1 with a warning on stderr."""
 
 from __future__ import annotations
 
@@ -14,9 +14,26 @@ _PRESENT = {
 }
 """Present spellings by former ones."""
 
+_MOVED = {
+    ("iceberg", "policy"): ("iceberg", "admin", "policy"),
+    ("iceberg", "prune"): ("iceberg", "admin", "prune"),
+    ("iceberg", "remove-orphans"): ("iceberg", "admin", "remove-orphans"),
+    ("iceberg", "repair"): ("iceberg", "admin", "repair"),
+    ("recipients", "generate"): ("keys", "generate", "--kind", "recipient"),
+    ("seals", "generate"): ("keys", "generate", "--kind", "signing"),
+}
+"""Present commands by former ones."""
+
+_MOVED_OPTIONS = {("recipients", "generate"): {"--kind": "--scheme"}}
+"""Present spellings of options that have another meaning in the present command."""
+
 
 def use_present_names(program: click.Group, arguments: Sequence[str]) -> list[str]:
-    """Return arguments with each former spelling replaced, unless the command has that option."""
+    """Return arguments with each former command replaced, and each former spelling of an option.
+
+    A spelling that the command has as an option of its own stays.
+    """
+    arguments = _replace_command(arguments)
     command = _find_command(program, arguments)
     known = {name for parameter in command.params for name in parameter.opts}
     renamed = {
@@ -33,6 +50,15 @@ def _find_command(program: click.Group, arguments: Sequence[str]) -> click.Comma
     return command
 
 
+def _replace_command(arguments: Sequence[str]) -> Sequence[str]:
+    former = tuple(arguments[:2])
+    present = _MOVED.get(former)
+    if present is None:
+        return arguments
+    _warn(f"modcrypt {' '.join(former)}", f"modcrypt {' '.join(present)}")
+    return [*present, *_replace(arguments[2:], _MOVED_OPTIONS.get(former, {}))]
+
+
 def _replace(arguments: Sequence[str], renamed: dict[str, str]) -> Iterator[str]:
     options = True
     for argument in arguments:
@@ -40,8 +66,12 @@ def _replace(arguments: Sequence[str], renamed: dict[str, str]) -> Iterator[str]
         former, equals, value = argument.partition("=")
         if options and former in renamed:
             name = renamed[former]
-            note = f"{former} is now called {name}; the former name works until modcrypt 1.1"
-            click.echo(f"modcrypt: warning: {note}", err=True)
+            _warn(former, name)
             yield f"{name}{equals}{value}"
         else:
             yield argument
+
+
+def _warn(former: str, present: str) -> None:
+    note = f"{former} is now called {present}; the former name works until modcrypt 1.1"
+    click.echo(f"modcrypt: warning: {note}", err=True)

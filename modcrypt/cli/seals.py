@@ -9,13 +9,12 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.options.kms_options import passphrase_options
+from modcrypt.cli.former_options import use_present_names
+from modcrypt.cli.options.kms_options import key_file_passphrase_options
 from modcrypt.cli.output.progress import batch_bar
 from modcrypt.cli.shared import (
-    choose_key_pair,
     combine_options,
     end_with_help,
-    exclude_each_other,
     format_table,
     jobs_option,
     json_option,
@@ -24,19 +23,14 @@ from modcrypt.cli.shared import (
     print_line,
     read_passphrase,
     refuse_existing,
-    save_key_pair,
 )
 from modcrypt.errors import printable
 
 _GROUP_EXAMPLE = """\b
 Example: a writer signs the files of a folder, and a reader compares them
-  modcrypt seals generate writer.key
+  modcrypt keys generate --kind signing writer.key
   modcrypt seals create --sign writer.key lake
   modcrypt seals verify --signed-by writer.pub lake"""
-
-_GENERATE_EXAMPLE = """\b
-Example: against quantum computers, too, under a passphrase that modcrypt asks for
-  modcrypt seals generate --scheme mldsa65 --passphrase archive.key"""
 
 _EXPORT_EXAMPLE = """\b
 Example: a key of Vault's transit engine, which never leaves it
@@ -98,11 +92,6 @@ _needed_option = click.option(
     help="Number of the writers who must have signed. Default: 1.",
 )
 _jobs = jobs_option("4")
-_passphrase_options = combine_options(
-    click.option("--passphrase", "ask", is_flag=True, help="Ask for the passphrase of the key."),
-    passphrase_options,
-    exclude_each_other("ask", "passphrase_file", "passphrase_env", "passphrase_fd"),
-)
 
 
 @cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
@@ -117,39 +106,15 @@ def seals(context: click.Context) -> None:
     end_with_help(context)
 
 
-@seals.command(epilog=_GENERATE_EXAMPLE)
-@click.argument("path", metavar="FILE.key")
-@click.option(
-    "--scheme",
-    type=click.Choice(["ed25519", "mldsa65"]),
-    default="ed25519",
-    show_default=True,
-    help="Signature scheme; mldsa65 resists quantum computers.",
-)
-@_passphrase_options
-@json_option
-def generate(*, path: str, scheme: str, ask: bool, as_json: bool, **options: Any) -> None:
-    """Make a key pair: FILE.key signs, FILE.pub verifies.
-
-    FILE.key has mode 0600 and must stay secret. FILE.pub is one line of text; give it to readers,
-    and compare the id with them.
-    """
-    pair = choose_key_pair(path, "a signing key", "verifier")
-    key = modcrypt.SigningKey.generate(scheme)
-    passphrase = read_passphrase(f"the signing key {path}", ask, options, twice=True)
-    schema = "seals.pair" if as_json else None
-    save_key_pair(pair, ("signing key", "verifier"), key, key.verifier, passphrase, schema)
-
-
 @seals.command(epilog=_EXPORT_EXAMPLE)
 @click.argument("key")
 @click.argument("path", metavar="FILE.pub")
-@_passphrase_options
+@key_file_passphrase_options
 @json_option
 def export(*, key: str, path: str, ask: bool, as_json: bool, **options: Any) -> None:
     """Write the verifying key of a signing key to FILE.pub, which must not exist.
 
-    KEY is a file of `generate`, or the URI of a key that signs inside Vault or OpenBao (type
+    KEY is a file of `keys generate`, or the URI of a key that signs inside Vault or OpenBao (type
     ed25519), AWS KMS (ECC_NIST_EDWARDS25519 or ML_DSA_65) or a PKCS#11 token (edwards25519). Give
     FILE.pub to readers, and compare the id with them.
     """
@@ -182,7 +147,7 @@ _sign_options = combine_options(
         multiple=True,
         help="Signing key: a file, or the URI of a key in a key service. Repeatable.",
     ),
-    _passphrase_options,
+    key_file_passphrase_options,
     _signed_by_option,
     click.option(
         "--at-least",
@@ -319,9 +284,10 @@ def record(*, folder: str, command: tuple[str, ...], **options: Any) -> Any:
     Files are hashed as they are written, also by executors of Spark. If COMMAND fails, the files
     that it has written are signed.
     """
-    program = click.get_current_context().find_root().command
+    program: Any = click.get_current_context().find_root().command
     with modcrypt.sealing(folder, _load_keys(options), **_writing(options)) as done:
-        result = click.Command.main(program, [*command], "modcrypt", standalone_mode=False)
+        arguments = use_present_names(program, command)
+        result = click.Command.main(program, arguments, "modcrypt", standalone_mode=False)
     if done.update is not None:
         click.echo(_describe_update(done.update), err=True)
     return result

@@ -30,9 +30,6 @@ from modcrypt.pkmt1.strict_json import load_json
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
     from modcrypt.kms.keyring.keyring_passphrase import Passphrase
-    from modcrypt.kms.recipients.identity import Identity
-    from modcrypt.kms.recipients.recipient import Recipient
-    from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 
 SIGPIPE_EXIT = 141
 """Exit code that a shell reports for a program that SIGPIPE ended."""
@@ -372,38 +369,6 @@ def read_passphrase(
         return ask_passphrase(what, twice=twice)
     reference = make_reference(options, "--passphrase")
     return None if reference is None else make_reference_asker(reference)
-
-
-def save_key_pair(
-    pair: tuple[Path, Path], names: tuple[str, str], key: Identity | SigningKey,
-    public_key: Recipient | VerifyingKey, passphrase: Passphrase | None, schema: str | None,
-) -> None:  # fmt: skip
-    """Write the two files of `choose_key_pair`, and print where they are; as JSON with a schema."""
-    private, public = pair
-    key.save(private, passphrase=passphrase)
-    with public.open("x", encoding="ascii") as file:
-        file.write(f"{public_key}\n")
-    id_ = public_key.hex_id
-    if schema is not None:
-        fields = {name.replace(" ", "_"): str(path) for name, path in zip(names, pair, strict=True)}
-        print_json(schema, {**fields, "id": id_})
-        return
-    width = max(map(len, names)) + 2
-    print_line(printable(f"{names[0]:{width}}{private} (secret)"))
-    print_line(printable(f"{names[1]:{width}}{public}, id {id_}"))
-
-
-def choose_key_pair(path: str, private: str, public: str) -> tuple[Path, Path]:
-    """Return the paths of a new key pair, FILE.key and FILE.pub, of which neither may exist.
-
-    `private` and `public` say in messages what the files hold.
-    """
-    if Path(path).suffix != ".key":
-        raise click.UsageError(f"the name of {private} ends in .key; the {public}'s in .pub")
-    pair = Path(path), Path(path).with_suffix(".pub")
-    for key in pair:
-        refuse_existing(key)
-    return pair
 
 
 def refuse_existing(path: Path) -> None:

@@ -1127,6 +1127,38 @@ def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
     assert answer.stderr == check_ok(run(tmp_path, "keys", "--help"))
 
 
+def test_a_generated_key_opens_files_and_replaces_nothing(tmp_path: Path) -> None:
+    write_plain(tmp_path / "plain.parquet")
+    made = ("keys", "generate", "--key-length", "32", "--json", "new.key")
+    assert json.loads(run_ok(tmp_path, *made)) == {
+        "schema": "modcrypt.keys.file/1", "key": "new.key", "bits": 256,
+    }  # fmt: skip
+    assert (tmp_path / "new.key").stat().st_mode & 0o777 == 0o600
+    before = (tmp_path / "new.key").read_text()
+    assert "exists" in check_refusal(invoke(tmp_path, *made))
+    assert (tmp_path / "new.key").read_text() == before
+    run_ok(tmp_path, "encrypt", "--key-file", "new.key", "plain.parquet", "sealed.parquet")
+    assert "id" in run_ok(tmp_path, "schema", "--key-file", "new.key", "sealed.parquet")
+
+
+@each_case(
+    "arguments",
+    [
+        ("--scheme", "ed25519", "new.key"),
+        ("--passphrase", "new.key"),
+        ("--kind", "signing", "--key-length", "16", "new.key"),
+        ("--kind", "signing", "--scheme", "x25519", "new.key"),
+        ("--kind", "recipient", "--scheme", "mldsa65", "new.key"),
+        ("--kind", "recipient", "new"),
+    ],
+)
+def test_options_of_another_kind_of_key_are_refused(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    check_refusal(invoke(tmp_path, "keys", "generate", *arguments))
+    assert [*tmp_path.iterdir()] == []
+
+
 @each_case("command", [None, "create", "list", "rotate", "disable", "enable", "destroy", "scan"])
 def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None) -> None:
     """Typed as they stand, in a folder with the files they name."""

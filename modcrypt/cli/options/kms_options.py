@@ -36,6 +36,11 @@ passphrase_options = combine_options(
     ),
     exclude_each_other("passphrase_file", "passphrase_env", "passphrase_fd"),
 )
+key_file_passphrase_options = combine_options(
+    click.option("--passphrase", "ask", is_flag=True, help="Ask for the passphrase of the key."),
+    passphrase_options,
+    exclude_each_other("ask", "passphrase_file", "passphrase_env", "passphrase_fd"),
+)
 
 
 def kms_option(what: str, *, required: bool = False) -> Callable[[F], F]:

@@ -250,8 +250,22 @@ def _print_table(kinds: pa.Schema, batches: Iterator[pa.RecordBatch], count: int
         )
 
 
-for _command in (
-    create, append, encrypt, policy, rotate, prune, expire, repair, remove_orphans, verify, tree,
-    seal, purge,
-):  # fmt: skip
+_ADMIN_EXAMPLE = """\b
+Example: what could be restored, after Spark has lost keys of a table
+  modcrypt iceberg admin repair --kms file:lake.keyring --dry-run lake/orders"""
+
+
+@iceberg.group(epilog=_ADMIN_EXAMPLE, invoke_without_command=True)
+@click.pass_context
+def admin(context: click.Context) -> None:
+    """Maintain a table: its key policy, lost keys, and files and keys that nothing needs.
+
+    TABLE is named as for the other commands of `modcrypt iceberg`.
+    """
+    end_with_help(context)
+
+
+for _command in (policy, prune, remove_orphans, repair):
+    admin.add_command(_command)
+for _command in (create, append, encrypt, rotate, expire, verify, tree, seal, purge):
     iceberg.add_command(_command)

@@ -1,4 +1,4 @@
-"""`modcrypt iceberg policy`: the key policy of a table, and its options."""
+"""`modcrypt iceberg admin policy`: the key policy of a table, and its options."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from modcrypt.iceberg.commands.iceberg_options import (
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
 Examples: show the policy; use a KEK for each partition; apply it to existing files
-  modcrypt iceberg policy lake/orders
-  modcrypt iceberg policy --kek-per partition lake/orders
+  modcrypt iceberg admin policy lake/orders
+  modcrypt iceberg admin policy --kek-per partition lake/orders
   modcrypt iceberg rotate dek --kms file:lake.keyring lake/orders"""
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""`modcrypt iceberg repair`, `remove-orphans` and `purge`: damaged tables, and unneeded files."""
+"""`modcrypt iceberg purge`, `admin repair` and `remove-orphans`: damaged and unneeded files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _REPAIR_EXAMPLE = """\b
 Examples: what can be restored; restore it, and drop the snapshots that cannot be
-  modcrypt iceberg repair --kms file:lake.keyring --dry-run lake/orders
-  modcrypt iceberg repair --kms file:lake.keyring --drop-lost lake/orders"""
+  modcrypt iceberg admin repair --kms file:lake.keyring --dry-run lake/orders
+  modcrypt iceberg admin repair --kms file:lake.keyring --drop-lost lake/orders"""
 
 _ORPHANS_EXAMPLE = """\b
 Examples: list orphan files of three days or more; remove those of a week or more
-  modcrypt iceberg remove-orphans --kms file:lake.keyring --dry-run lake/orders
-  modcrypt iceberg remove-orphans --kms file:lake.keyring --older-than 7d --yes lake/orders"""
+  modcrypt iceberg admin remove-orphans --kms file:lake.keyring --dry-run lake/orders
+  modcrypt iceberg admin remove-orphans --kms file:lake.keyring --older-than 7d --yes lake/orders"""
 
 
 _PURGE_EXAMPLE = """\b

@@ -47,7 +47,7 @@ a new KEK; new data keys, and the history that the old keys still open
 
 _PRUNE_EXAMPLE = """\b
 Example:
-  modcrypt iceberg prune --kms file:lake.keyring --dry-run lake/orders"""
+  modcrypt iceberg admin prune --kms file:lake.keyring --dry-run lake/orders"""
 
 _EXPIRE_EXAMPLE = """\b
 Examples: what would be lost; expire all but the current snapshot and one more; all but the

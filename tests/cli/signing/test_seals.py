@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(private_key_file, "SCRYPT_COST", 2**14)
     (tmp_path / "lake").mkdir()
     write_plain(tmp_path / "lake" / "a.parquet")
-    run_ok(tmp_path, "seals", "generate", "writer.key")
+    run_ok(tmp_path, "keys", "generate", "--kind", "signing", "writer.key")
     return tmp_path
 
 
@@ -54,7 +54,9 @@ def test_seals_follow_each_other(folder: Path) -> None:
 def test_keys_have_passphrases_and_lines(folder: Path) -> None:
     private(folder / "word", b"correct horse battery staple")
     word = ("--passphrase-file", "word")
-    run_ok(folder, "seals", "generate", "--scheme", "mldsa65", *word, "archive.key")
+    run_ok(
+        folder, "keys", "generate", "--kind", "signing", "--scheme", "mldsa65", *word, "archive.key"
+    )
     sign = ("seals", "create", "--sign", "archive.key", "lake")
     check_refusal(invoke(folder, *sign), "denied", 3)
     run_ok(folder, *sign, *word)
@@ -64,8 +66,10 @@ def test_keys_have_passphrases_and_lines(folder: Path) -> None:
 
 
 def test_nothing_is_replaced_and_a_writer_is_named(folder: Path) -> None:
-    assert "exists" in check_refusal(invoke(folder, "seals", "generate", "writer.key"))
-    check_refusal(invoke(folder, "seals", "generate", "writer"))
+    assert "exists" in check_refusal(
+        invoke(folder, "keys", "generate", "--kind", "signing", "writer.key")
+    )
+    check_refusal(invoke(folder, "keys", "generate", "--kind", "signing", "writer"))
     assert "--signed-by" in check_refusal(invoke(folder, "seals", "verify", "lake"))
     check_refusal(invoke(folder, *VERIFY, "lake"), "integrity", 1)
 
@@ -136,7 +140,7 @@ def test_a_command_is_recorded(folder: Path) -> None:
 
 def test_writers_change_and_a_witness_countersigns(folder: Path) -> None:
     for name in ("new", "auditor"):
-        run_ok(folder, "seals", "generate", f"{name}.key")
+        run_ok(folder, "keys", "generate", "--kind", "signing", f"{name}.key")
     run_ok(folder, "seals", "create", "--sign", "writer.key", "--valid-days", "30", "lake")
     change = ("seals", "writers", "--sign", "writer.key", "--sign", "new.key", "lake", "new.pub")
     assert "seal 2" in run_ok(folder, *change)

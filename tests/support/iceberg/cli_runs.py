@@ -73,5 +73,5 @@ def check_seals(run: Run, folder: Path, uri: str, name: str) -> None:
     assert "rolled back" in error_line(
         run("scan", *catalog, *by, "--seal-at-least", "6", name, code=1)
     )
-    run("remove-orphans", *catalog, "--older-than", "0", "--yes", name)
+    run("admin", "remove-orphans", *catalog, "--older-than", "0", "--yes", name)
     assert len(lines(run("scan", *catalog, *by, "--json", name))) == 3

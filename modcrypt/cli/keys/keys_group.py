@@ -17,7 +17,8 @@ from modcrypt.cli.engines import (
     spark_option,
     start_spark,
 )
-from modcrypt.cli.key_scan import scan
+from modcrypt.cli.keys.generation import generate
+from modcrypt.cli.keys.key_scan import scan
 from modcrypt.cli.options.kms_options import (
     audit_option,
     parse_pairs,
@@ -108,7 +109,7 @@ _version_option = click.option(
 @cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
 @click.pass_context
 def keys(context: click.Context) -> None:
-    """Manage master keys, and the keys that they wrap in files.
+    """Make key files and key pairs, and manage master keys and the keys that they wrap in files.
 
     A master key stays in its key service: a keyring, Vault, a cloud's KMS or a PKCS#11 token. The
     files contain the keys that it wraps.
@@ -460,4 +461,5 @@ def _print_totals(tally: Tally, dry_run: bool) -> None:
     print_line(f"{files}: {text or 'nothing to do'}; {keys}")
 
 
+keys.add_command(generate)
 keys.add_command(scan)
