@@ -20,6 +20,7 @@ import cloup
 
 import modcrypt
 from modcrypt.cli.ags1_files import Encode, MetadataFile, is_stream, open_input, open_output
+from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.kms_options import (
     default_key,
     master_keys_option,
@@ -30,7 +31,6 @@ from modcrypt.cli.options.kms_options import (
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
     combine_options,
-    end_with_help,
     exclude_each_other,
     force_option,
     json_option,

@@ -11,8 +11,8 @@ from modcrypt.cli import version_line
 from modcrypt.cli.ags1 import ags1
 from modcrypt.cli.conversion import decrypt, encrypt, mask, rekey, share
 from modcrypt.cli.doctor import doctor
+from modcrypt.cli.help.help_screens import add_help_options, end_with_help
 from modcrypt.cli.help.manual import complete_paths, completion, man
-from modcrypt.cli.help.short_help import add_short_help
 from modcrypt.cli.inspect import inspect
 from modcrypt.cli.keys.keys_group import keys
 from modcrypt.cli.leaks import leaks
@@ -22,7 +22,7 @@ from modcrypt.cli.program import LAKE, OTHERS, Program
 from modcrypt.cli.recipients import recipients
 from modcrypt.cli.rows.tables import cat, head, schema
 from modcrypt.cli.seals import seals
-from modcrypt.cli.shared import end_with_help
+from modcrypt.cli.shared import RareOption
 from modcrypt.cli.shred import shred
 from modcrypt.cli.verify import verify
 from modcrypt.runtime.log import LOGGER
@@ -49,20 +49,18 @@ Exit codes:
 @cloup.group(
     cls=Program,
     context_settings={
-        "help_option_names": ["--help"],
         "max_content_width": 100,
         "formatter_settings": cloup.HelpFormatter.settings(col1_max_width=28),
     },
     epilog=_FIRST_EXAMPLE + EXIT_CODES,
     invoke_without_command=True,
 )
-@click.version_option(message=version_line())
+@click.version_option(message=version_line(), cls=RareOption)
 @click.pass_context
 def program(context: click.Context) -> None:
     """Encrypt Parquet files, column by column, and any file as an AGS1 stream.
 
-    Keys come from files, environment variables or file descriptors, never from arguments, which
-    other users could see, or from a key service that --kms or a policy names.
+    Arguments, which other users can see, only name keys, in files or a key service.
     """
     warnings = WarningLines(logging.WARNING)
     LOGGER.addHandler(warnings)
@@ -70,28 +68,28 @@ def program(context: click.Context) -> None:
     end_with_help(context)
 
 
+# In the order in which users need them.
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Files and their rows": (
+    "Encrypt, read and check": (
         encrypt,
         decrypt,
-        rekey,
-        mask,
-        share,
+        head,
+        cat,
+        schema,
         verify,
         inspect,
         leaks,
-        schema,
-        head,
-        cat,
+        doctor,
     ),
-    "Keys": (keys, recipients, seals, shred),
+    "Make and manage keys": (keys, recipients, seals),
+    "Change encrypted files": (rekey, mask, share, shred),
     LAKE: (),
     OTHERS: (ags1,),
-    "This program": (doctor, completion, man),
 }
 for _title, _commands in _SECTIONS.items():
     program.section(_title, *_commands)
 for _add_commands in load_all(COMMANDS):
     _add_commands(program)
-add_short_help(program)
+program.add_to_section(OTHERS, completion, man)
+add_help_options(program)
 complete_paths(program)

@@ -27,7 +27,14 @@ from modcrypt.cli.options.parquet_options import (
     reading_options,
     sidecar_options,
 )
-from modcrypt.cli.shared import key_options, make_reference, prove_option, read_json, read_key
+from modcrypt.cli.shared import (
+    key_options,
+    make_reference,
+    prove_option,
+    rare_option,
+    read_json,
+    read_key,
+)
 
 _ENCRYPT_EXAMPLE = """\b
 Examples: prices under a key of their own, ship dates readable by everyone
@@ -112,7 +119,7 @@ _NAMES = re.compile(
 )
 
 
-_restrictions_option = click.option(
+_restrictions_option = rare_option(
     "--read-restrictions",
     "restrictions",
     metavar="FILE",
@@ -203,7 +210,7 @@ Example: two columns for a partner, under a key of their own
 @decryption_options
 @accept_option
 @missing_key_option
-@click.option(
+@rare_option(
     "--keep-unchanged",
     is_flag=True,
     help="Copy pages whose key, algorithm and AAD prefix stay the same without opening them; an "

@@ -11,6 +11,7 @@ import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients, recipient_options
 from modcrypt.cli.options.signing_options import (
@@ -21,7 +22,6 @@ from modcrypt.cli.options.signing_options import (
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
-    end_with_help,
     format_counts,
     format_failures,
     format_table,

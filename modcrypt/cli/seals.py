@@ -10,11 +10,11 @@ import cloup
 
 import modcrypt
 from modcrypt.cli.former_options import use_present_names
+from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.kms_options import key_file_passphrase_options
 from modcrypt.cli.output.progress import batch_bar
 from modcrypt.cli.shared import (
     combine_options,
-    end_with_help,
     format_table,
     jobs_option,
     json_option,

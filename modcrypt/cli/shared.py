@@ -60,13 +60,6 @@ def drop_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def end_with_help(context: click.Context) -> None:
-    """Print the help and end with an error, if a group is called without a command."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
-
-
 # --- options -------------------------------------------------------------------------------------
 
 
@@ -79,6 +72,15 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
         return command
 
     return apply
+
+
+class RareOption(click.Option):
+    """An option that only `--help-all` shows, not `--help`."""
+
+
+def rare_option(*names: str, **attributes: Any) -> Callable[[F], F]:
+    """Return an option that only `--help-all` shows; arguments are those of `click.option`."""
+    return click.option(*names, cls=RareOption, **attributes)
 
 
 def exclude_each_other(*parameters: str) -> Callable[[F], F]:
@@ -119,12 +121,12 @@ def key_options(what: str, option: str = "--key") -> Callable[[F], F]:
             metavar="PATH",
             help=f"{what}: file of raw bytes, hex or base64.",
         ),
-        click.option(
+        rare_option(
             f"{option}-env",
             metavar="VARIABLE",
             help=f"{what}: environment variable of hex or base64; child processes inherit it.",
         ),
-        click.option(
+        rare_option(
             f"{option}-fd",
             metavar="N",
             type=click.IntRange(min=0),
@@ -135,21 +137,21 @@ def key_options(what: str, option: str = "--key") -> Callable[[F], F]:
 
 
 prefix_options = combine_options(
-    click.option("--aad-prefix", metavar="TEXT", help="AAD prefix as text (UTF-8)."),
-    click.option("--aad-prefix-hex", metavar="HEX", help="AAD prefix as hex digits."),
-    click.option(
+    rare_option("--aad-prefix", metavar="TEXT", help="AAD prefix as text (UTF-8)."),
+    rare_option("--aad-prefix-hex", metavar="HEX", help="AAD prefix as hex digits."),
+    rare_option(
         "--aad-prefix-file",
         metavar="PATH",
         help="AAD prefix: the whole content of a file.",
     ),
     exclude_each_other("aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
 )
-root_option = click.option(
+root_option = rare_option(
     "--root",
     metavar="FOLDER",
     help="Folder of the dataset. Default: the named one.",
 )
-shared_prefix_option = click.option(
+shared_prefix_option = rare_option(
     "--shared-aad-prefix",
     is_flag=True,
     help="Allow several files with the same AAD prefix; they can be swapped undetected.",
@@ -166,7 +168,7 @@ force_option = click.option("--force", is_flag=True, help="Replace DESTINATION i
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Report what would be done; change nothing."
 )
-prove_option = click.option(
+prove_option = rare_option(
     "--prove",
     type=click.Choice(["first", "all"]),
     default="first",
@@ -175,14 +177,14 @@ prove_option = click.option(
 strict_option = click.option(
     "--strict", is_flag=True, help="Exit with 1 also if something was not authenticated."
 )
-skipping_record_option = click.option(
+skipping_record_option = rare_option(
     "--record",
     metavar="FILE",
     help="Resume file: record finished files in FILE, and skip files recorded there.",
 )
 
 
-allow_plaintext_option = click.option(
+allow_plaintext_option = rare_option(
     "--allow-plaintext",
     is_flag=True,
     help="Also accept plaintext tables and files, in which nothing is authenticated.",
@@ -212,7 +214,7 @@ optional_paths_argument = click.argument(
 
 def make_accept_option(default: str) -> Callable[[F], F]:
     """Return the option for accepted algorithms; its help text states the default."""
-    return click.option(
+    return rare_option(
         "--accept-algorithm",
         "accept_algorithms",
         metavar="ALGORITHM",
@@ -234,7 +236,7 @@ def jobs_option(default: str) -> Callable[[F], F]:
 
 def threads_option(text: str) -> Callable[[F], F]:
     """Return the option for the number of threads, with its help text."""
-    return click.option("--threads", metavar="N", type=click.IntRange(min=1), help=text)
+    return rare_option("--threads", metavar="N", type=click.IntRange(min=1), help=text)
 
 
 def read_json(path: str | None) -> Any:

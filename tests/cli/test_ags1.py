@@ -1001,7 +1001,8 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
             "notes.kms.ags1",
         )
         check_ok(run(folder, "encrypt", *encrypted_folder, env=path))
-    text = check_ok(run_here(folder, *([] if command is None else [command]), "--help")).decode()
+    named = [] if command is None else [command]
+    text = check_ok(run_here(folder, *named, "--help-all")).decode()
     joined = text.replace("\\\n", " ")
     examples = joined.partition("Example")[2].splitlines()
     lines = [line for line in examples if line.startswith("  ") and "modcrypt " in line]

@@ -1135,7 +1135,7 @@ def test_a_generated_key_opens_files_and_replaces_nothing(tmp_path: Path) -> Non
     }  # fmt: skip
     assert (tmp_path / "new.key").stat().st_mode & 0o777 == 0o600
     before = (tmp_path / "new.key").read_text()
-    assert "exists" in check_refusal(invoke(tmp_path, *made))
+    assert "exists" in check_refusal(invoke(tmp_path, "keys", "generate", "new.key"))
     assert (tmp_path / "new.key").read_text() == before
     run_ok(tmp_path, "encrypt", "--key-file", "new.key", "plain.parquet", "sealed.parquet")
     assert "id" in run_ok(tmp_path, "schema", "--key-file", "new.key", "sealed.parquet")
@@ -1174,7 +1174,7 @@ def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None)
         how = modcrypt.KeyTools(ring).encryption(modcrypt.Policy(footer_key="footer"))
         modcrypt.encrypt_parquet(tmp_path / "orders.parquet", tmp_path / "lake/a.parquet", how)
     help_text = check_ok(
-        run_here(tmp_path, "keys", *([] if command is None else [command]), "--help")
+        run_here(tmp_path, "keys", *([] if command is None else [command]), "--help-all")
     )
     joined = help_text.replace("\\\n", " ")
     lines = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]

@@ -17,8 +17,10 @@ from modcrypt.cli.engines import (
     spark_option,
     start_spark,
 )
+from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.keys.generation import generate
 from modcrypt.cli.keys.key_scan import scan
+from modcrypt.cli.options.confirmation import confirm, yes_option
 from modcrypt.cli.options.kms_options import (
     audit_option,
     parse_pairs,
@@ -36,7 +38,6 @@ from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     check_paths_exist,
     dry_run_option,
-    end_with_help,
     exclude_each_other,
     format_counts,
     format_table,
@@ -109,7 +110,7 @@ _version_option = click.option(
 @cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
 @click.pass_context
 def keys(context: click.Context) -> None:
-    """Make key files and key pairs, and manage master keys and the keys that they wrap in files.
+    """Make keys of every kind, and manage master keys and what they wrap.
 
     A master key stays in its key service: a keyring, Vault, a cloud's KMS or a PKCS#11 token. The
     files contain the keys that it wraps.
@@ -261,7 +262,7 @@ def enable(*, key_id: str, version: int | None, as_json: bool, **options: Any) -
 @click.argument("key_id", metavar="ID")
 @_version_option
 @service_options
-@click.option("--yes", is_flag=True, help="Destroy the key, which nothing can restore.")
+@yes_option
 @json_option
 def destroy(*, key_id: str, version: int | None, yes: bool, as_json: bool, **options: Any) -> None:
     """Destroy a master key, or one older version of it, for good.
@@ -270,16 +271,14 @@ def destroy(*, key_id: str, version: int | None, yes: bool, as_json: bool, **opt
     example in a backup.
     """
     settings = required_service(options)
-    if not yes:
-        raise click.UsageError(
-            "destroying a key permanently loses all that it wrapped; pass --yes to do it"
-        )
     from modcrypt.kms.client import MasterKey
 
     if version is not None and not settings.uri.startswith("file:"):
         raise click.UsageError(
             "--version needs a keyring; this service can only destroy whole keys"
         )
+    destroyed = key_id if version is None else f"{key_id}, version {version}"
+    confirm(printable(f"destroys {destroyed}, and all that it has wrapped is lost for good"), yes)
     change = _admin_method(settings.client, "destroy_key")
     master = change(key_id) if version is None else change(key_id, version)
     gone = MasterKey(id=key_id, enabled=False, destroyed=True)

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 import modcrypt
-from modcrypt.cli.shared import F, combine_options, exclude_each_other, make_reference
+from modcrypt.cli.shared import F, combine_options, exclude_each_other, make_reference, rare_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
@@ -18,17 +18,17 @@ if TYPE_CHECKING:  # not to be loaded for the help
 VARIABLE = "MODCRYPT_PASSPHRASE"
 
 passphrase_options = combine_options(
-    click.option(
+    rare_option(
         "--passphrase-file",
         metavar="PATH",
         help="Passphrase of a keyring: first line of a file.",
     ),
-    click.option(
+    rare_option(
         "--passphrase-env",
         metavar="VARIABLE",
         help=f"Passphrase of a keyring: environment variable. Default: {VARIABLE}, else a prompt.",
     ),
-    click.option(
+    rare_option(
         "--passphrase-fd",
         metavar="N",
         type=click.IntRange(min=0),
@@ -65,7 +65,7 @@ service_options = combine_options(
     ),
     passphrase_options,
 )
-master_keys_option = click.option(
+master_keys_option = rare_option(
     "--master-key",
     "master_keys",
     metavar="ID",
@@ -74,7 +74,7 @@ master_keys_option = click.option(
 )
 reading_service_options = combine_options(service_options, master_keys_option)
 
-audit_option = click.option(
+audit_option = rare_option(
     "--audit",
     metavar="FILE",
     help="Append uses of keys to FILE as lines of JSON.",

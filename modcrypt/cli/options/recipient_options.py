@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from modcrypt.cli.shared import combine_options, needs_one_of
+from modcrypt.cli.shared import combine_options, needs_one_of, rare_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.recipients.recipient import Recipient
@@ -21,7 +21,7 @@ recipient_options = combine_options(
         multiple=True,
         help="Encrypt to a public key. Repeatable.",
     ),
-    click.option(
+    rare_option(
         "--recipients-file",
         "recipients_files",
         metavar="FILE",
@@ -39,7 +39,7 @@ identity_options = combine_options(
         envvar=VARIABLE,
         help=f"Private key; default: {VARIABLE}.",
     ),
-    click.option(
+    rare_option(
         "--identity-passphrase",
         metavar="PATH",
         help="Passphrase of an identity, in a file.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.shared import combine_options, needs_one_of
+from modcrypt.cli.shared import combine_options, needs_one_of, rare_option
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -19,7 +19,7 @@ sign_options = combine_options(
         type=click.Path(),
         help="Signing key: a file, or a URI.",
     ),
-    click.option(
+    rare_option(
         "--sign-passphrase",
         metavar="PATH",
         help="Passphrase of the signing key, in a file.",
@@ -27,14 +27,14 @@ sign_options = combine_options(
     needs_one_of("sign_passphrase", "sign"),
 )
 signed_by_option = combine_options(
-    click.option(
+    rare_option(
         "--signed-by",
         "signed_by",
         metavar="VERIFIER",
         multiple=True,
         help="Require a writer's signature (.pub). Repeatable.",
     ),
-    click.option(
+    rare_option(
         "--seal-at-least",
         metavar="N",
         type=click.IntRange(min=1),

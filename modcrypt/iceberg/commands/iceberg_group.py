@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
+from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.rows.row_output import (
     check_output,
@@ -22,7 +23,6 @@ from modcrypt.cli.rows.row_output import (
     write_rows,
 )
 from modcrypt.cli.shared import (
-    end_with_help,
     force_option,
     format_table,
     lines_option,

@@ -53,7 +53,7 @@ def test_what_cannot_be_restored_is_dropped_on_request(
     assert f"--drop-lost keeps snapshot {first}" in said
     assert (
         f"snapshot {second} is not found: dropped"
-        in run("admin", "repair", *SAMPLE, "--drop-lost", "t").output
+        in run("admin", "repair", *SAMPLE, "--drop-lost", "--yes", "t").output
     )
     assert [row["id"] for row in lines(run("scan", *SAMPLE, "--json", "t"))] == [1]
 
@@ -79,7 +79,7 @@ def test_plaintext_manifests_are_trusted_on_request(table: IcebergTable, run: Ru
     assert "left in plaintext" in said
     assert "nothing vouches for" in said
     assert "--trust-plaintext" in said
-    said = run("admin", "repair", *SAMPLE, "--trust-plaintext", "t").output
+    said = run("admin", "repair", *SAMPLE, "--trust-plaintext", "--yes", "t").output
     assert "rotate dek" in said
     assert len(lines(run("scan", *SAMPLE, "--json", "t"))) == 2
 
