@@ -226,7 +226,7 @@ def make_accept_option(default: str) -> Callable[[F], F]:
 
 def jobs_option(default: str) -> Callable[[F], F]:
     """Return the option for the number of concurrent files; its help text states the default."""
-    return click.option(
+    return rare_option(
         "--jobs",
         metavar="N",
         type=click.IntRange(min=1),

@@ -27,9 +27,6 @@ def test_help_fits_a_screen_and_help_all_has_every_option(tmp_path: Path) -> Non
         options = [option for option in command.params if isinstance(option, click.Option)]
         for option in options:
             assert option.hidden or re.search(rf"{option.opts[0]}\b", everything), (name, option)
-        assert not {*re.findall(r"^  (-\S+)", screen, re.M)} - {
-            *re.findall(r"^  (-\S+)", everything, re.M)
-        }
 
 
 def test_help_says_where_the_rest_is_if_there_is_more(tmp_path: Path) -> None:

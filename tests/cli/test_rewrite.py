@@ -292,7 +292,7 @@ def test_a_folder_is_shared_by_key_service(ring: Path) -> None:
 def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
     common = {
         "audit", "in_place", "glob", "jobs", "record", "dry_run", "fail_fast", "force", "threads",
-        "as_json", "paths", "spark_master", "keep_unknown_fields", "h",
+        "as_json", "paths", "spark_master", "keep_unknown_fields", "help", "help_all",
         "drop_summaries", "allow_leaks", "prove",
         "to", "recipients_files", "sign", "sign_passphrase",  # which can only mean the new file
     }  # fmt: skip

@@ -154,7 +154,7 @@ encryption_options = combine_options(
             multiple=True,
             help="Leave a column or group unencrypted. Repeatable.",
         ),
-        click.option(
+        rare_option(
             "--plaintext-footer",
             is_flag=True,
             help="Sign the footer but leave it readable: schema, row counts, metadata of "

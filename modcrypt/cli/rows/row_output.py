@@ -36,7 +36,7 @@ def row_options(order: str, condition: str) -> Callable[[F], F]:
             multiple=True,
             help="Read only this column, or the columns in a group. Repeatable.",
         ),
-        click.option(
+        rare_option(
             "--columns",
             "listed",
             metavar="NAME,NAME",

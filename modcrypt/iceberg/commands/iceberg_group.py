@@ -28,6 +28,7 @@ from modcrypt.cli.shared import (
     lines_option,
     print_json,
     print_line,
+    rare_option,
     read_json,
 )
 from modcrypt.iceberg.commands.iceberg_examine import tree, verify
@@ -172,7 +173,7 @@ _TABLE_ROWS = 10
 )  # fmt: skip
 @output_option
 @safe_option
-@click.option(
+@rare_option(
     "--read-restrictions",
     "restrictions",
     metavar="FILE",

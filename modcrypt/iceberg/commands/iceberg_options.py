@@ -56,7 +56,7 @@ def _parse_time(_: click.Context, option: click.Parameter, text: str | None) -> 
     return when if when.tzinfo is not None else when.replace(tzinfo=datetime.UTC)
 
 
-as_of_option = click.option(
+as_of_option = rare_option(
     "--as-of",
     metavar="TIME",
     callback=_parse_time,

@@ -9,7 +9,14 @@ import click
 import cloup
 
 from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import combine_options, lines_option, print_facts, print_json, print_line
+from modcrypt.cli.shared import (
+    combine_options,
+    lines_option,
+    print_facts,
+    print_json,
+    print_line,
+    rare_option,
+)
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     listing_options,
@@ -43,7 +50,7 @@ def policy_options(*, new: bool) -> Callable[[F], F]:
             show_default=new,
             help="Scope of a KEK; Iceberg's Java implementation reads table and day only.",
         ),
-        click.option(
+        rare_option(
             "--files-per-kek",
             metavar="N",
             type=click.IntRange(min=1),
@@ -57,7 +64,7 @@ def policy_options(*, new: bool) -> Callable[[F], F]:
             show_default=new,
             help="Age in days at which a new KEK replaces the current one.",
         ),
-        click.option(
+        rare_option(
             "--wrapping",
             type=click.Choice(["double", "single"]),
             default="double" if new else None,

@@ -42,7 +42,7 @@ lake_verify_options = cloup.option_group(
         help="Take up an interrupted verification: skip the files that it found correct.",
     ),
     click.option("--junit", metavar="OUT", help="Write the result to OUT as JUnit XML."),
-    click.option("--sarif", metavar="OUT", help="Write the result to OUT as SARIF 2.1.0."),
+    rare_option("--sarif", metavar="OUT", help="Write the result to OUT as SARIF 2.1.0."),
 )
 LAKE_PARAMETERS = ("config", "since", "resume", "junit", "sarif")
 

@@ -16,6 +16,7 @@ from tests.support.cli.answers import check_refusal
 from tests.support.folder_contents import files
 from tests.support.iceberg.catalog_tables import SCHEMA
 from tests.support.iceberg.table_changes import rows
+from tests.support.tables import write_plain
 
 RING = ("--kms", "file:lake.keyring")
 TABLE = (*RING, "table")
@@ -45,8 +46,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     add_tag(table, "old")
     (tmp_path / "table/data/left.parquet").write_bytes(b"PARE")
     (tmp_path / "data").mkdir()
+    write_plain(tmp_path / "data" / "a.parquet")
+    (tmp_path / "lake.toml").write_text('footer_key = "lake"\n')
     (tmp_path / "modcrypt.toml").write_text(
-        'kms = "file:lake.keyring"\n[dataset.data]\nlocation = "data"\nfooter_key = "lake"\n'
+        'kms = "file:lake.keyring"\n[dataset.data]\nlocation = "data"\npolicy = "lake.toml"\n'
     )
     return tmp_path
 
