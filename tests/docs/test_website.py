@@ -35,8 +35,8 @@ __all__ = ["chromium"]  # a fixture
 SITE = ROOT / "build/site"
 PAGES = (
     "index.html", "tutorial.html", "how-to/frames.html", "reference/command-line.html",
-    "reference/commands/mask.html", "reference/limits.html", "reference/api/files.html", "explanation/formats.html",
-    "reference/conformance.html", "notebooks/encrypt-and-read.html",
+    "reference/commands/mask.html", "reference/limits.html", "reference/api/files.html",
+    "explanation/formats.html", "reference/conformance.html", "notebooks/encrypt-and-read.html",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from tests.support.cli.answers import check_refusal
 from tests.support.folder_contents import files
 from tests.support.iceberg.catalog_tables import SCHEMA
 from tests.support.iceberg.table_changes import rows
+from tests.support.paths import ROOT
 from tests.support.tables import write_plain
 
 RING = ("--kms", "file:lake.keyring")
@@ -88,6 +89,11 @@ def test_a_confirmation_is_an_option_or_an_answer(
     arguments = DANGEROUS[name]
     typed = answer(arguments, "y\n" * 2, monkeypatch)
     assert typed.exit_code == 0, typed.stderr
+
+
+def test_the_documentation_lists_what_needs_a_confirmation() -> None:
+    page = (ROOT / "docs/reference/deleting.md").read_text().partition("need a confirmation")[2]
+    assert [name for name in DANGEROUS if f"{name}`" not in page] == []
 
 
 def test_dropped_refs_lose_their_snapshots(folder: Path) -> None:
