@@ -1150,6 +1150,7 @@ def test_a_generated_key_opens_files_and_replaces_nothing(tmp_path: Path) -> Non
         ("--kind", "signing", "--scheme", "x25519", "new.key"),
         ("--kind", "recipient", "--scheme", "mldsa65", "new.key"),
         ("--kind", "recipient", "new"),
+        ("new.pub",),
     ],
 )
 def test_options_of_another_kind_of_key_are_refused(

@@ -86,6 +86,8 @@ def generate(
     FILE.key has mode 0600; neither file may exist. FILE.pub is one line of text: give it to those
     who verify your files or encrypt files for you, and compare the id with them.
     """
+    if Path(path).suffix != ".key":
+        raise click.UsageError("the name of a file with a secret key ends in .key")
     if kind == "key":
         refuse(
             {"scheme", "ask", "passphrase_file", "passphrase_env", "passphrase_fd"},
@@ -97,7 +99,7 @@ def generate(
     pair = _PAIRS[kind]
     if scheme is not None and scheme not in pair.schemes:
         raise click.UsageError(f"--kind {kind} has the schemes {' and '.join(pair.schemes)}")
-    files = _choose_files(path, pair)
+    files = _choose_files(path)
     key = pair.generate(scheme or pair.schemes[0])
     passphrase = read_passphrase(f"the new {pair.private} {path}", ask, options, twice=True)
     key.save(files[0], passphrase=passphrase)
@@ -118,13 +120,9 @@ def _write_key(path: Path, length: int, as_json: bool) -> None:
     print_line(printable(f"key  {path} (secret), {length * 8} bits"))
 
 
-def _choose_files(path: str, pair: _Pair) -> tuple[Path, Path]:
+def _choose_files(path: str) -> tuple[Path, Path]:
     """Return the paths of FILE.key and FILE.pub, of which neither may exist."""
     files = Path(path), Path(path).with_suffix(".pub")
-    if files[0].suffix != ".key":
-        raise click.UsageError(
-            f"the name of the {pair.private} ends in .key; that of the {pair.public} in .pub"
-        )
     for file in files:
         refuse_existing(file)
     return files

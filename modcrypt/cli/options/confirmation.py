@@ -27,5 +27,6 @@ def confirm(consequence: str, yes: bool) -> None:
         return
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise click.UsageError(f"this {consequence}; pass --yes to confirm it")
-    if not click.confirm(f"modcrypt: this {consequence}. Continue?", err=True):
+    click.echo(f"modcrypt: this {consequence}. Continue? [y/N]: ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise click.UsageError("not confirmed; nothing was changed")

@@ -77,6 +77,7 @@ def test_nothing_is_done_without_a_confirmation(
     assert "pass --yes to confirm it" in check_refusal(refused)
     declined = answer(DANGEROUS[name], "n\n", monkeypatch)
     assert declined.exit_code == 2
+    assert answer(DANGEROUS[name], "", monkeypatch).exit_code == 2  # the end of the input
     assert declined.stderr.count("Continue? [y/N]") == 1
     assert "not confirmed; nothing was changed" in declined.stderr
     assert files(folder) == before
