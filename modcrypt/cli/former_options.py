@@ -14,7 +14,7 @@ _PRESENT = {
 }
 """Present spellings by former ones."""
 
-_MOVED = {
+_MOVED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("iceberg", "policy"): ("iceberg", "admin", "policy"),
     ("iceberg", "prune"): ("iceberg", "admin", "prune"),
     ("iceberg", "remove-orphans"): ("iceberg", "admin", "remove-orphans"),
@@ -24,7 +24,9 @@ _MOVED = {
 }
 """Present commands by former ones."""
 
-_MOVED_OPTIONS = {("recipients", "generate"): {"--kind": "--scheme"}}
+_MOVED_OPTIONS: dict[tuple[str, ...], dict[str, str]] = {
+    ("recipients", "generate"): {"--kind": "--scheme"}
+}
 """Present spellings of options that have another meaning in the present command."""
 
 
