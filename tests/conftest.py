@@ -34,6 +34,9 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="modcrypt-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
+# Files of keys that tests write are private, as the command line requires it.
+os.umask(0o077)
+
 # Tests of services that are down shall not wait for them as long as users do.
 os.environ.setdefault("MODCRYPT_KMS_PATIENCE", "1")
 

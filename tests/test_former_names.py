@@ -15,8 +15,8 @@ from modcrypt import ags1
 from modcrypt.iceberg import create_table
 from modcrypt.runtime.former_names import accept_former_names
 from tests.support.cases import each_case
-from tests.support.cli.answers import check_refusal
-from tests.support.cli.program import KEY, invoke, private
+from tests.support.cli.answers import check_refusal, run_ok
+from tests.support.cli.program import KEY, invoke, private, run
 from tests.support.iceberg.catalog_tables import SCHEMA
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.keys import FOOTER_KEY
@@ -24,6 +24,7 @@ from tests.support.tables import write_plain
 
 CTR = "AES_GCM_CTR_V1"
 KEYS = "file:lake.keyring"
+GENERATE = ("keys", "generate", "--kind", "signing")
 
 
 def call(function: Any, *arguments: Any, **options: Any) -> Any:
@@ -128,6 +129,78 @@ def test_the_callers_line_is_named() -> None:
     assert caught[0].filename == __file__
 
 
+REFERENCES: dict[str, tuple[str, ...]] = {
+    "--key-file footer.key": ("encrypt", "plain.parquet", "out"),
+    "--key-env TEXT_KEY": ("encrypt", "plain.parquet", "out"),
+    "--aad-prefix-hex 6162": ("encrypt", *KEY, "plain.parquet", "out"),
+    "--aad-prefix-file me.pub": ("encrypt", *KEY, "plain.parquet", "out"),
+    "--hash-key-file=hash.key": ("mask", *KEY, "--hash", "name", "sealed.parquet", "out"),
+    "--import-file footer.key": ("keys", "create", "--kms", "file:ring", "new"),
+    "--passphrase-env TEXT_KEY": ("keys", "create", "--kms", "file:encrypted", "new"),
+    "--recipients-file me.pub": ("encrypt", "plain.parquet", "out"),
+    "--identity me.key": ("cat", "mine.parquet"),
+    "--sign writer.key": ("encrypt", *KEY, "plain.parquet", "out"),
+    "--new-key-file footer.key": ("rekey", *KEY, "sealed.parquet", "out"),
+    "--new-plaintext-footer --new-key-env=TEXT_KEY": ("rekey", *KEY, "sealed.parquet", "out"),
+    "--new-kms file:ring --new-master-key kf": ("rekey", *KEY, "sealed.parquet", "out"),
+    "--new-passphrase-env TEXT_KEY --new-policy locked.toml": (
+        "share", *KEY, "--column", "id", "sealed.parquet", "out",
+    ),
+}  # fmt: skip
+
+
+@each_case("options", REFERENCES)
+def test_former_options_of_references_work_and_warn(folder: Path, options: str) -> None:
+    run_ok(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet")
+    mc.Keyring.create(folder / "ring", plaintext=True).create_key("kf")
+    if "passphrase-env" in options:
+        mc.Keyring.create(folder / "encrypted", passphrase=FOOTER_KEY.hex()).create_key("kf")
+    (folder / "locked.toml").write_text('kms = "file:encrypted"\nfooter_key = "kf"\n')
+    run_ok(folder, *GENERATE, "writer.key")
+    run_ok(folder, "keys", "generate", "--kind", "recipient", "--scheme", "x25519", "me.key")
+    run_ok(folder, "encrypt", "--to", "me.pub", "plain.parquet", "mine.parquet")
+    private(folder / "hash.key", bytes(range(32)))
+    command = REFERENCES[options]
+    done = run(folder, *command, *options.split(" "), env={"TEXT_KEY": FOOTER_KEY.hex()})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the former name works until modcrypt 1.1") == 1
+
+
+def test_former_options_work_in_a_recorded_command(folder: Path) -> None:
+    run_ok(folder, *GENERATE, "writer.key")
+    (folder / "lake").mkdir()
+    record = ("seals", "record", "--sign", "file:writer.key", "lake", "--")
+    encrypt = ("encrypt", "--key-file", "footer.key", "plain.parquet", "lake/a.parquet")
+    assert invoke(folder, *record, *encrypt).exit_code == 0
+    rekey = ("rekey", *KEY, "--new-key-file", "footer.key", "--in-place", "lake")
+    assert invoke(folder, *record, *rekey).exit_code == 0
+
+
+def test_a_passphrase_was_a_flag(folder: Path) -> None:
+    made = invoke(folder, *GENERATE, "--passphrase", "writer.key")
+    assert "--passphrase prompt" in made.stderr
+    assert "no terminal" in check_refusal_after_warning(made.stderr)
+    secret = check_refusal(invoke(folder, *GENERATE, "--passphrase", "hunter2", "x.key"))
+    assert "hunter2" not in secret
+
+
+def check_refusal_after_warning(stderr: str) -> str:
+    warning, error = stderr.splitlines()
+    assert warning.startswith("modcrypt: warning: ")
+    return error
+
+
+def test_former_and_present_options_contradict_each_other(folder: Path) -> None:
+    (folder / "new.toml").write_text('footer_key = "file:footer.key"\n')
+    new = ("--new-key-file", "footer.key", "--to", "new.toml")
+    for arguments in (
+        ("encrypt", *KEY, "--key-file", "footer.key", "plain.parquet", "out"),
+        ("rekey", *KEY, *new, "plain.parquet", "out"),
+    ):
+        result = invoke(folder, *arguments)
+        assert (result.exit_code, (folder / "out").exists()) == (2, False)
+
+
 OPTIONS = {
     "--accept=AES_GCM_CTR_V1": ("verify", *KEY, "--json", "sealed.parquet"),
     "--accept AES_GCM_CTR_V1": ("schema", *KEY, "--json", "sealed.parquet"),
@@ -143,7 +216,7 @@ def test_former_options_work_and_warn(folder: Path, option: str) -> None:
     (folder / "lake").mkdir()
     (folder / "sealed.parquet").rename(folder / "lake" / "sealed.parquet")
     (folder / "sealed.parquet").hardlink_to(folder / "lake" / "sealed.parquet")
-    assert invoke(folder, "keys", "generate", "--kind", "signing", "writer.key").exit_code == 0
+    assert invoke(folder, *GENERATE, "writer.key").exit_code == 0
     assert invoke(folder, "seals", "create", "--sign", "writer.key", "lake").exit_code == 0
     *command, place = OPTIONS[option]
     done = invoke(folder, *command, *option.split(" "), place)
@@ -193,8 +266,8 @@ def test_former_commands_work_and_warn(folder: Path, former: str) -> None:
 
 def test_former_commands_are_found_in_a_recorded_command(folder: Path) -> None:
     (folder / "lake").mkdir()
-    assert invoke(folder, "keys", "generate", "--kind", "signing", "writer.key").exit_code == 0
-    record = ("seals", "record", "--sign", "writer.key", "lake", "--", "seals", "generate", "b.key")
-    done = invoke(folder, *record)
+    assert invoke(folder, *GENERATE, "writer.key").exit_code == 0
+    record = ("seals", "record", "--sign", "file:writer.key", "lake", "--")
+    done = invoke(folder, *record, "seals", "generate", "b.key")
     assert "modcrypt seals generate is now called" in done.stderr
     assert (folder / "b.pub").exists()

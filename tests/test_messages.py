@@ -43,16 +43,16 @@ SECRET_FILES = {
 }
 
 VALID = """
-encrypt --key-file {footer.key} --column-key name=file:{name.key} {plain.parquet} out
-encrypt --policy {policy.toml} --passphrase-file {pass} {plain.parquet} out
-encrypt --kms file:{ring} --master-key lake --aad-prefix-file {prefix} {plain.parquet} out
-decrypt --key-file {footer.key} --aad-prefix-file {prefix} {sealed.parquet} out
+encrypt --key file:{footer.key} --column-key name=file:{name.key} {plain.parquet} out
+encrypt --policy {policy.toml} --passphrase file:{pass} {plain.parquet} out
+encrypt --kms file:{ring} --master-key lake --aad-prefix file:{prefix} {plain.parquet} out
+decrypt --key file:{footer.key} --aad-prefix file:{prefix} {sealed.parquet} out
 decrypt --kms file:{ring} {kms.parquet} out
-schema --key-file {footer.key} {sealed.parquet}
-head --key-file {footer.key} {sealed.parquet}
+schema --key file:{footer.key} {sealed.parquet}
+head --key file:{footer.key} {sealed.parquet}
 cat --kms file:{ring} {kms.parquet}
-inspect --key-file {footer.key} {sealed.parquet}
-verify --policy {policy.toml} --passphrase-file {pass} {kms.parquet}
+inspect --key file:{footer.key} {sealed.parquet}
+verify --policy {policy.toml} --passphrase file:{pass} {kms.parquet}
 verify --config {lake.toml}
 status --config {lake.toml} --files
 apply --config {lake.toml} --dry-run
@@ -60,12 +60,12 @@ report --config {lake.toml} --json
 why --config {lake.toml} kms.parquet
 keys impact --config {lake.toml} lake
 trust --print {lake.toml}
-rekey --key-file {footer.key} --new-key-file {name.key} {sealed.parquet} out
-mask --hash name --hash-key-file {name.key} --key-file {footer.key} {sealed.parquet} out
-share --column id --key-file {footer.key} --new-key-file {name.key} {sealed.parquet} out
+rekey --key file:{footer.key} --to {next.toml} {sealed.parquet} out
+mask --hash name --hash-key file:{name.key} --key file:{footer.key} {sealed.parquet} out
+share --column id --key file:{footer.key} --to {next.toml} {sealed.parquet} out
 shred --kms file:{ring} {kms.parquet} --column name --yes
-keys create --kms file:{ring} new --import-file {name.key}
-keys list --kms file:{ring} --passphrase-file {pass}
+keys create --kms file:{ring} new --import file:{name.key}
+keys list --kms file:{ring} --passphrase file:{pass}
 keys list --policy {policy.toml}
 keys disable --kms file:{ring} lake
 keys enable --kms file:{ring} lake
@@ -74,24 +74,24 @@ keys rotate --kms file:{ring} --key lake --record {record} {kms.parquet}
 keys scan --kms file:{ring} {kms.parquet}
 leaks --policy {policy.toml} {plain.parquet}
 keys generate --kind signing new.key
-seals create --sign {writer.key} .
-seals add --sign {writer.key} . plain.parquet
-seals remove --sign {writer.key} . plain.parquet
-seals cosign --sign {writer.key} .
-seals record --sign {writer.key} new -- encrypt --key-file footer.key plain.parquet new/out
-seals writers --sign {writer.key} . {writer.pub}
-seals witness --sign {writer.key} --signed-by {writer.pub} --store new .
+seals create --sign file:{writer.key} .
+seals add --sign file:{writer.key} . plain.parquet
+seals remove --sign file:{writer.key} . plain.parquet
+seals cosign --sign file:{writer.key} .
+seals record --sign file:{writer.key} new -- encrypt --key file:footer.key plain.parquet new/out
+seals writers --sign file:{writer.key} . {writer.pub}
+seals witness --sign file:{writer.key} --signed-by {writer.pub} --store new .
 seals log --signed-by {writer.pub} .
 seals verify --signed-by {writer.pub} .
-seals export {writer.key} new.pub
+seals export file:{writer.key} new.pub
 keys generate --kind recipient --scheme x25519 new.key
 recipients list {sealed.parquet}
-recipients add --key-file {footer.key} --recipients-file {me.pub} {sealed.parquet}
-recipients remove --identity {me.key} --recipient {me.pub} {sealed.parquet}
-ags1 encrypt --key-file {footer.key} {plain.parquet} out
+recipients add --key file:{footer.key} --to {me.pub} {sealed.parquet}
+recipients remove --identity file:{me.key} --recipient {me.pub} {sealed.parquet}
+ags1 encrypt --key file:{footer.key} {plain.parquet} out
 ags1 encrypt --key-metadata-file {fresh.key} {plain.parquet} out
 ags1 decrypt --key-metadata-file {notes.key} {notes.ags1} out
-ags1 cat --key-file {footer.key} --unverified-length {notes.ags1}
+ags1 cat --key file:{footer.key} --unverified-length {notes.ags1}
 ags1 inspect {notes.ags1}
 iceberg create --kms file:{ring} --like {plain.parquet} --master-key lake new
 iceberg append --kms file:{ring} {metadata.json} {plain.parquet}
@@ -100,7 +100,7 @@ iceberg snapshots {metadata.json} --key-store {store}
 iceberg files --kms file:{ring} {metadata.json}
 iceberg scan --kms file:{ring} {metadata.json}
 iceberg admin policy {metadata.json}
-iceberg seal --sign {writer.key} {metadata.json}
+iceberg seal --sign file:{writer.key} {metadata.json}
 iceberg rotate mek --kms file:{ring} {metadata.json}
 iceberg admin prune --kms file:{ring} {metadata.json}
 iceberg expire --kms file:{ring} {metadata.json} --yes
@@ -110,7 +110,7 @@ iceberg purge --kms file:{ring} {metadata.json} --yes
 iceberg verify --kms file:{ring} {metadata.json}
 iceberg keys {metadata.json} --key-store {store}
 iceberg tree --kms file:{ring} {metadata.json}
-doctor --policy {policy.toml} --file {sealed.parquet} --key-file {footer.key}
+doctor --policy {policy.toml} --file {sealed.parquet} --key file:{footer.key}
 doctor --kms file:{ring} --spark-event-log {events}
 """.strip().splitlines()
 
@@ -143,6 +143,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = {"footer.key": "00" * 15 + "01", "name.key": "00" * 15 + "02", "pass": "pw\n"}
     texts |= {"prefix": "prefix", "events": "", "store": ""}
     texts["policy.toml"] = 'kms = "file:ring"\nfooter_key = "lake"\n'
+    texts["next.toml"] = 'footer_key = "file:name.key"\n'
     texts["lake.toml"] = '[dataset.a]\nlocation = "kms.parquet"\npolicy = "policy.toml"\n'
     texts["lake.toml"] = f'kms = "file:ring"\n{texts["lake.toml"]}'
     for name, text in texts.items():

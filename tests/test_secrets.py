@@ -1143,15 +1143,15 @@ def test_the_program_prints_and_records_no_secret(
     master.write_text(MASTER.hex())
     master.chmod(0o600)
     ring, audit = ("--kms", "file:r"), ("--audit", "audit")
-    phrase = ("--passphrase-env", "MODCRYPT_TEST_PHRASE")
-    imported = ("--plaintext", "--import-file", "master.key")
+    phrase = ("--passphrase", "env:MODCRYPT_TEST_PHRASE")
+    imported = ("--plaintext", "--import", "file:master.key")
     keyed = ("--kms", "file:r#kf", "--column-master-key", "name=kc", *audit)
     commands: list[tuple[int, tuple[str, ...]]] = [
         (
             0,
             ("keys", "create", *ring, "kf", *imported, "--json"),
         ),
-        (0, ("keys", "create", *ring, "kc", "--import-env", "MODCRYPT_TEST_MASTER", "--json")),
+        (0, ("keys", "create", *ring, "kc", "--import", "env:MODCRYPT_TEST_MASTER", "--json")),
         (0, ("encrypt", *keyed, "--json", str(plain), "a")),
         (0, ("inspect", *ring, "--modules", "--json", "a")),
         (0, ("keys", "rotate", *ring, *audit, "--record", "record", "--key", "kf", "--json", "a")),

@@ -318,12 +318,14 @@ def test_files_behind_links_are_not_replaced_in_place(
     (lake / "c").symlink_to(outside_folder)
     (outside_folder / "part-0.parquet").unlink()
     before = contents(outside_folder)
-    found = run("encrypt", "--key-file", key, "--in-place", str(lake))
+    found = run("encrypt", "--key", f"file:{key}", "--in-place", str(lake))
     assert found.exit_code == 74  # a file error
     assert "symbolic link below" in found.output
     assert contents(outside_folder) == before
     assert (lake / "a.parquet").read_bytes()[:4] == b"PARE"
-    assert run("encrypt", "--key-file", key, "--in-place", str(lake / "b.parquet")).exit_code == 0
+    assert (
+        run("encrypt", "--key", f"file:{key}", "--in-place", str(lake / "b.parquet")).exit_code == 0
+    )
     assert (outside_folder / "b.parquet").read_bytes()[:4] == b"PARE"
     assert (lake / "b.parquet").is_symlink()
 
@@ -337,7 +339,7 @@ def test_a_destination_folder_is_not_written_through_a_link(
     write_plain(source / "b.parquet")
     (lake / "p=1").symlink_to(outside_folder)
     (lake / "b.parquet").symlink_to(outside_folder / "part-0.parquet")
-    found = run("encrypt", "--key-file", key, "--force", str(source), str(lake))
+    found = run("encrypt", "--key", f"file:{key}", "--force", str(source), str(lake))
     assert found.exit_code == 74  # a file error
     assert "2 failed" in found.output
     assert contents(outside_folder) == {"part-0.parquet": b"precious"}

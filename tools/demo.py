@@ -29,8 +29,8 @@ PARTNER = "for-partner.parquet"
 DRAWING = "tampered.html"
 PRICE, COMMENT = "l_extendedprice", "l_comment"
 KEYRING, POLICY, PASSPHRASE = "file:lake.keyring", "policy.toml", "passphrase.txt"
-KMS = ("--kms", KEYRING, "--passphrase-file", PASSPHRASE)
-BY_POLICY = ("--policy", POLICY, "--passphrase-file", PASSPHRASE)
+KMS = ("--kms", KEYRING, "--passphrase", f"file:{PASSPHRASE}")
+BY_POLICY = ("--policy", POLICY, "--passphrase", f"file:{PASSPHRASE}")
 
 POLICY_TEXT = f"""\
 kms = "{KEYRING}"
@@ -125,8 +125,9 @@ def share(original: pa.Table) -> None:
     write_private("partner.key", secrets.token_hex(16).encode() + b"\n")
     wanted = ["l_orderkey", "l_shipdate"]
     columns = [part for name in wanted for part in ("--column", name)]
-    run("modcrypt", "share", *KMS, *columns, "--new-key-file", "partner.key", SEALED, PARTNER)
-    run("modcrypt", "head", "-n", "3", "--key-file", "partner.key", PARTNER, show=True)
+    (FOLDER / "partner.toml").write_text('footer_key = "file:partner.key"\n')
+    run("modcrypt", "share", *KMS, *columns, "--to", "partner.toml", SEALED, PARTNER)
+    run("modcrypt", "head", "-n", "3", "--key", "file:partner.key", PARTNER, show=True)
     partner_key = bytes.fromhex((FOLDER / "partner.key").read_text())
     opening = pe.create_decryption_properties(partner_key)
     theirs = pq.read_table(FOLDER / PARTNER, decryption_properties=opening)

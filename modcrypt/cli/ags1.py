@@ -29,21 +29,19 @@ from modcrypt.cli.options.kms_options import (
     service_settings,
 )
 from modcrypt.cli.output.progress import progress_bar
+from modcrypt.cli.references import check_private_file, is_stdin, key_option
 from modcrypt.cli.shared import (
     combine_options,
     exclude_each_other,
     force_option,
     json_option,
     key_length_option,
-    key_options,
-    make_reference,
-    prefix_options,
+    prefix_option,
     print_json,
     print_line,
     read_aad_prefix,
     read_key,
     threads_option,
-    warn_if_shared,
 )
 from modcrypt.errors import printable
 from modcrypt.report.text import format_size
@@ -57,14 +55,14 @@ _READ_BYTES = 4 << 20
 Progress = Callable[[int], None]
 
 _key_options = combine_options(
-    key_options("Key"),
+    key_option("Key."),
     click.option(
         "--key-metadata-file",
         metavar="PATH",
         help="File of Iceberg's standard key metadata with key, AAD prefix and trusted length: "
         "raw, hex or base64; encrypted if --kms is given.",
     ),
-    prefix_options,
+    prefix_option,
     service_options,
 )
 _reading_options = combine_options(
@@ -96,7 +94,7 @@ _ENCRYPT_EXAMPLE = """\b
 Examples: a fresh key, stored with the length; an existing key; a fresh key,
 encrypted under a master key of a keyring
   modcrypt ags1 encrypt --new-key-metadata notes.key notes.txt notes.ags1
-  tar c notes.txt | modcrypt ags1 encrypt --key-file own.key - notes.tar.ags1
+  tar c notes.txt | modcrypt ags1 encrypt --key file:own.key - notes.tar.ags1
   modcrypt ags1 encrypt --new-key-metadata notes.key.enc --kms file:lake.keyring#footer \\
       notes.txt notes.kms.ags1"""
 
@@ -304,7 +302,7 @@ def _read_key_and_prefix(
     source: str, options: dict[str, Any]
 ) -> tuple[modcrypt.Key | modcrypt.StandardKeyMetadata, bytes | None]:
     settings, key_metadata_file = _parse_service(source, options), options["key_metadata_file"]
-    if source == "-" and options["key_fd"] == 0:
+    if source == "-" and is_stdin(options, "key"):
         raise click.UsageError("standard input cannot be both SOURCE and key")
     if settings is not None and key_metadata_file is None:
         raise click.UsageError(
@@ -312,7 +310,7 @@ def _read_key_and_prefix(
             "--key-metadata-file, which they decrypt"
         )
     prefix = read_aad_prefix(options)
-    key = read_key(make_reference(options, "--key"), "key")
+    key = read_key(options["key"], "key")
     if key_metadata_file is not None:
         if key is not None:
             raise click.UsageError("--key-metadata-file contains the key; omit other key options")
@@ -320,27 +318,26 @@ def _read_key_and_prefix(
 
         if settings is None:
             metadata = read_metadata_file(key_metadata_file)  # refuses what is encrypted
-            warn_if_shared(f"file:{key_metadata_file}", kind="key metadata file")
+            check_private_file(f"file:{key_metadata_file}", "key metadata file")
             return metadata, prefix
         tools = settings.tools()
         return read_metadata_file(key_metadata_file, tools.decrypt_key_metadata), prefix
     if key is None:
         raise click.UsageError(
-            "a key is needed: --key-file, --key-env, --key-fd or --key-metadata-file; encrypt "
-            "generates one with --new-key-metadata"
+            "a key is needed: --key or --key-metadata-file; encrypt generates one with "
+            "--new-key-metadata"
         )
     return key, prefix
 
 
 _KEY_PARAMETERS = {
-    "key_file", "key_env", "key_fd", "key_metadata_file", "aad_prefix", "aad_prefix_hex",
-    "aad_prefix_file",
+    "key", "key_metadata_file", "aad_prefix",
 }  # fmt: skip
 
 
 def _parse_service(source: str, options: dict[str, Any]) -> Settings | None:
     settings = service_settings(options)
-    if source == "-" and options["passphrase_fd"] == 0:
+    if source == "-" and is_stdin(options, "passphrase"):
         raise click.UsageError("standard input cannot be both SOURCE and passphrase")
     return settings
 

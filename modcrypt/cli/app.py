@@ -31,8 +31,8 @@ from modcrypt.runtime.plugins import COMMANDS, load_all
 _FIRST_EXAMPLE = """\b
 A first file:
   modcrypt keys generate footer.key
-  modcrypt encrypt --key-file footer.key orders.parquet orders.enc.parquet
-  modcrypt decrypt --key-file footer.key orders.enc.parquet orders.again.parquet
+  modcrypt encrypt --key file:footer.key orders.parquet orders.enc.parquet
+  modcrypt decrypt --key file:footer.key orders.enc.parquet orders.again.parquet
 
 \b
 With master keys in a keyring, whose passphrase modcrypt asks for:

@@ -30,7 +30,7 @@ from modcrypt.cli.engines import (
 )
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
-from modcrypt.cli.options.parquet_options import decryption_settings, encryption_settings
+from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import batch_bar, progress_bar
 from modcrypt.cli.shared import (
@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.listing import File, Folder
     from modcrypt.jobs.run_record import Record
     from modcrypt.kms.proof import Prove
+    from modcrypt.kms.settings import Settings
 
 
 # --- options -------------------------------------------------------------------------------------
@@ -183,12 +184,12 @@ class Batch:
                 raise exists_error(destination)
             self._destination = None
 
-    def encryption(self, options: dict[str, Any], new: str = "") -> Any:
-        """Return the properties of the new files, or references to their keys for Spark.
-
-        `new` is the beginning of the options' parameter names.
-        """
-        settings = encryption_settings(options, new)
+    def encryption(self, settings: Settings) -> Any:
+        """Return the properties of the new files, or references to their keys for Spark."""
+        # The record notices other keys at the same place, or other former --new options.
+        keys = settings.footer_key or "", *settings.column_keys.values()
+        former = tuple(click.get_current_context().obj or ())
+        self._parameters = {**self._parameters, "keys": keys, "new": former}
         if self._master is not None:
             return settings
         if self._is_folder:
@@ -197,8 +198,7 @@ class Batch:
             try:
                 settings.check_distinct(self._source.inside(file.name) for file in self._files)
             except ValueError as error:
-                message, start = use_option_names(str(error)), f"--{new.replace('_', '-')}"
-                raise click.UsageError(message.replace("--shared", f"{start}shared")) from None
+                raise click.UsageError(use_option_names(str(error))) from None
         return settings.encryption()
 
     def decryption(self, options: dict[str, Any]) -> Any:

@@ -5,40 +5,35 @@ Each command collects its options into the arguments of a `Conversion`; `Batch` 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import cloup
-from cloup.constraints import constraint
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option, paths_argument
-from modcrypt.cli.engines import is_any_typed
 from modcrypt.cli.options.kms_options import audit_option, refuse
 from modcrypt.cli.options.parquet_options import (
     accept_option,
     decryption_options,
     encryption_options,
+    encryption_settings,
     missing_key_option,
     output_options,
     reading_options,
     sidecar_options,
 )
-from modcrypt.cli.shared import (
-    key_options,
-    make_reference,
-    prove_option,
-    rare_option,
-    read_json,
-    read_key,
+from modcrypt.cli.options.target_options import (
+    is_target_named,
+    target_options,
+    target_settings,
 )
+from modcrypt.cli.references import key_option
+from modcrypt.cli.shared import prove_option, rare_option, read_json, read_key
 
 _ENCRYPT_EXAMPLE = """\b
 Examples: prices under a key of their own, ship dates readable by everyone
-  modcrypt encrypt --key-file footer.key --column-key price=file:price.key \\
+  modcrypt encrypt --key file:footer.key --column-key price=file:price.key \\
       --plaintext-column shipped orders.parquet orders.enc.parquet
 
 \b
@@ -49,7 +44,7 @@ fresh keys, wrapped under master keys of a keyring; or as a policy says
 
 _DECRYPT_EXAMPLE = """\b
 Examples: what the footer key opens, without the columns under other keys
-  modcrypt decrypt --key-file footer.key --on-missing-key drop \\
+  modcrypt decrypt --key file:footer.key --on-missing-key drop \\
       orders.enc.parquet orders.public.parquet
 
 \b
@@ -77,7 +72,7 @@ def encrypt(*, paths: tuple[str, ...], **options: Any) -> int:
     an AAD prefix stands for the file's path inside DESTINATION, {name} for its name.
     """
     batch = Batch("encrypt", paths, options)
-    return batch.run(encryption=batch.encryption(options))
+    return batch.run(encryption=batch.encryption(encryption_settings(options)))
 
 
 @cloup.command(epilog=_DECRYPT_EXAMPLE)
@@ -98,27 +93,9 @@ def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
     return batch.run(decryption=batch.decryption(options))
 
 
-# --- the --new options, derived from those of encrypt --------------------------------------------
+# --- rekey, mask and share -----------------------------------------------------------------------
 
-_NEW = "new_"
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _encrypt() -> None:
-    """Carry the options of `encrypt`, from which the options of the new file are derived."""
-
-
-encryption_options(_encrypt)
-_ENCRYPTION: list[click.Option] = vars(_encrypt)["__click_params__"]
-# These can only mean the new file.
-_UNCHANGED = {"--to", "--recipients-file", "--sign", "--sign-passphrase"}
-_NEW_NAMES = {new.opts[0] for new in _ENCRYPTION} - _UNCHANGED
-_NAMES = re.compile(
-    rf"--({'|'.join(sorted((name[2:] for name in _NEW_NAMES), key=len, reverse=True))})\b(?!-)"
-)
-
-
+_new_file = cloup.option_group("New file", target_options)
 _restrictions_option = rare_option(
     "--read-restrictions",
     "restrictions",
@@ -128,71 +105,21 @@ _restrictions_option = rare_option(
 )
 
 
-class _NewFile(cloup.OptionGroup):
-    """The options of the new file; their help names two in a line."""
-
-    def get_help_records(self, ctx: click.Context) -> list[tuple[str, str]]:
-        """Return the names of options in pairs, the shorter one first."""
-        names = [name for name, _ in super().get_help_records(ctx)]
-        if len(names) % 2:
-            names.append("")
-        pairs = zip(names[::2], names[1::2], strict=True)
-        return [(b, a) if len(a) > len(b) > 0 else (a, b) for a, b in pairs]
-
-
-def _new_options(command: F) -> F:
-    """Add the options of `encrypt`, prefixed with `new-`, and their constraints to a command."""
-    group = _NewFile("New file (options of modcrypt encrypt, described there, as --new options)")
-    for option in _ENCRYPTION:
-        new = copy(option)
-        new.name = f"{_NEW}{option.name}"
-        new.opts = [_rename_options(name) for name in option.opts]
-        new.help = _rename_options(option.help or "")
-        vars(new)["group"] = group
-        vars(command)["__click_params__"].append(new)
-    for spec in vars(_encrypt)["__cloup_constraints__"]:
-        constraint(spec.constraint, [f"{_NEW}{name}" for name in spec.param_names])(command)
-    return command
-
-
-def _rename_options(text: str) -> str:
-    return _NAMES.sub(r"--new-\1", text)
-
-
-def _take_new_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the new file's options from a command's; return them without their prefix."""
-    names = [name for name in options if name.startswith(_NEW)]
-    return {name[len(_NEW) :]: options.pop(name) for name in names}
-
-
-def _new_encryption(batch: Batch, options: dict[str, Any]) -> Any:
-    """Return the encryption of the new files; remove its options from a command's."""
-    new = {**_take_new_options(options), "audit": options["audit"]}
-    try:
-        return batch.encryption(new, _NEW)
-    except click.UsageError as error:
-        raise click.UsageError(_rename_options(error.message), error.ctx) from None
-
-
-# --- rekey, mask and share -----------------------------------------------------------------------
-
 _REKEY_EXAMPLE = """\b
-Examples: new keys from files; master keys of a keyring instead of key files
-  modcrypt rekey --key-file footer.key --column-key price=file:price.key \\
-      --new-key-file next.key --new-column-key price=file:next-price.key \\
-      orders.enc.parquet orders.next.parquet
-  modcrypt rekey --key-file footer.key --column-key price=file:price.key \\
-      --new-kms file:lake.keyring#footer --new-column-master-key price=pii \\
-      --in-place orders.enc.parquet
+Examples: the keys of a policy, which names files or a key service; in place
+  modcrypt rekey --key file:footer.key --column-key price=file:price.key \\
+      --to next.toml orders.enc.parquet orders.next.parquet
+  modcrypt rekey --key file:footer.key --column-key price=file:price.key \\
+      --to lake.toml --in-place orders.enc.parquet
 
 \b
 a folder from one policy to another, in a run that can be resumed
-  modcrypt rekey --policy lake.toml --new-policy new.toml --record run lake new"""
+  modcrypt rekey --policy lake.toml --to new.toml --record run lake new"""
 
 _MASK_EXAMPLE = """\b
 Examples: pseudonyms for customers and no prices, with the file's own keys
-  modcrypt mask --key-file footer.key --column-key price=file:price.key \\
-      --hash customer --hash-key-file hash.key --drop price \\
+  modcrypt mask --key file:footer.key --column-key price=file:price.key \\
+      --hash customer --hash-key file:hash.key --drop price \\
       orders.enc.parquet orders.masked.parquet
 
 \b
@@ -200,9 +127,11 @@ a whole folder, in place
   modcrypt mask --policy lake.toml --null price --in-place lake"""
 
 _SHARE_EXAMPLE = """\b
-Example: two columns for a partner, under a key of their own
-  modcrypt share --key-file footer.key --column shipped --column customer \\
-      --new-key-file partner.key orders.enc.parquet orders.partner.parquet"""
+Examples: two columns for a partner, whose public key you have; as a policy says
+  modcrypt share --key file:footer.key --column shipped --column customer \\
+      --to partner.pub orders.enc.parquet orders.partner.parquet
+  modcrypt share --key file:footer.key --column shipped --to partner.toml \\
+      orders.enc.parquet orders.shipped.parquet"""
 
 
 @cloup.command(epilog=_REKEY_EXAMPLE)
@@ -216,7 +145,7 @@ Example: two columns for a partner, under a key of their own
     help="Copy pages whose key, algorithm and AAD prefix stay the same without opening them; an "
     "attacker can then put parts of the old file into the new one.",
 )
-@_new_options
+@_new_file
 @in_place_option
 @prove_option
 @batch_options
@@ -224,12 +153,12 @@ Example: two columns for a partner, under a key of their own
 def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> int:
     """Encrypt encrypted files again under other keys.
 
-    SOURCE is a file or folder; several keep their names in the folder DESTINATION. The --new
-    options set keys, algorithm, footer mode, AAD prefix and key metadata. No page is decoded, and
-    no plaintext is written.
+    SOURCE is a file or folder; several keep their names in the folder DESTINATION. The policy of
+    --to sets keys, algorithm, footer mode and AAD prefix. No page is decoded, and no plaintext is
+    written.
     """
     batch = Batch("rekey", paths, options)
-    encryption = _new_encryption(batch, options)
+    encryption = batch.encryption(target_settings(options, encrypt))
     return batch.run(
         decryption=batch.decryption(options), encryption=encryption, keep_unchanged=keep_unchanged
     )
@@ -257,11 +186,11 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     multiple=True,
     help="Leave out a column or group. Repeatable.",
 )
-@key_options("Hash key", "--hash-key")
+@key_option("Key of --hash.", "--hash-key")
 @_restrictions_option
 @decryption_options
 @accept_option
-@_new_options
+@_new_file
 @in_place_option
 @prove_option
 @batch_options
@@ -278,7 +207,7 @@ def mask(
     """Remove, null or hash columns of encrypted files.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. Other columns
-    are not decoded. Without --new options a file keeps its keys, key metadata and AAD prefix. No
+    are not decoded. Without --to a file keeps its keys, key metadata and AAD prefix. No
     run hashes values twice.
     """
     read_restrictions = read_json(restrictions)
@@ -288,16 +217,13 @@ def mask(
     batch = Batch("mask", paths, options)
     reference = _hash_key_reference(options, bool(hashed))
     hash_key = reference if on_spark else read_key(reference, "key of the hashes")
-    new = [name for name in click.get_current_context().params if name.startswith(_NEW)]
-    encryption = _new_encryption(batch, options) if is_any_typed(new) else None
-    _take_new_options(options)
+    encryption = None
+    if is_target_named():
+        encryption = batch.encryption(target_settings(options, encrypt))
     return batch.run(
         decryption=batch.decryption(options), encryption=encryption, null=null, hashed=hashed,
         drop=drop, hash_key=hash_key, read_restrictions=read_restrictions,
     )  # fmt: skip
-
-
-_HASH_KEY = ("hash_key_file", "hash_key_env", "hash_key_fd")
 
 
 def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
@@ -305,15 +231,11 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
 
     There must be one if, and only if, columns are hashed.
     """
-    reference = make_reference(options, "--hash-key")
-    for name in _HASH_KEY:
-        del options[name]
+    reference: str | None = options.pop("hash_key")
     if not needed:
-        refuse(_HASH_KEY, "name the columns to hash by --hash")
+        refuse({"hash_key"}, "name the columns to hash by --hash")
     elif reference is None:
-        raise click.UsageError(
-            "--hash needs a key: --hash-key-file, --hash-key-env or --hash-key-fd"
-        )
+        raise click.UsageError("--hash needs a key: --hash-key")
     return reference
 
 
@@ -335,7 +257,7 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
 @_restrictions_option
 @decryption_options
 @accept_option
-@_new_options
+@_new_file
 @batch_options
 @output_options
 def share(
@@ -345,13 +267,13 @@ def share(
     """Copy some columns of encrypted files for another party.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. Copies contain
-    only the columns that --column names, under the keys of the --new options; names and values of
+    only the columns that --column names, under the keys that --to names; names and values of
     other columns are left out, and their keys are not needed.
     """
     if not columns:
         raise click.UsageError("no column is named; use --column")
     batch = Batch("share", paths, options)
-    encryption = _new_encryption(batch, options)
+    encryption = batch.encryption(target_settings(options, encrypt))
     if explicit_keys:
         encryption = _add_explicit_keys(encryption)
     return batch.run(
@@ -366,6 +288,6 @@ def _add_explicit_keys(encryption: Any) -> Any:
 
     if not isinstance(encryption, RecipientEncryption):
         raise click.UsageError(
-            "--explicit-keys needs --to or --recipients-file, without a key service or --spark"
+            "--explicit-keys needs --to with recipients, without a policy or --spark"
         )
     return replace(encryption, explicit_keys=True)

@@ -27,7 +27,7 @@ _EXAMPLE = """\b
 Examples: only the machine; a keyring and a file under it; logs of a history server
   modcrypt doctor
   modcrypt doctor --kms file:lake.keyring --file orders.kms.parquet
-  modcrypt doctor --key-file footer.key --spark-event-log spark-events"""
+  modcrypt doctor --key file:footer.key --spark-event-log spark-events"""
 
 MAX_PROBED = 20
 """Largest number of master keys tried if neither a policy nor the URI names one."""

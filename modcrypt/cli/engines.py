@@ -17,6 +17,7 @@ from click.core import ParameterSource
 
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.failures import use_option_names
+from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import format_failures, print_json, print_line, rare_option
 from modcrypt.jobs.failures import exit_code
 from modcrypt.runtime.plugins import ENGINES, load
@@ -36,7 +37,6 @@ SHOWN = 100
 """Largest number of failures printed for people, followed by the number of others."""
 
 _NOT_ON_SPARK = {"glob", "jobs", "record", "fail_fast", "threads", "audit"}
-_NOT_SENT = {"key_fd", "passphrase_fd", "hash_key_fd"}
 
 
 def load_spark() -> Any:
@@ -107,7 +107,7 @@ def refuse_local_options() -> None:
         _NOT_ON_SPARK,
         "not supported with --spark, which checks each file and distributes the work itself",
     )
-    refuse(_NOT_SENT | {f"new_{name}" for name in _NOT_SENT}, "Spark's executors cannot read this")
+    refuse_descriptors()
     refuse(
         {"no_check_footer", "keep_unknown_fields", "keep_unchanged"}, "not supported with --spark"
     )

@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 _INSPECT_EXAMPLE = """\b
 Examples: what anyone can see; all modules, with the keys; a drawing
   modcrypt inspect orders.enc.parquet
-  modcrypt inspect --key-file footer.key --column-key price=file:price.key --modules \\
+  modcrypt inspect --key file:footer.key --column-key price=file:price.key --modules \\
       orders.enc.parquet
   modcrypt inspect --kms file:lake.keyring --html orders.html orders.kms.parquet"""
 

@@ -38,14 +38,15 @@ class Program(cloup.Group):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> NoReturn:
         """Run a command; always raise SystemExit with a documented exit code."""
-        arguments = use_present_names(self, sys.argv[1:] if args is None else args)
+        typed = sys.argv[1:] if args is None else args
+        arguments, more["obj"] = use_present_names(self, typed)
         more["standalone_mode"] = False  # click itself would exit with 1 without a failure
         try:
             result = super().main(arguments, *rest, **more)
             if sys.stdout is not None:
                 sys.stdout.flush()
         except (Exception, Stopped) as error:
-            failure = explain(error, arguments)
+            failure = explain(error, [*arguments, *more["obj"]])
             click.echo(paint(wrap_words(failure.line(), sys.stderr), RED, sys.stderr), err=True)
             if "--json" in arguments:
                 try:

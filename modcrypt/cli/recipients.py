@@ -13,7 +13,7 @@ import cloup
 import modcrypt
 from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
-from modcrypt.cli.options.recipient_options import read_recipients, recipient_options
+from modcrypt.cli.options.recipient_options import read_recipients, recipient_option
 from modcrypt.cli.options.signing_options import (
     read_signing_key,
     sign_options,
@@ -41,9 +41,9 @@ Examples: a key pair for a partner, a file for the partner, and one more recipie
   modcrypt keys generate --kind recipient partner.key
   modcrypt encrypt --to partner.pub orders.parquet orders.partner.parquet
   modcrypt keys generate --kind recipient colleague.key
-  modcrypt recipients add --identity partner.key --to colleague.pub \\
+  modcrypt recipients add --identity file:partner.key --to colleague.pub \\
       orders.partner.parquet
-  modcrypt cat --identity colleague.key orders.partner.parquet"""
+  modcrypt cat --identity file:colleague.key orders.partner.parquet"""
 
 _LIST_EXAMPLE = """\b
 Example:
@@ -51,13 +51,13 @@ Example:
 
 _ADD_EXAMPLE = """\b
 Examples: to files that your identity opens; to files of a key service
-  modcrypt recipients add --identity me.key --to partner.pub orders.partner.parquet
+  modcrypt recipients add --identity file:me.key --to partner.pub orders.partner.parquet
   modcrypt recipients add --policy lake.toml --to partner.pub lake/orders.parquet"""
 
 _REMOVE_EXAMPLE = """\b
 Examples: from the list; also from the data, with fresh keys for those that remain
-  modcrypt recipients remove --identity me.key --recipient partner.pub orders.parquet
-  modcrypt recipients remove --identity me.key --recipient partner.pub \\
+  modcrypt recipients remove --identity file:me.key --recipient partner.pub orders.parquet
+  modcrypt recipients remove --identity file:me.key --recipient partner.pub \\
       --to me.pub orders.parquet"""
 
 DONE = ("changed", "rotated", "current")
@@ -111,7 +111,7 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
 
 @recipients.command(epilog=_ADD_EXAMPLE)
 @paths_argument
-@recipient_options
+@recipient_option
 @sign_options
 @decryption_options
 @_jobs
@@ -126,7 +126,7 @@ def add(
     """
     to = read_recipients(options)
     if not to:
-        raise click.UsageError("no recipient is named; use --to or --recipients-file")
+        raise click.UsageError("no recipient is named; use --to")
     decryption = decryption_settings(options)
     run = partial(
         modcrypt.add_recipients, list(paths), to, decryption, jobs=jobs,
@@ -147,7 +147,7 @@ def add(
     required=True,
     help="Recipient to remove: its .pub file, its line or its id. Repeatable.",
 )
-@recipient_options
+@recipient_option
 @sign_options
 @decryption_options
 @_jobs
@@ -160,7 +160,7 @@ def remove(
 
     PATH is a file or a folder. A removed recipient may have kept an earlier copy of a file or its
     data keys, which also open the file afterwards. To replace the data keys, and encrypt every page
-    again, name all recipients that remain by --to and --recipients-file.
+    again, name all recipients that remain by --to.
     """
     ids = [_read_id(text) for text in removed]
     remaining = read_recipients(options)

@@ -11,17 +11,16 @@ import cloup
 import modcrypt
 from modcrypt.cli.former_options import use_present_names
 from modcrypt.cli.help.help_screens import end_with_help
-from modcrypt.cli.options.kms_options import key_file_passphrase_options
+from modcrypt.cli.options.signing_options import SIGNING_SERVICES
 from modcrypt.cli.output.progress import batch_bar
+from modcrypt.cli.references import Reference, new_passphrase_option
 from modcrypt.cli.shared import (
     combine_options,
     format_table,
     jobs_option,
     json_option,
-    make_reference,
     print_json,
     print_line,
-    read_passphrase,
     refuse_existing,
 )
 from modcrypt.errors import printable
@@ -29,7 +28,7 @@ from modcrypt.errors import printable
 _GROUP_EXAMPLE = """\b
 Example: a writer signs the files of a folder, and a reader compares them
   modcrypt keys generate --kind signing writer.key
-  modcrypt seals create --sign writer.key lake
+  modcrypt seals create --sign file:writer.key lake
   modcrypt seals verify --signed-by writer.pub lake"""
 
 _EXPORT_EXAMPLE = """\b
@@ -38,34 +37,35 @@ Example: a key of Vault's transit engine, which never leaves it
 
 _CREATE_EXAMPLE = """\b
 Example:
-  modcrypt seals create --sign writer.key lake"""
+  modcrypt seals create --sign file:writer.key lake"""
 
 _ADD_EXAMPLE = """\b
 Example: another tool has written two files
-  modcrypt seals add --sign writer.key lake lake/day=2/*.parquet"""
+  modcrypt seals add --sign file:writer.key lake lake/day=2/*.parquet"""
 
 _REMOVE_EXAMPLE = """\b
 Example: another tool has removed a file
-  modcrypt seals remove --sign writer.key lake day=1/part-0.parquet"""
+  modcrypt seals remove --sign file:writer.key lake day=1/part-0.parquet"""
 
 _RECORD_EXAMPLE = """\b
 Example: encrypt a new file into the dataset, and seal it
-  modcrypt seals record --sign writer.key lake -- \\
-    encrypt --key-file footer.key new.parquet lake/new.parquet"""
+  modcrypt seals record --sign file:writer.key lake -- \\
+    encrypt --key file:footer.key new.parquet lake/new.parquet"""
 
 _COSIGN_EXAMPLE = """\b
 Example: look at a proposal, then sign it
-  modcrypt seals cosign --signed-by a.pub --sign b.key lake
-  modcrypt seals cosign --signed-by a.pub --sign b.key --proposal 8:3f2a... lake"""
+  modcrypt seals cosign --signed-by a.pub --sign file:b.key lake
+  modcrypt seals cosign --signed-by a.pub --sign file:b.key --proposal 8:3f2a... lake"""
 
 _WRITERS_EXAMPLE = """\b
 Example: replace a key; afterwards two of three writers must sign
-  modcrypt seals writers --sign old.key --sign new.key lake new.pub
-  modcrypt seals writers --sign new.key --sign b.key --needed 2 lake new.pub b.pub c.pub"""
+  modcrypt seals writers --sign file:old.key --sign file:new.key lake new.pub
+  modcrypt seals writers --sign file:new.key --sign file:b.key --needed 2 \
+    lake new.pub b.pub c.pub"""
 
 _WITNESS_EXAMPLE = """\b
 Example: an auditor countersigns every day; readers require it
-  modcrypt seals witness --signed-by writer.pub --sign auditor.key --store audit lake
+  modcrypt seals witness --signed-by writer.pub --sign file:auditor.key --store audit lake
   modcrypt seals verify --signed-by writer.pub --witnessed-by auditor.pub \\
     --witness-store audit lake"""
 
@@ -77,6 +77,7 @@ _VERIFY_EXAMPLE = """\b
 Example: a seal that is not older than number 7
   modcrypt seals verify --signed-by writer.pub --at-least 7 lake"""
 
+_SIGNING_KEY = Reference("signing key", ("file",), services=SIGNING_SERVICES, bare=True)
 _signed_by_option = click.option(
     "--signed-by",
     "signed_by",
@@ -107,19 +108,19 @@ def seals(context: click.Context) -> None:
 
 
 @seals.command(epilog=_EXPORT_EXAMPLE)
-@click.argument("key")
+@click.argument("key", type=_SIGNING_KEY)
 @click.argument("path", metavar="FILE.pub")
-@key_file_passphrase_options
+@new_passphrase_option
 @json_option
-def export(*, key: str, path: str, ask: bool, as_json: bool, **options: Any) -> None:
+def export(*, key: str, path: str, passphrase: str | None, as_json: bool) -> None:
     """Write the verifying key of a signing key to FILE.pub, which must not exist.
 
-    KEY is a file of `keys generate`, or the URI of a key that signs inside Vault or OpenBao (type
-    ed25519), AWS KMS (ECC_NIST_EDWARDS25519 or ML_DSA_65) or a PKCS#11 token (edwards25519). Give
-    FILE.pub to readers, and compare the id with them.
+    KEY is file:PATH of `keys generate`, or the URI of a key that signs inside Vault or OpenBao
+    (type ed25519), AWS KMS (ECC_NIST_EDWARDS25519 or ML_DSA_65) or a PKCS#11 token (edwards25519).
+    Give FILE.pub to readers, and compare the id with them.
     """
     refuse_existing(Path(path))
-    verifier = _load_key(key, ask, options).verifier
+    verifier = _load_key(key, passphrase).verifier
     with open(path, "x", encoding="ascii") as file:
         file.write(f"{verifier}\n")
     if as_json:
@@ -128,26 +129,24 @@ def export(*, key: str, path: str, ask: bool, as_json: bool, **options: Any) -> 
     print_line(f"verifier  {path}, id {verifier.hex_id}")
 
 
-def _load_key(key: str, ask: bool, options: dict[str, Any]) -> modcrypt.SigningKey:
-    from modcrypt.kms.signing.signing_keys import names_service
+def _load_key(key: str, passphrase: str | None) -> modcrypt.SigningKey:
+    from modcrypt.kms.signing.signing_keys import load_signing_key, names_service
 
-    if not names_service(key):
-        passphrase = read_passphrase(f"the signing key {key}", ask, options)
-        return modcrypt.SigningKey.load(key, passphrase)
-    if ask or make_reference(options, "--passphrase") is not None:
+    if passphrase is not None and names_service(key):
         raise click.UsageError("a passphrase is for a signing key in a file")
-    return modcrypt.SigningKey.open(key)
+    return load_signing_key(key, passphrase)
 
 
 _sign_options = combine_options(
     click.option(
         "--sign",
-        metavar="KEY",
+        metavar="REF",
+        type=_SIGNING_KEY,
         required=True,
         multiple=True,
-        help="Signing key: a file, or the URI of a key in a key service. Repeatable.",
+        help="Signing key: file:PATH, or the URI of a key in a key service. Repeatable.",
     ),
-    key_file_passphrase_options,
+    new_passphrase_option,
     _signed_by_option,
     click.option(
         "--at-least",
@@ -285,9 +284,9 @@ def record(*, folder: str, command: tuple[str, ...], **options: Any) -> Any:
     that it has written are signed.
     """
     program: Any = click.get_current_context().find_root().command
+    arguments, new = use_present_names(program, command)
     with modcrypt.sealing(folder, _load_keys(options), **_writing(options)) as done:
-        arguments = use_present_names(program, command)
-        result = click.Command.main(program, arguments, "modcrypt", standalone_mode=False)
+        result = click.Command.main(program, arguments, "modcrypt", standalone_mode=False, obj=new)
     if done.update is not None:
         click.echo(_describe_update(done.update), err=True)
     return result
@@ -413,7 +412,7 @@ def verify(
 
 def _load_keys(options: dict[str, Any]) -> list[modcrypt.SigningKey]:
     """Return the keys that --sign names; a passphrase is that of each."""
-    return [_load_key(key, options["ask"], options) for key in options["sign"]]
+    return [_load_key(key, options["passphrase"]) for key in options["sign"]]
 
 
 def _trusting(options: dict[str, Any]) -> dict[str, Any]:

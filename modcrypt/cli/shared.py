@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,9 +20,9 @@ from cloup.constraints.common import get_params_whose_value_is_set
 
 from modcrypt.cli.output import json_output
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
+from modcrypt.cli.references import take_one
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
-from modcrypt.keys.lookalikes import show_name
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.pkmt1.strict_json import load_json
 
@@ -112,39 +111,12 @@ def needs_one_of(parameter: str, *others: str) -> Callable[[F], F]:
     return constraint(_Needs(), (parameter, *others))
 
 
-def key_options(what: str, option: str = "--key") -> Callable[[F], F]:
-    """Return the options that refer to one key; their help texts start with `what`."""
-    name = option[2:].replace("-", "_")
-    return combine_options(
-        click.option(
-            f"{option}-file",
-            metavar="PATH",
-            help=f"{what}: file of raw bytes, hex or base64.",
-        ),
-        rare_option(
-            f"{option}-env",
-            metavar="VARIABLE",
-            help=f"{what}: environment variable of hex or base64; child processes inherit it.",
-        ),
-        rare_option(
-            f"{option}-fd",
-            metavar="N",
-            type=click.IntRange(min=0),
-            help=f"{what}: open file descriptor.",
-        ),
-        exclude_each_other(*(f"{name}_{kind}" for kind in ("file", "env", "fd"))),
-    )
-
-
-prefix_options = combine_options(
-    rare_option("--aad-prefix", metavar="TEXT", help="AAD prefix as text (UTF-8)."),
-    rare_option("--aad-prefix-hex", metavar="HEX", help="AAD prefix as hex digits."),
-    rare_option(
-        "--aad-prefix-file",
-        metavar="PATH",
-        help="AAD prefix: the whole content of a file.",
-    ),
-    exclude_each_other("aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
+prefix_option = rare_option(
+    "--aad-prefix",
+    metavar="TEXT",
+    multiple=True,
+    callback=take_one,
+    help="AAD prefix: text, hex:DIGITS, or file:PATH for the whole content of a file.",
 )
 root_option = rare_option(
     "--root",
@@ -250,30 +222,6 @@ def read_json(path: str | None) -> Any:
         raise click.UsageError(message) from None
 
 
-def make_reference(options: Mapping[str, Any], option: str) -> str | None:
-    """Return the reference that one of the three options beginning with `option` sets, or None."""
-    start = option[2:].replace("-", "_")
-    given = {kind: options[f"{start}_{kind}"] for kind in ("file", "env", "fd")}
-    references = [f"{kind}:{where}" for kind, where in given.items() if where is not None]
-    warn_if_shared(*references, kind="passphrase file" if "pass" in option else "key file")
-    return references[0] if references else None
-
-
-def warn_if_shared(*references: str, kind: str = "key file") -> None:
-    """Print a warning for each file with a secret that other users can read."""
-    for source, _, path in (reference.partition(":") for reference in references):
-        try:
-            mode = os.stat(os.path.expanduser(path)).st_mode if source == "file" else 0
-        except (OSError, ValueError):  # reading it fails with a message
-            continue
-        if stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
-            click.echo(
-                f"modcrypt: warning: other users can read {kind} {show_name(path)} (mode "
-                f"{stat.S_IMODE(mode):04o}); make it private with chmod 600",
-                err=True,
-            )
-
-
 def check_paths_exist(paths: Iterable[str]) -> None:
     """Raise FileNotFoundError for the first local path that does not exist."""
     for path in paths:
@@ -292,24 +240,26 @@ def read_key(reference: str | None, what: str) -> Key | None:
 
 
 def read_aad_prefix(options: Mapping[str, Any], *, may_be_empty: bool = False) -> bytes | None:
-    """Return the AAD prefix of `prefix_options`; None if none of them is given.
+    """Return the AAD prefix of `prefix_option`; None if it is not given.
+
+    Text that begins with `file:` or `hex:` is written as `text:...`.
 
     An empty one is refused unless it `may_be_empty`, as that of files which Polars wrote.
     """
-    names = ("aad_prefix", "aad_prefix_hex", "aad_prefix_file")
-    text, digits, path = (options.get(name) for name in names)
-    if text is None and digits is None and path is None:
+    text: str | None = options.get("aad_prefix")
+    if text is None:
         return None
-    if path is not None:
-        with open(path, "rb") as file:
+    kind, colon, rest = text.partition(":")
+    if colon and kind == "file":
+        with open(os.path.expanduser(rest), "rb") as file:
             prefix = file.read()
-    elif digits is None:
-        prefix = os.fsencode(text or "")
-    else:
+    elif colon and kind == "hex":
         try:
-            prefix = bytes.fromhex(digits)
+            prefix = bytes.fromhex(rest)
         except ValueError:
-            raise click.UsageError("--aad-prefix-hex takes pairs of hex digits") from None
+            raise click.UsageError("--aad-prefix hex: takes pairs of hex digits") from None
+    else:
+        prefix = os.fsencode(rest if colon and kind == "text" else text)
     if not prefix and not may_be_empty:
         raise click.UsageError("the AAD prefix is empty; omit the option to use no prefix")
     return prefix
@@ -361,15 +311,12 @@ def print_facts(facts: Iterable[Sequence[object]]) -> None:
 # --- key pairs -----------------------------------------------------------------------------------
 
 
-def read_passphrase(
-    what: str, ask: bool, options: Mapping[str, Any], *, twice: bool = False
-) -> Passphrase | None:
-    """Return the passphrase that `--passphrase` or `passphrase_options` demand; None without."""
+def read_passphrase(what: str, reference: str | None, *, twice: bool = False) -> Passphrase | None:
+    """Return the passphrase that a reference names, or ask for that of `what`; None without."""
     from modcrypt.kms.keyring.keyring_passphrase import ask_passphrase, make_reference_asker
 
-    if ask:
+    if reference == "prompt":
         return ask_passphrase(what, twice=twice)
-    reference = make_reference(options, "--passphrase")
     return None if reference is None else make_reference_asker(reference)
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 EXAMPLE = """\b
 Examples: one file with its keys; a folder that must be fully authentic
-  modcrypt verify --key-file footer.key --column-key price=file:price.key \\
+  modcrypt verify --key file:footer.key --column-key price=file:price.key \\
       orders.enc.parquet
   modcrypt verify --kms file:lake.keyring --strict lake
 

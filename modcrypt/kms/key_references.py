@@ -1,6 +1,7 @@
-"""References to keys: `file:PATH`, `env:NAME` and `fd:N`, and the keys that they name.
+"""References to keys and passphrases: `file:PATH`, `env:NAME`, `fd:N`, and what they name.
 
-A message does not repeat an invalid reference that may be a key itself.
+A passphrase may also be asked for, `prompt`, and a signing key may be in a key service.
+A message does not repeat an invalid reference that may be the secret itself.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from modcrypt.errors import (
     FormatError,
@@ -24,6 +25,7 @@ from modcrypt.keys.encoding import decode_key
 from modcrypt.keys.lookalikes import show_name
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.wrapped_key_metadata import is_encrypted
+from modcrypt.report.suggestions import suggest
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_METADATA_FILE = 64 << 10
@@ -32,20 +34,45 @@ MAX_METADATA_FILE = 64 << 10
 DecryptMetadata = Callable[[bytes], StandardKeyMetadata]
 
 
+PROMPT = "prompt"
+"""Reference to a passphrase that the user enters on the terminal."""
+
+FORMS = {"file": "file:PATH", "env": "env:NAME", "fd": "fd:N", PROMPT: PROMPT}
+"""Kinds of references, and how each is written."""
+
+KEY_KINDS = ("file", "env", "fd")
+PASSPHRASE_KINDS = (*KEY_KINDS, PROMPT)
+
+
 def is_reference(reference: str, *kinds: str) -> bool:
     """Return whether a reference has one of these kinds, and a number if it is `fd:N`."""
     kind, _, where = reference.partition(":")
+    if reference == PROMPT:
+        return PROMPT in kinds
     is_number = where.isascii() and where.isdigit()
-    return kind in kinds and where != "" and (kind != "fd" or is_number)
+    return kind in kinds and kind != PROMPT and where != "" and (kind != "fd" or is_number)
 
 
-def check_reference(reference: str) -> None:
-    """Raise ValueError if a reference is malformed; it may be a key, so messages omit it."""
-    if not is_reference(reference, "file", "env", "fd"):
-        raise ValueError(
-            "name a key as file:PATH, env:NAME or fd:N with a number, never the key itself (not "
-            "repeated here)"
-        )
+def check_reference(
+    reference: str, what: str = "key", kinds: Sequence[str] = KEY_KINDS,
+    services: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it.
+
+    `what` is its name in messages, `services` the schemes of key services that are allowed too.
+    """
+    scheme, colon, rest = reference.partition(":")
+    if is_reference(reference, *kinds) or (scheme.lower() in services and rest):
+        return
+    known = [FORMS[kind] for kind in kinds] + [f"{service}:..." for service in services]
+    forms = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
+    schemes = [form.partition(":")[0] for form in known]
+    hint = suggest(scheme, schemes).replace("?", ":?") if colon and scheme not in schemes else ""
+    if scheme == "fd":
+        hint = "; N is a number"
+    raise ValueError(
+        f"name the {what} as {forms}, never the {what} itself (not repeated here){hint}"
+    )
 
 
 def absolute_reference(reference: str) -> str:

@@ -8,6 +8,13 @@
     [column_keys]
     lake-pii = ["ssn", "address"]               # a group's name covers all its leaves
 
+Instead of master keys, a policy may name keys by reference, without `kms`:
+
+    footer_key = "file:footer.key"              # or env:NAME or fd:N; beside the policy's file
+
+    [column_keys]
+    "file:pii.key" = ["ssn", "address"]
+
 A policy holds no key and no password.
 """
 
@@ -26,6 +33,7 @@ from typing import Any, Self, TypeVar
 
 from modcrypt.errors import MAX_NAME, list_names, printable
 from modcrypt.io.places import Root
+from modcrypt.kms.key_references import KEY_KINDS, is_reference
 from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
 from modcrypt.pkmt1.material import check_id
@@ -116,6 +124,11 @@ class Policy(PolicySettings, ShortRepr):
         return {name: key for key, columns in self.column_keys.items() for name in columns}
 
     @property
+    def names_keys(self) -> bool:
+        """True if the policy names keys by reference, not master keys of a key service."""
+        return is_reference(self.footer_key, *KEY_KINDS)
+
+    @property
     def master_key_ids(self) -> frozenset[str]:
         """The ids of all master keys that the policy names."""
         return frozenset((self.footer_key, *self.column_keys))
@@ -124,9 +137,14 @@ class Policy(PolicySettings, ShortRepr):
         """Return the policy with paths of keys and passphrases relative to the policy's folder."""
         kms = resolve_service(self.kms or "", folder)
         signed_by = tuple(resolve_writer(key, folder) for key in self.signed_by)
-        if kms == (self.kms or "") and signed_by == self.signed_by:
+        keys: dict[str, Any] = {}
+        if self.names_keys:
+            keys["footer_key"] = resolve_reference(self.footer_key, folder)
+            columns = self.column_keys.items()
+            keys["column_keys"] = {resolve_reference(key, folder): to for key, to in columns}
+        elif kms == (self.kms or "") and signed_by == self.signed_by:
             return self
-        return replace(self, kms=kms or None, signed_by=signed_by)
+        return replace(self, kms=kms or None, signed_by=signed_by, **keys)
 
 
 def resolve_service(kms: str, folder: Path) -> str:
@@ -136,6 +154,14 @@ def resolve_service(kms: str, folder: Path) -> str:
     if kms.startswith("recipients:"):
         kms = re.sub(r"(?<=[?&]identity=)(?=[^/~&#])", f"{above}/", kms)
     return re.sub(r"(?<=passphrase=file:)(?=[^/~&#])", f"{above}/", kms)
+
+
+def resolve_reference(reference: str, folder: Path) -> str:
+    """Return a reference whose path is relative to a folder."""
+    kind, _, path = reference.partition(":")
+    if kind != "file":
+        return reference
+    return f"file:{os.fspath(folder.absolute() / os.path.expanduser(path))}"
 
 
 def resolve_writer(key: Any, folder: Path) -> Any:
@@ -163,7 +189,30 @@ def _list_faults(values: Mapping[str, Any]) -> list[str]:
             check_id(master_key_id)
     except ValueError:
         faults.append("a master key id is empty, too long or contains control characters")
+    faults += _list_reference_faults(valid)
     return faults + _list_prefix_faults(valid.get("aad_prefix"))
+
+
+def _list_reference_faults(values: Mapping[str, Any]) -> list[str]:
+    """Return why references to keys cannot stand where they do."""
+    ids = [values.get("footer_key", "?"), *values.get("column_keys", {})]
+    references = [key for key in ids if isinstance(key, str) and is_reference(key, *KEY_KINDS)]
+    if not references or "?" in ids:
+        return []
+    faults = []
+    if len(references) < len(ids):
+        faults.append(
+            "footer_key and column_keys must be references to keys throughout, or ids of master "
+            "keys throughout"
+        )
+    needless = [name for name in ("kms", "kms_aad") if values.get(name)]
+    needless += [name for name in _OF_SERVICES if not values.get(name, True)]
+    if needless:
+        faults.append(f"keys by reference need no key service: remove {list_names(needless)}")
+    return faults
+
+
+_OF_SERVICES = ("double_wrapping", "internal_key_material")
 
 
 def list_lifetime_faults(seconds: float) -> list[str]:

@@ -3,6 +3,7 @@
     file:/etc/modcrypt/keyring.json              a local keyring; #NAME names a master key
     env:NAME                                     one master key in an environment variable
     hcvault://host:8200/transit                  HashiCorp Vault, OpenBao; .../keys/NAME
+    vault://host:8200/transit                    the same as hcvault://
     aws-kms://arn:aws:kms:eu-central-1:1:key/2   AWS KMS; aws-kms:// for keys named elsewhere
     gcp-kms://projects/p/locations/l/keyRings/r  Google Cloud KMS; .../cryptoKeys/NAME
     azure-kms://name.vault.azure.net             Azure Key Vault; .../keys/NAME
@@ -23,6 +24,7 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
 from modcrypt.kms.client import KmsClient
+from modcrypt.report.suggestions import suggest
 from modcrypt.runtime.tracebacks import hide_frames
 
 ENTRY_POINTS = "modcrypt.kms"
@@ -61,13 +63,19 @@ def open_kms(uri: str, **options: Any) -> KmsClient:
     """
     if not isinstance(uri, str):
         raise TypeError(f"a key service URI must be a string, not {type(uri).__name__}")
-    scheme, colon, rest = uri.partition(":")
-    scheme = scheme.lower()
+    scheme, colon, rest = present_uri(uri).partition(":")
     client: KmsClient = _find_opener(scheme)(f"{scheme}{colon}{rest}", **options)
     if not (hasattr(client, "wrap") and hasattr(client, "unwrap")):
         kind = type(client).__name__
         raise ValueError(f"the entry point for {scheme}: URIs returned no client, but a {kind}")
     return client
+
+
+def present_uri(uri: str) -> str:
+    """Return a URI with its scheme in lower case, and `hcvault` in place of its synonym `vault`."""
+    scheme, colon, rest = uri.partition(":")
+    scheme = scheme.lower()
+    return f"{'hcvault' if scheme == 'vault' else scheme}{colon}{rest}"
 
 
 def _find_opener(scheme: str) -> Any:
@@ -83,8 +91,11 @@ def _load_entry_point(scheme: str) -> Any:
     for entry in entries:
         if entry.name == scheme:
             return entry.load()
-    names = ", ".join(sorted(_OWN.names | entries.names))
-    raise ValueError(f"unknown scheme in the key service URI; known schemes are {names}")
+    known = sorted({"vault"} | _OWN.names | entries.names)
+    raise ValueError(
+        f"unknown scheme in the key service URI; known schemes are {', '.join(known)}"
+        f"{suggest(scheme, known)}"
+    )
 
 
 # --- parts of URIs, for the functions that open them ---------------------------------------------

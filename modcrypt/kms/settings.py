@@ -22,11 +22,10 @@ from modcrypt.errors import KeyAccessDeniedError
 from modcrypt.keys import Key
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
-from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
+from modcrypt.kms.key_references import PROMPT, absolute_reference, check_reference, read_key
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
 from modcrypt.kms.keyring.keyring_passphrase import (
-    PROMPT,
     Ask,
     check_passphrase_reference,
     make_reference_asker,
@@ -36,7 +35,7 @@ from modcrypt.kms.recipients.identity import Identity, check_references, load_id
 from modcrypt.kms.recipients.identity_retriever import IdentityRetriever, open_also
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
-from modcrypt.kms.references import open_kms, parse_kms_uri
+from modcrypt.kms.references import open_kms, parse_kms_uri, present_uri
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import (
     SigningKey,
@@ -101,7 +100,9 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
                 "keys come from a key service (kms, or a policy that names one) or from references "
                 "(footer_key, column_keys); pass exactly one of the two"
             )
-        if self.policy is not None:
+        if self.policy is not None and self.policy.names_keys:
+            self.__dict__.update(self._keys_of_policy(self.policy))
+        elif self.policy is not None:
             find_service(self.kms, self.policy)
         for reference in self._references:
             check_reference(reference)
@@ -130,6 +131,26 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             raise ValueError(
                 f"{NAME} and {PATH} in an AAD prefix need a policy; remove them or pass a policy"
             )
+
+    def _keys_of_policy(self, policy: Policy) -> dict[str, Any]:
+        """Return the fields that take the place of a policy which names keys by reference."""
+        if self.kms is not None or self.has_keys:
+            raise ValueError("the policy names keys by reference; pass no kms and no other keys")
+        prefix, least = self.aad_prefix, self.seal_at_least
+        return {
+            "policy": None,
+            "footer_key": policy.footer_key,
+            "column_keys": policy.key_of_column,
+            "plaintext_columns": policy.plaintext_columns,
+            "encryption_options": {
+                name: getattr(policy, name)
+                for name in ENCRYPTION_OPTIONS & {member.name for member in fields(policy)}
+            },
+            "aad_prefix": policy.aad_prefix if prefix is None else prefix,
+            "accept_algorithms": self.accept_algorithms or (policy.encryption_algorithm,),
+            "signed_by": self.signed_by or read_verifying_keys(policy.signed_by),
+            "seal_at_least": policy.seal_at_least if least is None else least,
+        }
 
     @property
     def _references(self) -> list[str]:
@@ -364,7 +385,7 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
         Raises:
             ValueError: Neither `kms` nor the policy names a key service.
         """
-        return find_service(self.kms, self.policy)
+        return present_uri(find_service(self.kms, self.policy))
 
     @property
     def client(self) -> KmsClient:

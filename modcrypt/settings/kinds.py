@@ -140,6 +140,12 @@ def one_of(*values: str | int) -> Kind:
     return Kind(f"{', '.join(first)} or {last}" if first else last, {"enum": list(values)})
 
 
+def number_from(least: int, most: int) -> Kind:
+    """Return the kind of whole numbers between two, which belong to it."""
+    schema = {"type": "integer", "minimum": least, "maximum": most}
+    return Kind(f"a whole number, {least} to {most}", schema)
+
+
 def table_of(kind: Kind, words: str) -> Kind:
     """Return the kind of tables whose members have a kind."""
     return Kind(words, {"type": "object", "additionalProperties": kind.schema}, kind)

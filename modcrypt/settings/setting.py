@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -80,18 +81,23 @@ def declare(kind: Kind, **options: Any) -> Mapping[str, Setting]:
 def explain_arguments(cls: type[T]) -> type[T]:
     """Decorate a class whose arguments are settings of a base: add their texts to its docstring."""
     if cls.__doc__:  # there is none under `python -OO`
-        text, raises, rest = cls.__doc__.partition("    Raises:\n")
-        base = next(base for base in cls.__mro__[1:] if _ARGUMENTS in (base.__doc__ or ""))
-        section = (base.__doc__ or "").partition(_ARGUMENTS)[2].rstrip()
-        cls.__doc__ = f"{text}    {_ARGUMENTS}{section}\n\n{raises}{rest}"
+        text, raises, rest = cleandoc(cls.__doc__).partition("Raises:\n")
+        cls.__doc__ = f"{text}{_ARGUMENTS}{_find_arguments(cls)}\n\n{raises}{rest}"
     return cls
+
+
+def _find_arguments(cls: type) -> str:
+    """Return the section about arguments in the docstring of a class, or of a base."""
+    docstrings = (cleandoc(base.__doc__ or "") for base in cls.__mro__)
+    found = next((text for text in docstrings if _ARGUMENTS in text), "")
+    return found.partition(_ARGUMENTS)[2].partition("\n\n")[0]
 
 
 @functools.cache
 def settings_of(cls: type) -> Mapping[str, Setting]:
     """Return the settings that a dataclass declares, by name, with texts from its docstring."""
-    docstrings = (base.__doc__ or "" for base in cls.__mro__)
-    texts = _read_texts(next((text for text in docstrings if _ARGUMENTS in text), ""))
+    entries = re.split(r"\n {4}(?! )", f"\n{_find_arguments(cls)}")[1:]
+    texts = {name: " ".join(text.split()) for name, _, text in (e.partition(": ") for e in entries)}
     found = {}
     for member in fields(cls):
         if (setting := member.metadata.get("setting")) is not None:
@@ -102,16 +108,6 @@ def settings_of(cls: type) -> Mapping[str, Setting]:
                 default=None if default is MISSING else default, required=default is MISSING,
             )  # fmt: skip
     return MappingProxyType(found)
-
-
-def _read_texts(docstring: str) -> dict[str, str]:
-    """Return the texts of the arguments in a docstring, which has none under `python -OO`."""
-    section = docstring.partition(_ARGUMENTS)[2].partition("\n\n")[0]
-    texts: dict[str, str] = {}
-    for entry in re.split(r"\n {8}(?! )", f"\n{section}")[1:]:
-        names, _, text = entry.partition(": ")
-        texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))
-    return texts
 
 
 def list_faults(settings: Iterable[Setting], values: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -20,10 +20,11 @@ from modcrypt.settings.kinds import (
     TEXT,
     URI,
     Kind,
+    number_from,
     one_of,
     table_of,
 )  # fmt: skip
-from modcrypt.settings.setting import NO_OPTION, NOT_ON_SPARK, declare
+from modcrypt.settings.setting import NO_OPTION, NOT_ON_SPARK, declare, list_faults, settings_of
 
 MAX_CACHE_LIFETIME = 7 * 24 * 3600
 """Upper limit of `cache_lifetime_seconds`, so that a revocation reaches running processes."""
@@ -46,8 +47,9 @@ class PolicySettings:
 
     Args:
         footer_key: Id of the master key that wraps footer keys, and the keys of all columns that no
-            setting names.
-        column_keys: Map of master key id to the columns, or groups, whose keys it wraps.
+            setting names; or a reference to the footer key itself, without `kms`.
+        column_keys: Map of master key id to the columns, or groups, whose keys it wraps; or of
+            reference to the key of the columns.
         plaintext_columns: Names of columns or groups to leave unencrypted and unauthenticated.
         kms: URI of the key service, without secrets.
         kms_aad: Text to which the key service binds every wrapped key, if it supports AAD.
@@ -123,6 +125,7 @@ _FLAG_OR_NAMES = Kind(
     {"anyOf": [FLAG.schema, {**NAMES.schema, "minItems": 1}]},
 )
 _BY_POLICY = "the policy sets its members"
+_NOT_OF_TABLES = {NOT_ON_SPARK: "whoever makes a table chooses its options, not who reads it"}
 _KEYS_OF_COLUMNS = table_of(
     _REFERENCE, 'a table of columns and references, such as {"ssn": "env:SSN_KEY"}'
 )
@@ -213,9 +216,10 @@ class KeyReferences:
         default="error", metadata=declare(one_of("error", "drop", "null"), use="read")
     )
     check_footer_integrity: bool = field(
-        default=True, metadata=declare(FLAG, use="read", option="--no-check-footer")
+        default=True,
+        metadata=declare(FLAG, use="read", option="--no-check-footer", absent=_NOT_OF_TABLES),
     )
-    audit: str | None = field(default=None, metadata=declare(NAME))
+    audit: str | None = field(default=None, metadata=declare(NAME, absent=_NOT_OF_TABLES))
     recipients: tuple[Any, ...] = field(
         default=(), metadata=declare(NAMES, use="write", option="--to")
     )
@@ -231,3 +235,55 @@ class KeyReferences:
     )
     signed_by: tuple[Any, ...] = field(default=(), metadata=declare(NAMES, use="read"))
     seal_at_least: int | None = field(default=None, metadata=declare(COUNT, use="read"))
+
+
+MAX_KEK_DAYS = 36500
+"""Maximum lifetime of a table's KEK in days."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePolicySettings:
+    """The settings of the key policy of an Iceberg table, which declarations of lakes have, too.
+
+    Args:
+        kek_per: Group of files that share a KEK: `table`, `partition`, `day` or `files`; Iceberg's
+            Java reads `table` and `day` only.
+        files: Number of files that share a KEK if `kek_per` is `files`.
+        wrapping: Way of wrapping: `double`: KEKs encrypt key metadata, and the master key wraps
+            KEKs; or `single`: the master key wraps each data key itself, with one call of the key
+            service for each. Then `kek_per` is `table`, for manifest lists alone, or `files`, for
+            data and delete files too.
+        kek_lifetime_days: Age in days at which a KEK is replaced for new files; 730 as in Java.
+        store: Place of the KEKs: the `table`'s metadata, or the `key-store` that the table was
+            opened with.
+    """
+
+    kek_per: Literal["table", "partition", "day", "files"] = field(
+        default="table", metadata=declare(one_of("table", "partition", "day", "files"), free=True)
+    )
+    files: int = field(
+        default=1000,
+        metadata=declare(number_from(1, 10**9 - 1), option="--files-per-kek", free=True),
+    )
+    wrapping: Literal["double", "single"] = field(
+        default="double", metadata=declare(one_of("double", "single"), free=True)
+    )
+    kek_lifetime_days: int = field(
+        default=730,
+        metadata=declare(number_from(1, MAX_KEK_DAYS), option="--kek-lifetime", free=True),
+    )
+    store: Literal["table", "key-store"] = field(
+        default="table",
+        metadata=declare(one_of("table", "key-store"), option="--keks-in", free=True),
+    )
+
+
+def list_table_policy_faults(values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the faults of a table's key policy, by setting; missing ones have their defaults."""
+    faults = list_faults(settings_of(TablePolicySettings).values(), values)
+    if not faults and values.get("wrapping") == "single":
+        if values.get("kek_per", "table") not in ("table", "files"):
+            faults["wrapping"] = ["single wrapping uses no KEKs: kek_per must be table or files"]
+        if values.get("store", "table") != "table":
+            faults["store"] = ["single wrapping uses no KEKs that a key store could keep"]
+    return faults

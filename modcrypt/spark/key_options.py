@@ -14,7 +14,7 @@ KEY_OPTIONS: Mapping[str, Setting] = {
 }
 """Options that name keys, and what files must be, by their names."""
 
-SHARED_OPTIONS = ("root", "sharedAadPrefix", "audit")
+SHARED_OPTIONS = ("root", "sharedAadPrefix")
 """Options that mean the same for the old and the new files of a procedure."""
 
 

@@ -38,7 +38,7 @@ from tests.support.shared_vectors import shared_vectors
 from tests.support.unfinished_files import unfinished_files
 
 PROGRAM = Path(sys.executable).with_name("modcrypt")
-KEY = ("--key-file", "own.key")
+KEY = ("--key", "file:own.key")
 METADATA = ("--key-metadata-file", "notes.key")
 NOTES = hashlib.shake_128(b"notes").digest(3 * MIB + 5)
 NOTES_LENGTH = 8 + len(NOTES) + 4 * 28
@@ -178,7 +178,7 @@ def test_what_the_program_encrypts_opens_after_the_spec(
     private(folder / "own.key", key.hex().encode())
     (folder / "notes.txt").write_bytes(NOTES[:count])
     printed = check_ok(
-        run_here(folder, "encrypt", *KEY, "--aad-prefix-hex", "00fF", "notes.txt", "notes.ags1")
+        run_here(folder, "encrypt", *KEY, "--aad-prefix", "hex:00fF", "notes.txt", "notes.ags1")
     )
     stream = (folder / "notes.ags1").read_bytes()
     assert printed == f"{len(stream)}\n".encode()
@@ -197,7 +197,7 @@ def options_of(folder: Path, case: dict[str, Any]) -> list[str]:
     length = case.get("trusted_length", case.get("file_length"))
     return [
         *KEY,
-        *([] if prefix is None else ["--aad-prefix-hex", prefix]),
+        *([] if prefix is None else ["--aad-prefix", f"hex:{prefix}"]),
         *("--length", str(length)),
     ]
 
@@ -326,12 +326,13 @@ def test_key_metadata_of_a_written_file_is_not_used_again(encrypted_folder: Path
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
-def test_key_metadata_that_others_can_read_is_warned_of(encrypted_folder: Path, mode: int) -> None:
+def test_key_metadata_that_others_can_read_is_refused(encrypted_folder: Path, mode: int) -> None:
     (encrypted_folder / "notes.key").chmod(mode)
     result = invoke(encrypted_folder, "cat", *METADATA, "notes.ags1")
-    assert (result.exit_code, result.stdout_bytes) == (0, NOTES)
-    warning = f"other users can read key metadata file notes.key (mode {mode:04o})"
-    assert (warning in result.stderr) == (mode != 0o600)
+    expected = (0, NOTES) if mode == 0o600 else (2, b"")
+    assert (result.exit_code, result.stdout_bytes) == expected
+    refusal = f"other users can read the key metadata file notes.key (mode {mode:04o})"
+    assert (refusal in result.stderr) == (mode != 0o600)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +382,7 @@ def test_key_metadata_among_the_arguments_is_not_repeated(encrypted_folder: Path
     spellings = [raw.hex(), base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode()]
     typed = raw.replace(b"\0", b"").decode("utf-8", "surrogateescape")
     for text in [*spellings, typed, f"\x01 {'[(key)]' * 5}"]:
-        for option in ("--key-metadata-file", "--key-file", "--length", "--aad-prefix-hex", "--x"):
+        for option in ("--key-metadata-file", "--key", "--length", "--aad-prefix-hex", "--x"):
             result = invoke(encrypted_folder, "cat", *KEY, option, text, "notes.ags1", "--json")
             assert result.exit_code in (2, 3)
             assert text not in result.output
@@ -656,9 +657,9 @@ def test_a_flipped_byte_names_its_block_and_nothing_of_it_is_given(
 def test_a_wrong_key_or_prefix_is_1(folder: Path) -> None:
     check_ok(run_here(folder, "encrypt", *KEY, "--aad-prefix", "a", "notes.txt", "notes.ags1"))
     reading = ("cat", "--length", str(NOTES_LENGTH), "notes.ags1", *KEY)
-    assert check_ok(run_here(folder, *reading, "--aad-prefix-hex", "61")) == NOTES
+    assert check_ok(run_here(folder, *reading, "--aad-prefix", "hex:61")) == NOTES
     (folder / "prefix").write_bytes(b"a")
-    assert check_ok(run_here(folder, *reading, "--aad-prefix-file", "prefix")) == NOTES
+    assert check_ok(run_here(folder, *reading, "--aad-prefix", "file:prefix")) == NOTES
     for prefix in ((), ("--aad-prefix", "b")):
         answer = run_here(folder, *reading, *prefix)
         check_failure(answer, 1, "tag")
@@ -764,7 +765,7 @@ def test_with_the_stream_on_stdout_json_is_on_stderr(encrypted_folder: Path) -> 
     [
         (("encrypt", "notes.txt", "out"), "--new-key-metadata"),
         (("encrypt", *KEY, "notes.txt"), "Missing argument 'DESTINATION'"),
-        (("encrypt", *KEY, "--key-env", "X", "notes.txt", "out"), "exclude each other"),
+        (("encrypt", *KEY, "--key", "env:X", "notes.txt", "out"), "given twice"),
         (("encrypt", *KEY, "--key-length", "16", "notes.txt", "out"), "--new-key-metadata"),
         (("encrypt", *KEY, "--new-key-metadata", "k", "notes.txt", "out"), "omit other options"),
         (
@@ -772,16 +773,16 @@ def test_with_the_stream_on_stdout_json_is_on_stderr(encrypted_folder: Path) -> 
             "omit other options",
         ),
         (("encrypt", "--new-key-metadata", "k", "--key-length", "15", "-", "out"), "16"),
-        (("encrypt", "--key-fd", "0", "-", "out"), "standard input"),
-        (("cat", "--key-fd", "0", "-", "--unverified-length"), "standard input"),
+        (("encrypt", "--key", "fd:0", "-", "out"), "standard input"),
+        (("cat", "--key", "fd:0", "-", "--unverified-length"), "standard input"),
         (("cat", "notes.txt"), "--key-metadata-file"),
         (("cat", *KEY, *METADATA, "notes.ags1"), "--key-metadata-file contains the key"),
         (("cat", *METADATA, "--aad-prefix", "x", "notes.ags1"), "--aad-prefix is given"),
         (("cat", *KEY, "--length", "1", "--unverified-length", "x"), "exclude each other"),
         (("cat", *KEY, "--length", "-1", "x"), "x>=0"),
-        (("cat", *KEY, "--aad-prefix-hex", "abc", "x"), "hex digits"),
-        (("cat", *KEY, "--aad-prefix-hex", "", "x"), "empty"),
-        (("cat", *KEY, "--aad-prefix-hex", "61", "--aad-prefix", "a", "x"), "exclude each other"),
+        (("cat", *KEY, "--aad-prefix", "hex:abc", "x"), "hex digits"),
+        (("cat", *KEY, "--aad-prefix", "hex:", "x"), "empty"),
+        (("cat", *KEY, "--aad-prefix", "hex:61", "--aad-prefix", "a", "x"), "given twice"),
         (("decrypt", *METADATA, "--threads", "0", "notes.ags1", "out"), "x>=1"),
         (("inspect", *KEY, "notes.ags1"), "No such option"),
         (("seal",), "No such command 'seal'"),

@@ -28,7 +28,7 @@ from modcrypt.parquet.datasets.write_notes import NOTES
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, lines, run_ok
 from tests.support.cli.forked import as_process
-from tests.support.cli.program import KEY, SLOW, environment, invoke, private, run
+from tests.support.cli.program import KEY, SLOW, environment, invoke, private, run, to_key
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.tables import read_with_pyarrow, small_table, write_plain
 from tests.support.unfinished_files import unfinished_files
@@ -93,7 +93,7 @@ def test_a_copy_lacks_the_files_of_a_write_that_is_not_complete(encrypted_folder
     run_ok(encrypted_folder, "decrypt", *KEY, "sealed", "copy")
     assert files_in(encrypted_folder / "copy") == sorted(NAMES)[1:]
     # In place all change their keys, so that the write can be completed.
-    new = ("--new-key-file", "name.key")
+    new = to_key(encrypted_folder, "name.key")
     assert run_ok(encrypted_folder, "rekey", *KEY, *new, "--in-place", "sealed").startswith(
         "4 files"
     )
@@ -104,7 +104,7 @@ def test_a_folder_may_be_named_in_many_ways(folder: Path, source: str) -> None:
     (folder / "a link").symlink_to("lake")
     where = folder / "lake" if source == "." else folder
     name = source.format(folder.name if source.startswith("..") else folder)
-    key = ("--key-file", str(folder / "footer.key"))
+    key = ("--key", f"file:{folder}/footer.key")
     run_ok(where, "encrypt", *key, name, f"file://{folder}/s%20t")
     assert files_in(folder / "s t") == sorted(NAMES)
 
@@ -230,7 +230,7 @@ def test_where_all_failed_for_one_reason_the_exit_code_is_its_own(encrypted_fold
     private(encrypted_folder / "other.key", b"1" * 16)
     assert invoke(encrypted_folder, "decrypt", "sealed", "out").exit_code == 3
     assert (
-        invoke(encrypted_folder, "decrypt", "--key-file", "other.key", "sealed", "out").exit_code
+        invoke(encrypted_folder, "decrypt", "--key", "file:other.key", "sealed", "out").exit_code
         == 1
     )
     assert invoke(encrypted_folder, "encrypt", *KEY, "sealed", "out").exit_code == 5
@@ -431,16 +431,16 @@ def test_each_command_finds_its_work_done_by_a_second_run(folder: Path) -> None:
     """Into another folder, in place, and for a single file; as on Spark."""
     private(folder / "new.key", b"n" * 16)
     private(folder / "hash.key", b"h" * 16)
-    masks = ("--hash", "name", "--hash-key-file", "hash.key")
+    masks, new = ("--hash", "name", "--hash-key", "file:hash.key"), to_key(folder, "new.key")
     commands = [
         ("encrypt", *KEY, "lake", "sealed"),
-        ("rekey", *KEY, "--new-key-file", "new.key", "sealed", "moved"),
+        ("rekey", *KEY, *new, "sealed", "moved"),
         ("mask", *KEY, *masks, "sealed", "masked"),
-        ("share", *KEY, "--column", "id", "--new-key-file", "new.key", "sealed", "shared"),
+        ("share", *KEY, "--column", "id", *new, "sealed", "shared"),
         ("decrypt", *KEY, "sealed", "back"),
         ("mask", *KEY, *masks, "--in-place", "sealed"),
-        ("rekey", *KEY, "--new-key-file", "new.key", "--in-place", "sealed"),
-        ("decrypt", "--key-file", "new.key", "--in-place", "sealed"),
+        ("rekey", *KEY, *new, "--in-place", "sealed"),
+        ("decrypt", "--key", "file:new.key", "--in-place", "sealed"),
         ("encrypt", *KEY, "lake/d.parquet", "one"),
         ("decrypt", *KEY, "one", "one.back"),
         ("encrypt", *KEY, "--in-place", "one.back"),
@@ -524,7 +524,7 @@ def test_files_that_are_encrypted_in_another_way_are_a_result_of_their_own(
     encrypted_folder: Path,
 ) -> None:
     before = contents(encrypted_folder)
-    other = ("--key-file", "name.key")
+    other = ("--key", "file:name.key")
     for where in (("lake", "sealed"), ("sealed", "--in-place")):
         result = invoke(encrypted_folder, "encrypt", *other, *where, "--json")
         files, totals = lines(result)

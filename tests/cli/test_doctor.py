@@ -202,7 +202,7 @@ def test_a_encrypted_keyring_is_distinguished_from_one_in_the_clear(
     assert states_of(found) == [("keyring", "ok"), ("keyring", "ok"), ("key service", "hint")]
     assert "encrypted with a passphrase" in found[1]["message"]
     private(tmp_path / "phrase", PHRASE.encode())
-    options = ("--passphrase-file", "phrase")
+    options = ("--passphrase", "file:phrase")
     assert states_of(checks(tmp_path, *RING, *options))[2:] == [
         ("passphrase file", "ok"), ("master key footer", "ok"),
     ]  # fmt: skip
@@ -478,7 +478,7 @@ def test_what_is_no_secret_is_not_reported(folder: Path, event: Any) -> None:
 
 @pytest.mark.parametrize("key", [FOOTER_KEY, COLUMN_KEY, OTHER_KEY])
 def test_keys_that_are_in_use_are_found_under_any_name(folder: Path, key: bytes) -> None:
-    """Two are in the keyring, the third in the file of --key-file."""
+    """Two are in the keyring, the third in the file of --key."""
     spellings = (
         key.hex(), key.hex().upper(), base64.b64encode(key).decode(),
         base64.urlsafe_b64encode(key).decode().rstrip("="),

@@ -18,7 +18,7 @@ from modcrypt.errors import KeyDisabledError, KeyMaterialError
 from modcrypt.kms.pacing import pacer_of
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, run_ok
-from tests.support.cli.program import KEY, NAME_KEY, invoke, private
+from tests.support.cli.program import KEY, NAME_KEY, invoke, private, to_key
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
@@ -225,7 +225,7 @@ def test_each_fault_is_reported_with_module_and_bytes(folder: Path, kind: str) -
 
 
 def test_a_wrong_key_is_1(folder: Path) -> None:
-    assert invoke(folder, "verify", "--key-file", "other.key", "sealed.parquet").exit_code == 1
+    assert invoke(folder, "verify", "--key", "file:other.key", "sealed.parquet").exit_code == 1
 
 
 def test_a_plaintext_file_is_wrong_only_where_keys_are_given(folder: Path) -> None:
@@ -260,7 +260,7 @@ def test_no_parquet_file_is_a_finding(folder: Path) -> None:
 
 
 def test_a_key_among_the_findings_is_none(folder: Path) -> None:
-    for options in (KEYS, KEY, ("--key-file", "other.key")):
+    for options in (KEYS, KEY, ("--key", "file:other.key")):
         output = invoke(folder, "verify", *options, "sealed.parquet", "--json").output
         for key in (FOOTER_KEY, COLUMN_KEY, OTHER_KEY):
             assert key.hex() not in output
@@ -364,7 +364,7 @@ def test_a_page_never_takes_the_place_of_a_file_that_is_looked_at(lake: Path, co
         (("verify", "absent"), "file", "absent: No such file"),
         (("verify", "empty"), "usage", "empty: no files found"),
         (("inspect", "--audit", "x", "sealed.parquet"), "usage", "--audit: this needs --kms"),
-        (("verify", *RING, *KEY, "sealed.parquet"), "usage", "--key-file: keys come"),
+        (("verify", *RING, *KEY, "sealed.parquet"), "usage", "--key: keys come"),
         (("verify", "--accept-algorithm", "AES", "sealed.parquet"), "usage", "AES_GCM_CTR_V1"),
         (("verify", "--expected-rows", "-1", "sealed.parquet"), "usage", "x>=0"),
         (("verify", "--expected-parts", "1", "."), "usage", "needs --aad-prefix-template"),
@@ -374,7 +374,7 @@ def test_a_page_never_takes_the_place_of_a_file_that_is_looked_at(lake: Path, co
             "usage",
             "--aad-prefix-template and --aad-prefix exclude each other",
         ),
-        (("inspect", "--key-fd", "0", "--key-env", "X", "sealed.parquet"), "usage", "exclude"),
+        (("inspect", "--key", "fd:0", "--key", "env:X", "sealed.parquet"), "usage", "given twice"),
     ],
 )
 def test_wrong_options_are_2_and_explained_in_one_line(
@@ -624,7 +624,7 @@ def test_an_unavailable_key_service_is_4_everywhere(
     for path in ("secret.parquet", "many"):
         assert invoke(folder, *command, *POLICY, path).exit_code == 4, path
     for verb in ("decrypt", "rekey"):
-        new = ("--new-key-file", "footer.key") if verb == "rekey" else ()
+        new = to_key(folder, "footer.key") if verb == "rekey" else ()
         for path in ("secret.parquet", "many"):
             assert invoke(folder, verb, *POLICY, *new, path, "out").exit_code == 4
 
@@ -644,7 +644,7 @@ CAUSES: dict[str, tuple[int, Callable[[MemoryKms], object]]] = {
     "unreachable": (4, lambda kms: setattr(kms, "unavailable", True)),
     "corrupted": (1, lambda kms: None),
 }
-NEW = ("--new-key-file", "footer.key")
+NEW = ("--to", "me.pub")
 VERBS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "decrypt": (("decrypt",), ("out",)),
     "rekey": (("rekey", *NEW), ("out",)),

@@ -116,11 +116,11 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("once")
     private(folder / "footer.key", FOOTER_KEY.hex().encode())
     made = check_ok(
-        run_here(folder, "keys", "create", *RING, "footer", "--import-file", "footer.key")
+        run_here(folder, "keys", "create", *RING, "footer", "--import", "file:footer.key")
     )
     assert made == "created footer, version 1\n"
     value = {"PII_KEY": base64.b64encode(COLUMN_KEY).decode()}
-    check_ok(run_here(folder, "keys", "create", *RING, "pii", "--import-env", "PII_KEY", env=value))
+    check_ok(run_here(folder, "keys", "create", *RING, "pii", "--import", "env:PII_KEY", env=value))
     return folder
 
 
@@ -316,13 +316,13 @@ def test_a_passphrase_comes_from_file_variable_and_descriptor(folder: Path) -> N
     listed = ("keys", "list", *RING)
     expected = check_ok(run(folder, *listed, fork=False))
     ways: list[tuple[str, ...]] = [
-        ("--passphrase-file", "phrase"),
-        ("--passphrase-env", "PHRASE"),
-        ("--passphrase-fd", "0"),
+        ("--passphrase", "file:phrase"),
+        ("--passphrase", "env:PHRASE"),
+        ("--passphrase", "fd:0"),
     ]
     given: dict[str, Any] = {"passphrase": None, "env": {"PHRASE": PASSPHRASE}}
     for way in ways:
-        reported = f"{PASSPHRASE}\n" if way[0] == "--passphrase-fd" else ""
+        reported = f"{PASSPHRASE}\n" if way[1] == "fd:0" else ""
         assert check_ok(run(folder, *listed, *way, input=reported, **given)) == expected
     for where in ("env:PHRASE", "file:phrase"):
         uri = f"file:lake.keyring?passphrase={where}#footer"
@@ -334,8 +334,8 @@ def test_a_passphrase_comes_from_file_variable_and_descriptor(folder: Path) -> N
 def test_a_new_keyring_takes_its_passphrase_in_the_same_ways(tmp_path: Path) -> None:
     private(tmp_path / "phrase", PASSPHRASE.encode())
     ways: list[tuple[str, tuple[str, ...]]] = [
-        ("file:a", ("--passphrase-file", "phrase")),
-        ("file:b", ("--passphrase-fd", "0")),
+        ("file:a", ("--passphrase", "file:phrase")),
+        ("file:b", ("--passphrase", "fd:0")),
         ("file:c?passphrase=file:phrase", ()),
     ]
     for uri, way in ways:
@@ -383,21 +383,20 @@ def test_without_a_passphrase_or_a_terminal_it_says_how_to_give_one(folder: Path
         ("encrypt", *FOOTER, "plain.parquet", "out"),
     ):
         message = check_failure(run(folder, *arguments, passphrase=None), 2, "usage")
-        for way in ("--passphrase-file", "--passphrase-env", "--passphrase-fd", "terminal"):
+        for way in ("--passphrase", "terminal", "MODCRYPT_PASSPHRASE"):
             assert way in message
-        assert "MODCRYPT_PASSPHRASE" in message
     assert names(folder) == {"lake.keyring", "plain.parquet"}
 
 
 def test_what_stands_for_a_reference_is_not_repeated(folder: Path) -> None:
     secret = "tr0ub4dor"
-    for option in ("--passphrase-file", "--passphrase-env"):
+    for kind in ("file", "env"):
         for text in (secret, secret * 40):
-            answer = run(folder, "keys", "list", *RING, option, text)
+            answer = run(folder, "keys", "list", *RING, "--passphrase", f"{kind}:{text}")
             assert (answer.returncode, secret in answer.stderr) == (3, False)
-    for wrong in ("--passphrase", f"--passphrase={secret}", f"--passphrase-fd={secret}-"):
-        answer = run(folder, "keys", "list", *RING, wrong)
-        assert (answer.returncode, secret in answer.stderr) == (2, "fd" in wrong)
+    for wrong in (secret, f"fd:{secret}-", f"fiel:{secret}"):
+        answer = run(folder, "keys", "list", *RING, f"--passphrase={wrong}")
+        assert (answer.returncode, secret in answer.stderr) == (2, False)
     uri = f"file:lake.keyring?passphrase={secret}"
     assert secret not in check_failure(run(folder, "keys", "list", "--kms", uri), 2, "usage")
 
@@ -417,7 +416,7 @@ def test_a_keyring_in_the_clear_is_made_by_choice_alone(tmp_path: Path) -> None:
 def test_plaintext_does_not_go_with_an_encrypted_keyring_or_a_passphrase(folder: Path) -> None:
     create = ("keys", "create", *RING, "--plaintext", "kf")
     assert "is encrypted" in check_refusal(invoke(folder, *create))
-    assert "--passphrase-env" in check_refusal(invoke(folder, *create, "--passphrase-env", "X"))
+    assert "--passphrase:" in check_refusal(invoke(folder, *create, "--passphrase", "env:X"))
 
 
 # --- on a terminal -------------------------------------------------------------------------------
@@ -680,7 +679,7 @@ def test_every_option_beside_a_key_service_reaches_the_file(clear: Path) -> None
 
 def test_a_prefix_that_is_not_stored_is_needed_again(clear: Path) -> None:
     path = encrypt_file(
-        clear, "sealed.parquet", "--aad-prefix-hex", "c3a4", "--no-store-aad-prefix"
+        clear, "sealed.parquet", "--aad-prefix", "hex:c3a4", "--no-store-aad-prefix"
     )
     back = (*DECRYPT, str(path), "out.parquet")
     assert "--aad-prefix" in check_refusal(invoke(clear, *back), "aad-prefix", 1)
@@ -953,10 +952,10 @@ def test_a_secret_in_a_uri_is_not_repeated(
 def test_no_secret_shows_in_any_output(folder: Path) -> None:
     private(folder / "phrase", PASSPHRASE.encode())
     value = {"NEW_KEY": "c2VjcmV0IGtleSBvZiAxNg=="}
-    path = ("--passphrase-file", "phrase")
+    path = ("--passphrase", "file:phrase")
     answers = [
-        run(folder, "keys", "create", *RING, "new", "--import-env", "NEW_KEY", env=value),
-        run(folder, "keys", "create", *RING, "new", "--import-env", "NEW_KEY", env=value),
+        run(folder, "keys", "create", *RING, "new", "--import", "env:NEW_KEY", env=value),
+        run(folder, "keys", "create", *RING, "new", "--import", "env:NEW_KEY", env=value),
         run(folder, "keys", "list", *RING, "--json"),
         run(folder, "encrypt", *FOOTER, "--json", "--audit", "audit", "plain.parquet", "sealed"),
         run(folder, "keys", "scan", *RING, "--json", "sealed"),
@@ -984,9 +983,9 @@ COVERED = [
     ("--plaintext-footer",),
     ("--algorithm", "AES_GCM_V1"),  # though it is the default
     ("--aad-prefix", "x"),
-    ("--aad-prefix-hex", "00"),
-    ("--aad-prefix-file", "x"),
-    ("--aad-prefix-hex", "00", "--no-store-aad-prefix"),
+    ("--aad-prefix", "hex:00"),
+    ("--aad-prefix", "file:x"),
+    ("--aad-prefix", "hex:00", "--no-store-aad-prefix"),
     ("--v2-levels", "plaintext"),
     ("--master-key", "footer"),
     ("--column-master-key", "id=pii"),
@@ -994,9 +993,9 @@ COVERED = [
     ("--external-key-material",),
 ]
 EXPLICIT = [
-    ("--key-file", "x"),
-    ("--key-env", "X"),
-    ("--key-fd", "0"),
+    ("--key", "file:x"),
+    ("--key", "env:X"),
+    ("--key", "fd:0"),
     ("--column-key", "id=file:x"),
 ]
 
@@ -1026,12 +1025,12 @@ def test_explicit_keys_and_a_key_service_exclude_each_other(
         (("encrypt", "--master-key", "x", "--single-wrapping", "a", "b"), "--single-wrapping"),
         (("encrypt", "--audit", "x", "a", "b"), "--audit"),
         (("decrypt", "--audit", "x", "a", "b"), "--audit"),
-        (("decrypt", "--passphrase-env", "x", "a", "b"), "--kms or --policy"),
+        (("decrypt", "--passphrase", "env:x", "a", "b"), "--kms or --policy"),
         (("encrypt", *RING, "plain.parquet", "b"), "--master-key"),
         (("encrypt", *FOOTER, "--column-master-key", "x", "a", "b"), "NAME=ID"),
         (("encrypt", *FOOTER, "--column-master-key", "x=", "a", "b"), "NAME=ID"),
         (("encrypt", *FOOTER, *["--column-master-key", "x=y"] * 2, "a", "b"), "twice for x"),
-        (("encrypt", *FOOTER, "--aad-prefix-hex", "ff", "a", "b"), "UTF-8"),
+        (("encrypt", *FOOTER, "--aad-prefix", "hex:ff", "a", "b"), "UTF-8"),
         (("encrypt", *FOOTER, "--aad-prefix", "{i}", "a", "b"), "aad_prefix"),
         (("encrypt", *FOOTER, "--aad-prefix", "{", "a", "b"), "--aad-prefix supports only"),
         (("encrypt", *FOOTER, "--no-store-aad-prefix", "a", "b"), "--aad-prefix"),
@@ -1039,11 +1038,11 @@ def test_explicit_keys_and_a_key_service_exclude_each_other(
         (("encrypt", "--kms", "nothing", "a", "b"), "known schemes are aws-kms"),
         (("encrypt", "--kms", "x:y", "--master-key", "k", "a", "b"), "known schemes are aws-kms"),
         (("keys", "list"), "--kms, or --policy"),
-        (("keys", "list", "--kms", "env:X", "--passphrase-env", "Y"), "file:PATH"),
-        (("keys", "list", *RING, "--passphrase-env", "X", "--passphrase-fd", "0"), "exclude"),
+        (("keys", "list", "--kms", "env:X", "--passphrase", "env:Y"), "file:PATH"),
+        (("keys", "list", *RING, "--passphrase", "env:X", "--passphrase", "fd:0"), "given twice"),
         (("keys", "create", *RING), "Missing argument 'ID'"),
         (("keys", "create", "--kms", "env:X", "--plaintext", "k"), "--plaintext"),
-        (("keys", "create", *RING, "k", "--import-env", "X", "--import-file", "y"), "exclude"),
+        (("keys", "create", *RING, "k", "--import", "env:X", "--import", "file:y"), "given twice"),
         (("keys", "rotate", *RING), "--key ID"),
         (("keys", "rotate", *RING, "--key", "k", "--what", "kek"), "--what: this needs files"),
         (("keys", "rotate", "."), "--kms, or --policy"),
@@ -1055,10 +1054,10 @@ def test_explicit_keys_and_a_key_service_exclude_each_other(
         (("keys", "scan", "--audit", "x", "."), "--kms or --policy"),
         (("keys", "mint"), "No such command 'mint'"),
         (("ags1", "cat", *RING, "x"), "--key-metadata-file"),
-        (("ags1", "encrypt", *RING, "--key-file", "x", "a", "b"), "--new-key-metadata"),
+        (("ags1", "encrypt", *RING, "--key", "file:x", "a", "b"), "--new-key-metadata"),
         (("ags1", "encrypt", "--master-key", "x", "a", "b"), "--new-key-metadata"),
         (("ags1", "encrypt", "--new-key-metadata", "k", "--master-key", "x", "a", "b"), "--kms"),
-        (("ags1", "encrypt", "--passphrase-fd", "0", *RING, "-", "b"), "standard input"),
+        (("ags1", "encrypt", "--passphrase", "fd:0", *RING, "-", "b"), "standard input"),
     ],
 )
 def test_wrong_options_are_2_and_explained_in_one_line(
@@ -1129,7 +1128,7 @@ def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
 
 def test_a_generated_key_opens_files_and_replaces_nothing(tmp_path: Path) -> None:
     write_plain(tmp_path / "plain.parquet")
-    made = ("keys", "generate", "--key-length", "32", "--json", "new.key")
+    made = ("keys", "generate", "--scheme", "aes256", "--json", "new.key")
     assert json.loads(run_ok(tmp_path, *made)) == {
         "schema": "modcrypt.keys.file/1", "key": "new.key", "bits": 256,
     }  # fmt: skip
@@ -1137,16 +1136,16 @@ def test_a_generated_key_opens_files_and_replaces_nothing(tmp_path: Path) -> Non
     before = (tmp_path / "new.key").read_text()
     assert "exists" in check_refusal(invoke(tmp_path, "keys", "generate", "new.key"))
     assert (tmp_path / "new.key").read_text() == before
-    run_ok(tmp_path, "encrypt", "--key-file", "new.key", "plain.parquet", "sealed.parquet")
-    assert "id" in run_ok(tmp_path, "schema", "--key-file", "new.key", "sealed.parquet")
+    run_ok(tmp_path, "encrypt", "--key", "file:new.key", "plain.parquet", "sealed.parquet")
+    assert "id" in run_ok(tmp_path, "schema", "--key", "file:new.key", "sealed.parquet")
 
 
 @each_case(
     "arguments",
     [
         ("--scheme", "ed25519", "new.key"),
-        ("--passphrase", "new.key"),
-        ("--kind", "signing", "--key-length", "16", "new.key"),
+        ("--passphrase", "env:WORD", "new.key"),
+        ("--kind", "signing", "--scheme", "aes256", "new.key"),
         ("--kind", "signing", "--scheme", "x25519", "new.key"),
         ("--kind", "recipient", "--scheme", "mldsa65", "new.key"),
         ("--kind", "recipient", "new"),

@@ -127,5 +127,5 @@ def test_a_misspelt_master_key_is_suggested(folder: Path) -> None:
 
 
 def test_a_misspelt_option_and_command_are_suggested(folder: Path) -> None:
-    assert "--key-file" in check_failure(run(folder, "encrypt", "--key-fiel", "x", "a"), 2, "usage")
+    assert "--key" in check_failure(run(folder, "encrypt", "--kye", "x", "a"), 2, "usage")
     assert "encrypt" in check_failure(run(folder, "encrpt"), 2, "usage")

@@ -98,8 +98,8 @@ def test_the_program_decrypts_what_pyarrow_writes(folder: Path) -> None:
         ("encrypt_columns_and_footer", ()),
         ("encrypt_columns_plaintext_footer", ()),
         ("encrypt_columns_and_footer_aad", ("--aad-prefix", "tester")),
-        ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix-file", "prefix")),
-        ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix-hex", "746573746572")),
+        ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix", "file:prefix")),
+        ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix", "hex:746573746572")),
         ("encrypt_columns_and_footer_ctr", ("--accept-algorithm", "AES_GCM_CTR_V1")),
     ],
 )
@@ -285,7 +285,7 @@ def test_urls_do_for_files(folder: Path) -> None:
     assert [result[k] for k in ("source", "destination", "result")] == [*urls, "encrypted"]
     assert read_with_pyarrow(folder / "out.parquet", FOOTER_KEY).equals(small_table())
     assert json.loads(run(folder, "encrypt", *KEY, "--json", *urls).stdout)["result"] == "current"
-    other = run(folder, "encrypt", "--key-file", "name.key", *urls)
+    other = run(folder, "encrypt", "--key", "file:name.key", *urls)
     assert "--force" in check_failure(other, 2, "different")
 
 
@@ -326,7 +326,7 @@ def test_a_missing_key_is_3_and_says_how_to_give_it(encrypted_folder: Path) -> N
     message = check_failure(
         run(encrypted_folder, "decrypt", "sealed.parquet", "out.parquet"), 3, "no-key"
     )
-    assert "--key-file" in message
+    assert "--key" in message
 
 
 def test_encrypting_twice_is_5(encrypted_folder: Path) -> None:
@@ -418,7 +418,7 @@ def test_json_results_have_sizes_and_seconds(folder: Path) -> None:
         (("encrypt", *KEY, "plain.parquet"), 2, "usage"),
         (("encrypt", *KEY, "plain.parquet", "name.key"), 2, "file"),
         (("decrypt", "plain.parquet", "out"), 1, "plaintext"),
-        (("decrypt", "--key-env", "NO_SUCH_KEY", "plain.parquet", "out"), 3, "no-key"),
+        (("decrypt", "--key", "env:NO_SUCH_KEY", "plain.parquet", "out"), 3, "no-key"),
     ],
 )
 def test_json_failures_are_json_too(
@@ -447,9 +447,9 @@ def test_a_footer_key_comes_as_text(folder: Path, text: str, way: str) -> None:
     private(folder / "text.key", text.encode())
     with (folder / "text.key").open("rb") as file:
         option = {
-            "file": ("--key-file", "text.key"),
-            "env": ("--key-env", "TEXT_KEY"),
-            "fd": ("--key-fd", str(file.fileno())),
+            "file": ("--key", "file:text.key"),
+            "env": ("--key", "env:TEXT_KEY"),
+            "fd": ("--key", f"fd:{file.fileno()}"),
         }[way]
         arguments = ("encrypt", *option, "plain.parquet", "sealed.parquet")
         if way == "fd":
@@ -461,9 +461,9 @@ def test_a_footer_key_comes_as_text(folder: Path, text: str, way: str) -> None:
 
 
 def test_a_raw_key_comes_from_a_pipe(folder: Path) -> None:
-    """As in `kms-tool | modcrypt encrypt --key-fd 0 ...`."""
+    """As in `kms-tool | modcrypt encrypt --key fd:0 ...`."""
     answer = subprocess.run(
-        [PROGRAM, "encrypt", "--key-fd", "0", "plain.parquet", "sealed.parquet"],
+        [PROGRAM, "encrypt", "--key", "fd:0", "plain.parquet", "sealed.parquet"],
         cwd=folder, input=LONG_KEY, capture_output=True, check=False,
     )  # fmt: skip
     assert (answer.returncode, answer.stderr) == (0, b"")
@@ -493,7 +493,7 @@ def test_column_keys_come_from_file_env_and_fd(folder: Path) -> None:
 
 
 def test_column_names_may_hold_equals_signs_and_colons(tmp_path: Path) -> None:
-    values = {"key_file": None, "key_env": None, "key_fd": None}
+    values = {"key": None}
     path = private(tmp_path / "x=y", LONG_KEY)
     found = key_references({**values, "column_key_refs": (f"a=b:c=file:{path}",)})
     assert modcrypt.Settings(**found).keys == (None, {"a=b:c": modcrypt.Key(LONG_KEY)})
@@ -523,9 +523,9 @@ def test_what_may_be_a_raw_key_or_base64_is_not_guessed(folder: Path) -> None:
 
 def test_the_wrong_sort_of_key_file_is_3(folder: Path) -> None:
     check_failure(
-        run(folder, "encrypt", "--key-file", "no.key", "plain.parquet", "out"), 3, "no-key"
+        run(folder, "encrypt", "--key", "file:no.key", "plain.parquet", "out"), 3, "no-key"
     )
-    answer = run(folder, "encrypt", "--key-file", ".", "plain.parquet", "out")
+    answer = run(folder, "encrypt", "--key", "file:.", "plain.parquet", "out")
     check_failure(answer, 3, "key-material")
 
 
@@ -544,13 +544,26 @@ def test_a_denied_key_file_is_3_for_root_too(folder: Path, monkeypatch: pytest.M
         read_key(f"file:{folder / 'footer.key'}", "footer key")
 
 
-@pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o400, 0), (0o640, 1), (0o604, 1)])
-def test_a_key_file_that_others_can_read_is_warned_of(folder: Path, mode: int, warned: int) -> None:
-    (folder / "footer.key").chmod(mode)
+@pytest.mark.parametrize(("mode", "code"), [(0o600, 0), (0o400, 0), (0o640, 2), (0o604, 2)])
+@each_case("name", ["footer.key", "name.key"])
+def test_a_key_file_that_others_can_read_is_refused(
+    folder: Path, name: str, mode: int, code: int
+) -> None:
+    (folder / name).chmod(mode)
+    answer = run(folder, "encrypt", *KEY, *NAME_KEY, "plain.parquet", "sealed.parquet")
+    assert answer.returncode == code
+    refusal = f"other users can read the key file {name} (mode {mode:04o})"
+    assert (refusal in answer.stderr) == (f"chmod 600 {name}" in answer.stderr) == (code == 2)
+    assert (folder / "sealed.parquet").exists() == (code == 0)
+
+
+def test_a_key_file_of_root_may_be_readable_as_containers_mount_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "footer.key").chmod(0o440)
+    monkeypatch.setattr("modcrypt.cli.references._user", lambda: 4711)
     answer = run(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet")
     assert answer.returncode == 0
-    assert answer.stderr.count("modcrypt: warning: other users can read key file") == warned
-    assert answer.stderr.count("\n") == warned
 
 
 def test_one_descriptor_gives_one_key(folder: Path) -> None:
@@ -558,7 +571,7 @@ def test_one_descriptor_gives_one_key(folder: Path) -> None:
         fd = str(file.fileno())
         answer = run_program(
             folder,
-            *("encrypt", "--key-fd", fd, "--column-key", f"name=fd:{fd}"),
+            *("encrypt", "--key", f"fd:{fd}", "--column-key", f"name=fd:{fd}"),
             *("plain.parquet", "out.parquet"),
             pass_fds=[file.fileno()],
         )
@@ -569,7 +582,7 @@ def test_a_terminal_is_not_read_for_keys(folder: Path) -> None:
     controller, terminal = pty.openpty()
     try:
         answer = run_program(
-            folder, *("encrypt", "--key-fd", "0", "plain.parquet", "out.parquet"), stdin=terminal
+            folder, *("encrypt", "--key", "fd:0", "plain.parquet", "out.parquet"), stdin=terminal
         )
     finally:
         os.close(controller)
@@ -592,9 +605,9 @@ SHOWN_KEYS = [key for k in (FOOTER_KEY, bytes(range(65, 89)), LONG_KEY) for key 
 @each_case(
     "arguments",
     [
-        ("encrypt", "--key-file", "{}", "plain.parquet", "out"),
-        ("encrypt", "--key-env", "{}", "plain.parquet", "out"),
-        ("encrypt", "--key-fd", "{}", "plain.parquet", "out"),
+        ("encrypt", "--key", "file:{}", "plain.parquet", "out"),
+        ("encrypt", "--key", "env:{}", "plain.parquet", "out"),
+        ("encrypt", "--key", "fd:{}", "plain.parquet", "out"),
         ("encrypt", "--key", "{}", "plain.parquet", "out"),
         ("encrypt", "--key={}", "plain.parquet", "out"),
         ("encrypt", "--algorithm", "{}", "plain.parquet", "out"),
@@ -621,7 +634,6 @@ def test_a_key_among_the_arguments_is_not_repeated(
 
 
 def test_no_key_shows_in_any_output(encrypted_folder: Path) -> None:
-    (encrypted_folder / "name.key").chmod(0o644)
     flip(encrypted_folder / "sealed.parquet", 40)
     answers = [
         run_program(
@@ -637,8 +649,8 @@ def test_no_key_shows_in_any_output(encrypted_folder: Path) -> None:
         run_program(
             encrypted_folder,
             "decrypt",
-            "--key-env",
-            "SHORT",
+            "--key",
+            "env:SHORT",
             "sealed.parquet",
             "y",
             env={"SHORT": FOOTER_KEY.hex()[2:]},
@@ -658,9 +670,12 @@ def test_no_key_shows_in_any_output(encrypted_folder: Path) -> None:
     [
         (("encrypt",), "Missing argument 'SOURCE..."),
         (("encrypt", *KEY, "plain.parquet"), "Missing argument 'DESTINATION'"),
-        (("encrypt", "plain.parquet", "out"), "--key-file, --key-env or --key-fd"),
-        (("encrypt", *KEY, "--key-env", "X", "plain.parquet", "out"), "exclude each other"),
-        (("decrypt", *KEY, "--key-fd", "0", "plain.parquet", "out"), "exclude each other"),
+        (("encrypt", "plain.parquet", "out"), "--key, or --kms"),
+        (("encrypt", *KEY, "--key", "env:X", "plain.parquet", "out"), "given twice"),
+        (("decrypt", *KEY, "--key", "fd:0", "plain.parquet", "out"), "given twice"),
+        (("encrypt", "--key", "footer.key", "plain.parquet", "out"), "file:PATH, env:NAME or fd:N"),
+        (("encrypt", "--key", "fil:footer.key", "plain.parquet", "out"), "did you mean file:?"),
+        (("encrypt", "--key", "https:x", "plain.parquet", "out"), "file:PATH, env:NAME or fd:N"),
         (("encrypt", *KEY, "-", "out"), "pipes"),
         (("encrypt", *KEY, "plain.parquet", "-"), "pipes"),
         (("inspect", *KEY, "-"), "pipes"),
@@ -680,10 +695,10 @@ def test_no_key_shows_in_any_output(encrypted_folder: Path) -> None:
         (("encrypt", *KEY, "--aad-prefix", "", "plain.parquet", "out"), "empty"),
         (("encrypt", *KEY, "--no-store-aad-prefix", "plain.parquet", "out"), "--aad-prefix"),
         (
-            ("decrypt", *KEY, "--aad-prefix", "x", "--aad-prefix-file", "y", "plain.parquet", "o"),
-            "exclude each other",
+            ("decrypt", *KEY, "--aad-prefix", "x", "--aad-prefix", "file:y", "plain.parquet", "o"),
+            "given twice",
         ),
-        (("decrypt", *KEY, "--aad-prefix-file", "absent", "plain.parquet", "out"), "absent"),
+        (("decrypt", *KEY, "--aad-prefix", "file:absent", "plain.parquet", "out"), "absent"),
         (("seal",), "No such command 'seal'"),
     ],
 )

@@ -13,9 +13,10 @@ import modcrypt
 from modcrypt.kms.recipients import private_key_file
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, run_ok
-from tests.support.cli.program import invoke, private, run_program
+from tests.support.cli.program import invoke, private, run_program, to_key
 from tests.support.tables import small_table, write_plain
 
+GENERATE = ("keys", "generate", "--kind", "recipient")
 SHORT = ("--scheme", "x25519")
 PASSPHRASE = "correct horse battery stäple"
 
@@ -26,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(private_key_file, "SCRYPT_COST", 2**14)
     monkeypatch.delenv("MODCRYPT_IDENTITY", raising=False)
     for name in ("me", "you"):
-        run_ok(tmp_path, "keys", "generate", "--kind", "recipient", *SHORT, f"{name}.key")
+        run_ok(tmp_path, *GENERATE, *SHORT, f"{name}.key")
     write_plain(tmp_path / "plain.parquet")
     run_ok(tmp_path, "encrypt", "--to", "me.pub", "plain.parquet", "mine.parquet")
     return tmp_path
@@ -42,9 +43,7 @@ def read_back(folder: Path, name: str, *options: str) -> pa.Table:
 
 
 def test_generate_writes_a_private_and_a_public_file(tmp_path: Path) -> None:
-    answer = json.loads(
-        run_ok(tmp_path, "keys", "generate", "--kind", "recipient", "--json", "me.key")
-    )
+    answer = json.loads(run_ok(tmp_path, *GENERATE, "--json", "me.key"))
     recipient = modcrypt.Recipient.load(tmp_path / "me.pub")
     assert answer == {
         "schema": "modcrypt.recipients.pair/1", "identity": "me.key", "recipient": "me.pub",
@@ -58,36 +57,32 @@ def test_generate_writes_a_private_and_a_public_file(tmp_path: Path) -> None:
 
 def test_generate_replaces_nothing(folder: Path) -> None:
     before = (folder / "me.key").read_bytes()
-    assert "me.key exists" in check_refusal(
-        invoke(folder, "keys", "generate", "--kind", "recipient", "me.key")
-    )
+    assert "me.key exists" in check_refusal(invoke(folder, *GENERATE, "me.key"))
     (folder / "me.key").unlink()
-    assert "me.pub exists" in check_refusal(
-        invoke(folder, "keys", "generate", "--kind", "recipient", "me.key")
-    )
+    assert "me.pub exists" in check_refusal(invoke(folder, *GENERATE, "me.key"))
     assert not (folder / "me.key").exists()
-    check_refusal(invoke(folder, "keys", "generate", "--kind", "recipient", "me.pub"))
+    check_refusal(invoke(folder, *GENERATE, "me.pub"))
     (folder / "me.key").write_bytes(before)
 
 
 def test_a_partner_opens_a_file_in_another_process(folder: Path) -> None:
-    answer = run_program(folder, "head", "--json", "--identity", "me.key", "mine.parquet")
+    answer = run_program(folder, "head", "--json", "--identity", "file:me.key", "mine.parquet")
     assert answer.returncode == 0
     assert json.loads(answer.stdout.splitlines()[0])["id"] == 0
 
 
 def test_every_verb_opens_files_with_an_identity(folder: Path) -> None:
-    me = ("--identity", "me.key")
+    me = ("--identity", "file:me.key")
     assert read_back(folder, "mine.parquet", *me) == small_table()
     assert "authentic" in run_ok(folder, "verify", *me, "mine.parquet")
     assert "recipients, 1" in run_ok(folder, "inspect", *me, "mine.parquet")
     assert "id" in run_ok(folder, "schema", *me, "mine.parquet")
     run_ok(folder, "rekey", *me, "--to", "you.pub", "mine.parquet", "yours.parquet")
-    assert read_back(folder, "yours.parquet", "--identity", "you.key") == small_table()
+    assert read_back(folder, "yours.parquet", "--identity", "file:you.key") == small_table()
     run_ok(
         folder, "share", *me, "--to", "you.pub", "--column", "id", "mine.parquet", "id.parquet"
     )  # fmt: skip
-    you = ("--identity", "you.key")
+    you = ("--identity", "file:you.key")
     assert read_back(folder, "id.parquet", *you) == small_table().select(["id"])
     run_ok(
         folder, "mask", *me, "--drop", "name", "--to", "you.pub", "mine.parquet", "mask.parquet"
@@ -112,11 +107,11 @@ def test_the_environment_names_an_identity_unless_keys_are_named(
 
 
 def test_a_wrong_identity_is_named(folder: Path) -> None:
-    result = invoke(folder, "cat", "--identity", "you.key", "mine.parquet")
+    result = invoke(folder, "cat", "--identity", "file:you.key", "mine.parquet")
     assert id_of(folder, "you") in check_refusal(result, "no-key", 3)
-    check_refusal(invoke(folder, "cat", "--identity", "none.key", "mine.parquet"), "no-key", 3)
+    check_refusal(invoke(folder, "cat", "--identity", "file:none.key", "mine.parquet"), "no-key", 3)
     (folder / "me.key").chmod(0o644)
-    message = check_refusal(invoke(folder, "cat", "--identity", "me.key", "mine.parquet"), "key", 3)
+    message = check_refusal(invoke(folder, "cat", "--identity", "file:me.key", "mine.parquet"))
     assert "chmod 600" in message
 
 
@@ -129,22 +124,22 @@ def test_passphrases_come_from_a_file(folder: Path) -> None:
         "--kind",
         "recipient",
         *SHORT,
-        "--passphrase-file",
-        "word",
+        "--passphrase",
+        "file:word",
         "third.key",
     )
     run_ok(folder, "encrypt", "--to", "third.pub", "plain.parquet", "third.parquet")
-    third = ("--identity", "third.key")
-    assert read_back(folder, "third.parquet", *third, "--identity-passphrase", "word")
+    third = ("--identity", "file:third.key")
+    assert read_back(folder, "third.parquet", *third, "--identity-passphrase", "file:word")
     message = check_refusal(invoke(folder, "cat", *third, "third.parquet"))
     assert "--identity-passphrase" in message
     private(folder / "wrong", b"wrong")
     check_refusal(
         invoke(
-            folder, "cat", *third, "--identity-passphrase", "wrong", "third.parquet"
+            folder, "cat", *third, "--identity-passphrase", "file:wrong", "third.parquet"
         ), "denied", 3,
     )  # fmt: skip
-    check_refusal(invoke(folder, "cat", "--identity-passphrase", "word", "mine.parquet"))
+    check_refusal(invoke(folder, "cat", "--identity-passphrase", "file:word", "mine.parquet"))
 
 
 def test_recipients_are_listed_added_and_removed(folder: Path) -> None:
@@ -153,26 +148,33 @@ def test_recipients_are_listed_added_and_removed(folder: Path) -> None:
     assert [recipient["id"] for recipient in listed["recipients"]] == [me]
     (folder / "all.txt").write_text((folder / "you.pub").read_text() + "# nobody else\n")
     run_ok(
-        folder, "recipients", "add", "--identity", "me.key", "--recipients-file", "all.txt",
+        folder, "recipients", "add", "--identity", "file:me.key", "--to", "all.txt",
         "mine.parquet",
     )  # fmt: skip
     table = run_ok(folder, "recipients", "list", "mine.parquet")
     assert me in table
     assert you in table
     removal = invoke(
-        folder, "recipients", "remove", "--identity", "me.key", "--recipient", you, "mine.parquet"
+        folder,
+        "recipients",
+        "remove",
+        "--identity",
+        "file:me.key",
+        "--recipient",
+        you,
+        "mine.parquet",
     )
     assert removal.exit_code == 0
     assert "may have kept" in removal.stderr
-    add = ("recipients", "add", "--identity", "me.key", "--to", "you.pub", "mine.parquet")
+    add = ("recipients", "add", "--identity", "file:me.key", "--to", "you.pub", "mine.parquet")
     run_ok(folder, *add)
     removal = invoke(
-        folder, "recipients", "remove", "--json", "--identity", "me.key", "--recipient",
+        folder, "recipients", "remove", "--json", "--identity", "file:me.key", "--recipient",
         "you.pub", "--to", "me.pub", "mine.parquet",
     )  # fmt: skip
     assert json.loads(removal.stdout)["result"] == "rotated"
     assert "may have kept" not in removal.stderr
-    check_refusal(invoke(folder, "cat", "--identity", "you.key", "mine.parquet"), "no-key", 3)
+    check_refusal(invoke(folder, "cat", "--identity", "file:you.key", "mine.parquet"), "no-key", 3)
     assert invoke(folder, *add[:3], "you.key", *add[4:]).exit_code == 3
 
 
@@ -183,12 +185,12 @@ def test_either_opens_a_file_of_a_key_service(folder: Path) -> None:
         "both.parquet",
     )  # fmt: skip
     assert read_back(folder, "both.parquet", "--kms", "file:k.ring") == small_table()
-    assert read_back(folder, "both.parquet", "--identity", "me.key") == small_table()
-    both = ("--kms", "file:k.ring", "--identity", "you.key")
+    assert read_back(folder, "both.parquet", "--identity", "file:me.key") == small_table()
+    both = ("--kms", "file:k.ring", "--identity", "file:you.key")
     assert read_back(folder, "both.parquet", *both) == small_table()
-    run_ok(folder, "recipients", "add", *both[:2], "--identity", "me.key", "--to", "you.pub",
+    run_ok(folder, "recipients", "add", *both[:2], "--identity", "file:me.key", "--to", "you.pub",
            "both.parquet")  # fmt: skip
-    assert read_back(folder, "both.parquet", "--identity", "you.key") == small_table()
+    assert read_back(folder, "both.parquet", "--identity", "file:you.key") == small_table()
 
 
 def test_folders_are_encrypted_with_their_paths(folder: Path) -> None:
@@ -202,19 +204,19 @@ def test_folders_are_encrypted_with_their_paths(folder: Path) -> None:
     run_ok(folder, "encrypt", *prefix, "--to", "me.pub", *record, "in", "out")
     answer = run_ok(folder, "encrypt", *prefix, "--to", "me.pub", *record[:2], "in", "out")
     assert "1 current" in answer
-    me = ("--identity", "me.key", *prefix)
+    me = ("--identity", "file:me.key", *prefix)
     run_ok(folder, "decrypt", *me, "out", "back")
     assert pq.read_table(folder / "back" / "a.parquet") == small_table()
 
 
 @each_case("options", [
-    ("--to", "me.pub", "--key-file", "me.key"),
+    ("--to", "me.pub", "--key", "file:me.key"),
     ("--to", "me.pub", "--master-key", "kf"),
     ("--to", "me.pub", "--kms", "file:k.ring#kf", "--external-key-material"),
     ("--to", "plain.parquet"),
     ("--to", "me.key"),
     ("--to", "modcrypt-recipient:x25519:AAAA:0"),
-    ("--recipients-file", "plain.parquet"),
+    ("--to", "plain.parquet"),
 ])  # fmt: skip
 def test_contradictions_are_refused(options: tuple[str, ...], folder: Path) -> None:
     result = invoke(folder, "encrypt", *options, "plain.parquet", "none.parquet")
@@ -225,21 +227,23 @@ def test_contradictions_are_refused(options: tuple[str, ...], folder: Path) -> N
 
 
 def test_commands_without_recipients_say_what_is_missing(folder: Path) -> None:
-    check_refusal(invoke(folder, "recipients", "add", "--identity", "me.key", "mine.parquet"))
-    check_refusal(invoke(folder, "recipients", "remove", "--identity", "me.key", "mine.parquet"))
+    check_refusal(invoke(folder, "recipients", "add", "--identity", "file:me.key", "mine.parquet"))
+    check_refusal(
+        invoke(folder, "recipients", "remove", "--identity", "file:me.key", "mine.parquet")
+    )
     check_refusal(
         invoke(
-            folder, "recipients", "remove", "--identity", "me.key", "--recipient", "abc",
+            folder, "recipients", "remove", "--identity", "file:me.key", "--recipient", "abc",
             "mine.parquet",
         ), "file", 2,
     )  # fmt: skip
 
 
 def test_share_writes_explicit_keys_on_request(folder: Path) -> None:
-    share = ("share", "--identity", "me.key", "--column", "id", "--explicit-keys")
+    share = ("share", "--identity", "file:me.key", "--column", "id", "--explicit-keys")
     run_ok(folder, *share, "--to", "you.pub", "mine.parquet", "id.parquet")
     assert (folder / "_EXPLICIT_KEYS_FOR_id.parquet.json").exists()
     private(folder / "next.key", bytes(range(1, 17)))
-    result = invoke(folder, *share, "--new-key-file", "next.key", "mine.parquet", "no.parquet")
+    result = invoke(folder, *share, *to_key(folder, "next.key"), "mine.parquet", "no.parquet")
     assert "--explicit-keys needs --to" in check_refusal(result)
     assert not (folder / "no.parquet").exists()

@@ -300,7 +300,7 @@ def test_settings_and_the_command_line_take_the_empty_prefix(tmp_path: Path) -> 
         assert mc.read_table(path, settings.decryption()).equals(table)
         with pytest.raises(ValueError, match="aad_prefix is empty"):
             settings.encryption()
-    for option in (("--aad-prefix", ""), ("--aad-prefix-hex", "")):
+    for option in (("--aad-prefix", ""), ("--aad-prefix", "hex:")):
         answer = run_command(tmp_path, "verify", *KEY, *option, "a.parquet")
         assert answer.returncode == 0, answer.stderr
     assert run_command(tmp_path, "verify", *KEY, "a.parquet").returncode == 1

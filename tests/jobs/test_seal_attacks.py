@@ -170,7 +170,7 @@ def is_read(reader: str, lake: Path, at_least: int = 1) -> bool:
 
 def list_verifiers(lake: Path, at_least: int = 1) -> dict[str, bool]:
     """Return whether a way of verifying finds no fault, by the reader of the same paths."""
-    options = ("--key-file", "footer.key", "--signed-by", "writer.pub", "--root", str(lake))
+    options = ("--key", "file:footer.key", "--signed-by", "writer.pub", "--root", str(lake))
     verify = partial(run, lake.parent, "verify", *options, "--seal-at-least", str(at_least))
     whole = mc.verify_dataset(lake, required_of(lake, at_least)).ok
     return {

@@ -326,7 +326,7 @@ def options_in(folder: Path) -> tuple[str, ...]:
     for name in ("footer.key", "name.key"):
         (folder / name).chmod(0o600)
     (folder / "writer.pub").write_text(f"{BY[0]}\n")
-    keys = ("--key-file", "footer.key", "--column-key", "name=file:name.key")
+    keys = ("--key", "file:footer.key", "--column-key", "name=file:name.key")
     return (*keys, "--signed-by", "writer.pub", "--seal-at-least", "1")
 
 

@@ -92,7 +92,7 @@ def test_the_example_at_the_head_of_the_room_loads() -> None:
     from modcrypt.kms import policy
 
     assert policy.__doc__ is not None
-    example = textwrap.dedent(policy.__doc__.partition("\n\n")[2].partition("\n\nA policy")[0])
+    example = textwrap.dedent(policy.__doc__.partition("\n\n")[2].partition("\n\nInstead")[0])
     found = Policy.loads(example)
     assert found.footer_key == "lake-footer"
     assert found.key_of_column == {"ssn": "lake-pii", "address": "lake-pii"}

@@ -173,7 +173,7 @@ def test_every_function_takes_settings(lake: Path, make: Callable[[], mc.Setting
     ("arguments", "words"),
     [
         ({"footer_key": FOOTER_KEY.hex()}, "never the key itself"),
-        ({"footer_key": "fd:x"}, "with a number"),
+        ({"footer_key": "fd:x"}, "N is a number"),
         ({"kms": "env:K", "footer_key": "env:F"}, "pass exactly one of the two"),
         ({"policy": mc.Policy(footer_key="k")}, "no key service is named"),
         ({"passphrase": "env:P"}, "needs a keyring"),

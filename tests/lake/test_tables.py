@@ -381,7 +381,12 @@ def test_the_impact_of_a_key_names_snapshots(tmp_path: Path) -> None:
         (
             'kind = "iceberg"',
             'kind = "iceberg"\nkek_per = "tables"',
-            "kek_per must be one of table",
+            "kek_per must be table, partition, day or files",
+        ),
+        (
+            'kind = "iceberg"',
+            'kind = "iceberg"\nkek_lifetime_days = 36501',
+            "kek_lifetime_days must be a whole number, 1 to 36500",
         ),
         ('kind = "iceberg"', 'kind = "iceberg"\nmaster_keys = "a"', "did you mean master_key?"),
         (

@@ -83,7 +83,7 @@ def test_pages_have_no_element_and_no_character_of_a_hostile_file(folder: Path) 
         assert "unsafe" not in policy
 
 
-KEY = ("--key-file", "footer.key")
+KEY = ("--key", "file:footer.key")
 
 
 @each_case(
@@ -101,7 +101,7 @@ KEY = ("--key-file", "footer.key")
         ("cat", EVIL_FILE + "x", *KEY),
         ("keys", "scan", EVIL_FILE),
         ("decrypt", EVIL_FILE, "nowhere/out", *KEY),
-        ("rekey", EVIL_FILE, "out", *KEY, "--new-key-file", EVIL_FILE),
+        ("rekey", EVIL_FILE, "out", *KEY, "--to", EVIL_FILE),
         ("doctor", "--file", EVIL_FILE, *KEY),
         ("\x1b[2J",),
         ("encrypt", "--\x1b[2J"),
@@ -128,13 +128,13 @@ FILES = (
     "file:///etc/passwd", "s3://", "é" * 300, "%00", "~nobody/x",
 )  # fmt: skip
 OPTIONS = (
-    "--key-file footer.key", "--key-file junk", "--column-key a=file:footer.key", "--column-key a",
+    "--key file:footer.key", "--key file:junk", "--column-key a=file:footer.key", "--column-key a",
     "--kms file:ring", "--kms env:HOME", "--kms x:y", "--kms file:junk", "--policy policy.toml",
-    "--policy deep.toml", "--policy junk", "--aad-prefix x", "--aad-prefix-hex zz", "--json",
+    "--policy deep.toml", "--policy junk", "--aad-prefix x", "--aad-prefix hex:zz", "--json",
     "--on-missing-key null", "--accept-algorithm AES_GCM_CTR_V1", "--allow-plaintext", "--column a",
     "--limit -1", "--format csv", "--safe", "--where a>1", "--where ((((((", "--threads 0",
-    "--force", "--yes", "--html out.html", "--null b", "--drop a", "--new-key-file footer.key",
-    "--key 0123456789012345", "--key-fd 99", "--key lake", "--version 1",
+    "--force", "--yes", "--html out.html", "--null b", "--drop a", "--to policy.toml",
+    "--key 0123456789012345", "--key fd:99", "--key lake", "--version 1",
     "--version 99999999999999999999", "--at-least x", "--snapshot 1", "--unverified-length",
     "--length 5", "--new-key-metadata m", "--key-metadata-file junk", "--expected-rows -1",
 )  # fmt: skip

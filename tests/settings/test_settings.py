@@ -12,7 +12,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.lake.declarations.member_table import DATASET_MEMBERS
 from modcrypt.settings.kinds import COUNT, FLAG, NAME, NAMES, URI, Kind, one_of, table_of
 from modcrypt.settings.setting import NOT_ON_SPARK, Setting, list_faults, settings_of
-from modcrypt.settings.table import KeyReferences, PolicySettings
+from modcrypt.settings.table import KeyReferences, PolicySettings, TablePolicySettings
 from modcrypt.spark.key_options import KEY_OPTIONS, write_java_source
 from tests.support.cases import each_case
 from tools.settings_tables import make_files
@@ -95,7 +95,7 @@ def test_derived_files_are_what_the_table_gives() -> None:
         assert path.read_text() == text, "run python -m tools.settings_tables"
 
 
-@each_case("cls", [PolicySettings, KeyReferences])
+@each_case("cls", [PolicySettings, KeyReferences, TablePolicySettings])
 def test_each_setting_has_a_text(cls: type) -> None:
     for name, setting in settings_of(cls).items():
         assert setting.help[0].isupper() or setting.help[0] == "`", name
@@ -114,11 +114,10 @@ def test_no_surface_lacks_a_setting_without_a_reason() -> None:
 @each_case("cls", [Policy, Settings])
 def test_the_help_of_a_class_explains_its_arguments(cls: type) -> None:
     base = PolicySettings if cls is Policy else KeyReferences
-    assert cls.__doc__ is not None
-    _, arguments, after = cls.__doc__.partition("    Args:\n")
+    _, arguments, after = (cls.__doc__ or "").partition("\nArgs:\n")
     assert arguments
-    assert "    Raises:\n" in after
-    assert all(f"        {name}: " in after for name in settings_of(base))
+    assert "\nRaises:\n" in after
+    assert all(f"    {name}: " in after for name in settings_of(base))
 
 
 def test_every_setting_is_an_argument() -> None:

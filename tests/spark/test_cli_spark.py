@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 import modcrypt as mc
 from modcrypt.cli.app import program
+from tests.support.cli.program import to_key
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.mask_hash import mask_hash
 from tests.support.signing import PEOPLE, save_writer, signed_encryption, writer_key
@@ -76,7 +77,7 @@ def keys(tmp_path: Path) -> list[str]:
     for name, key in given.items():
         (tmp_path / name).write_text(key.hex())
         (tmp_path / name).chmod(0o600)
-    return ["--key-file", "f.key", "--column-key", "name=file:c.key"]
+    return ["--key", "file:f.key", "--column-key", "name=file:c.key"]
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def ring(tmp_path: Path) -> mc.Keyring:
     return ring
 
 
-KMS = ("--kms", "file:lake.keyring#kf", "--passphrase-file", "pass")
+KMS = ("--kms", "file:lake.keyring#kf", "--passphrase", "file:pass")
 
 
 def lines(result: Result) -> list[dict[str, Any]]:
@@ -125,7 +126,7 @@ def test_every_option_of_encryption_reaches_the_executors(
 ) -> None:
     """A local run of the same command finds the work of Spark done."""
     command = [
-        "encrypt", *keys, "--plaintext-footer", "--aad-prefix-hex", "ff00", "--shared-aad-prefix",
+        "encrypt", *keys, "--plaintext-footer", "--aad-prefix", "hex:ff00", "--shared-aad-prefix",
         "--footer-key-metadata", "f", "--column-key-metadata", "name=n", "lake", "out",
     ]  # fmt: skip
     run(*command)
@@ -145,20 +146,20 @@ def test_rows_counts_and_exit_codes_are_those_of_a_local_run(
     for where in ("here", "spark"):
         shutil.copytree(lake, tmp_path / where / "plain")
     shutil.rmtree(lake)
-    other, masks = ("--new-key-file", "o.key"), ("--hash", "name", "--hash-key-file", "h.key")
+    other, masks = to_key(tmp_path, "o.key"), ("--hash", "name", "--hash-key", "file:h.key")
     commands: list[tuple[int, tuple[object, ...]]] = [
         (0, ("encrypt", *keys, "plain", "out")),
-        (2, ("encrypt", "--key-file", "o.key", "plain", "out")),  # encrypted in another way
-        (2, ("encrypt", "--key-file", "o.key", "--in-place", "out")),
+        (2, ("encrypt", "--key", "file:o.key", "plain", "out")),  # encrypted in another way
+        (2, ("encrypt", "--key", "file:o.key", "--in-place", "out")),
         (0, ("rekey", *keys, *other, "out", "moved")),
         (0, ("mask", *keys, *masks, "--drop", "id", "out", "masked")),
         (0, ("mask", *keys, *masks, "--in-place", "out")),
         (0, ("share", *keys, *other, "--column", "id", "out", "shared")),
         (0, ("decrypt", *keys[:2], "--on-missing-key", "drop", "out", "back")),
-        (2, ("decrypt", "--key-file", "o.key", "moved", "plain")),
-        (0, ("decrypt", "--key-file", "o.key", "--in-place", "moved")),
-        (0, ("encrypt", "--key-file", "o.key", "--in-place", "back")),
-        (0, ("rekey", "--key-file", "o.key", "--new-key-file", "h.key", "--in-place", "shared")),
+        (2, ("decrypt", "--key", "file:o.key", "moved", "plain")),
+        (0, ("decrypt", "--key", "file:o.key", "--in-place", "moved")),
+        (0, ("encrypt", "--key", "file:o.key", "--in-place", "back")),
+        (0, ("rekey", "--key", "file:o.key", *to_key(tmp_path, "h.key"), "--in-place", "shared")),
     ]
     for code, command in commands:
         named = [str(part) for part in command]
@@ -257,7 +258,7 @@ def test_rekey_takes_the_options_of_both_keys(
     run: Run, lake: Path, tmp_path: Path, keys: list[str]
 ) -> None:
     run("encrypt", *keys, "lake", "out")
-    result = run("rekey", *keys, "--new-key-file", "o.key", "--in-place", "out", "--json")
+    result = run("rekey", *keys, *to_key(tmp_path, "o.key"), "--in-place", "out", "--json")
     *rows, totals = lines(result)
     assert sorted(row["source"] for row in rows) == [str(tmp_path / "out" / n) for n in NAMES]
     assert {row["result"] for row in rows} == {"rekeyed"}
@@ -271,13 +272,13 @@ def test_mask_share_and_inspect_take_folders(
     run: Run, lake: Path, tmp_path: Path, keys: list[str]
 ) -> None:
     run("encrypt", *keys, "lake", "sealed")
-    masks = ("--hash", "name", "--hash-key-file", "h.key", "--drop", "address")
-    result = run("mask", *keys, *masks, "--new-key-file", "o.key", "sealed", "masked", "--json")
+    masks = ("--hash", "name", "--hash-key", "file:h.key", "--drop", "address")
+    result = run("mask", *keys, *masks, *to_key(tmp_path, "o.key"), "sealed", "masked", "--json")
     assert {row["result"] for row in lines(result)[:-1]} == {"masked"}
     again = ("mask", *keys, *masks, "--in-place", "sealed")
     assert run(*again).stdout.startswith("3 files: 3 masked; ")
     assert run(*again).stdout == "3 files: 3 current\n"
-    both = (*keys, "--column", "id", "--new-key-file", "o.key")
+    both = (*keys, "--column", "id", *to_key(tmp_path, "o.key"))
     assert run("share", *both, "sealed", "partner").stdout.startswith("3 files: 3 shared; ")
     for number, name in enumerate(NAMES):
         before = small_table(10 + number)
@@ -386,7 +387,7 @@ def test_verify_reports_a_missing_file_that_the_seal_names(run: Run, tmp_path: P
     for name, key in (("footer.key", FOOTER_KEY), ("name.key", COLUMN_KEY)):
         (tmp_path / name).write_bytes(key)
         (tmp_path / name).chmod(0o600)
-    keys = ("--key-file", "footer.key", "--column-key", "name=file:name.key")
+    keys = ("--key", "file:footer.key", "--column-key", "name=file:name.key")
     how = (*keys, "--signed-by", "writer.pub", "--seal-at-least", "1")
     run("verify", *how, "signed")
     (out / "b.parquet").unlink()
@@ -417,9 +418,10 @@ def test_executors_sign_files_and_sign_them_again(run: Run, lake: Path, tmp_path
     (tmp_path / "word").write_text("correct horse battery staple")
     (tmp_path / "word").chmod(0o600)
     mc.SigningKey.generate().save(tmp_path / "other.key", (tmp_path / "word").read_text())
-    kms, sign = ("--kms", "file:ring"), ("--sign", "writer.key")
+    kms, sign = ("--kms", "file:ring"), ("--sign", "file:writer.key")
     require = (*kms, "--signed-by", "writer.pub", "out")
-    rekey = ("rekey", *kms, "--new-kms", "file:ring", "--new-master-key", "kg", *sign, "out")
+    (tmp_path / "kg.toml").write_text('kms = "file:ring"\nfooter_key = "kg"\n')
+    rekey = ("rekey", *kms, "--to", "kg.toml", *sign, "out")
     run("encrypt", *kms, "--master-key", "kf", *sign, "lake", "out")
     run("verify", *require)
     for command in (
@@ -430,7 +432,7 @@ def test_executors_sign_files_and_sign_them_again(run: Run, lake: Path, tmp_path
         assert "signature" not in run(*command).stderr
         run("verify", *require)
     rotate = ("keys", "rotate", *kms, "--what", "dek")
-    other = ("--sign", "other.key", "--sign-passphrase", "word", "out")
+    other = ("--sign", "file:other.key", "--sign-passphrase", "file:word", "out")
     assert "3 files: 3 failed" in run(*rotate, *other, code=1).stdout
     run("verify", *require)  # what another writer has signed is left as it was
     assert "pass its passphrase" in run(*rotate, *other[:2], "out", code=3).stderr
@@ -464,38 +466,38 @@ def test_a_dry_run_writes_nothing(run: Run, lake: Path, tmp_path: Path, keys: li
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["encrypt", "--key-fd", "0", "lake", "out"], "--key-fd: Spark's executors cannot read"),
+        (["encrypt", "--key", "fd:0", "lake", "out"], "--key: Spark's executors cannot read"),
         (
-            ["encrypt", "--key-file", "f.key", "--record", "r", "lake", "out"],
+            ["encrypt", "--key", "file:f.key", "--record", "r", "lake", "out"],
             "--record: not supported with",
         ),
-        (["encrypt", "--key-file", "f.key", "lake"], "--in-place"),
-        (["encrypt", "--key-file", "f.key", "--in-place", "lake", "out"], "takes one SOURCE"),
-        (["encrypt", "--key-file", "f.key", "--column-key", "a=fd:7", "lake", "out"], "descriptor"),
+        (["encrypt", "--key", "file:f.key", "lake"], "--in-place"),
+        (["encrypt", "--key", "file:f.key", "--in-place", "lake", "out"], "takes one SOURCE"),
+        (["encrypt", "--key", "file:f.key", "--column-key", "a=fd:7", "lake", "out"], "descriptor"),
         (
-            ["decrypt", "--key-file", "f.key", "--audit", "a", "lake", "out"],
+            ["decrypt", "--key", "file:f.key", "--audit", "a", "lake", "out"],
             "--audit: not supported with",
         ),
-        (["decrypt", "--key-file", "f.key", "--no-check-footer", "lake", "out"], "check-footer"),
-        (["rekey", "--key-file", "f.key", "--new-key-fd", "0", "lake", "out"], "--new-key-fd"),
-        (["rekey", "--key-file", "f.key", "lake", "out"], "--new-key-file"),
+        (["decrypt", "--key", "file:f.key", "--no-check-footer", "lake", "out"], "check-footer"),
+        (["rekey", "--key", "file:f.key", "--new-key-fd", "0", "lake", "out"], "descriptor"),
+        (["rekey", "--key", "file:f.key", "lake", "out"], "by --to"),
         (["keys", "rotate", "lake"], "a key service is needed"),
         (["shred", "--all", "--record", "r", "lake"], "--record: not supported with"),
         (
-            ["verify", "--key-file", "f.key", "--html", "x.html", "lake"],
+            ["verify", "--key", "file:f.key", "--html", "x.html", "lake"],
             "--html: not supported with",
         ),
         (["inspect", "--modules", "lake"], "--modules: not supported with"),
-        (["share", "--key-file", "f.key", "--column", "id", "lake", "out"], "--new-key-file"),
-        (["mask", "--key-file", "f.key", "lake", "out"], "--null, --hash or --drop"),
-        (["mask", "--key-file", "f.key", "--hash", "id", "lake", "out"], "--hash needs a key"),
+        (["share", "--key", "file:f.key", "--column", "id", "lake", "out"], "by --to"),
+        (["mask", "--key", "file:f.key", "lake", "out"], "--null, --hash or --drop"),
+        (["mask", "--key", "file:f.key", "--hash", "id", "lake", "out"], "--hash needs a key"),
         (
-            ["mask", "--key-file", "f.key", "--hash", "id", "--hash-key-fd", "0", "lake", "out"],
-            "--hash-key-fd: Spark's executors cannot read",
+            ["mask", "--key", "file:f.key", "--hash", "id", "--hash-key", "fd:0", "lake", "out"],
+            "--hash-key: Spark's executors cannot read",
         ),
         (
-            ["mask", "--key-file", "f.key", "--null", "id", "--hash-key-env", "K", "lake", "out"],
-            "--hash-key-env: name the columns to hash by --hash",
+            ["mask", "--key", "file:f.key", "--null", "id", "--hash-key", "env:K", "lake", "out"],
+            "--hash-key: name the columns to hash by --hash",
         ),
     ],
 )
@@ -521,7 +523,7 @@ def test_a_passphrase_that_executors_do_not_have_fails(
 @pytest.mark.slow
 def test_the_program_starts_spark_itself_and_stops_it(lake: Path, tmp_path: Path) -> None:
     (tmp_path / "f.key").write_text(FOOTER_KEY.hex())
-    command = ["encrypt", "--key-file", "f.key", "--spark", "local[2]", "lake", "out"]
+    command = ["encrypt", "--key", "file:f.key", "--spark", "local[2]", "lake", "out"]
     done = subprocess.run(
         [sys.executable, "-m", "modcrypt", *command],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(mc.__file__).parents[1])},

@@ -231,9 +231,9 @@ def test_the_command_line_has_spark_do_it(
 
     monkeypatch.setattr("modcrypt.spark.engine.spark_session", session)
     monkeypatch.chdir(tmp_path)
-    ring = ["--kms", "file:lake.keyring", "--passphrase-file", "passphrase"]
+    ring = ["--kms", "file:lake.keyring", "--passphrase", "file:passphrase"]
     writer = save_writer(tmp_path)
-    sign = ["--sign", "writer.key"]
+    sign = ["--sign", "file:writer.key"]
     arguments = ["iceberg", "rotate", what, "--spark", "here", *ring, *sign, "lake/orders"]
     result = CliRunner().invoke(program, arguments)
     assert result.exit_code == 0, result.output
@@ -242,7 +242,7 @@ def test_the_command_line_has_spark_do_it(
     current = open_table(tmp_path / "lake/orders", kms, signed_by=[writer.verifier])
     assert set(deks(current)).isdisjoint(deks(table)) == (what == "dek")
     assert rows(current) == pa.concat_tables(PARTS)
-    ring = ["--kms", "file:lake.keyring", "--passphrase-fd", "0"]
+    ring = ["--kms", "file:lake.keyring", "--passphrase", "fd:0"]
     refused = CliRunner().invoke(program, ["iceberg", "rotate", "dek", "--spark", "x", *ring, "t"])
     assert refused.exit_code == 2
     assert "executors cannot read this" in refused.output

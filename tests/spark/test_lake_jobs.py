@@ -86,7 +86,7 @@ def test_executors_sign_with_a_key_by_reference(config: Path) -> None:
     refused = run(folder, "apply", "--spark", "local[1]", "--accept-replaced", "--yes")
     assert refused.returncode != 0
     assert "signed_by" in refused.stdout + refused.stderr
-    how = ("--spark", "local[1]", "--accept-replaced", "--yes", "--sign", "writer.key")
+    how = ("--spark", "local[1]", "--accept-replaced", "--yes", "--sign", "file:writer.key")
     done = run(folder, "apply", *how)
     assert (done.returncode, "4 encrypted" in done.stdout) == (0, True), done.stdout + done.stderr
     mc.seal_dataset(folder / "orders", key)

@@ -7,10 +7,11 @@ from typing import Any
 
 import griffe
 
+from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.settings import Settings
 
-_EXPLAINED = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in (Policy, Settings)}
+_EXPLAINED = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in (KeyPolicy, Policy, Settings)}
 
 
 class ExplainedArguments(griffe.Extension):

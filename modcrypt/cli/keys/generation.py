@@ -11,10 +11,10 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.options.kms_options import key_file_passphrase_options, refuse
+from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.references import new_passphrase_option
 from modcrypt.cli.shared import (
     json_option,
-    key_length_option,
     print_json,
     print_line,
     read_passphrase,
@@ -26,7 +26,7 @@ _EXAMPLE = """\b
 Examples: a key for files; a pair that signs; a partner's pair, under a passphrase
   modcrypt keys generate footer.key
   modcrypt keys generate --kind signing writer.key
-  modcrypt keys generate --kind recipient --passphrase partner.key"""
+  modcrypt keys generate --kind recipient --passphrase prompt partner.key"""
 
 
 @dataclass(frozen=True)
@@ -50,74 +50,65 @@ _PAIRS = {
         ("mlkem768-x25519", "x25519"), "identity", "recipient", "recipients.pair"
     ),
 }  # fmt: skip
+_SCHEMES = {
+    "key": ("aes128", "aes192", "aes256"), **{kind: pair.schemes for kind, pair in _PAIRS.items()}
+}  # fmt: skip
 
 
 @cloup.command(epilog=_EXAMPLE)
 @click.argument("path", metavar="FILE.key")
 @click.option(
     "--kind",
-    type=click.Choice(["key", *_PAIRS]),
+    type=click.Choice([*_SCHEMES]),
     default="key",
     show_default=True,
-    help="key: an AES key for --key-file; signing: a pair that signs and verifies; recipient: a "
+    help="key: an AES key for --key; signing: a pair that signs and verifies; recipient: a "
     "pair that files are encrypted --to and opened with as --identity.",
 )
 @click.option(
     "--scheme",
-    type=click.Choice([scheme for pair in _PAIRS.values() for scheme in pair.schemes]),
-    help="Scheme of a pair. Default: ed25519 for signing, mlkem768-x25519 for a recipient. mldsa65 "
-    "and mlkem768-x25519 resist quantum computers; x25519 is short.",
+    type=click.Choice([scheme for schemes in _SCHEMES.values() for scheme in schemes]),
+    help="Scheme of the keys. Default: aes128, ed25519 for signing, mlkem768-x25519 for a "
+    "recipient. mldsa65 and mlkem768-x25519 resist quantum computers; x25519 is short.",
 )
-@key_length_option
-@key_file_passphrase_options
+@new_passphrase_option
 @json_option
 def generate(
-    *,
-    path: str,
-    kind: str,
-    scheme: str | None,
-    key_length: str | None,
-    ask: bool,
-    as_json: bool,
-    **options: Any,
+    *, path: str, kind: str, scheme: str | None, passphrase: str | None, as_json: bool
 ) -> None:
     """Make a key file, or a key pair: FILE.key is secret, FILE.pub is public.
 
     FILE.key has mode 0600; neither file may exist. FILE.pub is one line of text: give it to those
     who verify your files or encrypt files for you, and compare the id with them.
     """
+    scheme = scheme or _SCHEMES[kind][0]
+    if scheme not in _SCHEMES[kind]:
+        raise click.UsageError(f"--kind {kind} has the schemes {', '.join(_SCHEMES[kind])}")
     if Path(path).suffix != ".key":
         raise click.UsageError("the name of a file with a secret key ends in .key")
     if kind == "key":
-        refuse(
-            {"scheme", "ask", "passphrase_file", "passphrase_env", "passphrase_fd"},
-            "this needs --kind signing or recipient",
-        )
-        _write_key(Path(path), int(key_length or 16), as_json)
+        refuse({"passphrase"}, "this needs --kind signing or recipient")
+        _write_key(Path(path), int(scheme[3:]), as_json)
         return
-    refuse({"key_length"}, "the scheme decides the length of a key pair")
-    pair = _PAIRS[kind]
-    if scheme is not None and scheme not in pair.schemes:
-        raise click.UsageError(f"--kind {kind} has the schemes {' and '.join(pair.schemes)}")
-    files = _choose_files(path)
-    key = pair.generate(scheme or pair.schemes[0])
-    passphrase = read_passphrase(f"the new {pair.private} {path}", ask, options, twice=True)
-    key.save(files[0], passphrase=passphrase)
+    pair, files = _PAIRS[kind], _choose_files(path)
+    key = pair.generate(scheme)
+    secret = read_passphrase(f"the new {pair.private} {path}", passphrase, twice=True)
+    key.save(files[0], passphrase=secret)
     public_key = getattr(key, pair.public)
     with files[1].open("x", encoding="ascii") as file:
         file.write(f"{public_key}\n")
     _print_pair(pair, files, public_key.hex_id, as_json)
 
 
-def _write_key(path: Path, length: int, as_json: bool) -> None:
+def _write_key(path: Path, bits: int, as_json: bool) -> None:
     from modcrypt.kms.keyring.keyring_file import create  # not to be loaded for the help
 
     refuse_existing(path)
-    create(str(path), f"{secrets.token_hex(length)}\n".encode())
+    create(str(path), f"{secrets.token_hex(bits // 8)}\n".encode())
     if as_json:
-        print_json("keys.file", {"key": str(path), "bits": length * 8})
+        print_json("keys.file", {"key": str(path), "bits": bits})
         return
-    print_line(printable(f"key  {path} (secret), {length * 8} bits"))
+    print_line(printable(f"key  {path} (secret), {bits} bits"))
 
 
 def _choose_files(path: str) -> tuple[Path, Path]:

@@ -35,17 +35,16 @@ from modcrypt.cli.options.signing_options import (
     warn_about_lost_signatures,
 )
 from modcrypt.cli.output.progress import files_bar
+from modcrypt.cli.references import key_option
 from modcrypt.cli.shared import (
     check_paths_exist,
     dry_run_option,
-    exclude_each_other,
     format_counts,
     format_table,
     jobs_option,
     json_option,
     lines_option,
     make_accept_option,
-    make_reference,
     print_json,
     print_line,
     prove_option,
@@ -72,7 +71,7 @@ Examples: create a master key, use it, rotate it and disable its first version
 _CREATE_EXAMPLE = """\b
 Examples: a keyring and its first master key; a key that is already used elsewhere
   modcrypt keys create --kms file:lake.keyring footer
-  modcrypt keys create --kms file:lake.keyring pii --import-file pii.key"""
+  modcrypt keys create --kms file:lake.keyring pii --import file:pii.key"""
 
 _LIST_EXAMPLE = """\b
 Example:
@@ -129,18 +128,7 @@ def keys(context: click.Context) -> None:
     is_flag=True,
     help="Create the keyring without a passphrase; anyone who can read the file has the keys.",
 )
-@click.option(
-    "--import-file",
-    metavar="PATH",
-    help="Keyring only: import the key from a file with 16, 24 or 32 raw bytes, or their hex "
-    "or base64 text.",
-)
-@click.option(
-    "--import-env",
-    metavar="VARIABLE",
-    help="Keyring only: import the key from an environment variable with the hex or base64 text.",
-)
-@exclude_each_other("import_file", "import_env")
+@key_option("Keyring only: import this key of 16, 24 or 32 bytes.", "--import")
 @json_option
 def create(
     *,
@@ -157,14 +145,10 @@ def create(
     settings = required_service(options)
     is_keyring = settings.uri.startswith("file:")
     if not is_keyring:
-        refuse({"plaintext", "import_file", "import_env"}, "this needs a keyring, --kms file:PATH")
+        refuse({"plaintext", "import"}, "this needs a keyring, --kms file:PATH")
     if plaintext:
-        refuse(
-            {"passphrase_file", "passphrase_env", "passphrase_fd"},
-            "--plaintext creates a keyring without a passphrase",
-        )
-    imported = make_reference({**options, "import_fd": None}, "--import")
-    value = read_key(imported, "imported key")
+        refuse({"passphrase"}, "--plaintext creates a keyring without a passphrase")
+    value = read_key(options["import"], "imported key")
     more = {} if value is None else {"value": value}
     client: Any = (
         _open_or_create_keyring(settings, plaintext, key_id) if is_keyring else settings.client
@@ -190,8 +174,9 @@ def _open_or_create_keyring(settings: Settings, plaintext: bool, key_id: str) ->
 
 
 def _create_keyring(settings: Settings, plaintext: bool) -> Any:
+    from modcrypt.kms.key_references import PROMPT
     from modcrypt.kms.keyring.keyring import keyring_path
-    from modcrypt.kms.keyring.keyring_passphrase import PROMPT, ask_passphrase
+    from modcrypt.kms.keyring.keyring_passphrase import ask_passphrase
 
     path = keyring_path(settings.uri)
     if plaintext:

@@ -10,36 +10,24 @@ import click
 from click.core import ParameterSource
 
 import modcrypt
-from modcrypt.cli.shared import F, combine_options, exclude_each_other, make_reference, rare_option
+from modcrypt.cli.references import (
+    PASSPHRASE_KINDS,
+    check_private_file,
+    reference_option,
+)
+from modcrypt.cli.shared import F, RareOption, combine_options, rare_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
 
 VARIABLE = "MODCRYPT_PASSPHRASE"
 
-passphrase_options = combine_options(
-    rare_option(
-        "--passphrase-file",
-        metavar="PATH",
-        help="Passphrase of a keyring: first line of a file.",
-    ),
-    rare_option(
-        "--passphrase-env",
-        metavar="VARIABLE",
-        help=f"Passphrase of a keyring: environment variable. Default: {VARIABLE}, else a prompt.",
-    ),
-    rare_option(
-        "--passphrase-fd",
-        metavar="N",
-        type=click.IntRange(min=0),
-        help="Passphrase of a keyring: first line of an open file descriptor.",
-    ),
-    exclude_each_other("passphrase_file", "passphrase_env", "passphrase_fd"),
-)
-key_file_passphrase_options = combine_options(
-    click.option("--passphrase", "ask", is_flag=True, help="Ask for the passphrase of the key."),
-    passphrase_options,
-    exclude_each_other("ask", "passphrase_file", "passphrase_env", "passphrase_fd"),
+passphrase_option = reference_option(
+    "--passphrase",
+    "passphrase",
+    f"Passphrase of a keyring. Default: {VARIABLE}, else a prompt.",
+    RareOption,
+    kinds=PASSPHRASE_KINDS,
 )
 
 
@@ -63,7 +51,7 @@ service_options = combine_options(
         help="TOML file of master keys, columns, encryption settings and, without --kms, the key "
         "service.",
     ),
-    passphrase_options,
+    passphrase_option,
 )
 master_keys_option = rare_option(
     "--master-key",
@@ -98,12 +86,14 @@ def service_settings(options: dict[str, Any], **more: Any) -> Settings | None:
     """
     kms, policy_file = options["kms"], options.get("policy_file")
     if kms is None and policy_file is None:
-        if make_reference(options, "--passphrase") is not None:
+        if options["passphrase"] is not None:
             raise click.UsageError("a passphrase needs a keyring; name it by --kms or --policy")
         return None
     from modcrypt.kms.policy import find_service  # not to be loaded for the help
 
     policy = None if policy_file is None else modcrypt.Policy.load(policy_file)
+    if policy is not None and policy.names_keys:
+        return _settings_of_keys(policy, options, more)
     uri = find_service(kms, policy)
     return modcrypt.Settings(
         kms=uri,
@@ -116,6 +106,18 @@ def service_settings(options: dict[str, Any], **more: Any) -> Settings | None:
     )
 
 
+def _settings_of_keys(
+    policy: modcrypt.Policy, options: dict[str, Any], more: dict[str, Any]
+) -> Settings:
+    """Return the settings of a policy that names keys by reference."""
+    names = ("kms", "passphrase", "audit", "master_key", "master_keys")
+    needless = {name for name in names if options.get(name)}
+    refuse(needless, "the policy names keys by reference, without a key service")
+    for reference in policy.master_key_ids:
+        check_private_file(reference, "key file")
+    return modcrypt.Settings(policy=policy, root=options.get("root"), **more)
+
+
 def required_service(options: dict[str, Any]) -> Settings:
     """Return `service_settings`, but raise click.UsageError if the options name no key service."""
     settings = service_settings(options)
@@ -123,22 +125,24 @@ def required_service(options: dict[str, Any]) -> Settings:
         raise click.UsageError(
             "a key service is needed: --kms, or --policy with a file that names one"
         )
+    if not settings.has_service:
+        raise click.UsageError("a key service is needed; the policy names keys by reference")
     return settings
 
 
 def passphrase_reference(uri: str, options: dict[str, Any]) -> str | None:
     """Return the reference to the passphrase of a keyring; None if none is needed."""
-    reference = make_reference(options, "--passphrase")
+    reference: str | None = options["passphrase"]
     if reference is not None or not uri.startswith("file:"):
         return reference
     from modcrypt.kms.keyring.keyring import passphrase_of_uri
-    from modcrypt.kms.keyring.keyring_passphrase import PROMPT
 
-    if passphrase_of_uri(uri) is not None:
+    if (named := passphrase_of_uri(uri)) is not None:
+        check_private_file(named, "passphrase file")
         return None
     if os.environ.get(VARIABLE):
         return f"env:{VARIABLE}"
-    return None if runs_on_spark() else PROMPT
+    return None if runs_on_spark() else "prompt"
 
 
 def runs_on_spark() -> bool:

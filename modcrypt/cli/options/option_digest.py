@@ -11,10 +11,11 @@ from typing import Any
 _NOT_RECORDED = {
     "source", "destination", "paths", "html", "in_place", "glob", "jobs", "record", "dry_run",
     "fail_fast", "force", "threads", "as_json", "audit",
-    "passphrase_file", "passphrase_env", "passphrase_fd", "identity_passphrase",
-    "sign_passphrase", "new_sign_passphrase",
-    "new_passphrase_file", "new_passphrase_env", "new_passphrase_fd",
+    "passphrase", "identity_passphrase", "sign_passphrase",
 }  # fmt: skip
+
+
+_SERVICES = {"kms"}  # a keyring's content changes with every rotation
 
 
 def digest_of(parameters: dict[str, Any]) -> str:
@@ -23,7 +24,7 @@ def digest_of(parameters: dict[str, Any]) -> str:
     A policy or key file counts by its content, not by its path.
     """
     fingerprints = {
-        name: _fingerprint_value(value)
+        name: value if name in _SERVICES else _fingerprint_value(value)
         for name, value in parameters.items()
         if name not in _NOT_RECORDED
     }
@@ -38,10 +39,6 @@ def _fingerprint_value(value: Any) -> Any:
         return value
     before, reference, path = value.rpartition("file:")
     path = os.path.expanduser(path if reference else value)
-    if reference and not before.endswith(
-        "="
-    ):  # a keyring, whose content changes with every rotation
-        return ["file:", os.path.realpath(path)]
     try:
         with open(path, "rb") as file:
             return [before, hashlib.sha256(file.read(_MAX_FINGERPRINT_BYTES)).hexdigest()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from modcrypt.cli.options.recipient_options import (
     identity_options,
     identity_references,
     read_recipients,
-    recipient_options,
+    recipient_option,
 )
 from modcrypt.cli.options.signing_options import (
     read_signers,
@@ -34,21 +34,19 @@ from modcrypt.cli.options.signing_options import (
     signed_by_option,
     signing_references,
 )
+from modcrypt.cli.references import check_private_file, key_option
 from modcrypt.cli.shared import (
     combine_options,
     exclude_each_other,
     force_option,
-    key_options,
     make_accept_option,
-    make_reference,
     needs_one_of,
-    prefix_options,
+    prefix_option,
     rare_option,
     read_aad_prefix,
     root_option,
     shared_prefix_option,
     threads_option,
-    warn_if_shared,
 )
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
@@ -58,14 +56,13 @@ if TYPE_CHECKING:  # not to be loaded for the help
 # --- options -------------------------------------------------------------------------------------
 
 _explicit_key_options = combine_options(
-    key_options("Footer key"),
+    key_option("Footer key."),
     click.option(
         "--column-key",
         "column_key_refs",
         metavar="NAME=REF",
         multiple=True,
-        help="Key of a column or group of columns; REF is file:PATH, env:VARIABLE or fd:N. "
-        "Repeatable.",
+        help="Key of a column or group of columns. Repeatable.",
     ),
 )
 parquet_key_options = cloup.option_group("Keys", _explicit_key_options)
@@ -112,7 +109,7 @@ missing_key_option = click.option(
 )
 decryption_options = combine_options(
     cloup.option_group("Keys", _explicit_key_options, identity_options, signed_by_option),
-    cloup.option_group("AAD prefix", prefix_options, root_option),
+    cloup.option_group("AAD prefix", prefix_option, root_option),
     cloup.option_group("Key service", reading_service_options, audit_option),
 )
 template_options = combine_options(
@@ -129,7 +126,7 @@ template_options = combine_options(
         help="With --aad-prefix-template: require exactly the parts 0 to N - 1.",
     ),
     needs_one_of("expected_parts", "aad_prefix_template"),
-    exclude_each_other("aad_prefix_template", "aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
+    exclude_each_other("aad_prefix_template", "aad_prefix"),
 )
 reading_options = cloup.option_group(
     "Reading",
@@ -144,7 +141,7 @@ reading_options = cloup.option_group(
 
 # How a file is encrypted. Commands add --audit themselves.
 encryption_options = combine_options(
-    cloup.option_group("Keys", _explicit_key_options, recipient_options, sign_options),
+    cloup.option_group("Keys", _explicit_key_options, recipient_option, sign_options),
     cloup.option_group(
         "Encryption",
         click.option(
@@ -191,7 +188,7 @@ encryption_options = combine_options(
     ),
     cloup.option_group(
         "AAD prefix",
-        prefix_options,
+        prefix_option,
         root_option,
         shared_prefix_option,
         rare_option(
@@ -199,7 +196,7 @@ encryption_options = combine_options(
             is_flag=True,
             help="Do not store the prefix; readers must supply it.",
         ),
-        needs_one_of("no_store_aad_prefix", "aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
+        needs_one_of("no_store_aad_prefix", "aad_prefix"),
     ),
     cloup.option_group(
         "Key service",
@@ -253,8 +250,8 @@ def _parse_column_keys(values: tuple[str, ...]) -> dict[str, str]:
         match = _COLUMN_KEY.fullmatch(value)
         if match is None:
             raise click.UsageError(
-                "--column-key takes NAME=file:PATH, NAME=env:VARIABLE or NAME=fd:N; never pass a "
-                "key itself, which other users could see (the value is not repeated here)"
+                "--column-key takes NAME=file:PATH, NAME=env:NAME or NAME=fd:N, never a key "
+                "itself (not repeated here), which other users could see"
             )
         name, reference = match.groups()
         if reference.startswith("fd:") and runs_on_spark():
@@ -265,7 +262,7 @@ def _parse_column_keys(values: tuple[str, ...]) -> dict[str, str]:
         if name in references:
             raise click.UsageError(f"--column-key is given twice for {name}")
         references[name] = reference
-    warn_if_shared(*references.values())
+        check_private_file(reference, "key file")
     return references
 
 
@@ -275,29 +272,28 @@ _COLUMN_KEY = re.compile(r"(.+?)=((?:file|env|fd):.+)", re.DOTALL)
 def key_references(options: dict[str, Any]) -> dict[str, Any]:
     """Return the values of `parquet_key_options` as arguments of Settings."""
     return {
-        "footer_key": make_reference(options, "--key"),
+        "footer_key": options["key"],
         "column_keys": _parse_column_keys(options["column_key_refs"]),
     }
 
 
 # --- what they mean ------------------------------------------------------------------------------
 
-EXPLICIT_KEYS = {"key_file", "key_env", "key_fd", "column_key_refs"}
+EXPLICIT_KEYS = {"key", "column_key_refs"}
 _OF_EXPLICIT_KEYS = EXPLICIT_KEYS | {"footer_key_metadata", "column_key_metadata"}
 _OF_A_SERVICE = {
     "master_key", "column_master_keys", "single_wrapping", "external_key_material", "audit",
 }  # fmt: skip
 _OF_A_POLICY = {
-    "plaintext_columns", "plaintext_footer", "algorithm", "aad_prefix", "aad_prefix_hex",
-    "aad_prefix_file", "no_store_aad_prefix", "v2_levels", *_OF_A_SERVICE - {"audit"},
+    "plaintext_columns", "plaintext_footer", "algorithm", "aad_prefix", "no_store_aad_prefix",
+    "v2_levels", *_OF_A_SERVICE - {"audit"},
 }  # fmt: skip
 
 
-def encryption_settings(options: dict[str, Any], new: str = "") -> modcrypt.Settings:
+def encryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     """Return references to the keys, and how to encrypt, for the values of `encryption_options`.
 
-    `options` also has `audit`. `new` is the beginning of the options' parameter names, in commands
-    that also have options for the keys of existing files.
+    `options` also has `audit`.
 
     Raises:
         click.UsageError: The options contradict each other.
@@ -308,18 +304,18 @@ def encryption_settings(options: dict[str, Any], new: str = "") -> modcrypt.Sett
     recipients = read_recipients(options)
     if recipients:
         more["recipients"] = recipients
-        _refuse_prefixed(new, _OF_EXPLICIT_KEYS, "files for recipients get fresh keys")
-        _refuse_prefixed(new, {"external_key_material"}, "recipients need keys inside the file")
+        refuse(_OF_EXPLICIT_KEYS, "files for recipients get fresh keys")
+        refuse({"external_key_material"}, "recipients need keys inside the file")
     settings = service_settings(options, **more)
     if settings is None and recipients:
-        _refuse_prefixed(new, _OF_A_SERVICE, "this needs --kms or --policy")
+        refuse(_OF_A_SERVICE, "this needs --kms or --policy")
         return modcrypt.Settings(**more, **_own_modes(options), root=options["root"])
     if settings is None:
-        _refuse_prefixed(new, {*_OF_A_SERVICE, "root"}, "this needs --kms or --policy")
+        refuse({*_OF_A_SERVICE, "root"}, "this needs --kms or --policy")
         return _explicit_settings(options, more)
-    _refuse_prefixed(new, _OF_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
-    if settings.policy is not None:
-        _refuse_prefixed(new, _OF_A_POLICY, "the policy sets this; change the policy")
+    refuse(_OF_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
+    if options["policy_file"] is not None:
+        refuse(_OF_A_POLICY, "the policy sets this; change the policy")
         return settings
     policy = _make_policy(options)
     if options["master_key"] is None:
@@ -332,17 +328,10 @@ def encryption_settings(options: dict[str, Any], new: str = "") -> modcrypt.Sett
     return settings.evolve(policy=policy)
 
 
-def _refuse_prefixed(new: str, parameters: Collection[str], why: str) -> None:
-    refuse({f"{new}{name}" for name in parameters}, why)
-
-
 def _explicit_settings(options: dict[str, Any], more: dict[str, Any]) -> modcrypt.Settings:
     keys, metadata = key_references(options), options["footer_key_metadata"]
     if keys["footer_key"] is None:
-        raise click.UsageError(
-            "a footer key is needed: --key-file, --key-env or --key-fd; or --kms or --policy, "
-            "or --to"
-        )
+        raise click.UsageError("a footer key is needed: --key, or --kms or --policy, or --to")
     modes = _own_modes(options)
     modes["encryption_options"] |= {
         "footer_key_metadata": None if metadata is None else os.fsencode(metadata),
@@ -414,7 +403,8 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     more |= identity_references(options, others=others or bool(keys["column_keys"]))
     settings = service_settings(options, **more)
     policy = None if settings is None else settings.policy
-    if more["seal_at_least"] and not (more["signed_by"] or (policy and policy.signed_by)):
+    signed = (settings and settings.signed_by) or (policy and policy.signed_by)
+    if more["seal_at_least"] and not (more["signed_by"] or signed):
         raise click.UsageError("--seal-at-least needs --signed-by, or a policy with signed_by")
     if settings is not None:
         refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")

@@ -7,55 +7,50 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from modcrypt.cli.shared import combine_options, needs_one_of, rare_option
+from modcrypt.cli.references import PASSPHRASE_KINDS, Reference, reference_option
+from modcrypt.cli.shared import RareOption, combine_options, needs_one_of
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.recipients.recipient import Recipient
 
 VARIABLE = "MODCRYPT_IDENTITY"
 
-recipient_options = combine_options(
-    click.option(
-        "--to",
-        metavar="RECIPIENT",
-        multiple=True,
-        help="Encrypt to a public key. Repeatable.",
-    ),
-    rare_option(
-        "--recipients-file",
-        "recipients_files",
-        metavar="FILE",
-        multiple=True,
-        help="Encrypt to all public keys in a file.",
-    ),
+recipient_option = click.option(
+    "--to",
+    metavar="RECIPIENT",
+    multiple=True,
+    help="Encrypt to a public key: its line, or all in a file. Repeatable.",
 )
 identity_options = combine_options(
     click.option(
         "--identity",
         "identities",
-        metavar="FILE",
-        type=click.Path(),
+        metavar="REF",
+        type=Reference("identity", ("file",), bare=True),
         multiple=True,
         envvar=VARIABLE,
         help=f"Private key; default: {VARIABLE}.",
     ),
-    rare_option(
+    reference_option(
         "--identity-passphrase",
-        metavar="PATH",
-        help="Passphrase of an identity, in a file.",
+        "passphrase",
+        "Passphrase of an identity. Default: a prompt.",
+        RareOption,
+        kinds=PASSPHRASE_KINDS,
+        bare=True,
     ),
     needs_one_of("identity_passphrase", "identities"),
 )
 
 
 def read_recipients(options: dict[str, Any]) -> tuple[Recipient, ...]:
-    """Return the recipients that `recipient_options` name, each once.
+    """Return the recipients that `recipient_option` names, each once.
 
     Raises:
         KeyMaterialError: A recipient is malformed.
         OSError: A file cannot be read.
     """
-    if not (options["to"] or options["recipients_files"]):
+    if not options["to"]:
         return ()
     from modcrypt.kms.recipients.recipient import (
         PREFIX,
@@ -67,9 +62,7 @@ def read_recipients(options: dict[str, Any]) -> tuple[Recipient, ...]:
     found: list[Recipient] = []
     for text in options["to"]:
         is_line = text.startswith(f"{PREFIX}:")
-        found.append(Recipient.parse(text) if is_line else Recipient.load(text))
-    for path in options["recipients_files"]:
-        found += read_recipients(path)
+        found += [Recipient.parse(text)] if is_line else read_recipients(text)
     return check_recipients(found)
 
 
@@ -84,11 +77,9 @@ def identity_references(options: dict[str, Any], *, others: bool) -> dict[str, A
     if not paths or (others and source is ParameterSource.ENVIRONMENT):
         return {}
     from modcrypt.cli.options.kms_options import runs_on_spark
-    from modcrypt.kms.keyring.keyring_passphrase import PROMPT
 
-    file = options.get("identity_passphrase")
-    prompt = None if runs_on_spark() else PROMPT
+    prompt = None if runs_on_spark() else "prompt"
     return {
-        "identities": tuple(f"file:{path}" for path in paths),
-        "identity_passphrase": prompt if file is None else f"file:{file}",
+        "identities": tuple(paths),
+        "identity_passphrase": options.get("identity_passphrase") or prompt,
     }

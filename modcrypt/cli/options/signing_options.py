@@ -6,23 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.shared import combine_options, needs_one_of, rare_option
+from modcrypt.cli.references import PASSPHRASE_KINDS, reference_option
+from modcrypt.cli.shared import RareOption, combine_options, needs_one_of, rare_option
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 
+SIGNING_SERVICES = ("hcvault", "vault", "aws-kms", "pkcs11")
 sign_options = combine_options(
-    click.option(
+    reference_option(
         "--sign",
-        metavar="KEY",
-        type=click.Path(),
-        help="Signing key: a file, or a URI.",
+        "signing key",
+        "Signing key: file:PATH, or a URI of a key service.",
+        kinds=("file",),
+        services=SIGNING_SERVICES,
+        bare=True,
     ),
-    rare_option(
+    reference_option(
         "--sign-passphrase",
-        metavar="PATH",
-        help="Passphrase of the signing key, in a file.",
+        "passphrase",
+        "Passphrase of the signing key. Default: a prompt.",
+        RareOption,
+        kinds=PASSPHRASE_KINDS,
+        bare=True,
     ),
     needs_one_of("sign_passphrase", "sign"),
 )
@@ -48,19 +55,15 @@ def signing_references(options: dict[str, Any]) -> dict[str, Any]:
     if not options.get("sign"):
         return {}
     from modcrypt.cli.options.kms_options import runs_on_spark
-    from modcrypt.kms.keyring.keyring_passphrase import PROMPT
     from modcrypt.kms.signing.signing_keys import names_service
 
-    key, file = options["sign"], options["sign_passphrase"]
+    key, passphrase = options["sign"], options["sign_passphrase"]
     if names_service(key):
-        if file is not None:
+        if passphrase is not None:
             raise click.UsageError("--sign-passphrase is for a signing key in a file")
         return {"signing_key": key}
-    prompt = None if runs_on_spark() else PROMPT
-    return {
-        "signing_key": f"file:{key}",
-        "signing_passphrase": prompt if file is None else f"file:{file}",
-    }
+    prompt = None if runs_on_spark() else "prompt"
+    return {"signing_key": key, "signing_passphrase": passphrase or prompt}
 
 
 def warn_about_lost_signatures(files: int, advice: str) -> None:

@@ -51,13 +51,13 @@ _OPTION_NAMES = (
     ('pass accept_algorithms=["AES_GCM_CTR_V1"]', "pass --accept-algorithm AES_GCM_CTR_V1"),
     (
         "no footer key is given",
-        "no --key-file, --key-env or --key-fd is given, nor --kms or --policy",
+        "no --key is given, nor --kms or --policy",
     ),
     (
         "pass require_encrypted=False and no AAD prefix to read it",
         "pass --allow-plaintext and no AAD prefix to schema, head or cat",
     ),
-    ("pass encryption for the new file", "pass --new-kms or --new-policy"),
+    ("pass encryption for the new file", "pass --to POLICY"),
     ("the file is plaintext; pass encryption", "the file is plaintext; run modcrypt encrypt"),
     ("name its place by identity_passphrase=", "use --identity-passphrase"),
     (
@@ -66,8 +66,7 @@ _OPTION_NAMES = (
     ),
     (
         "name its place by passphrase=",
-        "use --passphrase-file, --passphrase-env, --passphrase-fd or the environment variable "
-        "MODCRYPT_PASSPHRASE",
+        "use --passphrase or the environment variable MODCRYPT_PASSPHRASE",
     ),
     ("pass pin=, set pin-source in the URI", "set pin-source in the URI"),
     ("require the signature of its writer by signed_by", "require its writer by --signed-by"),

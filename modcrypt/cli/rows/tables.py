@@ -126,7 +126,7 @@ class _Reading:
 
 _SCHEMA_EXAMPLE = """\b
 Examples: with only the footer key; with a keyring, in Parquet's form
-  modcrypt schema --key-file footer.key orders.enc.parquet
+  modcrypt schema --key file:footer.key orders.enc.parquet
   modcrypt schema --kms file:lake.keyring --parquet orders.kms.parquet"""
 
 
@@ -188,7 +188,7 @@ def schema(*, path: str, as_parquet: bool, as_json: bool, **reading: Any) -> Non
 
 _HEAD_EXAMPLE = """\b
 Examples: the first five rows of two columns; rows of one day
-  modcrypt head -n 5 --columns id,price --key-file footer.key \\
+  modcrypt head -n 5 --columns id,price --key file:footer.key \\
       --column-key price=file:price.key orders.enc.parquet
   modcrypt head --kms file:lake.keyring --where "id >= 2 and price < 10 or id = 7" \\
       orders.kms.parquet"""

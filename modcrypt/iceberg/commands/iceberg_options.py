@@ -17,7 +17,7 @@ from modcrypt.cli.options.kms_options import (
     audit_option,
     kms_option,
     parse_pairs,
-    passphrase_options,
+    passphrase_option,
     service_settings,
 )
 from modcrypt.cli.options.signing_options import read_signers, read_signing_key
@@ -68,7 +68,7 @@ as_of_option = rare_option(
 def _service_options(*, required: bool) -> Callable[[F], F]:
     return combine_options(
         kms_option("Key service with the table's master key", required=required),
-        passphrase_options,
+        passphrase_option,
     )
 
 

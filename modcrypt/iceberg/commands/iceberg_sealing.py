@@ -19,8 +19,8 @@ from modcrypt.iceberg.commands.iceberg_options import (
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
 Examples: seal a table; seal a change with it; readers require the seal
-  modcrypt iceberg seal --sign writer.key lake/orders
-  modcrypt iceberg append --kms file:lake.keyring --sign writer.key lake/orders tuesday.parquet
+  modcrypt iceberg seal --sign file:writer.key lake/orders
+  modcrypt iceberg append --kms file:lake.keyring --sign file:writer.key lake/orders tuesday.parquet
   modcrypt iceberg scan --kms file:lake.keyring --signed-by writer.pub lake/orders"""
 
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Literal, Protocol, Self
+from typing import Protocol, Self
 
 from modcrypt.errors import (
     FormatError,
@@ -32,14 +32,13 @@ from modcrypt.errors import (
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey
+from modcrypt.settings.setting import explain_arguments, settings_of
+from modcrypt.settings.table import TablePolicySettings, list_table_policy_faults
 
 PREFIX = "modcrypt.encryption."
 """Prefix of the names of a policy's table properties."""
 
 DAY_MS = 24 * 60 * 60 * 1000
-
-MAX_DAYS = 36500
-"""Maximum lifetime of a KEK in days."""
 
 FILES_SCOPE = "files"
 """Scope of a KEK for a number of files; only one commit uses such a KEK."""
@@ -57,53 +56,23 @@ SINGLES = "modcrypt.single-wrapped"
 Manifests with such keys outlive the snapshots whose entries of `encryption-keys` show this.
 """
 
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "kek_per": ("table", "partition", "day", "files"),
-    "wrapping": ("double", "single"),
-    "store": ("table", "key-store"),
-}
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 
 
+@explain_arguments
 @dataclass(frozen=True, kw_only=True)
-class KeyPolicy:
+class KeyPolicy(TablePolicySettings):
     """The way in which keys of a table's new files are kept. Existing files do not change.
 
-    Attributes:
-        kek_per: Group of files that share a KEK, see the table at the top of this module.
-        files: Number of files that share a KEK if `kek_per` is `files`.
-        wrapping: Way of wrapping: `double`: KEKs encrypt key metadata, and the master key wraps
-            KEKs; or `single`: the master key wraps each data key itself, with one call of the key
-            service for each. Then `kek_per` is `table`, for manifest lists alone, or `files`, for
-            data and delete files too.
-        kek_lifetime_days: Age in days at which a KEK is replaced; 730 as in Java.
-        store: Place of the KEKs: the `table`'s metadata, or the `key-store` that the table was
-            opened with.
+    The table at the top of this module says what each group of files means.
 
     Raises:
         ValueError: A value is invalid, or the values contradict each other.
     """
 
-    kek_per: Literal["table", "partition", "day", "files"] = "table"
-    files: int = 1000
-    wrapping: Literal["double", "single"] = "double"
-    kek_lifetime_days: int = 730
-    store: Literal["table", "key-store"] = "table"
-
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}")
-        if type(self.files) is not int or not 0 < self.files < 10**9:
-            raise ValueError("files must be a number of files, 1 or more")
-        if type(self.kek_lifetime_days) is not int or not 0 < self.kek_lifetime_days <= MAX_DAYS:
-            raise ValueError(f"kek_lifetime_days must be 1 to {MAX_DAYS}")
-        if self.wrapping == "single" and self.kek_per not in ("table", "files"):
-            raise ValueError("single wrapping uses no KEKs: kek_per must be table or files")
-        if self.wrapping == "single" and self.store != "table":
-            raise ValueError(
-                "single wrapping uses no KEKs that a key store could keep: store must be table"
-            )
+        for faults in list_table_policy_faults(vars(self)).values():
+            raise ValueError(faults[0])
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> Self:
@@ -113,7 +82,8 @@ class KeyPolicy:
             FormatError: The table's properties are not a valid policy.
             UnsupportedFormatError: A property of the policy is unknown.
         """
-        names = {_property_name(field.name): field.name for field in fields(cls)}
+        settings = settings_of(TablePolicySettings)
+        names = {_property_name(name): name for name in settings}
         properties = {k: v for k, v in metadata.properties.items() if k.startswith(PREFIX)}
         if unknown := sorted(properties.keys() - names.keys()):
             raise UnsupportedFormatError(
@@ -121,8 +91,8 @@ class KeyPolicy:
             )
         values: dict[str, str | int] = {}
         for name, text in properties.items():
-            counts = names[name] not in _CHOICES
-            values[names[name]] = int(text) if counts and _COUNT.fullmatch(text) else text
+            is_count = isinstance(settings[names[name]].default, int)
+            values[names[name]] = int(text) if is_count and _COUNT.fullmatch(text) else text
         try:
             return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks them
         except ValueError as error:

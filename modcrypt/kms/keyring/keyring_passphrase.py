@@ -13,7 +13,11 @@ from typing import TypeAlias
 from modcrypt.errors import KeyAccessDeniedError
 from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
-from modcrypt.kms.key_references import is_reference, read_descriptor
+from modcrypt.kms.key_references import (
+    PASSPHRASE_KINDS,
+    check_reference,
+    read_descriptor,
+)
 from modcrypt.kms.keyring.passphrase_encryption import PassphraseKey, Scrypt
 from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.tracebacks import hide_frames
@@ -98,17 +102,10 @@ class PassphraseKeys:
 
 # --- references to the passphrase ----------------------------------------------------------------
 
-PROMPT = "prompt"
-"""Reference to a passphrase that the user enters on the terminal."""
-
 
 def check_passphrase_reference(reference: str) -> None:
     """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
-    if reference != PROMPT and not is_reference(reference, "env", "file", "fd"):
-        raise ValueError(
-            "passphrase= in a URI takes env:NAME or file:PATH, never the passphrase itself (the "
-            "value is not repeated here)"
-        )
+    check_reference(reference, "passphrase", PASSPHRASE_KINDS)
 
 
 def make_reference_asker(reference: str, keyring: str = "", *, shown: bool = False) -> Ask:

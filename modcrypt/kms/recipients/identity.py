@@ -12,7 +12,7 @@ from typing import Any, Self
 from modcrypt.errors import KeyMaterialError
 from modcrypt.io.sources import Source
 from modcrypt.keys import Secret, Unpicklable
-from modcrypt.kms.key_references import is_reference
+from modcrypt.kms.key_references import check_reference
 from modcrypt.kms.keyring.keyring_passphrase import Passphrase, check_passphrase_reference
 from modcrypt.kms.recipients.identity_retriever import IdentityKeys
 from modcrypt.kms.recipients.kinds import HYBRID, decrypt_with, find_kind
@@ -124,10 +124,8 @@ def check_references(identities: Sequence[str], passphrase: str | None) -> None:
     """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
     if isinstance(identities, str) or len(identities) > MAX_IDENTITIES:
         raise ValueError(f"identities takes a sequence of at most {MAX_IDENTITIES} references")
-    if not all(is_reference(reference, "file") for reference in identities):
-        raise ValueError(
-            "name an identity as file:PATH, never the private key itself (not repeated here)"
-        )
+    for reference in identities:
+        check_reference(reference, "identity", ("file",))
     if passphrase is None:
         return
     if not identities:

@@ -28,9 +28,9 @@ from modcrypt.errors import (
 from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.keys import Secret
 from modcrypt.keys.lookalikes import show_name
+from modcrypt.kms.key_references import PROMPT
 from modcrypt.kms.keyring.keyring_file import create
 from modcrypt.kms.keyring.keyring_passphrase import (
-    PROMPT,
     Passphrase,
     ask_passphrase,
     encode_passphrase,

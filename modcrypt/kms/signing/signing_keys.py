@@ -17,7 +17,7 @@ from typing import Any, Self
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError
 from modcrypt.keys import Secret, Unpicklable
 from modcrypt.kms.calls import find_signer
-from modcrypt.kms.key_references import absolute_reference, is_reference
+from modcrypt.kms.key_references import absolute_reference, check_reference
 from modcrypt.kms.keyring.keyring_passphrase import Passphrase, check_passphrase_reference
 from modcrypt.kms.recipients.private_key_file import (
     PrivateKeyFormat,
@@ -34,8 +34,8 @@ from modcrypt.runtime.tracebacks import hide_frames
 PREFIX = "modcrypt-verifier"
 SIGNING_FILE = PrivateKeyFormat("modcrypt-signing-key", "verifier", "signing key")
 
-SERVICES = ("hcvault:", "aws-kms:", "pkcs11:")
-"""Beginnings of the URIs of key services that sign."""
+SERVICES = ("hcvault", "vault", "aws-kms", "pkcs11")
+"""Schemes of the key services that sign."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -192,17 +192,14 @@ def check_verifying_keys(keys: Iterable[VerifyingKey]) -> dict[str, VerifyingKey
 
 def names_service(reference: str) -> bool:
     """Return whether a reference is the URI of a key in a key service."""
-    return reference.lower().startswith(SERVICES)
+    return reference.partition(":")[0].lower() in SERVICES
 
 
 @hide_frames
 def check_signing_reference(key: str | None, passphrase: str | None) -> None:
     """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
-    if key is not None and not names_service(key) and not is_reference(key, "file"):
-        raise ValueError(
-            "name a signing key as file:PATH, or as a URI of hcvault:, aws-kms: or pkcs11:, never "
-            "the key itself (not repeated here)"
-        )
+    if key is not None:
+        check_reference(key, "signing key", ("file",), SERVICES)
     if passphrase is None:
         return
     if key is None or names_service(key):

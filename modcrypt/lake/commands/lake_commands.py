@@ -14,6 +14,7 @@ from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
+from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import lines_option, print_line, print_long_table
 from modcrypt.errors import list_names, printable
 from modcrypt.jobs.failures import common_code
@@ -139,7 +140,8 @@ def apply(
         confirm("encrypts and signs plaintext files that replaced encrypted ones", yes)
     how: dict[str, Any] = {"dry_run": dry_run, "accept_replaced": accept_replaced}
     if spark_master is not None:
-        refuse({"jobs", "passphrase_fd"}, "not supported with --spark")
+        refuse({"jobs"}, "not supported with --spark")
+        refuse_descriptors()
     lake = open_lake(options)
     if spark_master is not None:
         with start_spark(spark_master, "apply") as spark:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from modcrypt.cli.options.kms_options import audit_option, passphrase_options, passphrase_reference
+from modcrypt.cli.options.kms_options import audit_option, passphrase_option, passphrase_reference
 from modcrypt.cli.options.signing_options import read_signing_key, signing_references
 from modcrypt.errors import printable
 
@@ -22,7 +22,7 @@ config_option = click.option(
     help="Declaration of the lake. Default: MODCRYPT_CONFIG, else the first modcrypt.toml in the "
     "working directory or a folder above it, if it is trusted.",
 )
-lake_options = cloup.option_group("Lake", config_option, passphrase_options, audit_option)
+lake_options = cloup.option_group("Lake", config_option, passphrase_option, audit_option)
 jobs_option = click.option(
     "--jobs",
     metavar="N",

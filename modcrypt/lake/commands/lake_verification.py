@@ -17,6 +17,7 @@ from modcrypt.cli.engines import is_any_typed, load_spark, start_spark
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import progress_bar
+from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import optional_paths_argument, print_line, print_long_table, rare_option
 from modcrypt.cli.verify import CHECKS, EXAMPLE, EXIT_CODES, options_of_files, verify_files
 from modcrypt.errors import printable
@@ -51,9 +52,8 @@ _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10080}
 
 
 _NOT_OF_LAKES = {
-    "key_file", "key_env", "key_fd", "column_key_refs", "signed_by", "seal_at_least",
-    "aad_prefix",
-    "aad_prefix_hex", "aad_prefix_file", "root", "kms", "policy_file", "master_keys",
+    "key", "column_key_refs", "signed_by", "seal_at_least",
+    "aad_prefix", "root", "kms", "policy_file", "master_keys",
     "shared_aad_prefix", "accept_algorithms", "aad_prefix_template", "expected_parts",
     "expected_rows", "strict", "glob", "record", "threads", "html",
 }  # fmt: skip
@@ -127,7 +127,8 @@ def verify_lake(
         "resume": bool(options["resume"]),
     }
     if master is not None:
-        refuse({"jobs", "passphrase_fd"}, "not supported with --spark")
+        refuse({"jobs"}, "not supported with --spark")
+        refuse_descriptors()
     lake = open_lake(options, "Missing argument 'PATH...': name files or folders; " * (not paths))
     dataset = next(iter(paths), None)
     if master is not None:

@@ -12,7 +12,7 @@ from typing import Any
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.settings.kinds import COUNT, FLAG, NAME, NAMES, TEXT, Kind, one_of, table_of
 from modcrypt.settings.setting import Setting, settings_of
-from modcrypt.settings.table import PolicySettings
+from modcrypt.settings.table import PolicySettings, TablePolicySettings
 
 DURATION = Kind(
     "a number of minutes, hours, days or weeks, such as 90d",
@@ -143,17 +143,7 @@ DATASET_MEMBERS = {**OWN_MEMBERS, **POLICY_MEMBERS}
 
 # --- Iceberg tables ------------------------------------------------------------------------------
 
-KEY_POLICY = _collect(
-    _free("kek_per", one_of("table", "partition", "day", "files"), "Files that share a KEK."),
-    _free("files", COUNT, "Number of files that share a KEK if kek_per is files."),
-    _free(
-        "wrapping",
-        one_of("double", "single"),
-        "Whether KEKs, or the master key itself, wrap data keys.",
-    ),
-    _free("kek_lifetime_days", COUNT, "Age in days at which a KEK is replaced for new files."),
-    _free("store", one_of("table", "key-store"), "Place of the KEKs."),
-)
+KEY_POLICY = settings_of(TablePolicySettings)
 """Members that state a table's policy."""
 
 TABLE_PREVIOUS = _collect(_MASTER_KEYS)

@@ -21,6 +21,7 @@ from modcrypt.lake.declarations.member_table import (
 )  # fmt: skip
 from modcrypt.lake.declarations.members import Members
 from modcrypt.pkmt1.strict_json import load_json
+from modcrypt.settings.table import list_table_policy_faults
 
 MAX_RESTRICTIONS = 1 << 20
 """Size limit of a file with read restrictions, in bytes: more than those of all columns take."""
@@ -104,11 +105,9 @@ class TableParsing(Members):
     def _check_policy(self, policy: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         if policy.get("store") == "key-store" and "key_store" not in given:
             self.fault("store", "store is key-store, so key_store must name a file")
-        if policy.get("wrapping") == "single":
-            if policy.get("kek_per", "table") in ("partition", "day"):
-                self.fault("wrapping", "single wrapping needs kek_per = table or files")
-            if policy.get("store") == "key-store":
-                self.fault("store", "single wrapping has no KEKs for a key store")
+        for name, faults in list_table_policy_faults(policy).items():
+            for fault in faults:
+                self.fault(name, fault)
 
     def _take_master_keys(self, current: str | None) -> tuple[str, ...]:
         """Return the ids of former master keys; each maps to the declared one."""

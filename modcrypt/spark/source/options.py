@@ -49,7 +49,7 @@ _OWN: Mapping[str, Kind] = {
     "partitionBy": NAMES, "compression": TEXT, "rowGroupRows": COUNT, "maxRowsPerFile": COUNT,
 }  # fmt: skip
 _OF_STREAMS = ("maxFilesPerTrigger", "ignoreMissingFiles")  # known if the caller handles them
-NAMES_OF_OPTIONS = frozenset({*KEY_OPTIONS, *_OWN} - {*_OF_STREAMS})
+_KNOWN = frozenset({*KEY_OPTIONS, *_OWN} - {*_OF_STREAMS})
 
 _PASSWORD_IN_URL = re.compile(r"://[^/@]*:[^/@]*@")
 _NO_REFERENCE = re.compile(r"[?&;](?:passphrase|pin|pin-value|token)=(?!(?:env|file):)", re.I)
@@ -98,7 +98,7 @@ def read_options(
     """
     given = _Options(options, also)
     columns = given.value("columns")
-    if columns == ():
+    if given.text("columns") is not None and not columns:
         raise ValueError("columns has no names; remove the option to read all columns")
     settings, paths = given.read_settings()
     return settings, ReadOptions(
@@ -158,7 +158,7 @@ class _Options:
                 "source; use SELECT ... FROM t WITH (path = '...', policy = '...'), or "
                 "CREATE TEMPORARY VIEW t USING modcrypt OPTIONS (...)"
             )
-        known = {*NAMES_OF_OPTIONS, *also}
+        known = {*_KNOWN, *also}
         if unknown := sorted(self._values.keys() - {name.lower() for name in known}):
             raise ValueError(
                 f"unknown option {', '.join(unknown)}; the options are "

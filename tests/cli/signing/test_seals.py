@@ -24,15 +24,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(private_key_file, "SCRYPT_COST", 2**14)
     (tmp_path / "lake").mkdir()
     write_plain(tmp_path / "lake" / "a.parquet")
-    run_ok(tmp_path, "keys", "generate", "--kind", "signing", "writer.key")
+    run_ok(tmp_path, *GENERATE, "writer.key")
     return tmp_path
 
 
+GENERATE = ("keys", "generate", "--kind", "signing")
 VERIFY = ("seals", "verify", "--signed-by", "writer.pub")
 
 
 def test_a_reader_compares_a_sealed_folder(folder: Path) -> None:
-    assert "seal 1: 1 files" in run_ok(folder, "seals", "create", "--sign", "writer.key", "lake")
+    assert "seal 1: 1 files" in run_ok(
+        folder, "seals", "create", "--sign", "file:writer.key", "lake"
+    )
     assert "0 differences" in run_program(folder, *VERIFY, "lake").stdout
     (folder / "lake" / "b.parquet").write_bytes(b"foreign")
     result = invoke(folder, *VERIFY, "lake")
@@ -44,7 +47,7 @@ def test_a_reader_compares_a_sealed_folder(folder: Path) -> None:
 
 
 def test_seals_follow_each_other(folder: Path) -> None:
-    create = ("seals", "create", "--json", "--sign", "writer.key", "lake")
+    create = ("seals", "create", "--json", "--sign", "file:writer.key", "lake")
     assert [json.loads(run_ok(folder, *create))["sequence"] for _ in range(2)] == [1, 2]
     run_ok(folder, *VERIFY, "--at-least", "2", "lake")
     refusal = invoke(folder, *VERIFY, "--at-least", "3", "lake")
@@ -53,11 +56,9 @@ def test_seals_follow_each_other(folder: Path) -> None:
 
 def test_keys_have_passphrases_and_lines(folder: Path) -> None:
     private(folder / "word", b"correct horse battery staple")
-    word = ("--passphrase-file", "word")
-    run_ok(
-        folder, "keys", "generate", "--kind", "signing", "--scheme", "mldsa65", *word, "archive.key"
-    )
-    sign = ("seals", "create", "--sign", "archive.key", "lake")
+    word = ("--passphrase", "file:word")
+    run_ok(folder, *GENERATE, "--scheme", "mldsa65", *word, "archive.key")
+    sign = ("seals", "create", "--sign", "file:archive.key", "lake")
     check_refusal(invoke(folder, *sign), "denied", 3)
     run_ok(folder, *sign, *word)
     line = str(modcrypt.VerifyingKey.load(folder / "archive.pub"))
@@ -66,20 +67,20 @@ def test_keys_have_passphrases_and_lines(folder: Path) -> None:
 
 
 def test_nothing_is_replaced_and_a_writer_is_named(folder: Path) -> None:
-    assert "exists" in check_refusal(
-        invoke(folder, "keys", "generate", "--kind", "signing", "writer.key")
-    )
-    check_refusal(invoke(folder, "keys", "generate", "--kind", "signing", "writer"))
+    assert "exists" in check_refusal(invoke(folder, *GENERATE, "writer.key"))
+    check_refusal(invoke(folder, *GENERATE, "writer"))
     assert "--signed-by" in check_refusal(invoke(folder, "seals", "verify", "lake"))
     check_refusal(invoke(folder, *VERIFY, "lake"), "integrity", 1)
 
 
 def test_the_verifying_key_of_a_file_is_exported(folder: Path) -> None:
-    answer = run_ok(folder, "seals", "export", "--json", "writer.key", "again.pub")
+    answer = run_ok(folder, "seals", "export", "--json", "file:writer.key", "again.pub")
     assert (folder / "again.pub").read_text() == (folder / "writer.pub").read_text()
     line = modcrypt.VerifyingKey.load(folder / "writer.pub")
     assert json.loads(answer)["id"] == line.hex_id
-    assert "exists" in check_refusal(invoke(folder, "seals", "export", "writer.key", "again.pub"))
+    assert "exists" in check_refusal(
+        invoke(folder, "seals", "export", "file:writer.key", "again.pub")
+    )
 
 
 def test_a_key_of_vault_signs_files_and_folders(
@@ -93,19 +94,19 @@ def test_a_key_of_vault_signs_files_and_folders(
     run_ok(folder, "seals", "create", "--sign", uri, "lake")
     run_ok(folder, "seals", "verify", "--signed-by", "vault.pub", "lake")
     private(folder / "footer.key", b"0123456789abcdef")
-    keys = ("--key-file", "footer.key")
+    keys = ("--key", "file:footer.key")
     run_ok(folder, "encrypt", *keys, "--sign", uri, "lake/a.parquet", "signed.parquet")
     run_ok(folder, "verify", *keys, "--signed-by", "vault.pub", "signed.parquet")
     private(folder / "word", b"correct horse battery staple")
     for command in (
-        ("seals", "create", "--passphrase-file", "word", "--sign", uri, "lake"),
-        ("encrypt", *keys, "--sign-passphrase", "word", "--sign", uri, "lake/a.parquet", "x"),
+        ("seals", "create", "--passphrase", "file:word", "--sign", uri, "lake"),
+        ("encrypt", *keys, "--sign-passphrase", "file:word", "--sign", uri, "lake/a.parquet", "x"),
     ):
         assert "for a signing key in a file" in check_refusal(invoke(folder, *command))
 
 
 def test_a_writer_compares_before_sealing_again(folder: Path) -> None:
-    sign = ("--sign", "writer.key")
+    sign = ("--sign", "file:writer.key")
     run_ok(folder, "seals", "create", *sign, "lake")
     write_plain(folder / "lake" / "b.parquet")
     write_plain(folder / "lake" / "c.parquet")
@@ -124,15 +125,15 @@ def test_a_writer_compares_before_sealing_again(folder: Path) -> None:
 
 
 def test_a_command_is_recorded(folder: Path) -> None:
-    run_ok(folder, "seals", "create", "--sign", "writer.key", "lake")
+    run_ok(folder, "seals", "create", "--sign", "file:writer.key", "lake")
     private(folder / "k", b"0123456789012345")
     write_plain(folder / "plain.parquet")
-    record = ("seals", "record", "--sign", "writer.key", "lake", "--")
-    encrypt = ("encrypt", "--key-file", "k", "plain.parquet", "lake/new.parquet")
+    record = ("seals", "record", "--sign", "file:writer.key", "lake", "--")
+    encrypt = ("encrypt", "--key", "file:k", "plain.parquet", "lake/new.parquet")
     result = invoke(folder, *record, *encrypt)
     assert "1 files added or replaced" in result.stderr
     run_ok(folder, *VERIFY, "--at-least", "2", "lake")
-    missing = ("encrypt", "--key-file", "k", "missing.parquet", "lake/x.parquet")
+    missing = ("encrypt", "--key", "file:k", "missing.parquet", "lake/x.parquet")
     assert invoke(folder, *record, *missing).exit_code == 2
     assert invoke(folder, *record, "encrypt", "--no-such-option").exit_code == 2
     run_ok(folder, *VERIFY, "--at-least", "2", "lake")
@@ -140,15 +141,24 @@ def test_a_command_is_recorded(folder: Path) -> None:
 
 def test_writers_change_and_a_witness_countersigns(folder: Path) -> None:
     for name in ("new", "auditor"):
-        run_ok(folder, "keys", "generate", "--kind", "signing", f"{name}.key")
-    run_ok(folder, "seals", "create", "--sign", "writer.key", "--valid-days", "30", "lake")
-    change = ("seals", "writers", "--sign", "writer.key", "--sign", "new.key", "lake", "new.pub")
+        run_ok(folder, *GENERATE, f"{name}.key")
+    run_ok(folder, "seals", "create", "--sign", "file:writer.key", "--valid-days", "30", "lake")
+    change = (
+        "seals",
+        "writers",
+        "--sign",
+        "file:writer.key",
+        "--sign",
+        "file:new.key",
+        "lake",
+        "new.pub",
+    )
     assert "seal 2" in run_ok(folder, *change)
-    refusal = check_refusal(invoke(folder, "seals", "create", "--sign", "writer.key", "lake"))
+    refusal = check_refusal(invoke(folder, "seals", "create", "--sign", "file:writer.key", "lake"))
     assert "may not sign any more since seal number 2" in refusal
     witnessed = (*VERIFY, "--witnessed-by", "auditor.pub", "--witness-store", "audit", "lake")
     check_refusal(invoke(folder, *witnessed), "integrity", 1)
-    sign = ("--signed-by", "writer.pub", "--sign", "auditor.key", "--store", "audit")
+    sign = ("--signed-by", "writer.pub", "--sign", "file:auditor.key", "--store", "audit")
     assert "seal 2: countersigned" in run_ok(folder, "seals", "witness", *sign, "lake")
     run_ok(folder, *witnessed)
     answer = json.loads(run_ok(folder, *VERIFY, "--json", "lake"))

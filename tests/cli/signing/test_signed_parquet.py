@@ -10,10 +10,10 @@ import pytest
 
 import modcrypt as mc
 from tests.support.cli.answers import run_ok
-from tests.support.cli.program import invoke
+from tests.support.cli.program import invoke, to_key
 from tests.support.signing import PEOPLE
 
-KEY = ("--key-file", "footer.key")
+KEY = ("--key", "file:footer.key")
 VERIFY = ("--signed-by", "writer.pub")
 
 
@@ -25,7 +25,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "footer.key").chmod(0o600)
     for name in ("writer", "other"):
         run_ok(tmp_path, "keys", "generate", "--kind", "signing", f"{name}.key")
-    run_ok(tmp_path, "encrypt", *KEY, "--sign", "writer.key", "plain.parquet", "signed.parquet")
+    run_ok(
+        tmp_path, "encrypt", *KEY, "--sign", "file:writer.key", "plain.parquet", "signed.parquet"
+    )
     run_ok(tmp_path, "encrypt", *KEY, "plain.parquet", "unsigned.parquet")
     return tmp_path
 
@@ -57,11 +59,19 @@ def test_the_json_of_a_verification_names_the_writer(folder: Path) -> None:
 
 
 def test_rekey_signs_again_or_says_that_the_signature_is_dropped(folder: Path) -> None:
-    new = ("--new-key-file", "footer.key")
+    new = to_key(folder, "footer.key")
     dropped = invoke(folder, "rekey", *KEY, *new, "signed.parquet", "dropped.parquet")
     assert "was dropped; pass a signing key" in dropped.stderr
     run_ok(
-        folder, "rekey", *KEY, *VERIFY, *new, "--sign", "other.key", "signed.parquet", "new.parquet"
+        folder,
+        "rekey",
+        *KEY,
+        *VERIFY,
+        *new,
+        "--sign",
+        "file:other.key",
+        "signed.parquet",
+        "new.parquet",
     )
     run_ok(folder, "verify", *KEY, "--signed-by", "other.pub", "new.parquet")
 
@@ -70,7 +80,7 @@ def test_an_unsigned_destination_is_not_up_to_date(folder: Path) -> None:
     (folder / "in").mkdir()
     (folder / "plain.parquet").rename(folder / "in" / "plain.parquet")
     run_ok(folder, "encrypt", *KEY, "in", "out")
-    again = invoke(folder, "encrypt", *KEY, "--sign", "writer.key", "in", "out")
+    again = invoke(folder, "encrypt", *KEY, "--sign", "file:writer.key", "in", "out")
     assert again.exit_code != 0 or "1 file" in again.stdout
     assert "signed" in again.stdout + again.stderr
 
@@ -80,7 +90,7 @@ def test_a_set_with_a_file_whose_signature_cannot_be_checked_is_not_verified(fol
     (folder / "set").mkdir()
     service = ("--kms", "file:lake.keyring")
     mc.Keyring.create(folder / "lake.keyring", plaintext=True).create_key("footer")
-    new = (*service, "--master-key", "footer", "--sign", "writer.key")
+    new = (*service, "--master-key", "footer", "--sign", "file:writer.key")
     run_ok(folder, "encrypt", *new, "plain.parquet", "set/1.parquet")
     run_ok(folder, "verify", *service, *VERIFY, "set")
     foreign = mc.FileEncryptionProperties(footer_key=mc.Key.generate())

@@ -70,7 +70,7 @@ def test_what_metadata_says_is_listed_without_a_key_service(run: Run, args: list
     for command in ("keys", "snapshots"):
         assert run(command, *args[2:]).stdout == run(command, *args).stdout
     assert "--kms" in error_line(run("files", *args[2:], code=2))
-    assert "--kms" in error_line(run("keys", *args[2:], "--passphrase-env", "X", code=2))
+    assert "--kms" in error_line(run("keys", *args[2:], "--passphrase", "env:X", code=2))
 
 
 def test_files_of_a_snapshot(run: Run, args: list[str]) -> None:

@@ -17,7 +17,7 @@ from tests.support.signing import save_writer, writer_key
 __all__ = ["run"]  # a fixture
 
 SAMPLE = ("--kms", "sample:")
-SIGN, BY = ("--sign", "writer.key"), (*SAMPLE, "--signed-by", "writer.pub")
+SIGN, BY = ("--sign", "file:writer.key"), (*SAMPLE, "--signed-by", "writer.pub")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_change_without_a_key_says_first_that_it_is_not_sealed(
 def test_a_foreign_key_is_refused_before_the_change(run: Run, orders: Path, tmp_path: Path) -> None:
     mc.SigningKey.generate().save(tmp_path / "other.key")
     before = sorted((tmp_path / "orders/metadata").iterdir())
-    refused = run("rotate", "kek", *SAMPLE, "--sign", "other.key", "orders", code=1)
+    refused = run("rotate", "kek", *SAMPLE, "--sign", "file:other.key", "orders", code=1)
     assert "not signed by" in error_line(refused)
     assert sorted((tmp_path / "orders/metadata").iterdir()) == before
 

@@ -134,10 +134,10 @@ def test_a_table_that_says_nothing_is_as_javas(table: IcebergTable) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"kek_per": "row"}, "kek_per must be one of"),
-    ({"kek_per": ""}, "kek_per must be one of"),
-    ({"wrapping": "triple"}, "wrapping must be one of"),
-    ({"store": "file"}, "store must be one of"),
+    ({"kek_per": "row"}, "kek_per must be table, partition, day or files"),
+    ({"kek_per": ""}, "kek_per must be table, partition, day or files"),
+    ({"wrapping": "triple"}, "wrapping must be double or single"),
+    ({"store": "file"}, "store must be table or key-store"),
     ({"files": 0}, "files"),
     ({"files": 10**9}, "files"),
     ({"files": "many"}, "files"),

@@ -116,5 +116,5 @@ def test_a_key_of_a_key_service_is_a_reference(folder: Path) -> None:
     )
     assert parsed.signing_key == uri
     for wrong in ("gcp-kms://projects/p", "azure-kms://v", "env:WRITER", "hcvault"):
-        with pytest.raises(ValueError, match="name a signing key as"):
+        with pytest.raises(ValueError, match="name the signing key as"):
             mc.Settings(**KEYED, signing_key=wrong)

@@ -343,7 +343,7 @@ def test_a_folder_is_encrypted_and_verified_by_path(plain: Path) -> None:
 def test_a_folder_under_one_prefix_is_refused_unless_asked_for(plain: Path, how: str) -> None:
     (plain / "footer.key").write_bytes(FOOTER_KEY)
     (plain / "footer.key").chmod(0o600)
-    explicit = ("--key-file", "footer.key", "--aad-prefix", "people")
+    explicit = ("--key", "file:footer.key", "--aad-prefix", "people")
     options = {"policy": ("--policy", "name.toml"), "keys": explicit}[how]
     refused = run(plain, "encrypt", *options, "plain", "lake")
     assert (refused.exit_code, "--shared-aad-prefix" in refused.stderr) == (2, True)
@@ -352,9 +352,10 @@ def test_a_folder_under_one_prefix_is_refused_unless_asked_for(plain: Path, how:
     assert run(plain, "encrypt", *options, shared, "plain", "lake").exit_code == 0
     assert run(plain, "verify", *options, "lake").exit_code == 1
     assert run(plain, "verify", *options, shared, "lake").exit_code == 0
-    new = [f"--new-{option[2:]}" if option.startswith("--") else option for option in options]
+    (plain / "keys.toml").write_text('footer_key = "file:footer.key"\naad_prefix = "people"\n')
+    new = ("--to", {"policy": "name.toml", "keys": "keys.toml"}[how])
     again = run(plain, "rekey", *options, *new, "lake", "next")
-    assert (again.exit_code, "--new-shared-aad-prefix" in again.stderr) == (2, True)
+    assert (again.exit_code, "several files" in again.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("plaintext_footer", [False, True])

@@ -16,7 +16,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.parquet.rewrite.rekey import mask_parquet, share_parquet
-from tests.support.cli.program import run
+from tests.support.cli.program import run, to_key
 from tests.support.iceberg.builder import arrow
 
 KEY = bytes(range(16))
@@ -203,28 +203,21 @@ def test_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "in.parquet").write_bytes(encrypted())
     document = tmp_path / "restrictions.json"
     document.write_text(json.dumps(restrictions({1: "mask-alphanum"})))
-    given = ["--key-file", str(key), "--read-restrictions", str(document)]
+    given = ["--key", f"file:{key}", "--read-restrictions", str(document)]
     files = [str(tmp_path / "in.parquet"), str(tmp_path / "out.parquet")]
+    new = to_key(tmp_path, "key")
     assert run(tmp_path, "mask", *files, *given).returncode == 0
     keys = mc.FileDecryptionProperties(footer_key=KEY)
     assert mc.read_table(files[1], keys)["name"][0].as_py() == "xxx-nnnn"
     shared = [files[0], str(tmp_path / "shared.parquet"), "--column", "name"]
-    assert run(tmp_path, "share", *shared, *given, "--new-key-file", str(key)).returncode == 0
+    assert run(tmp_path, "share", *shared, *given, *new).returncode == 0
     assert mc.read_table(shared[1], keys).to_pydict() == {
         "name": ["xxx-nnnn", None, "xxxxxx(nnnn)"]
     }
     # A copy without masks is never taken for one with them.
-    assert (
-        run(
-            tmp_path, "share", *shared, *given[:2], "--new-key-file", str(key), "--force"
-        ).returncode
-        == 0
-    )
+    assert run(tmp_path, "share", *shared, *given[:2], *new, "--force").returncode == 0
     assert mc.read_table(shared[1], keys)["name"][0].as_py() == "Ada-1815"
-    assert (
-        run(tmp_path, "share", *shared, *given, "--new-key-file", str(key), "--force").returncode
-        == 0
-    )
+    assert run(tmp_path, "share", *shared, *given, *new, "--force").returncode == 0
     assert mc.read_table(shared[1], keys)["name"][0].as_py() == "xxx-nnnn"
     for text in ("{", '{"required-column-projections": [], "required-column-projections": []}'):
         document.write_text(text)
@@ -232,18 +225,19 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "more"), [("mask", ()), ("share", ("--column", "code", "--new-key-file", "key"))]
+    ("command", "more"), [("mask", ()), ("share", ("--column", "code", "--to", "key.toml"))]
 )
 def test_names_of_folders_may_state_what_is_masked(
     tmp_path: Path, command: str, more: tuple[str, ...]
 ) -> None:
     """Those of Iceberg's partitions do; the copies would have the same names."""
+    to_key(tmp_path, "key")
     (tmp_path / "key").write_text(KEY.hex())
     (tmp_path / "key").chmod(0o600)
     (tmp_path / "lake" / "name=Ada").mkdir(parents=True)
     (tmp_path / "lake" / "name=Ada" / "a=b.parquet").write_bytes(encrypted())
     (tmp_path / "restrictions.json").write_text(json.dumps(restrictions({1: "mask-alphanum"})))
-    given = ("--key-file", "key", "--read-restrictions", "restrictions.json", *more)
+    given = ("--key", "file:key", "--read-restrictions", "restrictions.json", *more)
     refused = run(tmp_path, command, "lake", "out", *given)
     assert refused.returncode == 5
     assert "names of folders may state masked values" in refused.stdout + refused.stderr

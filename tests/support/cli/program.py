@@ -17,7 +17,7 @@ from modcrypt.cli import app
 from tests.support.cli.forked import as_process
 
 PROGRAM = Path(sys.executable).with_name("modcrypt")
-KEY = ("--key-file", "footer.key")
+KEY = ("--key", "file:footer.key")
 NAME_KEY = ("--column-key", "name=file:name.key")
 Answer = subprocess.CompletedProcess[str]
 
@@ -26,6 +26,12 @@ def private(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     path.chmod(0o600)
     return path
+
+
+def to_key(folder: Path, key: str) -> tuple[str, str]:
+    """Write a policy that names a key file, and return the option for new files under it."""
+    (folder / f"{key}.toml").write_text(f'footer_key = "file:{key}"\n')
+    return "--to", f"{key}.toml"
 
 
 def environment(**more: str) -> dict[str, str]:

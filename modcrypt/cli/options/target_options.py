@@ -1,0 +1,87 @@
+"""`--to`: how a command encrypts the files that it makes of encrypted ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import modcrypt
+from modcrypt.cli.former_options import NewOptions
+from modcrypt.cli.options.kms_options import service_settings
+from modcrypt.cli.options.parquet_options import encryption_settings
+from modcrypt.cli.options.recipient_options import read_recipients
+from modcrypt.cli.options.signing_options import sign_options, signing_references
+from modcrypt.cli.shared import combine_options
+
+PARAMETERS = ("to", "sign", "sign_passphrase")
+
+target_options = combine_options(
+    click.option(
+        "--to",
+        metavar="POLICY",
+        multiple=True,
+        help="Keys of the new files: a policy (.toml), or public keys of recipients. Repeatable.",
+    ),
+    sign_options,
+)
+
+
+def is_target_named() -> bool:
+    """Return whether the running command is to encrypt under other keys."""
+    context = click.get_current_context()
+    return bool(context.obj or any(context.params[name] for name in PARAMETERS))
+
+
+def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt.Settings:
+    """Return how new files are encrypted, and remove the options that say it.
+
+    The former options are those of `encrypt`.
+
+    Raises:
+        click.UsageError: No keys are named, or those named contradict each other.
+        ValueError: The policy is invalid.
+        OSError: A file cannot be read.
+    """
+    own = {name: options.pop(name) for name in PARAMETERS}
+    policies = [text for text in own["to"] if text.endswith(".toml")]
+    own["to"] = tuple(text for text in own["to"] if text not in policies)
+    former = click.get_current_context().obj
+    if len(policies) + bool(former) > 1:
+        raise click.UsageError("--to takes one policy, which the former --new options contradict")
+    if former:
+        return _former_settings(former, encrypt, {**own, "audit": options["audit"]})
+    more = {"recipients": read_recipients(own), **signing_references(own)}
+    if policies:
+        return _policy_settings(policies[0], options, more)
+    if not own["to"]:
+        raise click.UsageError("name the keys of the new files by --to: a policy, or a recipient")
+    return modcrypt.Settings(**more)
+
+
+def _policy_settings(path: str, options: dict[str, Any], more: dict[str, Any]) -> modcrypt.Settings:
+    """Return the settings of a policy file; a dataset of a lake will be resolved here, too."""
+    policy = modcrypt.Policy.load(path)
+    service = {"kms": None, "policy_file": path, "passphrase": options["passphrase"]}
+    if policy.names_keys:
+        service["passphrase"] = None
+    else:
+        service["audit"] = options["audit"]
+    settings = service_settings(service, **more)
+    assert settings is not None  # a policy is named
+    return settings
+
+
+def _former_settings(
+    former: NewOptions, encrypt: click.Command, own: dict[str, Any]
+) -> modcrypt.Settings:
+    """Return the settings of `--new` options, which `encrypt` parses as its own."""
+    master = click.get_current_context().params["spark_master"]
+    spark = [] if master is None else [f"--spark={master}"]
+    try:
+        with encrypt.make_context(
+            "encrypt", [*former, *spark, "--", "SOURCE", "TARGET"]
+        ) as context:
+            return encryption_settings({**context.params, **own})
+    except click.UsageError as error:
+        raise click.UsageError(f"former --new options: {error.message}") from None

@@ -1,0 +1,154 @@
+"""Options whose values are references to secrets: `file:PATH`, `env:NAME`, `fd:N` or `prompt`.
+
+A command refuses a file that other users can read before it does anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+KEY_KINDS = ("file", "env", "fd")
+PASSPHRASE_KINDS = (*KEY_KINDS, "prompt")
+
+
+class Reference(click.ParamType):  # type: ignore[type-arg]  # older ones are not generic
+    """The type of an option that names a secret.
+
+    Args:
+        what: Name of the secret in messages.
+        kinds: Kinds of references that the option takes.
+        services: Schemes of key services whose URIs the option takes, too.
+        bare: Whether the option takes a path without `file:`, as it did before modcrypt 0.9.
+    """
+
+    name = "reference"
+
+    def __init__(
+        self, what: str, kinds: Sequence[str] = KEY_KINDS, *, services: Sequence[str] = (),
+        bare: bool = False,
+    ) -> None:  # fmt: skip
+        self.what, self.kinds, self.services, self._bare = what, kinds, services, bare
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return a valid reference; messages omit one that is not, as it may be the secret."""
+        from modcrypt.kms.key_references import check_reference  # not to be loaded for the help
+
+        named = "KEY" if param is None or param.param_type_name == "argument" else param.opts[0]
+        if self._bare and os.path.exists(os.path.expanduser(value)):
+            if ctx is not None and param is not None and not _is_of_environment(ctx, param):
+                warn_of_former(f"{named} PATH", f"{named} file:PATH")
+            value = f"file:{value}"
+        try:
+            check_reference(value, self.what, self.kinds, self.services)
+        except ValueError as error:
+            raise click.UsageError(f"{named}: {error}", ctx) from None
+        check_private_file(value, f"{self.what} file")
+        return value
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """Return the paths or references in an environment variable, separated as in PATH."""
+        return re.findall(rf"(?:file:)?[^{os.pathsep}]+", rv)
+
+
+def reference_option(
+    name: str, what: str, text: str, cls: type[click.Option] = click.Option, **how: Any
+) -> Callable[[F], F]:
+    """Return an option that takes one reference, with a help text.
+
+    `cls` is the class of the option, `how` are further arguments of `Reference`.
+    """
+    return click.option(
+        name,
+        cls=cls,
+        metavar="REF",
+        type=Reference(what, **how),
+        help=text,
+        multiple=True,
+        callback=take_one,
+    )
+
+
+def take_one(
+    context: click.Context, option: click.Parameter, values: tuple[str, ...]
+) -> str | None:
+    """Return the value of an option that was given at most once; two would contradict."""
+    if len(values) > 1:
+        raise click.UsageError(f"{option.opts[0]} is given twice; pass one value", context)
+    return values[0] if values else None
+
+
+def key_option(text: str, name: str = "--key") -> Callable[[F], F]:
+    """Return the option for a key: a file of raw bytes, hex or base64, or text elsewhere."""
+    return reference_option(name, "key", text)
+
+
+new_passphrase_option = reference_option(
+    "--passphrase",
+    "passphrase",
+    "Passphrase of the key file; prompt asks for it.",
+    kinds=PASSPHRASE_KINDS,
+)
+
+
+def _is_of_environment(ctx: click.Context, param: click.Parameter) -> bool:
+    """Return whether a value comes from a variable, which names paths as other programs do."""
+    source = ctx.get_parameter_source(param.name or "")
+    return source is click.core.ParameterSource.ENVIRONMENT
+
+
+def warn_of_former(former: str, present: str) -> None:
+    """Print that a former spelling will stop working, and the present one."""
+    note = f"{former} is now called {present}; the former name works until modcrypt 1.1"
+    click.echo(f"modcrypt: warning: {note}", err=True)
+
+
+def check_private_file(reference: str, what: str) -> None:
+    """Raise a usage error if a reference names a file of the user that others can read.
+
+    A file of root that another user may read is accepted: containers mount secrets so.
+    """
+    kind, _, path = reference.partition(":")
+    try:
+        status = os.stat(os.path.expanduser(path)) if kind == "file" else None
+    except (OSError, ValueError):  # reading it fails with a message
+        return
+    if status is None or not stat.S_ISREG(status.st_mode) or status.st_uid != _user():
+        return
+    if status.st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        from modcrypt.keys.lookalikes import show_name  # not to be loaded for the help
+
+        shown, mode = show_name(path), f"mode {stat.S_IMODE(status.st_mode):04o}"
+        raise click.UsageError(
+            f"other users can read the {what} {shown} ({mode}): make it private with chmod 600 "
+            f"{shown}"
+        )
+
+
+def _user() -> int | None:
+    return os.geteuid() if hasattr(os, "geteuid") else None
+
+
+def refuse_descriptors() -> None:
+    """Raise a usage error if a reference of the command is a descriptor, for executors of Spark."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if isinstance(parameter.type, Reference) and str(value).startswith("fd:"):
+            raise click.UsageError(
+                f"{parameter.opts[0]}: Spark's executors cannot read a file descriptor; use "
+                "file:PATH or env:NAME"
+            )
+
+
+def is_stdin(options: Mapping[str, Any], name: str) -> bool:
+    """Return whether an option names standard input, as `fd:0`."""
+    kind, _, number = str(options.get(name)).partition(":")
+    return kind == "fd" and int(number) == 0
