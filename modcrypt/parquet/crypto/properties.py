@@ -106,8 +106,10 @@ class FileEncryptionProperties(ShortRepr):
             raise ValueError(
                 f"column_key_metadata names columns that column_keys lacks: {', '.join(extra)}"
             )
-        for fault in list_mode_faults(self.encryption_algorithm, self.data_page_v2_levels):
-            raise ValueError(fault)
+        if self.encryption_algorithm not in ALGORITHMS:
+            raise ValueError(f"encryption_algorithm must be one of {', '.join(ALGORITHMS)}")
+        if self.data_page_v2_levels not in ("encrypted", "plaintext"):
+            raise ValueError('data_page_v2_levels must be "encrypted" or "plaintext"')
         _check_footer_key_metadata(self.footer_key_metadata)
         check_signer(self.signing_key)
         for name, metadata in self.column_key_metadata.items():
@@ -126,16 +128,6 @@ def _check_footer_key_metadata(metadata: bytes | Callable[[bytes], bytes] | None
             "the key metadata has keys for recipients, which open only the file that they were "
             "made for; pass encryption with the recipients of the new file"
         )
-
-
-def list_mode_faults(algorithm: str, levels: str) -> list[str]:
-    """Return the faults of the algorithm and the layout of levels that a caller chose."""
-    faults = []
-    if algorithm not in ALGORITHMS:
-        faults.append(f"encryption_algorithm must be one of {', '.join(ALGORITHMS)}")
-    if levels not in ("encrypted", "plaintext"):
-        faults.append('data_page_v2_levels must be "encrypted" or "plaintext"')
-    return faults
 
 
 class FileEncryption(Protocol):
