@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
+
+
+def in_words(member: Enum) -> str:
+    """Return the name of a type of modules, or of another member, in words."""
+    return member.name.lower().replace("_", " ")
 
 
 class ModuleType(IntEnum):
@@ -37,7 +42,7 @@ class ModuleId:
     path: str | None = None
 
     def __str__(self) -> str:
-        parts = [self.type.name.lower().replace("_", " ")]
+        parts = [in_words(self.type)]
         if self.row_group is not None:
             parts.append(f"row group {self.row_group}")
         if self.column is not None:

@@ -7,6 +7,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from modcrypt.module_ids import in_words
+
 
 def json_fields(result: Any, *properties: str, without: Collection[str] = ()) -> dict[str, Any]:
     """Return the attributes of a dataclass as values that JSON can represent.
@@ -36,7 +38,7 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, Enum):
-        return value.name.lower().replace("_", " ")
+        return in_words(value)
     if isinstance(value, tuple | list):
         return [_to_json(item) for item in value]
     return json_fields(value) if is_dataclass(value) else value

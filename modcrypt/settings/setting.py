@@ -31,6 +31,7 @@ class Setting:
         default: Value if it is not given.
         required: True if there is no default.
         option: Spelling on the command line, if it is not the name with hyphens.
+        off: Help of the option that turns it off, if the option does that.
         spark: Spelling among Spark's options, if it is not the name in camel case.
         use: What it is for: `read`, `write` or `both`.
         needs: Settings without which it makes no sense.
@@ -44,6 +45,7 @@ class Setting:
     default: Any = None
     required: bool = False
     option: str = ""
+    off: str = ""
     spark: str = ""
     use: str = "both"
     needs: tuple[str, ...] = ()

@@ -92,16 +92,34 @@ class PolicySettings:
     plaintext_footer: bool = field(default=False, metadata=declare(FLAG, free=True))
     aad_prefix: str | None = field(default=None, metadata=declare(NAME, free=True))
     store_aad_prefix: bool = field(
-        default=True, metadata=declare(FLAG, option="--no-store-aad-prefix", free=True)
+        default=True,
+        metadata=declare(
+            FLAG,
+            option="--no-store-aad-prefix",
+            off="Do not store the AAD prefix; readers must supply it.",
+            free=True,
+        ),
     )
     data_page_v2_levels: str = field(
         default="encrypted", metadata=declare(one_of(*LEVELS), option="--v2-levels", free=True)
     )
     double_wrapping: bool = field(
-        default=True, metadata=declare(FLAG, option="--single-wrapping", free=True)
+        default=True,
+        metadata=declare(
+            FLAG,
+            option="--single-wrapping",
+            off="Wrap data keys under master keys directly, in more calls of the key service.",
+            free=True,
+        ),
     )
     internal_key_material: bool = field(
-        default=True, metadata=declare(FLAG, option="--external-key-material", free=True)
+        default=True,
+        metadata=declare(
+            FLAG,
+            option="--external-key-material",
+            off="Store wrapped keys beside the file.",
+            free=True,
+        ),
     )
     data_key_length_bits: int = field(
         default=128, metadata=declare(KEY_BITS, absent=_RARE, free=True)
@@ -217,7 +235,13 @@ class KeyReferences:
     )
     check_footer_integrity: bool = field(
         default=True,
-        metadata=declare(FLAG, use="read", option="--no-check-footer", absent=_NOT_OF_TABLES),
+        metadata=declare(
+            FLAG,
+            use="read",
+            option="--no-check-footer",
+            off="Trust a plaintext footer without verifying its signature.",
+            absent=_NOT_OF_TABLES,
+        ),
     )
     audit: str | None = field(default=None, metadata=declare(NAME, absent=_NOT_OF_TABLES))
     recipients: tuple[Any, ...] = field(

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.io.sources import Source
+from modcrypt.module_ids import in_words
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.chunk_notes import drop_hidden, find_hidden_index
 from modcrypt.parquet.format.findings import Report
@@ -84,7 +85,7 @@ class Span(NamedTuple):
     column: int
 
     def __str__(self) -> str:
-        name = self.part.name.lower().replace("_", " ")
+        name = in_words(self.part)
         return f"{name} of row group {self.row_group}, column {self.column}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.io.buffers import Scratch, Window
-from modcrypt.module_ids import ModuleId, ModuleType
+from modcrypt.module_ids import ModuleId, ModuleType, in_words
 from modcrypt.parquet.crypto.bloom_filters import is_in_clear, part_modules
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import FileCipher, check_length
@@ -163,7 +163,7 @@ class _Check:
 
     def _report_in_clear(self, span: Span, module: ModuleId) -> None:
         """Report a part that is not encrypted although its column is, and that readers ignore."""
-        name = span.part.name.lower().replace("_", " ")
+        name = in_words(span.part)
         severity: Severity = "fault"
         who, then = "as no known writer leaves it", "leaves it out"
         if span.part is Part.BLOOM_FILTER:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
-from modcrypt.module_ids import ModuleId, ModuleType
+from modcrypt.module_ids import ModuleId, ModuleType, in_words
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.page_facts import PageFacts, read_counts
@@ -15,7 +15,7 @@ from modcrypt.parquet.verify.diagnosis import Cause, Detective
 
 _DATA = ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE
 _DICTIONARY = ModuleType.DICTIONARY_PAGE_HEADER, ModuleType.DICTIONARY_PAGE
-_NAMES = {kind: kind.name.lower().replace("_", " ") for kind in ModuleType}
+_NAMES = {kind: in_words(kind) for kind in ModuleType}
 
 
 class ChunkReport(Report):

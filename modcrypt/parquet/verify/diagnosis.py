@@ -14,7 +14,7 @@ from typing import NamedTuple
 from modcrypt.aad import MAX_ORDINAL, aad_of_type, module_aad
 from modcrypt.errors import TagError
 from modcrypt.keys import Key
-from modcrypt.module_ids import ModuleId, ModuleType
+from modcrypt.module_ids import ModuleId, ModuleType, in_words
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 
 NEIGHBOURS = 24
@@ -67,7 +67,7 @@ class Detective:
     ) -> Iterator[tuple[bytes, Key, Cause]]:
         file_aad, kind = self.cipher.file_aad, module.type
         r, c, page = chunk.row_group, chunk.column, module.page
-        what = kind.name.lower().replace("_", " ")
+        what = in_words(kind)
 
         def make_aad(row_group: int, column: int, number: int | None) -> bytes:
             return module_aad(file_aad, ModuleId(kind, row_group, column, number))
@@ -117,7 +117,7 @@ def _try_other_types(chunk: ChunkCipher, module: ModuleId) -> Iterator[tuple[byt
             if kind == module.type and page == pages[0]:
                 continue
             known = kind <= max(ModuleType)
-            name = ModuleType(kind).name.lower().replace("_", " ") if known else "unknown"
+            name = in_words(ModuleType(kind)) if known else "unknown"
             hint = (
                 f"It opens as a module of type {kind} ({name}): it was moved, or its writer "
                 "numbers module types in another way, as parquet-go/parquet-go does"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from modcrypt.module_ids import in_words
 from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.report.html import format_readable, group_notes, render
@@ -303,7 +304,7 @@ def _locate_findings(findings: Sequence[Finding], regions: list[Region]) -> list
         if module is not None:
             row_group, column = module.row_group, module.column
             if start is None:
-                kind = module.type.name.lower().replace("_", " ")
+                kind = in_words(module.type)
                 start, end = spans.get((kind, row_group, column, module.page), (None, None))
         if start is not None:
             start, end = _clamp_offsets(start, start if end is None else max(start, end))

@@ -14,6 +14,7 @@ from operator import itemgetter
 
 from modcrypt.errors import FormatError, ModcryptError, PlaintextError, TagMismatchError
 from modcrypt.io.buffers import Window
+from modcrypt.module_ids import in_words
 from modcrypt.parquet.crypto.bloom_filters import open_part
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
@@ -123,7 +124,7 @@ class RegionWalk:
     # --- indexes and bloom filters ---------------------------------------------------------------
 
     def _map_index(self, span: Span, report: ChunkReport) -> None:
-        kind, state = span.part.name.lower().replace("_", " "), report.unopened_state
+        kind, state = in_words(span.part), report.unopened_state
         border = span.start
         if state != "plaintext" and span.end - border >= 4:
             border += 4 + self._frames.read_length(span.start, span.end)
