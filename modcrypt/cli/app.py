@@ -8,7 +8,7 @@ import click
 import cloup
 
 from modcrypt.cli import version_line
-from modcrypt.cli.ags1 import ags1
+from modcrypt.cli.ags1.ags1_group import ags1
 from modcrypt.cli.conversion import decrypt, encrypt, mask, rekey, share
 from modcrypt.cli.doctor import doctor
 from modcrypt.cli.help.help_screens import add_help_options, end_with_help

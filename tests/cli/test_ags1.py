@@ -812,7 +812,7 @@ def test_paths_that_do_not_do_are_2(folder: Path, source: str, destination: str)
 # Ends the program, as kill -9 does, before the nth change of a name in the file system.
 KILLED = """
 import os, signal, sys
-import modcrypt.io.destinations, modcrypt.cli.ags1
+import modcrypt.io.destinations, modcrypt.cli.ags1.ags1_group
 left = int(sys.argv.pop(1))
 def add_countdown(change):
     def call(*arguments, **more):

@@ -19,7 +19,7 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.ags1_files import Encode, MetadataFile, is_stream, open_input, open_output
+from modcrypt.cli.ags1.ags1_files import Encode, MetadataFile, is_stream, open_input, open_output
 from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.kms_options import (
     default_key,
