@@ -186,7 +186,7 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     multiple=True,
     help="Leave out a column or group. Repeatable.",
 )
-@key_option("Key of --hash.", "--hash-key")
+@key_option("Key of --hash", "--hash-key")
 @_restrictions_option
 @decryption_options
 @accept_option

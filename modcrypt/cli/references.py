@@ -86,8 +86,11 @@ def take_one(
 
 
 def key_option(text: str, name: str = "--key") -> Callable[[F], F]:
-    """Return the option for a key: a file of raw bytes, hex or base64, or text elsewhere."""
-    return reference_option(name, "key", text)
+    """Return the option for a key: a file of raw bytes, hex or base64, or text elsewhere.
+
+    The help text ends with the kinds of references.
+    """
+    return reference_option(name, "key", f"{text}: file:PATH, env:NAME or fd:N.")
 
 
 new_passphrase_option = reference_option(

@@ -55,7 +55,7 @@ _READ_BYTES = 4 << 20
 Progress = Callable[[int], None]
 
 _key_options = combine_options(
-    key_option("Key."),
+    key_option("Key"),
     click.option(
         "--key-metadata-file",
         metavar="PATH",

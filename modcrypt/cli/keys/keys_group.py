@@ -128,7 +128,7 @@ def keys(context: click.Context) -> None:
     is_flag=True,
     help="Create the keyring without a passphrase; anyone who can read the file has the keys.",
 )
-@key_option("Keyring only: import this key of 16, 24 or 32 bytes.", "--import")
+@key_option("Keyring only: import a key of 16, 24 or 32 bytes", "--import")
 @json_option
 def create(
     *,

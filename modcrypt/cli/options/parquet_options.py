@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 # --- options -------------------------------------------------------------------------------------
 
 _explicit_key_options = combine_options(
-    key_option("Footer key."),
+    key_option("Footer key"),
     click.option(
         "--column-key",
         "column_key_refs",
