@@ -71,21 +71,13 @@ def program(context: click.Context) -> None:
 # In the order in which users need them.
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Encrypt, read and check": (
-        encrypt,
-        decrypt,
-        head,
-        cat,
-        schema,
-        verify,
-        inspect,
-        leaks,
-        doctor,
+        encrypt, decrypt, head, cat, schema, verify, inspect, leaks, doctor,
     ),
     "Make and manage keys": (keys, recipients, seals),
     "Change encrypted files": (rekey, mask, share, shred),
     LAKE: (),
     OTHERS: (ags1,),
-}
+}  # fmt: skip
 for _title, _commands in _SECTIONS.items():
     program.section(_title, *_commands)
 for _add_commands in load_all(COMMANDS):
