@@ -31,6 +31,14 @@ DANGEROUS = {
     "--foreign": ("iceberg", "admin", "remove-orphans", "--foreign", *TABLE),
     "--drop-lost": ("iceberg", "admin", "repair", "--drop-lost", *TABLE),
     "--trust-plaintext": ("iceberg", "admin", "repair", "--trust-plaintext", *TABLE),
+    "--accept": (
+        "iceberg",
+        "seal",
+        "--accept",
+        "--sign",
+        "file:writer.key",
+        *TABLE,
+    ),
     "--accept-replaced": ("apply", "--accept-replaced", "--config", "modcrypt.toml"),
 }
 
@@ -45,6 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in (1, 2):
         table = append(table, rows(number))
     add_tag(table, "old")
+    mc.SigningKey.generate().save("writer.key")
     (tmp_path / "table/data/left.parquet").write_bytes(b"PARE")
     (tmp_path / "data").mkdir()
     write_plain(tmp_path / "data" / "a.parquet")

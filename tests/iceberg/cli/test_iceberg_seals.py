@@ -40,7 +40,7 @@ def test_a_sealed_table_is_scanned_and_verified(run: Run, orders: Path) -> None:
     why = error_line(run("seal", *SIGN, "orders", code=1))
     assert "differs from it in current-snapshot-id" in why
     assert "modcrypt iceberg seal --accept" in why
-    accepted = run("seal", *SIGN, "--accept", "orders")
+    accepted = run("seal", *SIGN, "--accept", "--yes", "orders")
     assert accepted.stdout.startswith("seal 2: v3.metadata.json, signed by ")
     run("append", *BY, *SIGN, "orders", orders)
     run("scan", *BY, "--seal-at-least", "3", "orders")
@@ -84,7 +84,7 @@ def test_a_change_without_a_key_says_first_that_it_is_not_sealed(
     change: tuple[str, ...], run: Run, orders: Path
 ) -> None:
     assert UNSEALED in run(*change, *BY, "orders").stderr
-    run("seal", *SIGN, "--accept", "orders")
+    run("seal", *SIGN, "--accept", "--yes", "orders")
     assert run("admin", "policy", *BY, "orders").stderr == ""  # it changes nothing
     if not {"policy", "expire"} & {*change}:
         assert UNSEALED not in run(*change, "--dry-run", *BY, "orders").stderr
@@ -108,7 +108,7 @@ def test_all_tables_of_a_catalog_are_sealed(run: Run, orders: Path, tmp_path: Pa
     assert UNSEALED in run("rotate", "mek", *BY, *where).stderr
     for name in ("shop.a", "shop.b"):
         assert "not the version" in error_line(run("scan", *BY, *where, name, code=1))
-        run("seal", *SAMPLE, *where, *SIGN, "--accept", name)
+        run("seal", *SAMPLE, *where, *SIGN, "--accept", "--yes", name)
     assert run("rotate", "mek", *BY, *where, *SIGN, "--new-master-key", "keyB").stderr == ""
     for name in ("shop.a", "shop.b"):
         run("scan", *BY, *where, "--seal-at-least", "3", name)

@@ -68,7 +68,7 @@ def check_seals(run: Run, folder: Path, uri: str, name: str) -> None:
             why = error_line(run(refused[0], *catalog, *by, *refused[1:], code=1))
             assert "not the version that was sealed" in why
         assert "--accept" in error_line(run("seal", *catalog, *sign, name, code=1))
-        run("seal", *catalog, *sign, "--accept", name)
+        run("seal", *catalog, *sign, "--accept", "--yes", name)
     assert lines(run("verify", *catalog, *by, "--seal-at-least", "5", "--strict", "--json", name))
     assert "rolled back" in error_line(
         run("scan", *catalog, *by, "--seal-at-least", "6", name, code=1)
