@@ -57,7 +57,7 @@ def check_seals(run: Run, folder: Path, uri: str, name: str) -> None:
     (folder / "writer.pub").write_text(f"{writer.verifier}\n")
     pq.write_table(rows(1), folder / "rows.parquet")
     catalog, new = ("--kms", "sample:", "--catalog", uri), folder / "rows.parquet"
-    sign, by = ("--sign", folder / "writer.key"), ("--signed-by", folder / "writer.pub")
+    sign, by = ("--sign", f"file:{folder / 'writer.key'}"), ("--signed-by", folder / "writer.pub")
     run("append", *catalog, *sign, name, new)
     run("append", *catalog, *sign, *by, "--seal-at-least", "1", name, new)
     assert len(lines(run("scan", *catalog, *by, "--seal-at-least", "2", "--json", name))) == 2
