@@ -23,6 +23,8 @@ from tests.support.keys import FOOTER_KEY
 from tests.support.tables import write_plain
 
 CTR = "AES_GCM_CTR_V1"
+KEYS = "file:lake.keyring"
+GENERATE = ("keys", "generate", "--kind", "signing")
 
 
 def call(function: Any, *arguments: Any, **options: Any) -> Any:
@@ -157,8 +159,8 @@ def test_former_options_of_references_work_and_warn(folder: Path, options: str) 
     if "passphrase-env" in options:
         mc.Keyring.create(folder / "encrypted", passphrase=FOOTER_KEY.hex()).create_key("kf")
     (folder / "locked.toml").write_text('kms = "file:encrypted"\nfooter_key = "kf"\n')
-    run_ok(folder, "seals", "generate", "writer.key")
-    run_ok(folder, "recipients", "generate", "--kind", "x25519", "me.key")
+    run_ok(folder, *GENERATE, "writer.key")
+    run_ok(folder, "keys", "generate", "--kind", "recipient", "--scheme", "x25519", "me.key")
     run_ok(folder, "encrypt", "--to", "me.pub", "plain.parquet", "mine.parquet")
     private(folder / "hash.key", bytes(range(32)))
     (folder / "x.toml").write_text('footer_key = "file:footer.key"\n')
@@ -171,7 +173,7 @@ def test_former_options_of_references_work_and_warn(folder: Path, options: str) 
 
 
 def test_former_options_work_in_a_recorded_command(folder: Path) -> None:
-    run_ok(folder, "seals", "generate", "writer.key")
+    run_ok(folder, *GENERATE, "writer.key")
     (folder / "lake").mkdir()
     record = ("seals", "record", "--sign", "file:writer.key", "lake", "--")
     encrypt = ("encrypt", "--key-file", "footer.key", "plain.parquet", "lake/a.parquet")
@@ -181,10 +183,10 @@ def test_former_options_work_in_a_recorded_command(folder: Path) -> None:
 
 
 def test_a_passphrase_was_a_flag(folder: Path) -> None:
-    made = invoke(folder, "seals", "generate", "--passphrase", "writer.key")
+    made = invoke(folder, *GENERATE, "--passphrase", "writer.key")
     assert "--passphrase prompt" in made.stderr
     assert "no terminal" in check_refusal_after_warning(made.stderr)
-    secret = check_refusal(invoke(folder, "seals", "generate", "--passphrase", "hunter2", "x.key"))
+    secret = check_refusal(invoke(folder, *GENERATE, "--passphrase", "hunter2", "x.key"))
     assert "hunter2" not in secret
 
 
@@ -235,7 +237,7 @@ def test_former_options_work_and_warn(folder: Path, option: str) -> None:
     (folder / "lake").mkdir()
     (folder / "sealed.parquet").rename(folder / "lake" / "sealed.parquet")
     (folder / "sealed.parquet").hardlink_to(folder / "lake" / "sealed.parquet")
-    assert invoke(folder, "seals", "generate", "writer.key").exit_code == 0
+    assert invoke(folder, *GENERATE, "writer.key").exit_code == 0
     assert invoke(folder, "seals", "create", "--sign", "writer.key", "lake").exit_code == 0
     *command, place = OPTIONS[option]
     done = invoke(folder, *command, *option.split(" "), place)
@@ -253,3 +255,40 @@ def test_options_that_keep_their_meaning_are_not_renamed(folder: Path) -> None:
         assert "is now called" not in invoke(folder, *arguments).stderr
     refused = invoke(folder, "encrypt", *KEY, "--verify-key", "x", "plain.parquet", "three.parquet")
     assert "--verify-key" in check_refusal(refused)
+
+
+COMMANDS = {
+    "seals generate": ("keys generate --kind signing", ("new.key",)),
+    "recipients generate": ("keys generate --kind recipient", ("--kind", "x25519", "new.key")),
+    "iceberg policy": ("iceberg admin policy", ("table",)),
+    "iceberg prune": ("iceberg admin prune", ("--kms", KEYS, "--dry-run", "table")),
+    "iceberg repair": ("iceberg admin repair", ("--kms", KEYS, "--dry-run", "table")),
+    "iceberg remove-orphans": (
+        "iceberg admin remove-orphans", ("--kms", KEYS, "--dry-run", "table"),
+    ),
+}  # fmt: skip
+
+
+@each_case("former", COMMANDS)
+def test_former_commands_work_and_warn(folder: Path, former: str) -> None:
+    present, arguments = COMMANDS[former]
+    ring = mc.Keyring.create(folder / "lake.keyring", plaintext=True)
+    ring.create_key("lake")
+    create_table(folder / "table", SCHEMA, ring, master_key_id="lake")
+    done = invoke(folder, *former.split(), *arguments)
+    assert done.exit_code == 0, done.stderr
+    assert f"modcrypt {former} is now called modcrypt {present}; the former" in done.stderr
+    assert invoke(folder, *former.split(), "--help").stdout == (
+        invoke(folder, *present.split(), "--help").stdout
+    )
+    if "x25519" in arguments:
+        assert mc.Recipient.load(folder / "new.pub").kind == "x25519"
+
+
+def test_former_commands_are_found_in_a_recorded_command(folder: Path) -> None:
+    (folder / "lake").mkdir()
+    assert invoke(folder, *GENERATE, "writer.key").exit_code == 0
+    record = ("seals", "record", "--sign", "file:writer.key", "lake", "--")
+    done = invoke(folder, *record, "seals", "generate", "b.key")
+    assert "modcrypt seals generate is now called" in done.stderr
+    assert (folder / "b.pub").exists()

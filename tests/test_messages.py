@@ -73,7 +73,7 @@ keys destroy --kms file:{ring} lake
 keys rotate --kms file:{ring} --key lake --record {record} {kms.parquet}
 keys scan --kms file:{ring} {kms.parquet}
 leaks --policy {policy.toml} {plain.parquet}
-seals generate new.key
+keys generate --kind signing new.key
 seals create --sign file:{writer.key} .
 seals add --sign file:{writer.key} . plain.parquet
 seals remove --sign file:{writer.key} . plain.parquet
@@ -84,7 +84,7 @@ seals witness --sign file:{writer.key} --signed-by {writer.pub} --store new .
 seals log --signed-by {writer.pub} .
 seals verify --signed-by {writer.pub} .
 seals export file:{writer.key} new.pub
-recipients generate --kind x25519 new.key
+keys generate --kind recipient --scheme x25519 new.key
 recipients list {sealed.parquet}
 recipients add --key file:{footer.key} --to {me.pub} {sealed.parquet}
 recipients remove --identity file:{me.key} --recipient {me.pub} {sealed.parquet}
@@ -99,13 +99,13 @@ iceberg encrypt --kms file:{ring} --master-key lake {metadata.json} new
 iceberg snapshots {metadata.json} --key-store {store}
 iceberg files --kms file:{ring} {metadata.json}
 iceberg scan --kms file:{ring} {metadata.json}
-iceberg policy {metadata.json}
+iceberg admin policy {metadata.json}
 iceberg seal --sign file:{writer.key} {metadata.json}
 iceberg rotate mek --kms file:{ring} {metadata.json}
-iceberg prune --kms file:{ring} {metadata.json}
+iceberg admin prune --kms file:{ring} {metadata.json}
 iceberg expire --kms file:{ring} {metadata.json} --yes
-iceberg repair --kms file:{ring} {metadata.json}
-iceberg remove-orphans --kms file:{ring} {metadata.json} --yes
+iceberg admin repair --kms file:{ring} {metadata.json}
+iceberg admin remove-orphans --kms file:{ring} {metadata.json} --yes
 iceberg purge --kms file:{ring} {metadata.json} --yes
 iceberg verify --kms file:{ring} {metadata.json}
 iceberg keys {metadata.json} --key-store {store}

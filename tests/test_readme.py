@@ -12,6 +12,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.runtime.lazy_names import public_names
 from tests.support.cli.program import run
+from tests.support.guide import blocks_of
 from tests.support.paths import ROOT
 
 README = ROOT / "README.md"
@@ -70,6 +71,9 @@ def test_console_examples_run(tmp_path: Path) -> None:
     assert len(consoles) == 19
     for name in ("lake", "orders"):
         (tmp_path / name).mkdir()
+    for block in blocks_of("how-to/command-line.md"):
+        if block.title is not None:
+            (tmp_path / block.title).write_text(block.text)
     for line in "".join(consoles).splitlines():
         _, program, *arguments = shlex.split(line)
         assert program == "modcrypt"

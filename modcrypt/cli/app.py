@@ -8,13 +8,13 @@ import click
 import cloup
 
 from modcrypt.cli import version_line
-from modcrypt.cli.ags1 import ags1
+from modcrypt.cli.ags1.ags1_group import ags1
 from modcrypt.cli.conversion import decrypt, encrypt, mask, rekey, share
 from modcrypt.cli.doctor import doctor
+from modcrypt.cli.help.help_screens import add_help_options, end_with_help
 from modcrypt.cli.help.manual import complete_paths, completion, man
-from modcrypt.cli.help.short_help import add_short_help
 from modcrypt.cli.inspect import inspect
-from modcrypt.cli.keys import keys
+from modcrypt.cli.keys.keys_group import keys
 from modcrypt.cli.leaks import leaks
 from modcrypt.cli.output.failures import EXIT_CODES
 from modcrypt.cli.output.terminal import WarningLines
@@ -22,7 +22,7 @@ from modcrypt.cli.program import LAKE, OTHERS, Program
 from modcrypt.cli.recipients import recipients
 from modcrypt.cli.rows.tables import cat, head, schema
 from modcrypt.cli.seals import seals
-from modcrypt.cli.shared import end_with_help
+from modcrypt.cli.shared import RareOption
 from modcrypt.cli.shred import shred
 from modcrypt.cli.verify import verify
 from modcrypt.runtime.log import LOGGER
@@ -30,7 +30,7 @@ from modcrypt.runtime.plugins import COMMANDS, load_all
 
 _FIRST_EXAMPLE = """\b
 A first file:
-  (umask 077; openssl rand -hex 16 > footer.key)
+  modcrypt keys generate footer.key
   modcrypt encrypt --key file:footer.key orders.parquet orders.enc.parquet
   modcrypt decrypt --key file:footer.key orders.enc.parquet orders.again.parquet
 
@@ -49,20 +49,18 @@ Exit codes:
 @cloup.group(
     cls=Program,
     context_settings={
-        "help_option_names": ["--help"],
         "max_content_width": 100,
         "formatter_settings": cloup.HelpFormatter.settings(col1_max_width=28),
     },
     epilog=_FIRST_EXAMPLE + EXIT_CODES,
     invoke_without_command=True,
 )
-@click.version_option(message=version_line())
+@click.version_option(message=version_line(), cls=RareOption)
 @click.pass_context
 def program(context: click.Context) -> None:
     """Encrypt Parquet files, column by column, and any file as an AGS1 stream.
 
-    Keys come from files, environment variables or file descriptors, never from arguments, which
-    other users could see, or from a key service that --kms or a policy names.
+    Arguments, which other users can see, only name keys, in files or a key service.
     """
     warnings = WarningLines(logging.WARNING)
     LOGGER.addHandler(warnings)
@@ -70,28 +68,20 @@ def program(context: click.Context) -> None:
     end_with_help(context)
 
 
+# In the order in which users need them.
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Files and their rows": (
-        encrypt,
-        decrypt,
-        rekey,
-        mask,
-        share,
-        verify,
-        inspect,
-        leaks,
-        schema,
-        head,
-        cat,
+    "Encrypt, read and check": (
+        encrypt, decrypt, head, cat, schema, verify, inspect, leaks, doctor,
     ),
-    "Keys": (keys, recipients, seals, shred),
+    "Make and manage keys": (keys, recipients, seals),
+    "Change encrypted files": (rekey, mask, share, shred),
     LAKE: (),
     OTHERS: (ags1,),
-    "This program": (doctor, completion, man),
-}
+}  # fmt: skip
 for _title, _commands in _SECTIONS.items():
     program.section(_title, *_commands)
 for _add_commands in load_all(COMMANDS):
     _add_commands(program)
-add_short_help(program)
+program.add_to_section(OTHERS, completion, man)
+add_help_options(program)
 complete_paths(program)

@@ -34,7 +34,14 @@ from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import batch_bar, progress_bar
-from modcrypt.cli.shared import combine_options, dry_run_option, jobs_option, print_json, print_line
+from modcrypt.cli.shared import (
+    combine_options,
+    dry_run_option,
+    jobs_option,
+    print_json,
+    print_line,
+    rare_option,
+)
 from modcrypt.errors import printable
 from modcrypt.report.text import format_size
 
@@ -50,7 +57,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 # --- options -------------------------------------------------------------------------------------
 
 files_options = combine_options(
-    click.option(
+    rare_option(
         "--glob",
         metavar="PATTERN",
         help='Process only files that match, like "*.parquet".',
@@ -60,7 +67,7 @@ files_options = combine_options(
 in_place_option = click.option(
     "--in-place", is_flag=True, help="Overwrite each SOURCE; omit DESTINATION."
 )
-record_option = click.option(
+record_option = rare_option(
     "--record",
     metavar="FILE",
     help="Resume file: list finished files; skip them.",
@@ -70,7 +77,7 @@ batch_options = cloup.option_group(
     files_options,
     record_option,
     dry_run_option,
-    click.option("--fail-fast", is_flag=True, help="Start no more files after a failure."),
+    rare_option("--fail-fast", is_flag=True, help="Start no more files after a failure."),
     spark_option,
 )
 

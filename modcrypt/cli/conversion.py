@@ -25,7 +25,7 @@ from modcrypt.cli.options.parquet_options import (
     sidecar_options,
 )
 from modcrypt.cli.references import key_option
-from modcrypt.cli.shared import F, prove_option, read_json, read_key
+from modcrypt.cli.shared import F, prove_option, rare_option, read_json, read_key
 from modcrypt.cli.targets import (
     add_former_reading,
     is_target_named,
@@ -106,7 +106,7 @@ def _leave_out_former(command: F) -> F:
 
 
 _new_file = cloup.option_group("New file", target_options)
-_restrictions_option = click.option(
+_restrictions_option = rare_option(
     "--read-restrictions",
     "restrictions",
     metavar="FILE",
@@ -150,7 +150,7 @@ Examples: two columns for a partner, whose public key you have; as a policy says
 @decryption_options
 @accept_option
 @missing_key_option
-@click.option(
+@rare_option(
     "--keep-unchanged",
     is_flag=True,
     help="Copy pages whose key, algorithm and AAD prefix stay the same without opening them; an "
@@ -199,7 +199,7 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     multiple=True,
     help="Leave out a column or group. Repeatable.",
 )
-@key_option("Key of --hash.", "--hash-key")
+@key_option("Key of --hash", "--hash-key")
 @_restrictions_option
 @decryption_options
 @accept_option

@@ -18,14 +18,14 @@ from click.core import ParameterSource
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.references import refuse_descriptors
-from modcrypt.cli.shared import format_failures, print_json, print_line
+from modcrypt.cli.shared import format_failures, print_json, print_line, rare_option
 from modcrypt.jobs.failures import exit_code
 from modcrypt.runtime.plugins import ENGINES, load
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession
 
-spark_option = click.option(
+spark_option = rare_option(
     "--spark",
     "spark_master",
     metavar="MASTER",

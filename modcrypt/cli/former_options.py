@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +21,15 @@ _PRESENT = {
 }
 """Present spellings by former ones."""
 
+_MOVED: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("iceberg", "policy"): ("iceberg", "admin", "policy"),
+    ("iceberg", "prune"): ("iceberg", "admin", "prune"),
+    ("iceberg", "remove-orphans"): ("iceberg", "admin", "remove-orphans"),
+    ("iceberg", "repair"): ("iceberg", "admin", "repair"),
+    ("recipients", "generate"): ("keys", "generate", "--kind", "recipient"),
+    ("seals", "generate"): ("keys", "generate", "--kind", "signing"),
+}
+"""Present commands by former ones."""
 
 FORMER_READING = {
     "--aad-prefix", "--signed-by", "--seal-at-least", "--accept-algorithm", "--root",
@@ -56,10 +66,12 @@ _KINDS = {
 def use_present_names(
     program: click.Group, arguments: Sequence[str]
 ) -> tuple[list[str], FormerOptions]:
-    """Return arguments with each former spelling replaced, unless the command has that option.
+    """Return arguments with former commands and spellings replaced.
 
-    What `rekey`, `mask` and `share` no longer have is not among them, but returned apart.
+    A spelling that the command has as an option of its own stays. What `rekey`, `mask` and `share`
+    no longer have is not among them, but returned apart.
     """
+    arguments = _replace_command(arguments)
     command, former = _find_command(program, arguments), FormerOptions()
     if command.name in ("rekey", "mask", "share"):
         encrypt, decrypt = program.commands["encrypt"], program.commands["decrypt"]
@@ -73,6 +85,17 @@ def use_present_names(
             tuple(_replace(new, encrypt, warn=False)), tuple(_replace(reading, decrypt, warn=False))
         )
     return list(_replace(arguments, command)), former
+
+
+def _replace_command(arguments: Sequence[str]) -> Sequence[str]:
+    former = tuple(arguments[:2])
+    if (present := _MOVED.get(former)) is None:
+        return arguments
+    warn_of_former(f"modcrypt {' '.join(former)}", f"modcrypt {' '.join(present)}")
+    rest = arguments[2:]
+    if former == ("recipients", "generate"):  # whose --kind had another meaning
+        rest = [re.sub(r"^--kind(?=$|=)", "--scheme", argument) for argument in rest]
+    return [*present, *rest]
 
 
 def _options_of(command: click.Command) -> dict[str, click.Parameter]:

@@ -15,7 +15,7 @@ from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, paint, wrap_words
 from modcrypt.cli.shared import drop_stdout, print_json
 
-LAKE, OTHERS = "A lake in one file, modcrypt.toml", "Other formats and engines"
+LAKE, OTHERS = "A lake in one file, modcrypt.toml", "Other formats, Spark and shells"
 """Titles of the sections that plug-ins add commands to."""
 
 

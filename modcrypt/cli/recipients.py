@@ -11,6 +11,7 @@ import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients, recipient_option
 from modcrypt.cli.options.signing_options import (
@@ -20,21 +21,15 @@ from modcrypt.cli.options.signing_options import (
 )
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.references import new_passphrase_option
 from modcrypt.cli.shared import (
-    choose_key_pair,
-    end_with_help,
     format_counts,
     format_failures,
     format_table,
     jobs_option,
-    json_option,
     lines_option,
     paths_argument,
     print_json,
     print_line,
-    read_passphrase,
-    save_key_pair,
 )
 from modcrypt.jobs.failures import exit_code
 
@@ -43,17 +38,12 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 _GROUP_EXAMPLE = """\b
 Examples: a key pair for a partner, a file for the partner, and one more recipient
-  modcrypt recipients generate partner.key
+  modcrypt keys generate --kind recipient partner.key
   modcrypt encrypt --to partner.pub orders.parquet orders.partner.parquet
-  modcrypt recipients generate colleague.key
+  modcrypt keys generate --kind recipient colleague.key
   modcrypt recipients add --identity file:partner.key --to colleague.pub \\
       orders.partner.parquet
   modcrypt cat --identity file:colleague.key orders.partner.parquet"""
-
-_GENERATE_EXAMPLE = """\b
-Examples: with a passphrase that modcrypt asks for; with short keys
-  modcrypt recipients generate --passphrase prompt partner.key
-  modcrypt recipients generate --kind x25519 sensor.key"""
 
 _LIST_EXAMPLE = """\b
 Example:
@@ -79,38 +69,13 @@ _jobs = jobs_option("4")
 @cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
 @click.pass_context
 def recipients(context: click.Context) -> None:
-    """Make key pairs, and list and change who can open files.
+    """List and change who can open files.
 
     The public key of a pair, its recipient, may be published; files are encrypted --to it. The
     private key, its identity, opens them. Anyone who has the public key can make files that open:
     an identity proves nothing about who wrote a file.
     """
     end_with_help(context)
-
-
-@recipients.command(epilog=_GENERATE_EXAMPLE)
-@click.argument("path", metavar="FILE.key")
-@click.option(
-    "--kind",
-    type=click.Choice(["mlkem768-x25519", "x25519"]),
-    default="mlkem768-x25519",
-    show_default=True,
-    help="Kind of the keys: mlkem768-x25519 also resists quantum computers; x25519 is short.",
-)
-@new_passphrase_option
-@json_option
-def generate(*, path: str, kind: str, passphrase: str | None, as_json: bool) -> None:
-    """Make a key pair: FILE.key is the identity, FILE.pub the recipient.
-
-    FILE.key has mode 0600 and must stay secret. FILE.pub is one line of text; send it to those who
-    encrypt files for you, and compare the id with them.
-    """
-    pair = choose_key_pair(path, "an identity", "recipient")
-    identity = modcrypt.Identity.generate(kind)
-    secret = read_passphrase(f"the new identity {path}", passphrase, twice=True)
-    schema = "recipients.pair" if as_json else None
-    names = "identity", "recipient"
-    save_key_pair(pair, names, identity, identity.recipient, secret, schema)
 
 
 @recipients.command("list", epilog=_LIST_EXAMPLE)

@@ -66,13 +66,16 @@ class Reference(click.ParamType):  # type: ignore[type-arg]  # older ones are no
         return re.findall(rf"(?:file:)?[^{os.pathsep}]+", rv)
 
 
-def reference_option(name: str, what: str, text: str, **how: Any) -> Callable[[F], F]:
+def reference_option(
+    name: str, what: str, text: str, cls: type[click.Option] = click.Option, **how: Any
+) -> Callable[[F], F]:
     """Return an option that takes one reference, with a help text.
 
-    `how` are further arguments of `Reference`.
+    `cls` is the class of the option, `how` are further arguments of `Reference`.
     """
     return click.option(
         name,
+        cls=cls,
         metavar="REF",
         type=Reference(what, **how),
         help=text,
@@ -91,8 +94,11 @@ def take_one(
 
 
 def key_option(text: str, name: str = "--key") -> Callable[[F], F]:
-    """Return the option for a key: a file of raw bytes, hex or base64, or text elsewhere."""
-    return reference_option(name, "key", text)
+    """Return the option for a key: a file of raw bytes, hex or base64, or text elsewhere.
+
+    The help text ends with the kinds of references.
+    """
+    return reference_option(name, "key", f"{text}: file:PATH, env:NAME or fd:N.")
 
 
 new_passphrase_option = reference_option(

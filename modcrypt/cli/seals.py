@@ -10,33 +10,26 @@ import cloup
 
 import modcrypt
 from modcrypt.cli.former_options import use_present_names
+from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.signing_options import SIGNING_SERVICES
 from modcrypt.cli.output.progress import batch_bar
 from modcrypt.cli.references import Reference, new_passphrase_option
 from modcrypt.cli.shared import (
-    choose_key_pair,
     combine_options,
-    end_with_help,
     format_table,
     jobs_option,
     json_option,
     print_json,
     print_line,
-    read_passphrase,
     refuse_existing,
-    save_key_pair,
 )
 from modcrypt.errors import printable
 
 _GROUP_EXAMPLE = """\b
 Example: a writer signs the files of a folder, and a reader compares them
-  modcrypt seals generate writer.key
+  modcrypt keys generate --kind signing writer.key
   modcrypt seals create --sign file:writer.key lake
   modcrypt seals verify --signed-by writer.pub lake"""
-
-_GENERATE_EXAMPLE = """\b
-Example: against quantum computers, too, under a passphrase that modcrypt asks for
-  modcrypt seals generate --scheme mldsa65 --passphrase prompt archive.key"""
 
 _EXPORT_EXAMPLE = """\b
 Example: a key of Vault's transit engine, which never leaves it
@@ -114,30 +107,6 @@ def seals(context: click.Context) -> None:
     end_with_help(context)
 
 
-@seals.command(epilog=_GENERATE_EXAMPLE)
-@click.argument("path", metavar="FILE.key")
-@click.option(
-    "--scheme",
-    type=click.Choice(["ed25519", "mldsa65"]),
-    default="ed25519",
-    show_default=True,
-    help="Signature scheme; mldsa65 resists quantum computers.",
-)
-@new_passphrase_option
-@json_option
-def generate(*, path: str, scheme: str, passphrase: str | None, as_json: bool) -> None:
-    """Make a key pair: FILE.key signs, FILE.pub verifies.
-
-    FILE.key has mode 0600 and must stay secret. FILE.pub is one line of text; give it to readers,
-    and compare the id with them.
-    """
-    pair = choose_key_pair(path, "a signing key", "verifier")
-    key = modcrypt.SigningKey.generate(scheme)
-    secret = read_passphrase(f"the signing key {path}", passphrase, twice=True)
-    schema = "seals.pair" if as_json else None
-    save_key_pair(pair, ("signing key", "verifier"), key, key.verifier, secret, schema)
-
-
 @seals.command(epilog=_EXPORT_EXAMPLE)
 @click.argument("key", type=_SIGNING_KEY)
 @click.argument("path", metavar="FILE.pub")
@@ -146,9 +115,9 @@ def generate(*, path: str, scheme: str, passphrase: str | None, as_json: bool) -
 def export(*, key: str, path: str, passphrase: str | None, as_json: bool) -> None:
     """Write the verifying key of a signing key to FILE.pub, which must not exist.
 
-    KEY is file:PATH of `generate`, or the URI of a key that signs inside Vault or OpenBao (type
-    ed25519), AWS KMS (ECC_NIST_EDWARDS25519 or ML_DSA_65) or a PKCS#11 token (edwards25519). Give
-    FILE.pub to readers, and compare the id with them.
+    KEY is file:PATH of `keys generate`, or the URI of a key that signs inside Vault or OpenBao
+    (type ed25519), AWS KMS (ECC_NIST_EDWARDS25519 or ML_DSA_65) or a PKCS#11 token (edwards25519).
+    Give FILE.pub to readers, and compare the id with them.
     """
     refuse_existing(Path(path))
     verifier = _load_key(key, passphrase).verifier

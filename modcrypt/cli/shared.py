@@ -29,9 +29,6 @@ from modcrypt.pkmt1.strict_json import load_json
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
     from modcrypt.kms.keyring.keyring_passphrase import Passphrase
-    from modcrypt.kms.recipients.identity import Identity
-    from modcrypt.kms.recipients.recipient import Recipient
-    from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 
 SIGPIPE_EXIT = 141
 """Exit code that a shell reports for a program that SIGPIPE ended."""
@@ -62,13 +59,6 @@ def drop_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def end_with_help(context: click.Context) -> None:
-    """Print the help and end with an error, if a group is called without a command."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
-
-
 # --- options -------------------------------------------------------------------------------------
 
 
@@ -81,6 +71,15 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
         return command
 
     return apply
+
+
+class RareOption(click.Option):
+    """An option that only `--help-all` shows, not `--help`."""
+
+
+def rare_option(*names: str, **attributes: Any) -> Callable[[F], F]:
+    """Return an option that only `--help-all` shows; arguments are those of `click.option`."""
+    return click.option(*names, cls=RareOption, **attributes)
 
 
 def exclude_each_other(*parameters: str) -> Callable[[F], F]:
@@ -112,19 +111,19 @@ def needs_one_of(parameter: str, *others: str) -> Callable[[F], F]:
     return constraint(_Needs(), (parameter, *others))
 
 
-prefix_option = click.option(
+prefix_option = rare_option(
     "--aad-prefix",
     metavar="TEXT",
     multiple=True,
     callback=take_one,
     help="AAD prefix: text, hex:DIGITS, or file:PATH for the whole content of a file.",
 )
-root_option = click.option(
+root_option = rare_option(
     "--root",
     metavar="FOLDER",
     help="Folder of the dataset. Default: the named one.",
 )
-shared_prefix_option = click.option(
+shared_prefix_option = rare_option(
     "--shared-aad-prefix",
     is_flag=True,
     help="Allow several files with the same AAD prefix; they can be swapped undetected.",
@@ -141,7 +140,7 @@ force_option = click.option("--force", is_flag=True, help="Replace DESTINATION i
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Report what would be done; change nothing."
 )
-prove_option = click.option(
+prove_option = rare_option(
     "--prove",
     type=click.Choice(["first", "all"]),
     default="first",
@@ -150,14 +149,14 @@ prove_option = click.option(
 strict_option = click.option(
     "--strict", is_flag=True, help="Exit with 1 also if something was not authenticated."
 )
-skipping_record_option = click.option(
+skipping_record_option = rare_option(
     "--record",
     metavar="FILE",
     help="Resume file: record finished files in FILE, and skip files recorded there.",
 )
 
 
-allow_plaintext_option = click.option(
+allow_plaintext_option = rare_option(
     "--allow-plaintext",
     is_flag=True,
     help="Also accept plaintext tables and files, in which nothing is authenticated.",
@@ -187,7 +186,7 @@ optional_paths_argument = click.argument(
 
 def make_accept_option(default: str) -> Callable[[F], F]:
     """Return the option for accepted algorithms; its help text states the default."""
-    return click.option(
+    return rare_option(
         "--accept-algorithm",
         "accept_algorithms",
         metavar="ALGORITHM",
@@ -199,7 +198,7 @@ def make_accept_option(default: str) -> Callable[[F], F]:
 
 def jobs_option(default: str) -> Callable[[F], F]:
     """Return the option for the number of concurrent files; its help text states the default."""
-    return click.option(
+    return rare_option(
         "--jobs",
         metavar="N",
         type=click.IntRange(min=1),
@@ -209,7 +208,7 @@ def jobs_option(default: str) -> Callable[[F], F]:
 
 def threads_option(text: str) -> Callable[[F], F]:
     """Return the option for the number of threads, with its help text."""
-    return click.option("--threads", metavar="N", type=click.IntRange(min=1), help=text)
+    return rare_option("--threads", metavar="N", type=click.IntRange(min=1), help=text)
 
 
 def read_json(path: str | None) -> Any:
@@ -319,38 +318,6 @@ def read_passphrase(what: str, reference: str | None, *, twice: bool = False) ->
     if reference == "prompt":
         return ask_passphrase(what, twice=twice)
     return None if reference is None else make_reference_asker(reference)
-
-
-def save_key_pair(
-    pair: tuple[Path, Path], names: tuple[str, str], key: Identity | SigningKey,
-    public_key: Recipient | VerifyingKey, passphrase: Passphrase | None, schema: str | None,
-) -> None:  # fmt: skip
-    """Write the two files of `choose_key_pair`, and print where they are; as JSON with a schema."""
-    private, public = pair
-    key.save(private, passphrase=passphrase)
-    with public.open("x", encoding="ascii") as file:
-        file.write(f"{public_key}\n")
-    id_ = public_key.hex_id
-    if schema is not None:
-        fields = {name.replace(" ", "_"): str(path) for name, path in zip(names, pair, strict=True)}
-        print_json(schema, {**fields, "id": id_})
-        return
-    width = max(map(len, names)) + 2
-    print_line(printable(f"{names[0]:{width}}{private} (secret)"))
-    print_line(printable(f"{names[1]:{width}}{public}, id {id_}"))
-
-
-def choose_key_pair(path: str, private: str, public: str) -> tuple[Path, Path]:
-    """Return the paths of a new key pair, FILE.key and FILE.pub, of which neither may exist.
-
-    `private` and `public` say in messages what the files hold.
-    """
-    if Path(path).suffix != ".key":
-        raise click.UsageError(f"the name of {private} ends in .key; the {public}'s in .pub")
-    pair = Path(path), Path(path).with_suffix(".pub")
-    for key in pair:
-        refuse_existing(key)
-    return pair
 
 
 def refuse_existing(path: Path) -> None:

@@ -31,6 +31,7 @@ from modcrypt.cli.shared import (
     paths_argument,
     print_json,
     print_line,
+    rare_option,
     shared_prefix_option,
     strict_option,
     threads_option,
@@ -77,7 +78,7 @@ options_of_files = combine_options(
     shared_prefix_option,
     accept_option,
     template_options,
-    click.option(
+    rare_option(
         "--expected-rows",
         metavar="N",
         type=click.IntRange(min=0),

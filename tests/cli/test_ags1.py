@@ -767,7 +767,7 @@ def test_paths_that_do_not_do_are_2(folder: Path, source: str, destination: str)
 # Ends the program, as kill -9 does, before the nth change of a name in the file system.
 KILLED = """
 import os, signal, sys
-import modcrypt.io.destinations, modcrypt.cli.ags1
+import modcrypt.io.destinations, modcrypt.cli.ags1.ags1_group
 left = int(sys.argv.pop(1))
 def add_countdown(change):
     def call(*arguments, **more):
@@ -943,7 +943,8 @@ def test_the_examples_of_the_help_texts_run(
             "notes.kms.ags1",
         )
         check_ok(run(folder, "encrypt", *encrypted_folder, env=path))
-    text = check_ok(run_here(folder, *([] if command is None else [command]), "--help")).decode()
+    named = [] if command is None else [command]
+    text = check_ok(run_here(folder, *named, "--help-all")).decode()
     joined = text.replace("\\\n", " ")
     examples = joined.partition("Example")[2].splitlines()
     lines = [line for line in examples if line.startswith("  ") and "modcrypt " in line]

@@ -694,7 +694,7 @@ def test_the_examples_of_the_help_text_run(folder: Path) -> None:
     (folder / "kms.parquet").rename(folder / "orders.kms.parquet")
     (folder / "spark-events").mkdir()
     log_of(folder / "spark-events", {"spark.a": "b"})
-    joined = invoke(folder, "doctor", "--help").stdout.replace("\\\n", " ")
+    joined = invoke(folder, "doctor", "--help-all").stdout.replace("\\\n", " ")
     examples = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]
     assert len(examples) == 3
     for line in examples:

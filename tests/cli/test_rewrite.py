@@ -426,7 +426,7 @@ def test_a_key_among_the_arguments_is_not_repeated(folder: Path, command: str) -
 
 @pytest.mark.parametrize("command", [encrypt, rekey, mask, share], ids=lambda each: each.name)
 def test_the_help_fits_two_screens_and_hides_no_option(folder: Path, command: Any) -> None:
-    shown = run(folder, command.name, "--help").stdout
+    shown = run(folder, command.name, "--help-all").stdout
     assert shown.count("\n") <= 100
     options = {name for parameter in command.params for name in parameter.opts}
     assert {name for name in options if name.startswith("--") and name not in shown} == set()
@@ -453,7 +453,7 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
     run_ok(folder, "encrypt", *keys, "orders.parquet", "orders.enc.parquet")
     (folder / "lake").mkdir()
     run_ok(folder, "encrypt", "--policy", "lake.toml", "orders.parquet", "lake/0.parquet")
-    help_text = run(folder, command, "--help").stdout.replace("\\\n", " ")
+    help_text = run(folder, command, "--help-all").stdout.replace("\\\n", " ")
     typed = [line for line in help_text.splitlines() if line.startswith("  modcrypt ")]
     assert len(typed) == {"rekey": 3, "mask": 2, "share": 2}[command]
     for line in typed:

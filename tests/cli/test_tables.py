@@ -716,7 +716,7 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
     ring.create_key("footer")
     how = modcrypt.KeyTools(ring).encryption(modcrypt.Policy(footer_key="footer"))
     modcrypt.encrypt_parquet(folder / "plain.parquet", folder / "orders.kms.parquet", how)
-    joined = run_ok(folder, command, "--help").replace("\\\n", " ")
+    joined = run_ok(folder, command, "--help-all").replace("\\\n", " ")
     examples = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]
     assert len(examples) >= 2
     for line in examples:

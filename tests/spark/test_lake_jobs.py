@@ -83,10 +83,10 @@ def test_executors_sign_with_a_key_by_reference(config: Path) -> None:
     key.save(folder / "writer.key")
     text = f'signed_by = ["{key.verifier}"]\nseal_at_least = 1'
     config.write_text(DECLARATION.replace('include = "*.parquet"\n', f"{text}\n"))
-    refused = run(folder, "apply", "--spark", "local[1]", "--accept-replaced")
+    refused = run(folder, "apply", "--spark", "local[1]", "--accept-replaced", "--yes")
     assert refused.returncode != 0
     assert "signed_by" in refused.stdout + refused.stderr
-    how = ("--spark", "local[1]", "--accept-replaced", "--sign", "file:writer.key")
+    how = ("--spark", "local[1]", "--accept-replaced", "--yes", "--sign", "file:writer.key")
     done = run(folder, "apply", *how)
     assert (done.returncode, "4 encrypted" in done.stdout) == (0, True), done.stdout + done.stderr
     mc.seal_dataset(folder / "orders", key)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from tools.docs.command_page import make_command_page
+from tools.docs.command_page import INDEX, make_command_navigation, make_command_pages
 from tools.docs.json_page import make_json_page
 from tools.docs.limits_page import make_limits_page
 from tools.docs.links import ROOT, Sources, adjust_links
@@ -27,18 +27,26 @@ COPIES = {
 }
 
 MADE = {
-    "reference/command-line.md": make_command_page,
     "reference/json.md": make_json_page,
     "reference/limits.md": make_limits_page,
 }
+
+
+def on_config(config: Any) -> Any:
+    """Add the pages of commands to the navigation."""
+    (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
+    place = reference.index({"Command line": INDEX})
+    reference[place] = {"Command line": make_command_navigation()}
+    return config
 
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the pages that docs/ does not contain."""
     for uri, source in COPIES.items():
         files.append(File.generated(config, uri, content=(ROOT / source).read_text()))
-    for uri, make in MADE.items():
-        files.append(File.generated(config, uri, content=make()))
+    made = {uri: make() for uri, make in MADE.items()} | make_command_pages()
+    for uri, text in made.items():
+        files.append(File.generated(config, uri, content=text))
     for path in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
         uri = f"notebooks/{path.stem}.md"
         files.append(File.generated(config, uri, content=make_notebook_page(path)))

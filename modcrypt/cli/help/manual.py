@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import click
 import cloup
 
+from modcrypt.cli.help.command_descriptions import CommandDescription, describe_commands
 from modcrypt.cli.output.failures import EXIT_CODES
 from modcrypt.cli.shared import print_line
 
@@ -61,8 +63,8 @@ def _make_manual_page(program: click.Context) -> str:
     """Return the page in the markup of man(7)."""
     import modcrypt  # not to be loaded for the help
 
-    command = program.command
-    summary, _, description = (command.help or "").partition("\n\n")
+    whole, *commands = describe_commands(program)
+    summary, *description = whole.paragraphs
     lines = [
         f'.TH MODCRYPT 1 "" "modcrypt {modcrypt.__version__}"',
         ".SH NAME",
@@ -73,39 +75,26 @@ def _make_manual_page(program: click.Context) -> str:
         ".SH DESCRIPTION",
         *_paragraphs(description),
         ".SH COMMANDS",
-        *_describe_commands(program),
+        *(line for command in commands if not command.commands for line in _format(command)),
         ".SH EXIT STATUS",
         *_verbatim(EXIT_CODES),
         ".SH EXAMPLES",
-        *_verbatim((command.epilog or "").partition("\b\nExit codes")[0].replace("\b\n", "")),
+        *_verbatim(whole.examples.partition("\nExit codes")[0]),
     ]
     return "\n".join(lines)
 
 
-def _describe_commands(above: click.Context) -> Iterator[str]:
-    group: Any = above.command
-    for name, command in sorted(group.commands.items()):
-        context = command.context_class(command, info_name=name, parent=above)
-        if isinstance(command, click.Group):
-            yield from _describe_commands(context)
-        elif not command.hidden:
-            yield from _describe_command(context)
+def _format(command: CommandDescription) -> Iterator[str]:
+    yield f".SS {_escape(command.name)} {_escape(command.usage)}"
+    yield from _paragraphs(command.paragraphs)
+    for name, text in chain.from_iterable(command.options.values()):
+        yield from (".TP", f".B {_escape(name)}", _escape(text))
+    yield from _verbatim(command.examples)
 
 
-def _describe_command(context: click.Context) -> Iterator[str]:
-    command = context.command
-    usage = " ".join(command.collect_usage_pieces(context))
-    yield f".SS {_escape(context.command_path)} {_escape(usage)}"
-    yield from _paragraphs(command.help or "")
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and (record := parameter.get_help_record(context)):
-            yield from (".TP", f".B {_escape(record[0])}", _escape(record[1]))
-    yield from _verbatim((command.epilog or "").replace("\b\n", ""))
-
-
-def _paragraphs(text: str) -> Iterator[str]:
-    for paragraph in filter(None, text.split("\n\n")):
-        yield from (".PP", _escape(" ".join(paragraph.split())))
+def _paragraphs(paragraphs: Iterable[str]) -> Iterator[str]:
+    for paragraph in paragraphs:
+        yield from (".PP", _escape(paragraph))
 
 
 def _verbatim(text: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from modcrypt.cli.references import (
     check_private_file,
     reference_option,
 )
-from modcrypt.cli.shared import F, combine_options
+from modcrypt.cli.shared import F, RareOption, combine_options, rare_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
@@ -26,6 +26,7 @@ passphrase_option = reference_option(
     "--passphrase",
     "passphrase",
     f"Passphrase of a keyring. Default: {VARIABLE}, else a prompt.",
+    RareOption,
     kinds=PASSPHRASE_KINDS,
 )
 
@@ -52,7 +53,7 @@ service_options = combine_options(
     ),
     passphrase_option,
 )
-master_keys_option = click.option(
+master_keys_option = rare_option(
     "--master-key",
     "master_keys",
     metavar="ID",
@@ -61,7 +62,7 @@ master_keys_option = click.option(
 )
 reading_service_options = combine_options(service_options, master_keys_option)
 
-audit_option = click.option(
+audit_option = rare_option(
     "--audit",
     metavar="FILE",
     help="Append uses of keys to FILE as lines of JSON.",

@@ -42,6 +42,7 @@ from modcrypt.cli.shared import (
     make_accept_option,
     needs_one_of,
     prefix_option,
+    rare_option,
     read_aad_prefix,
     root_option,
     shared_prefix_option,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 # --- options -------------------------------------------------------------------------------------
 
 _explicit_key_options = combine_options(
-    key_option("Footer key."),
+    key_option("Footer key"),
     click.option(
         "--column-key",
         "column_key_refs",
@@ -66,12 +67,12 @@ _explicit_key_options = combine_options(
 )
 parquet_key_options = cloup.option_group("Keys", _explicit_key_options)
 sidecar_options = combine_options(
-    click.option(
+    rare_option(
         "--drop-summaries",
         is_flag=True,
         help="Remove _metadata and _common_metadata.",
     ),
-    click.option(
+    rare_option(
         "--allow-leaks",
         is_flag=True,
         help="Encrypt despite what modcrypt leaks finds.",
@@ -79,7 +80,7 @@ sidecar_options = combine_options(
 )
 output_options = cloup.option_group(
     "Output",
-    click.option(
+    rare_option(
         "--keep-unknown-fields",
         is_flag=True,
         help="Keep Thrift fields unknown to modcrypt, which may hold statistics of any column.",
@@ -112,13 +113,13 @@ decryption_options = combine_options(
     cloup.option_group("Key service", reading_service_options, audit_option),
 )
 template_options = combine_options(
-    click.option(
+    rare_option(
         "--aad-prefix-template",
         metavar="TEXT",
         help="Require each file to have an AAD prefix of its own, stored or not: TEXT with a "
         "number in place of {i}.",
     ),
-    click.option(
+    rare_option(
         "--expected-parts",
         metavar="N",
         type=click.IntRange(min=1),
@@ -131,7 +132,7 @@ reading_options = cloup.option_group(
     "Reading",
     accept_option,
     missing_key_option,
-    click.option(
+    rare_option(
         "--no-check-footer",
         is_flag=True,
         help="Trust a plaintext footer without verifying its signature.",
@@ -150,13 +151,13 @@ encryption_options = combine_options(
             multiple=True,
             help="Leave a column or group unencrypted. Repeatable.",
         ),
-        click.option(
+        rare_option(
             "--plaintext-footer",
             is_flag=True,
             help="Sign the footer but leave it readable: schema, row counts, metadata of "
             "plaintext columns.",
         ),
-        click.option(
+        rare_option(
             "--algorithm",
             metavar="NAME",
             type=click.Choice(ALGORITHMS),
@@ -164,19 +165,19 @@ encryption_options = combine_options(
             show_default=True,
             help="AES_GCM_V1, or AES_GCM_CTR_V1, which does not authenticate pages.",
         ),
-        click.option(
+        rare_option(
             "--footer-key-metadata",
             metavar="TEXT",
             help="Unencrypted text that names the footer key.",
         ),
-        click.option(
+        rare_option(
             "--column-key-metadata",
             metavar="NAME=TEXT",
             multiple=True,
             help="Text by which readers find the key of NAME; readable in a plaintext footer. "
             "Repeatable.",
         ),
-        click.option(
+        rare_option(
             "--v2-levels",
             metavar="FORM",
             type=click.Choice(["encrypted", "plaintext"]),
@@ -190,7 +191,7 @@ encryption_options = combine_options(
         prefix_option,
         root_option,
         shared_prefix_option,
-        click.option(
+        rare_option(
             "--no-store-aad-prefix",
             is_flag=True,
             help="Do not store the prefix; readers must supply it.",
@@ -200,7 +201,7 @@ encryption_options = combine_options(
     cloup.option_group(
         "Key service",
         service_options,
-        click.option(
+        rare_option(
             "--master-key",
             metavar="ID",
             help="With --kms: master key of the footer. Default: the one that the URI names.",
@@ -213,13 +214,13 @@ encryption_options = combine_options(
             help="With --kms: master key of a column or group; the last = separates them. "
             "Repeatable.",
         ),
-        click.option(
+        rare_option(
             "--single-wrapping",
             is_flag=True,
             help="With --kms: wrap data keys under master keys directly, in more calls of the "
             "key service.",
         ),
-        click.option(
+        rare_option(
             "--external-key-material",
             is_flag=True,
             help="With --kms: store wrapped keys beside the file.",

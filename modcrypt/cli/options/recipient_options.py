@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from modcrypt.cli.references import PASSPHRASE_KINDS, Reference, reference_option
-from modcrypt.cli.shared import combine_options, needs_one_of
+from modcrypt.cli.shared import RareOption, combine_options, needs_one_of
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.recipients.recipient import Recipient
@@ -35,6 +35,7 @@ identity_options = combine_options(
         "--identity-passphrase",
         "passphrase",
         "Passphrase of an identity. Default: a prompt.",
+        RareOption,
         kinds=PASSPHRASE_KINDS,
         bare=True,
     ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.references import PASSPHRASE_KINDS, reference_option
-from modcrypt.cli.shared import combine_options, needs_one_of
+from modcrypt.cli.shared import RareOption, combine_options, needs_one_of, rare_option
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -26,20 +26,21 @@ sign_options = combine_options(
         "--sign-passphrase",
         "passphrase",
         "Passphrase of the signing key. Default: a prompt.",
+        RareOption,
         kinds=PASSPHRASE_KINDS,
         bare=True,
     ),
     needs_one_of("sign_passphrase", "sign"),
 )
 signed_by_option = combine_options(
-    click.option(
+    rare_option(
         "--signed-by",
         "signed_by",
         metavar="VERIFIER",
         multiple=True,
         help="Require a writer's signature (.pub). Repeatable.",
     ),
-    click.option(
+    rare_option(
         "--seal-at-least",
         metavar="N",
         type=click.IntRange(min=1),

@@ -11,14 +11,14 @@ import click
 
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
-from modcrypt.cli.shared import SIGPIPE_EXIT, F, combine_options, print_line
+from modcrypt.cli.shared import SIGPIPE_EXIT, F, combine_options, print_line, rare_option
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
-safe_option = click.option(
+safe_option = rare_option(
     "--safe",
     is_flag=True,
     help="With --format csv: put an apostrophe before text that a spreadsheet would run as a "
@@ -36,7 +36,7 @@ def row_options(order: str, condition: str) -> Callable[[F], F]:
             multiple=True,
             help="Read only this column, or the columns in a group. Repeatable.",
         ),
-        click.option(
+        rare_option(
             "--columns",
             "listed",
             metavar="NAME,NAME",

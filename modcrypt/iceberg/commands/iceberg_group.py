@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
+from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.rows.row_output import (
     check_output,
@@ -22,12 +23,12 @@ from modcrypt.cli.rows.row_output import (
     write_rows,
 )
 from modcrypt.cli.shared import (
-    end_with_help,
     force_option,
     format_table,
     lines_option,
     print_json,
     print_line,
+    rare_option,
     read_json,
 )
 from modcrypt.iceberg.commands.iceberg_examine import tree, verify
@@ -172,7 +173,7 @@ _TABLE_ROWS = 10
 )  # fmt: skip
 @output_option
 @safe_option
-@click.option(
+@rare_option(
     "--read-restrictions",
     "restrictions",
     metavar="FILE",
@@ -250,8 +251,22 @@ def _print_table(kinds: pa.Schema, batches: Iterator[pa.RecordBatch], count: int
         )
 
 
-for _command in (
-    create, append, encrypt, policy, rotate, prune, expire, repair, remove_orphans, verify, tree,
-    seal, purge,
-):  # fmt: skip
+_ADMIN_EXAMPLE = """\b
+Example: what could be restored, after Spark has lost keys of a table
+  modcrypt iceberg admin repair --kms file:lake.keyring --dry-run lake/orders"""
+
+
+@iceberg.group(epilog=_ADMIN_EXAMPLE, invoke_without_command=True)
+@click.pass_context
+def admin(context: click.Context) -> None:
+    """Maintain a table: its key policy, lost keys, and files and keys that nothing needs.
+
+    TABLE is named as for the other commands of `modcrypt iceberg`.
+    """
+    end_with_help(context)
+
+
+for _command in (policy, prune, remove_orphans, repair):
+    admin.add_command(_command)
+for _command in (create, append, encrypt, rotate, expire, verify, tree, seal, purge):
     iceberg.add_command(_command)

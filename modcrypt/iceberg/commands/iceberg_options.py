@@ -21,7 +21,7 @@ from modcrypt.cli.options.kms_options import (
     service_settings,
 )
 from modcrypt.cli.options.signing_options import read_signers, read_signing_key
-from modcrypt.cli.shared import allow_plaintext_option, combine_options, needs_one_of
+from modcrypt.cli.shared import allow_plaintext_option, combine_options, needs_one_of, rare_option
 from modcrypt.errors import KeyAccessDeniedError, printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -56,7 +56,7 @@ def _parse_time(_: click.Context, option: click.Parameter, text: str | None) -> 
     return when if when.tzinfo is not None else when.replace(tzinfo=datetime.UTC)
 
 
-as_of_option = click.option(
+as_of_option = rare_option(
     "--as-of",
     metavar="TIME",
     callback=_parse_time,
@@ -81,19 +81,19 @@ catalog_options = combine_options(
         "sqlite:///lake/catalog.db, of a Hive metastore (thrift://HOST:PORT) or of a REST catalog "
         "(https://HOST/...), or a name from pyiceberg's configuration.",
     ),
-    click.option(
+    rare_option(
         "--catalog-name",
         metavar="NAME",
         help="Name under which an SQL catalog stores its tables in its database. Default: default.",
     ),
 )
-key_store_option = click.option(
+key_store_option = rare_option(
     "--key-store",
     metavar="PATH",
     help="File that keeps KEKs outside the table's metadata: SQLite if PATH ends in .db, "
     ".sqlite or .sqlite3, else JSON.",
 )
-location_map_option = click.option(
+location_map_option = rare_option(
     "--location-map",
     metavar="FROM=TO",
     multiple=True,
@@ -105,29 +105,29 @@ _where_options = combine_options(
     catalog_options,
     location_map_option,
     key_store_option,
-    click.option("--table-uuid", metavar="UUID", help="Require the table to have this UUID."),
-    click.option(
+    rare_option("--table-uuid", metavar="UUID", help="Require the table to have this UUID."),
+    rare_option(
         "--at-least",
         metavar="N",
         type=click.IntRange(min=0),
         help="Require a current snapshot with sequence number N or higher, to reject an older "
         "state.",
     ),
-    click.option(
+    rare_option(
         "--master-key",
         "master_keys",
         metavar="ID",
         multiple=True,
         help="Require the table to be under this master key, or one of several. Repeatable.",
     ),
-    click.option(
+    rare_option(
         "--signed-by",
         "signed_by",
         metavar="VERIFIER",
         multiple=True,
         help="Require a seal of this writer (.pub). Repeatable.",
     ),
-    click.option(
+    rare_option(
         "--seal-at-least",
         metavar="N",
         type=click.IntRange(min=1),

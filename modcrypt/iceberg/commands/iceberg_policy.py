@@ -1,4 +1,4 @@
-"""`modcrypt iceberg policy`: the key policy of a table, and its options."""
+"""`modcrypt iceberg admin policy`: the key policy of a table, and its options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import click
 import cloup
 
 from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import combine_options, lines_option, print_facts, print_json, print_line
+from modcrypt.cli.shared import (
+    combine_options,
+    lines_option,
+    print_facts,
+    print_json,
+    print_line,
+    rare_option,
+)
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     listing_options,
@@ -21,8 +28,8 @@ from modcrypt.iceberg.commands.iceberg_options import (
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
 Examples: show the policy; use a KEK for each partition; apply it to existing files
-  modcrypt iceberg policy lake/orders
-  modcrypt iceberg policy --kek-per partition lake/orders
+  modcrypt iceberg admin policy lake/orders
+  modcrypt iceberg admin policy --kek-per partition lake/orders
   modcrypt iceberg rotate dek --kms file:lake.keyring lake/orders"""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,7 +50,7 @@ def policy_options(*, new: bool) -> Callable[[F], F]:
             show_default=new,
             help="Scope of a KEK; Iceberg's Java implementation reads table and day only.",
         ),
-        click.option(
+        rare_option(
             "--files-per-kek",
             metavar="N",
             type=click.IntRange(min=1),
@@ -57,7 +64,7 @@ def policy_options(*, new: bool) -> Callable[[F], F]:
             show_default=new,
             help="Age in days at which a new KEK replaces the current one.",
         ),
-        click.option(
+        rare_option(
             "--wrapping",
             type=click.Choice(["double", "single"]),
             default="double" if new else None,

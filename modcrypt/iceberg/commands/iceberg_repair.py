@@ -1,4 +1,4 @@
-"""`modcrypt iceberg repair`, `remove-orphans` and `purge`: damaged tables, and unneeded files."""
+"""`modcrypt iceberg purge`, `admin repair` and `remove-orphans`: damaged and unneeded files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
+from modcrypt.cli.options.confirmation import confirm, yes_option
 from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line
+from modcrypt.cli.shared import (
+    dry_run_option,
+    exclude_each_other,
+    lines_option,
+    print_json,
+    print_line,
+)
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     Age,
@@ -26,13 +33,13 @@ if TYPE_CHECKING:
 
 _REPAIR_EXAMPLE = """\b
 Examples: what can be restored; restore it, and drop the snapshots that cannot be
-  modcrypt iceberg repair --kms file:lake.keyring --dry-run lake/orders
-  modcrypt iceberg repair --kms file:lake.keyring --drop-lost lake/orders"""
+  modcrypt iceberg admin repair --kms file:lake.keyring --dry-run lake/orders
+  modcrypt iceberg admin repair --kms file:lake.keyring --drop-lost --yes lake/orders"""
 
 _ORPHANS_EXAMPLE = """\b
 Examples: list orphan files of three days or more; remove those of a week or more
-  modcrypt iceberg remove-orphans --kms file:lake.keyring --dry-run lake/orders
-  modcrypt iceberg remove-orphans --kms file:lake.keyring --older-than 7d --yes lake/orders"""
+  modcrypt iceberg admin remove-orphans --kms file:lake.keyring --dry-run lake/orders
+  modcrypt iceberg admin remove-orphans --kms file:lake.keyring --older-than 7d --yes lake/orders"""
 
 
 _PURGE_EXAMPLE = """\b
@@ -56,6 +63,7 @@ Examples: what would be deleted; delete the table
     "to the table's folder may have chosen the files in them.",
 )
 @dry_run_option
+@yes_option
 @table_options
 @sign_options
 @lines_option
@@ -65,6 +73,7 @@ def repair(
     drop_lost: bool,
     trust_plaintext: bool,
     dry_run: bool,
+    yes: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -78,6 +87,12 @@ def repair(
     """
     from modcrypt.iceberg import repair_manifests, repair_table
 
+    for dangerous, consequence in (
+        (drop_lost, "drops snapshots whose keys are not found, and their rows"),
+        (trust_plaintext, "accepts plaintext manifests that anyone may have written"),
+    ):
+        if dangerous and not dry_run:
+            confirm(f"{consequence}; --dry-run shows which", yes)
     target = open_changing_table(where, options, dry_run=dry_run)
     done = repair_table(target, drop_lost=drop_lost, dry_run=dry_run)
     current, manifests = done.table.metadata.current, None
@@ -139,7 +154,8 @@ def _print_manifests(done: RepairedManifests | None) -> None:
     help="Also remove files that are not encrypted, which another program may have put there.",
 )
 @dry_run_option
-@click.option("--yes", is_flag=True, help="Remove the files, which nothing can restore.")
+@yes_option
+@exclude_each_other("dry_run", "yes")
 @table_options
 @lines_option
 def remove_orphans(
@@ -160,10 +176,9 @@ def remove_orphans(
     """
     from modcrypt.iceberg import remove_orphan_files
 
-    if dry_run == yes:
-        raise click.UsageError(
-            "remove-orphans deletes files; use --dry-run to list them, or --yes to delete them"
-        )
+    if not dry_run:
+        also = ", and files that are not encrypted," if foreign else ""
+        confirm(f"deletes files{also} for good; --dry-run lists them", yes)
     target = open_selected_table(where, options)
     days = older_than / timedelta(days=1)
     done = remove_orphan_files(target, older_than_days=days, foreign=foreign, dry_run=dry_run)
@@ -195,7 +210,8 @@ def remove_orphans(
     "beside it, TABLE.purge; without one the table is refused.",
 )
 @dry_run_option
-@click.option("--yes", is_flag=True, help="Delete the table, which nothing can restore.")
+@yes_option
+@exclude_each_other("dry_run", "yes")
 @table_options
 @sign_options
 @lines_option
@@ -218,11 +234,8 @@ def purge(
     """
     from modcrypt.iceberg import purge_table
 
-    if dry_run == yes:
-        raise click.UsageError(
-            "purge deletes the table, which nothing can restore; use --dry-run to preview it, or "
-            "--yes to delete it"
-        )
+    if not dry_run:
+        confirm("deletes the table for good; --dry-run shows what", yes)
     target = open_changing_table(where, options, dry_run=dry_run)
     if not dry_run:
         place = printable(target.place.full_name)

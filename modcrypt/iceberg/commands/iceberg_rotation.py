@@ -11,10 +11,18 @@ import click
 import cloup
 
 from modcrypt.cli.engines import load_spark, refuse_local_options, spark_option, start_spark
+from modcrypt.cli.options.confirmation import confirm, yes_option
 from modcrypt.cli.options.kms_options import refuse, required_service
 from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line, prove_option
+from modcrypt.cli.shared import (
+    dry_run_option,
+    exclude_each_other,
+    lines_option,
+    print_json,
+    print_line,
+    prove_option,
+)
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     Age,
@@ -47,7 +55,7 @@ a new KEK; new data keys, and the history that the old keys still open
 
 _PRUNE_EXAMPLE = """\b
 Example:
-  modcrypt iceberg prune --kms file:lake.keyring --dry-run lake/orders"""
+  modcrypt iceberg admin prune --kms file:lake.keyring --dry-run lake/orders"""
 
 _EXPIRE_EXAMPLE = """\b
 Examples: what would be lost; expire all but the current snapshot and one more; all but the
@@ -75,8 +83,10 @@ snapshots of a week, and the last 9
 @click.option(
     "--encrypt-plaintext",
     is_flag=True,
-    help="With dek: also encrypt files in plaintext, whose contents nothing authenticates.",
+    help="With dek: also encrypt files in plaintext, whose contents nothing authenticates: anyone "
+    "who could write to the table's folder may have chosen them.",
 )
+@yes_option
 @prove_option
 @dry_run_option
 @spark_option
@@ -90,6 +100,7 @@ def rotate(
     namespace: str | None,
     new_master_key: str | None,
     encrypt_plaintext: bool,
+    yes: bool,
     prove: Prove,
     dry_run: bool,
     spark_master: str | None,
@@ -124,6 +135,8 @@ def rotate(
         return _rotate_catalog(what, namespace, new_master_key, dry_run, as_json, prove, options)
     if namespace is not None:
         raise click.UsageError("--namespace rotates all its tables; leave out TABLE")
+    if encrypt_plaintext and not dry_run:
+        confirm("encrypts files in plaintext, whose contents nothing authenticates", yes)
     settings = None
     if spark_master is not None:
         refuse_local_options()
@@ -272,7 +285,8 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     "keeping their snapshots.",
 )
 @dry_run_option
-@click.option("--yes", is_flag=True, help="Expire the history, which nothing can restore.")
+@yes_option
+@exclude_each_other("dry_run", "yes")
 @table_options
 @sign_options
 @lines_option
@@ -301,11 +315,9 @@ def expire(
     """
     from modcrypt.iceberg import expire_history
 
-    if dry_run == yes:
-        raise click.UsageError(
-            "expire deletes history, which nothing can restore; use --dry-run to preview it, or "
-            "--yes to delete it"
-        )
+    if not dry_run:
+        refs = ", and branches and tags that name other snapshots," if drop_refs else ""
+        confirm(f"deletes history{refs} for good; --dry-run shows what", yes)
     target = open_changing_table(where, options, dry_run=dry_run)
     done = expire_history(
         target, keep=keep, older_than=older_than, keep_last=keep_last, force=drop_refs,

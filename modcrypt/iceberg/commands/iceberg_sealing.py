@@ -7,6 +7,7 @@ from typing import Any
 import click
 import cloup
 
+from modcrypt.cli.options.confirmation import confirm, yes_option
 from modcrypt.cli.options.signing_options import read_signers, read_signing_key, sign_options
 from modcrypt.cli.shared import json_option, print_json, print_line
 from modcrypt.errors import printable
@@ -33,6 +34,7 @@ Examples: seal a table; seal a change with it; readers require the seal
     is_flag=True,
     help="Seal the version whatever the older seal states; look first at what has changed.",
 )
+@yes_option
 @click.option(
     "--valid-days",
     metavar="DAYS",
@@ -41,7 +43,7 @@ Examples: seal a table; seal a change with it; readers require the seal
 )
 @json_option
 def seal(
-    *, where: str, accept: bool, valid_days: int | None, as_json: bool, **options: Any
+    *, where: str, accept: bool, yes: bool, valid_days: int | None, as_json: bool, **options: Any
 ) -> None:
     """Sign the table's current metadata.json, in _modcrypt_seal.json beside it.
 
@@ -55,6 +57,8 @@ def seal(
     key = read_signing_key(options)
     if key is None:
         raise click.UsageError("no signing key is named; use --sign")
+    if accept:
+        confirm("signs the table as others may have changed it since the last seal", yes)
     # The version to be sealed has no seal yet: only its old one is checked, by seal_table.
     table = open_selected_table(where, {**options, "signed_by": (), "seal_at_least": None})
     sealed = seal_table(

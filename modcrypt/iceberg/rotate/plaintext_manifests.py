@@ -60,7 +60,7 @@ def read_registered(walk: Walk, manifest: ManifestFile) -> list[FileEntry]:
     if any(entry.key_metadata is not None or entry.content != DATA for entry in entries):
         raise PlaintextError(
             f"{manifest.location}: the manifest is in plaintext, but its files are encrypted, or "
-            "delete rows; repair_manifests (modcrypt iceberg repair) encrypts it"
+            "delete rows; repair_manifests (modcrypt iceberg admin repair) encrypts it"
         )
     return entries
 

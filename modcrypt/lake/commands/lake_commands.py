@@ -9,6 +9,7 @@ import click
 import cloup
 
 from modcrypt.cli.engines import load_spark, spark_option, start_spark
+from modcrypt.cli.options.confirmation import confirm, yes_option
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.output.json_output import dump_line
@@ -113,8 +114,9 @@ def print_leaks(leaks: Iterable[ValueLeak]) -> None:
     "--accept-replaced",
     is_flag=True,
     help="Also encrypt plaintext files that replaced encrypted ones, and sign those in the folder "
-    "of a dataset with signed_by.",
+    "of a dataset with signed_by: anyone who could write there may have chosen them.",
 )
+@yes_option
 @lines_option
 def apply(
     *,
@@ -123,6 +125,7 @@ def apply(
     spark_master: str | None,
     dry_run: bool,
     accept_replaced: bool,
+    yes: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -133,6 +136,8 @@ def apply(
     Files that may be forged or moved, or cannot be read, are refused and listed. An interrupted run
     is taken up by the next one; a run that finds everything as declared does nothing.
     """
+    if accept_replaced and not dry_run:
+        confirm("encrypts and signs plaintext files that replaced encrypted ones", yes)
     how: dict[str, Any] = {"dry_run": dry_run, "accept_replaced": accept_replaced}
     if spark_master is not None:
         refuse({"jobs"}, "not supported with --spark")

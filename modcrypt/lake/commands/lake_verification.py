@@ -18,7 +18,7 @@ from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.references import refuse_descriptors
-from modcrypt.cli.shared import optional_paths_argument, print_line, print_long_table
+from modcrypt.cli.shared import optional_paths_argument, print_line, print_long_table, rare_option
 from modcrypt.cli.verify import CHECKS, EXAMPLE, EXIT_CODES, options_of_files, verify_files
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
@@ -36,14 +36,14 @@ lake_verify_options = cloup.option_group(
         help="Verify only files that changed since: last (the last verification that found them "
         "correct), a time such as 2026-11-26T08:00, or an age such as 2d.",
     ),
-    click.option(
+    rare_option(
         "--resume",
         is_flag=True,
         default=None,
         help="Take up an interrupted verification: skip the files that it found correct.",
     ),
     click.option("--junit", metavar="OUT", help="Write the result to OUT as JUnit XML."),
-    click.option("--sarif", metavar="OUT", help="Write the result to OUT as SARIF 2.1.0."),
+    rare_option("--sarif", metavar="OUT", help="Write the result to OUT as SARIF 2.1.0."),
 )
 LAKE_PARAMETERS = ("config", "since", "resume", "junit", "sarif")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modcrypt.cli.keys import keys
+from modcrypt.cli.keys.keys_group import keys
 from modcrypt.cli.program import LAKE, Program
 from modcrypt.lake.commands.lake_commands import apply, status
 from modcrypt.lake.commands.lake_questions import impact, report, why

@@ -24,10 +24,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(private_key_file, "SCRYPT_COST", 2**14)
     (tmp_path / "lake").mkdir()
     write_plain(tmp_path / "lake" / "a.parquet")
-    run_ok(tmp_path, "seals", "generate", "writer.key")
+    run_ok(tmp_path, *GENERATE, "writer.key")
     return tmp_path
 
 
+GENERATE = ("keys", "generate", "--kind", "signing")
 VERIFY = ("seals", "verify", "--signed-by", "writer.pub")
 
 
@@ -56,7 +57,7 @@ def test_seals_follow_each_other(folder: Path) -> None:
 def test_keys_have_passphrases_and_lines(folder: Path) -> None:
     private(folder / "word", b"correct horse battery staple")
     word = ("--passphrase", "file:word")
-    run_ok(folder, "seals", "generate", "--scheme", "mldsa65", *word, "archive.key")
+    run_ok(folder, *GENERATE, "--scheme", "mldsa65", *word, "archive.key")
     sign = ("seals", "create", "--sign", "file:archive.key", "lake")
     check_refusal(invoke(folder, *sign), "denied", 3)
     run_ok(folder, *sign, *word)
@@ -66,8 +67,8 @@ def test_keys_have_passphrases_and_lines(folder: Path) -> None:
 
 
 def test_nothing_is_replaced_and_a_writer_is_named(folder: Path) -> None:
-    assert "exists" in check_refusal(invoke(folder, "seals", "generate", "writer.key"))
-    check_refusal(invoke(folder, "seals", "generate", "writer"))
+    assert "exists" in check_refusal(invoke(folder, *GENERATE, "writer.key"))
+    check_refusal(invoke(folder, *GENERATE, "writer"))
     assert "--signed-by" in check_refusal(invoke(folder, "seals", "verify", "lake"))
     check_refusal(invoke(folder, *VERIFY, "lake"), "integrity", 1)
 
@@ -140,7 +141,7 @@ def test_a_command_is_recorded(folder: Path) -> None:
 
 def test_writers_change_and_a_witness_countersigns(folder: Path) -> None:
     for name in ("new", "auditor"):
-        run_ok(folder, "seals", "generate", f"{name}.key")
+        run_ok(folder, *GENERATE, f"{name}.key")
     run_ok(folder, "seals", "create", "--sign", "file:writer.key", "--valid-days", "30", "lake")
     change = (
         "seals",

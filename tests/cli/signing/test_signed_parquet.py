@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "footer.key").write_text("00112233445566778899aabbccddeeff")
     (tmp_path / "footer.key").chmod(0o600)
     for name in ("writer", "other"):
-        run_ok(tmp_path, "seals", "generate", f"{name}.key")
+        run_ok(tmp_path, "keys", "generate", "--kind", "signing", f"{name}.key")
     run_ok(
         tmp_path, "encrypt", *KEY, "--sign", "file:writer.key", "plain.parquet", "signed.parquet"
     )

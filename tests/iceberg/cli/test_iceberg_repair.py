@@ -1,4 +1,4 @@
-"""`modcrypt iceberg repair` and `remove-orphans`."""
+"""`modcrypt iceberg admin repair` and `remove-orphans`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def lose_newest_key(table: IcebergTable) -> str:
 
 
 def test_a_lost_key_is_restored(table: IcebergTable, run: Run) -> None:
-    assert run("repair", *SAMPLE, "t").output == "no key is lost\n"
+    assert run("admin", "repair", *SAMPLE, "t").output == "no key is lost\n"
     lost = lose_newest_key(table)
-    assert f"would restore key {lost}" in run("repair", *SAMPLE, "--dry-run", "t").output
+    assert f"would restore key {lost}" in run("admin", "repair", *SAMPLE, "--dry-run", "t").output
     run("scan", *SAMPLE, "t", code=3)
-    (done,) = lines(run("repair", *SAMPLE, "--json", "t"))
+    (done,) = lines(run("admin", "repair", *SAMPLE, "--json", "t"))
     assert (done["restored"], done["lost"], done["dropped"]) == ([lost], [], False)
     assert len(lines(run("scan", *SAMPLE, "--json", "t"))) == 2
 
@@ -48,12 +48,12 @@ def test_what_cannot_be_restored_is_dropped_on_request(
     for version in (1, 2, 3):
         (tmp_path / f"t/metadata/v{version}.metadata.json").unlink()
     first, second = (snapshot.id for snapshot in table.metadata.snapshots)
-    said = run("repair", *SAMPLE, "t", code=1).output
+    said = run("admin", "repair", *SAMPLE, "t", code=1).output
     assert f"the key of snapshot {second} is not found: left" in said
     assert f"--drop-lost keeps snapshot {first}" in said
     assert (
         f"snapshot {second} is not found: dropped"
-        in run("repair", *SAMPLE, "--drop-lost", "t").output
+        in run("admin", "repair", *SAMPLE, "--drop-lost", "--yes", "t").output
     )
     assert [row["id"] for row in lines(run("scan", *SAMPLE, "--json", "t"))] == [1]
 
@@ -61,12 +61,12 @@ def test_what_cannot_be_restored_is_dropped_on_request(
 def test_plaintext_manifests_are_encrypted(table: IcebergTable, run: Run) -> None:
     rewrite_in_plaintext(table)
     run("scan", *SAMPLE, "t", code=1)
-    said = run("repair", *SAMPLE, "--dry-run", "t").output
+    said = run("admin", "repair", *SAMPLE, "--dry-run", "t").output
     assert "would be encrypted" in said
-    (done,) = lines(run("repair", *SAMPLE, "--json", "t"))
+    (done,) = lines(run("admin", "repair", *SAMPLE, "--json", "t"))
     assert (len(done["plaintext_manifests"]["manifests"]), done["restored"]) == (1, [])
     assert len(lines(run("scan", *SAMPLE, "--json", "t"))) == 2
-    assert run("repair", *SAMPLE, "t").output == "no key is lost\n"
+    assert run("admin", "repair", *SAMPLE, "t").output == "no key is lost\n"
 
 
 def test_plaintext_manifests_are_trusted_on_request(table: IcebergTable, run: Run) -> None:
@@ -75,11 +75,11 @@ def test_plaintext_manifests_are_trusted_on_request(table: IcebergTable, run: Ru
     assert current is not None
     alone = damaged.metadata.with_members(snapshots=[current.document], snapshot_log=[])
     table.versions.commit(damaged.place, alone)
-    said = run("repair", *SAMPLE, "t", code=1).output
+    said = run("admin", "repair", *SAMPLE, "t", code=1).output
     assert "left in plaintext" in said
     assert "nothing vouches for" in said
     assert "--trust-plaintext" in said
-    said = run("repair", *SAMPLE, "--trust-plaintext", "t").output
+    said = run("admin", "repair", *SAMPLE, "--trust-plaintext", "--yes", "t").output
     assert "rotate dek" in said
     assert len(lines(run("scan", *SAMPLE, "--json", "t"))) == 2
 
@@ -89,14 +89,14 @@ def test_orphans_are_removed(table: IcebergTable, run: Run, tmp_path: Path) -> N
     for path in (old, young):
         path.write_bytes(b"PARE")
     os.utime(old, (0, 0))
-    run("remove-orphans", *SAMPLE, "t", code=2)
-    said = run("remove-orphans", *SAMPLE, "--dry-run", "t").output
+    run("admin", "remove-orphans", *SAMPLE, "t", code=2)
+    said = run("admin", "remove-orphans", *SAMPLE, "--dry-run", "t").output
     assert said == f"orphan {old}\n1 file (4 bytes) would be removed; 1 younger file\n"
-    (done,) = lines(run("remove-orphans", *SAMPLE, "--yes", "--json", "t"))
+    (done,) = lines(run("admin", "remove-orphans", *SAMPLE, "--yes", "--json", "t"))
     assert [file["path"] for file in done["files"]] == [str(old)]
     assert (done["size"], done["young"], done["left"]) == (4, 1, [])
     assert not old.exists()
-    said = run("remove-orphans", *SAMPLE, "--yes", "--older-than", "0", "t").output
+    said = run("admin", "remove-orphans", *SAMPLE, "--yes", "--older-than", "0", "t").output
     assert said == "1 file (4 bytes) removed; 0 younger files\n"
     assert not young.exists()
     assert open_table(tmp_path / "t", SampleKms()).scan().num_rows == 2

@@ -253,13 +253,13 @@ def test_the_command_shows_and_changes_it(run: Run, args: list[str], tmp_path: P
     }  # fmt: skip
 
     def policy(*options: object) -> dict[str, Any]:
-        (found,) = lines(run("policy", *options, *args, "--json"))
+        (found,) = lines(run("admin", "policy", *options, *args, "--json"))
         found.pop("metadata")
         return found
 
     assert policy() == {**before, "changed": False}
     assert policy("--kek-per", "day") == {**before, "kek_per": "day", "changed": True}
-    said = run("policy", "--kek-lifetime", 30, *args).stdout
+    said = run("admin", "policy", "--kek-lifetime", 30, *args).stdout
     assert said.split() == [
         "kek", "per", "day", "files", "1000", "wrapping", "double", "kek", "lifetime", "days", "30",
         "store", "table", "changed:", str(tmp_path / "t16/metadata/v3.metadata.json"),
@@ -286,5 +286,5 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
 ) -> None:
     before = files(t16)
     code = 1 if "--table-uuid" in options else 2
-    assert said in error_line(run("policy", *options, *args, code=code))
+    assert said in error_line(run("admin", "policy", *options, *args, code=code))
     assert files(t16) == before

@@ -57,7 +57,7 @@ def check_seals(run: Run, folder: Path, uri: str, name: str) -> None:
     (folder / "writer.pub").write_text(f"{writer.verifier}\n")
     pq.write_table(rows(1), folder / "rows.parquet")
     catalog, new = ("--kms", "sample:", "--catalog", uri), folder / "rows.parquet"
-    sign, by = ("--sign", folder / "writer.key"), ("--signed-by", folder / "writer.pub")
+    sign, by = ("--sign", f"file:{folder / 'writer.key'}"), ("--signed-by", folder / "writer.pub")
     run("append", *catalog, *sign, name, new)
     run("append", *catalog, *sign, *by, "--seal-at-least", "1", name, new)
     assert len(lines(run("scan", *catalog, *by, "--seal-at-least", "2", "--json", name))) == 2
@@ -68,10 +68,10 @@ def check_seals(run: Run, folder: Path, uri: str, name: str) -> None:
             why = error_line(run(refused[0], *catalog, *by, *refused[1:], code=1))
             assert "not the version that was sealed" in why
         assert "--accept" in error_line(run("seal", *catalog, *sign, name, code=1))
-        run("seal", *catalog, *sign, "--accept", name)
+        run("seal", *catalog, *sign, "--accept", "--yes", name)
     assert lines(run("verify", *catalog, *by, "--seal-at-least", "5", "--strict", "--json", name))
     assert "rolled back" in error_line(
         run("scan", *catalog, *by, "--seal-at-least", "6", name, code=1)
     )
-    run("remove-orphans", *catalog, "--older-than", "0", "--yes", name)
+    run("admin", "remove-orphans", *catalog, "--older-than", "0", "--yes", name)
     assert len(lines(run("scan", *catalog, *by, "--json", name))) == 3

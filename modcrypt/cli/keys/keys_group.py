@@ -17,7 +17,10 @@ from modcrypt.cli.engines import (
     spark_option,
     start_spark,
 )
-from modcrypt.cli.key_scan import scan
+from modcrypt.cli.help.help_screens import end_with_help
+from modcrypt.cli.keys.generation import generate
+from modcrypt.cli.keys.key_scan import scan
+from modcrypt.cli.options.confirmation import confirm, yes_option
 from modcrypt.cli.options.kms_options import (
     audit_option,
     parse_pairs,
@@ -36,7 +39,6 @@ from modcrypt.cli.references import key_option
 from modcrypt.cli.shared import (
     check_paths_exist,
     dry_run_option,
-    end_with_help,
     format_counts,
     format_table,
     jobs_option,
@@ -107,7 +109,7 @@ _version_option = click.option(
 @cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
 @click.pass_context
 def keys(context: click.Context) -> None:
-    """Manage master keys, and the keys that they wrap in files.
+    """Make keys of every kind, and manage master keys and what they wrap.
 
     A master key stays in its key service: a keyring, Vault, a cloud's KMS or a PKCS#11 token. The
     files contain the keys that it wraps.
@@ -126,7 +128,7 @@ def keys(context: click.Context) -> None:
     is_flag=True,
     help="Create the keyring without a passphrase; anyone who can read the file has the keys.",
 )
-@key_option("Keyring only: import this key of 16, 24 or 32 bytes.", "--import")
+@key_option("Keyring only: import a key of 16, 24 or 32 bytes", "--import")
 @json_option
 def create(
     *,
@@ -245,7 +247,7 @@ def enable(*, key_id: str, version: int | None, as_json: bool, **options: Any) -
 @click.argument("key_id", metavar="ID")
 @_version_option
 @service_options
-@click.option("--yes", is_flag=True, help="Destroy the key, which nothing can restore.")
+@yes_option
 @json_option
 def destroy(*, key_id: str, version: int | None, yes: bool, as_json: bool, **options: Any) -> None:
     """Destroy a master key, or one older version of it, for good.
@@ -254,16 +256,14 @@ def destroy(*, key_id: str, version: int | None, yes: bool, as_json: bool, **opt
     example in a backup.
     """
     settings = required_service(options)
-    if not yes:
-        raise click.UsageError(
-            "destroying a key permanently loses all that it wrapped; pass --yes to do it"
-        )
     from modcrypt.kms.client import MasterKey
 
     if version is not None and not settings.uri.startswith("file:"):
         raise click.UsageError(
             "--version needs a keyring; this service can only destroy whole keys"
         )
+    destroyed = key_id if version is None else f"{key_id}, version {version}"
+    confirm(printable(f"destroys {destroyed}, and all that it has wrapped is lost for good"), yes)
     change = _admin_method(settings.client, "destroy_key")
     master = change(key_id) if version is None else change(key_id, version)
     gone = MasterKey(id=key_id, enabled=False, destroyed=True)
@@ -445,4 +445,5 @@ def _print_totals(tally: Tally, dry_run: bool) -> None:
     print_line(f"{files}: {text or 'nothing to do'}; {keys}")
 
 
+keys.add_command(generate)
 keys.add_command(scan)

@@ -19,7 +19,8 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.ags1_files import Encode, MetadataFile, is_stream, open_input, open_output
+from modcrypt.cli.ags1.ags1_files import Encode, MetadataFile, is_stream, open_input, open_output
+from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.kms_options import (
     default_key,
     master_keys_option,
@@ -31,7 +32,6 @@ from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.references import check_private_file, is_stdin, key_option
 from modcrypt.cli.shared import (
     combine_options,
-    end_with_help,
     exclude_each_other,
     force_option,
     json_option,
@@ -55,7 +55,7 @@ _READ_BYTES = 4 << 20
 Progress = Callable[[int], None]
 
 _key_options = combine_options(
-    key_option("Key."),
+    key_option("Key"),
     click.option(
         "--key-metadata-file",
         metavar="PATH",

@@ -1,0 +1,67 @@
+"""What the declarations of commands say, for the manual page and the pages of the website."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True)
+class CommandDescription:
+    """A command or group of commands.
+
+    Attributes:
+        name: Full name, such as "modcrypt keys scan".
+        usage: What follows the name.
+        paragraphs: Purpose, of which the first paragraph is one sentence.
+        options: Names and texts of options, by the title of their group.
+        examples: Lines of examples, as the help shows them.
+        commands: Names of the commands of a group, in the order of the help.
+    """
+
+    name: str
+    usage: str
+    paragraphs: tuple[str, ...]
+    options: dict[str, tuple[tuple[str, str], ...]]
+    examples: str
+    commands: tuple[str, ...]
+
+
+def describe_commands(context: click.Context) -> Iterator[CommandDescription]:
+    """Yield the description of a command and, for a group, of all its commands by name."""
+    command: Any = context.command
+    yield _describe(context)
+    for name, part in sorted(getattr(command, "commands", {}).items()):
+        if not part.hidden:
+            yield from describe_commands(part.context_class(part, info_name=name, parent=context))
+
+
+def _describe(context: click.Context) -> CommandDescription:
+    command: Any = context.command
+    own = command.option_groups
+    groups = [*own, command.get_default_option_group(context, not own)]
+    return CommandDescription(
+        name=context.command_path,
+        usage=" ".join(command.collect_usage_pieces(context)),
+        paragraphs=tuple(
+            " ".join(text.split()) for text in (command.help or "").split("\n\n") if text.strip()
+        ),
+        options={group.title: tuple(_describe_options(group, context)) for group in groups},
+        examples=(command.epilog or "").replace("\b\n", "").strip("\n"),
+        commands=tuple(_list_commands(command, context)),
+    )
+
+
+def _describe_options(group: Any, context: click.Context) -> Iterator[tuple[str, str]]:
+    for option in group:
+        if record := option.get_help_record(context):
+            yield record
+
+
+def _list_commands(command: Any, context: click.Context) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        for section in command.list_sections(context):  # type: ignore[attr-defined]
+            yield from section.commands
