@@ -540,7 +540,7 @@ def test_other_ways_of_writing_are_refused(folder: Path) -> None:
             make_writer().open(path, mode)
     with pytest.raises(TypeError, match="pass decryption="):
         make_writer().open(path)
-    with pytest.raises(TypeError, match="must be FileEncryptionProperties"):
+    with pytest.raises(ValueError, match=r"fsspec shows the options .* pass Key\.from_hex"):
         fsspec.filesystem("modcrypt", encryption=FOOTER_KEY)
     assert Path(path).read_bytes() == before
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 _modules: dict[str, dict[str, str]] = {}
 
@@ -31,6 +32,11 @@ def attach(package: str) -> tuple[Callable[[str], object], Callable[[], list[str
         return sorted({*namespace, *public_names(package)})
 
     return __getattr__, __dir__
+
+
+def load(module: str, name: str) -> Any:
+    """Return what a module defines that lies above the caller's layer, as only a value needs it."""
+    return getattr(import_module(module), name)
 
 
 def public_names(package: str) -> list[str]:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.arrow.file_scan import Request, Scan, Session, concatenate_tables
@@ -52,6 +53,7 @@ class ParquetFile(FactSheet):
         OSError: The file system reports an error, or the file is not the version `expected`.
     """
 
+    @hide_keys
     def __init__(
         self,
         source: SourceLike,

@@ -33,6 +33,7 @@ from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import check_threads, usable_cores
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.arrow_streams import ArrowStream, open_stream
 from modcrypt.parquet.arrow.polars_frames import is_frame, polars_options, write_frame
 from modcrypt.parquet.convert.encryptor import Encryption, EncryptionPlan, plan_encryption
@@ -70,6 +71,7 @@ _UNSUPPORTED_OPTIONS = {
 }
 
 
+@hide_keys
 def write_table(
     table: pa.Table | polars.DataFrame | ArrowStream,
     where: Destination,
@@ -163,6 +165,7 @@ class ParquetWriter:
         ValueError, TypeError, LimitError, FileExistsError, OSError: As `write_table`.
     """
 
+    @hide_keys
     def __init__(
         self,
         where: Destination,

@@ -12,6 +12,7 @@ from typing import Any
 from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.sources import Source, SourceLike, open_source
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed
 from modcrypt.parquet.convert.encryptor import Addition, NewFile
 from modcrypt.parquet.convert.plain_feed import SourceParts
@@ -24,6 +25,7 @@ from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
 
 
+@hide_keys
 @accept_former_names(properties="decryption")
 @paused_collector()
 def decrypt_parquet(

@@ -20,7 +20,7 @@ from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads
-from modcrypt.keys import Key
+from modcrypt.keys import Key, hide_keys
 from modcrypt.parquet.convert.optional_parts import OptionalParts
 from modcrypt.parquet.convert.page_encryption import PageRules
 from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts
@@ -69,6 +69,7 @@ from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
 
 
+@hide_keys
 @accept_former_names(properties="encryption")
 @paused_collector()
 def encrypt_parquet(
