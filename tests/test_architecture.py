@@ -427,7 +427,7 @@ HEAVY = {"pyarrow", "thriftpy2", "cryptography", "numpy", "fsspec", "pandas"}
         "import modcrypt.cli",
         "import modcrypt.parquet",
         "import modcrypt.cli.app",
-        "import modcrypt; modcrypt.Key(bytes(16)); modcrypt.TagMismatchError",
+        "import modcrypt; modcrypt.Key(bytes(16)); modcrypt.errors.TagMismatchError",
         "import modcrypt; modcrypt.FileEncryptionProperties(footer_key=b'0123456789012345')",
     ],
 )
@@ -487,10 +487,18 @@ def test_every_error_is_public_and_has_a_word_of_its_own() -> None:
 
 
 def test_a_callers_except_value_error_catches_what_the_design_says() -> None:
-    for error in (modcrypt.FormatError, modcrypt.LimitError, modcrypt.KeyMaterialError):
+    for error in (
+        modcrypt.errors.FormatError,
+        modcrypt.errors.LimitError,
+        modcrypt.errors.KeyMaterialError,
+    ):
         assert issubclass(error, ValueError)
-    for integrity in (modcrypt.TagMismatchError, modcrypt.PlaintextError, modcrypt.TruncationError):
-        assert issubclass(integrity, modcrypt.IntegrityError)
+    for integrity in (
+        modcrypt.errors.TagMismatchError,
+        modcrypt.errors.PlaintextError,
+        modcrypt.errors.TruncationError,
+    ):
+        assert issubclass(integrity, modcrypt.errors.IntegrityError)
         assert not issubclass(integrity, ValueError)
 
 

@@ -40,7 +40,7 @@ def test_python_examples_run_and_the_second_ends_in_the_error_it_shows(
     first, second = _blocks("python", README)
     names: dict[str, Any] = {}
     exec(first, names)
-    with pytest.raises(mc.TagMismatchError) as caught:
+    with pytest.raises(mc.errors.TagMismatchError) as caught:
         exec(second, names)
     (shown,) = _blocks("text", README)
     assert shown.replace("\n", " ").strip() == f"modcrypt.errors.TagMismatchError: {caught.value}"

@@ -30,16 +30,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from modcrypt import (
-    Ags1Writer,
-    Key,
-    KeyExhaustedError,
-    StandardKeyMetadata,
-    TagMismatchError,
-    TruncationError,
-    ags1,
-)
-from modcrypt.ags1 import UNVERIFIED, blocks, encrypt, writer
+from modcrypt import Key, ags1
+from modcrypt.ags1 import UNVERIFIED, Ags1Writer, StandardKeyMetadata, blocks, encrypt, writer
+from modcrypt.errors import KeyExhaustedError, TagMismatchError, TruncationError
 from modcrypt.io import buffers
 from modcrypt.io.sinks import FdSink
 from modcrypt.keys import invocation_counter

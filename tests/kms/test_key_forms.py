@@ -119,7 +119,7 @@ def test_what_only_decrypts_does_not_encrypt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [RAW, RAW.hex()])
 def test_no_frame_of_an_error_holds_the_raw_key(key: Any, tmp_path: Path) -> None:
     mc.write_table(TABLE, tmp_path / "f.parquet", mc.Key.generate())
-    with pytest.raises(mc.TagMismatchError) as caught:
+    with pytest.raises(mc.errors.TagMismatchError) as caught:
         mc.decrypt_parquet(tmp_path / "f.parquet", tmp_path / "plain", decryption=key)
     trace = caught.value.__traceback__
     while trace is not None:

@@ -127,7 +127,7 @@ class Inspection(FactSheet, JsonFields):
     kms_unavailable: bool = False
 
     def to_html(self) -> str:
-        """Return the page that draws the file; see `modcrypt.render_html`."""
+        """Return the page that draws the file; see `modcrypt.report.render_html`."""
         from modcrypt.parquet.verify.file_drawing import draw
         from modcrypt.report.html import format_name
 

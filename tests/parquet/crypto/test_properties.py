@@ -122,9 +122,11 @@ def test_properties_of_the_other_direction_are_a_type_error(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "error",
     [
-        mc.TagMismatchError(mc.ModuleId(mc.ModuleType.DATA_PAGE, 0, 1, 2, "a"), "a hint"),
-        mc.KeyNotFoundError("no key", "a"),
-        mc.FormatError("bad"),
+        mc.errors.TagMismatchError(
+            mc.parquet.ModuleId(mc.parquet.ModuleType.DATA_PAGE, 0, 1, 2, "a"), "a hint"
+        ),
+        mc.errors.KeyNotFoundError("no key", "a"),
+        mc.errors.FormatError("bad"),
     ],
 )
 def test_errors_survive_a_worker_process(error: mc.ModcryptError) -> None:
