@@ -197,9 +197,9 @@ def test_settings_serve_both_directions(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "call",
     [
-        lambda path: pq.read_table(path, decryption_properties=FOOTER_KEY),
+        lambda path: pq.read_table(path, decryption_properties=7),
         lambda path: pq.ParquetFile(path, decryption_properties={"footer_key": FOOTER_KEY}),
-        lambda path: pq.write_table(TABLE, path, encryption_properties=FOOTER_KEY),
+        lambda path: pq.write_table(TABLE, path, encryption_properties=[FOOTER_KEY]),
         lambda path: pq.ParquetWriter(path, TABLE.schema, encryption_properties=DECRYPTION),
     ],
 )
@@ -207,7 +207,7 @@ def test_other_objects_are_refused_and_change_nothing(
     call: Callable[[Path], object], file: Path
 ) -> None:
     before = file.read_bytes()
-    with pytest.raises(TypeError, match="properties must be") as caught:
+    with pytest.raises(TypeError, match="cryption must be a Key") as caught:
         call(file)
     assert FOOTER_KEY.decode() not in str(caught.value)
     assert file.read_bytes() == before
