@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
 
-from modcrypt.runtime.former_names import warn
+TYPE_CHECKING = False  # typing would be most of the time that importing modcrypt takes
+if TYPE_CHECKING:
+    from typing import Any
 
 _NONE: Mapping[str, str] = {}
 _modules: dict[str, dict[str, str]] = {}
@@ -33,6 +34,8 @@ def attach(
         if name == "__all__":
             return public_names(package)
         if name in moved or name in renamed:
+            from modcrypt.runtime.former_names import warn
+
             present = f"{moved.get(name, package)}.{renamed.get(name, name)}"
             warn(f"{package}.{name}", present)
             return getattr(import_module(moved.get(name, package)), renamed.get(name, name))
