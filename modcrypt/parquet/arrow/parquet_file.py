@@ -42,7 +42,7 @@ class ParquetFile(FactSheet):
 
     Args:
         source: Path, URL, bytes or seekable binary file object.
-        decryption: Keys, and the caller's requirements.
+        decryption: Keys, and the caller's requirements, as for `decrypt_parquet`.
         filesystem: Filesystem of pyarrow or fsspec that contains the path.
         expected: Version that the file must have, if it was opened before; None for any.
         options: PyArrow's options for decoding: `read_dictionary`, `coerce_int96_timestamp_unit`,

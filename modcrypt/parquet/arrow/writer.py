@@ -97,8 +97,9 @@ def write_table(
             at most 96 MiB of Arrow memory.
         where: Path, URL or writable binary file object. A file at a path or URL appears complete or
             not at all.
-        encryption: Keys, footer mode, algorithm and AAD prefix; or the result of
-            `KeyTools.encryption`, which makes fresh keys for the file.
+        encryption: `Key`, its bytes or hex text, `Recipient` or several, `Policy` or its path, or
+            `Settings`; `FileEncryptionProperties` with keys, footer mode, algorithm and AAD prefix;
+            or the result of `KeyTools.encryption`, which makes fresh keys for the file.
         row_group_size: Number of rows of a row group, by default 1 Mi, or 256 Ki if Polars encodes.
         filesystem: Filesystem of pyarrow or fsspec in which `where` is a path.
         overwrite: Replace an existing destination; if False, raise FileExistsError.

@@ -52,7 +52,8 @@ def decrypt_parquet(
         destination: Path or fsspec URL, at which the file appears complete or not at all; or a
             writable binary file object, which receives only authenticated bytes, but after an error
             not all.
-        decryption: Keys, and the caller's requirements.
+        decryption: Key, its bytes or hex text, `Identity`, `Policy` or its path, `Settings`, or
+            `FileDecryptionProperties`, which also have the caller's requirements.
         filesystem, overwrite, threads, progress: As for `encrypt_parquet`.
         keep_unknown_fields: Keep Thrift fields that modcrypt does not know if columns are omitted
             or null. Newer writers may put statistics of any column there, so by default such a file

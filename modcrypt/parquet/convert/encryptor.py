@@ -92,8 +92,9 @@ def encrypt_parquet(
         source: Path, fsspec URL, bytes or seekable binary file object.
         destination: Path or fsspec URL, at which the file appears complete or not at all; or a
             writable binary file object.
-        encryption: Keys, footer mode, algorithm and AAD prefix; or the result of
-            `KeyTools.encryption`, which makes fresh keys for the file.
+        encryption: `Key`, its bytes or hex text, `Recipient` or several, `Policy` or its path, or
+            `Settings`; `FileEncryptionProperties` with keys, footer mode, algorithm and AAD prefix;
+            or the result of `KeyTools.encryption`, which makes fresh keys for the file.
         filesystem: Filesystem of pyarrow or fsspec in which source and destination are paths.
         overwrite: Replace an existing destination; if False, raise FileExistsError.
         threads: Number of threads: 1 does everything in the calling thread, 2 writes in a second

@@ -71,8 +71,8 @@ def read_table(
 
     Args:
         source: Path, URL, bytes or seekable binary file object; or a folder, or a list of paths.
-        decryption: Keys, and the caller's requirements; for a dataset also a function that returns
-            them for each file's path.
+        decryption: Keys, and the caller's requirements, as for `decrypt_parquet`; for a dataset
+            also a function that returns them for each file's path.
         columns: Names of columns or groups, in the order wanted; None for all.
         filters: Condition for the rows to keep, as in pyarrow.parquet. Row groups are skipped by
             their statistics and, for equality, their bloom filters; pages by the page index.
