@@ -33,7 +33,7 @@ def attach(
     def __getattr__(name: str) -> object:  # noqa: N807
         if name == "__all__":
             return public_names(package)
-        if name in moved or name in renamed:
+        if name in renamed or (name in moved and _is_there(moved[name])):
             from modcrypt.runtime.former_names import warn
 
             present = f"{moved.get(name, package)}.{renamed.get(name, name)}"
