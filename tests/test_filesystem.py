@@ -140,9 +140,17 @@ def test_options_go_to_the_file_system_that_they_name(folder: Path, memory: Any)
     assert filesystem.fs.auto_mkdir == 1
 
 
-@pytest.mark.parametrize("given", [None, FOOTER, {"footer_key": FOOTER}])
-def test_without_keys_it_says_how_to_give_them(given: Any, folder: Path) -> None:
-    with pytest.raises(TypeError, match="storage_options=") as caught:
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (None, "storage_options="),
+        (FOOTER, r"fsspec shows the options of file systems; pass Key"),
+        (FOOTER.hex(), r"fsspec shows the options of file systems; pass Key\.from_hex"),
+        ({"footer_key": FOOTER}, "decryption must be a Key"),
+    ],
+)
+def test_without_keys_it_says_how_to_give_them(given: Any, advice: str, folder: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=advice) as caught:
         fsspec.open(f"modcrypt::{folder}/c=A/1.parquet", decryption=given)
     assert not leaks(str(caught.value))
 

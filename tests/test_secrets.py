@@ -607,7 +607,7 @@ def ags1_scenes(folder: Path) -> dict[str, tuple[type[Exception], Callable[[], o
         "key where a stream is due": (modcrypt.errors.FormatError, open_stream(FOOTER * 3)),
         "block length": (ValueError, make_writer(block_length=0)),
         "key of 15 bytes": (ValueError, make_writer(key=SHORT)),
-        "key as text": (TypeError, make_writer(key=FOOTER.decode())),
+        "key as text": (ValueError, make_writer(key=FOOTER.decode())),
         "metadata as a key": (ValueError, make_writer(key=encoded)),
         "metadata with a length": (ValueError, make_writer(key=METADATA.with_length(36))),
         "spent key": (modcrypt.errors.KeyExhaustedError, lambda: write_stream(io.BytesIO(), spent)),

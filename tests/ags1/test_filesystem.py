@@ -216,7 +216,7 @@ def test_a_cache_behind_it_keeps_encrypted_bytes(
 def test_without_a_key_it_says_how_to_give_one(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="storage_options="):
         fsspec.open(f"ags1://{tmp_path}/x")
-    with pytest.raises(TypeError, match="must be bytes, not str"):
+    with pytest.raises(ValueError, match="32, 48 or 64 hex digits"):
         fsspec.open(f"ags1://{tmp_path}/x", key="name of an S3 user")
     with pytest.raises(ValueError, match="not 15") as caught:
         fsspec.open(f"ags1://{tmp_path}/x", key=SHORT)
