@@ -405,7 +405,7 @@ def test_a_key_that_is_missing_for_one_file_alone(tmp_path: Path, mode: Any, wit
 def test_one_file_takes_properties_or_a_function(folders: Folders) -> None:
     folders.put("a.parquet", rows(0, 3))
     assert mc.read_table([folders.sealed / "a.parquet"], lambda _: KEYS).num_rows == 3
-    nothing: list[Any] = [None, {}, FOOTER_KEY]
+    nothing: list[Any] = [None, {}, [FOOTER_KEY]]
     for wrong in nothing:
         with pytest.raises(TypeError, match="FileDecryptionProperties"):
             mc.read_table(folders.sealed / "a.parquet", wrong)
