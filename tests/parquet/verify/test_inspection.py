@@ -1057,7 +1057,7 @@ def test_a_prefix_by_name_needs_a_name() -> None:
     with pytest.raises(ValueError, match="name"):
         inspect_parquet(encrypt_sample(), properties)
     with pytest.raises(TypeError):
-        inspect_parquet(encrypt_sample(), FOOTER_KEY)  # type: ignore[arg-type]  # the test
+        inspect_parquet(encrypt_sample(), [FOOTER_KEY])  # type: ignore[arg-type]  # the test
 
 
 def test_without_pages_no_page_is_read_but_for_the_first_ones_of_one_column() -> None:

@@ -1094,7 +1094,7 @@ def test_the_callers_own_mistakes_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected_rows"):
         verify_parquet(b"", expected_rows=-1)
     with pytest.raises(TypeError):
-        verify_parquet(b"", FOOTER_KEY)  # type: ignore[arg-type]  # a key is no properties
+        verify_parquet(b"", [FOOTER_KEY])  # type: ignore[arg-type]  # a list of keys
     with pytest.raises(TypeError):
         verify_parquet(7)  # type: ignore[arg-type]  # no source
 
@@ -1562,7 +1562,7 @@ def test_mistakes_about_sets_are_errors(tmp_path: Path) -> None:
             aad_prefix_template=TEMPLATE,
         )
     with pytest.raises(TypeError):
-        verify_dataset(tmp_path, FOOTER_KEY)  # type: ignore[arg-type]  # a key is no properties
+        verify_dataset(tmp_path, [FOOTER_KEY])  # type: ignore[arg-type]  # a list of keys
 
 
 def test_progress_over_a_set_reaches_the_end(folder: Path) -> None:
