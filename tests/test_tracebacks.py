@@ -343,7 +343,7 @@ BOTH: dict[str, Any] = {"footer_key": DEK, "column_keys": {"a": MASTER}}
 
 @each_case("call", [
     lambda: mc.FileEncryptionProperties(footer_key=ODD),
-    lambda: mc.FileEncryptionProperties(footer_key=ODD.decode()),  # type: ignore[arg-type]
+    lambda: mc.FileEncryptionProperties(footer_key=ODD.decode()),
     lambda: mc.FileEncryptionProperties(footer_key=DEK, column_keys={"a": ODD}),
     lambda: mc.FileEncryptionProperties(**BOTH, plaintext_columns=["a"]),
     lambda: mc.FileEncryptionProperties(**FOOTER, encryption_algorithm="other"),

@@ -21,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _KINDS = ("decryption", "encryption")
-_NAMES = {"properties", *_KINDS, *(f"{kind}_properties" for kind in _KINDS)}
+_NAMES = {"hash_key", "properties", *_KINDS, *(f"{kind}_properties" for kind in _KINDS)}
 """Names of arguments that may be a key."""
 
 

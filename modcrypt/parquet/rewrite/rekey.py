@@ -29,7 +29,6 @@ from modcrypt.parquet.crypto.properties import (
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.parquet.rewrite.file_rewrite import Choice, Rewriting, Rewritten, restore_properties
 from modcrypt.runtime.collector import paused_collector
-from modcrypt.runtime.tracebacks import convert_argument
 
 
 @hide_keys
@@ -82,7 +81,6 @@ def rekey_parquet(
 
 
 @hide_keys
-@convert_argument("hash_key", as_given_key)
 def mask_parquet(
     source: SourceLike,
     destination: Destination,
