@@ -36,7 +36,7 @@ from tests.support.tables import small_table, write_plain
 
 duckdb = pytest.importorskip("duckdb")
 
-KEYS = {16: FOOTER_KEY, 24: b"012345678901234567890123", 32: b"01234567890123450123456789012345"}
+KEYS = {16: FOOTER_KEY, 24: b"012345678901234567890123", 32: b"0123456789012345012345678901234x"}
 
 
 @pytest.fixture
