@@ -55,7 +55,9 @@ from modcrypt.io.sources import open_source_at
 from modcrypt.io.stacked_filesystem import StackedFileSystem
 from modcrypt.io.stores import locate
 from modcrypt.io.uploads import move_stored
+from modcrypt.keys import Key, wrap_key
 from modcrypt.kms.external_keys import carry_keys, remove_keys
+from modcrypt.kms.key_forms import open_policy
 from modcrypt.kms.recipients.explicit_keys import explicit_keys_name
 from modcrypt.kms.signing.ledger import ARCHIVE, SEAL_NAME
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
@@ -66,6 +68,7 @@ from modcrypt.parquet.crypto.properties import (
     AnyEncryption,
     FileDecryptionProperties,
     KeySettings,
+    as_decryption,
     as_encryption,
     required_seal,
 )
@@ -107,17 +110,19 @@ class ModcryptFileSystem(StackedFileSystem):
         encryption: EncryptionOf | None = None,
         **behind: Any,
     ) -> None:
+        encryption, decryption = _check_form(encryption), _check_form(decryption)
         if not (encryption is None or callable(encryption) or isinstance(encryption, KeySettings)):
-            as_encryption(encryption)  # raises TypeError; Settings are resolved for each file
+            encryption = as_encryption(encryption)  # Settings are resolved for each file
         self._has_keys_of_each_path = callable(encryption) or callable(decryption)
         if decryption is None and encryption is not None:
             decryption = _raise_missing_decryption
-        if not isinstance(decryption, AnyDecryption) and not callable(decryption):
+        if decryption is None:
             raise TypeError(
-                "modcrypt needs keys: pass decryption=FileDecryptionProperties(…) or Settings(…), "
-                'with URLs storage_options={"decryption": …}; or pass a function that returns them '
-                f"for a path, not {type(decryption).__name__}"
+                "modcrypt needs keys: pass decryption=, such as a Key or Settings(…), with URLs "
+                'storage_options={"decryption": …}; or pass a function that returns them for a path'
             )
+        if not (callable(decryption) or isinstance(decryption, KeySettings)):
+            decryption = as_decryption(decryption)
         super().__init__(**behind)
         self._decryption, self._encryption = decryption, encryption
 
@@ -438,6 +443,16 @@ def _without_companions(found: Any, start: int) -> Any:
     if isinstance(found, dict):
         return {path: entry for path, entry in found.items() if is_shown(path)}
     return list(filter(is_shown, found))
+
+
+def _check_form(given: Any) -> Any:
+    """Return `Settings` for a policy, and any other form as it is; refuse raw keys.
+
+    Raise ValueError for a raw key, as fsspec keeps and shows the options of file systems.
+    """
+    if given is not None and isinstance(wrapped := wrap_key(given), Key) and wrapped is not given:
+        raise ValueError("fsspec shows the options of file systems; pass Key.from_hex or Key")
+    return open_policy(given)
 
 
 def _raise_missing_decryption(path: str) -> NoReturn:

@@ -20,19 +20,20 @@ import pyarrow as pa
 import pytest
 
 from modcrypt import (
-    UNVERIFIED,
-    Ags1Writer,
     FileDecryptionProperties,
     FileEncryptionProperties,
-    KeyAccessDeniedError,
-    KeyNotFoundError,
-    KeyRetrievalError,
     ModcryptError,
-    TagMismatchError,
-    TruncationError,
     ags1,
     decrypt_parquet,
     encrypt_parquet,
+)
+from modcrypt.ags1 import UNVERIFIED, Ags1Writer
+from modcrypt.errors import (
+    KeyAccessDeniedError,
+    KeyNotFoundError,
+    KeyRetrievalError,
+    TagMismatchError,
+    TruncationError,
 )
 from modcrypt.io.sinks import FdSink
 from modcrypt.io.sources import FileSource
@@ -625,7 +626,7 @@ def test_a_destination_behind_a_link_is_replaced_and_the_link_stays(
 
 AGS1_KILLED = """
 import sys, time
-from modcrypt import Ags1Writer
+from modcrypt.ags1 import Ags1Writer
 from modcrypt.io.sinks import FdSink, ObjectSink
 count, stop = 0, int(sys.argv[3])
 def add_stall(append):

@@ -53,7 +53,7 @@ class Lake:
 
     @property
     def tools(self) -> mc.KeyTools:
-        def audit(event: mc.AuditEvent) -> None:
+        def audit(event: mc.kms.AuditEvent) -> None:
             self.steps.take(OSError(28, "the audit file is full"))
 
         return mc.KeyTools(FailingKms(self.steps), audit=audit)
@@ -72,7 +72,9 @@ class Lake:
 
 
 def write_ags1(lake: Lake) -> None:
-    with mc.Ags1Writer(lake.at("new"), mc.StandardKeyMetadata.generate(), block_length=64) as file:
+    with mc.ags1.Ags1Writer(
+        lake.at("new"), mc.ags1.StandardKeyMetadata.generate(), block_length=64
+    ) as file:
         for _ in range(9):
             file.write(bytes(100))
 
@@ -104,7 +106,7 @@ AGS1_JOBS: dict[str, Callable[[Lake], object]] = {  # which have no policy
 
 def rotate(lake: Lake, **options: Any) -> None:
     """Rotate keys and raise what is reported of a file: its error is kept as text."""
-    for file in mc.rotate_keys(lake.at("sealed"), lake.tools, **options):
+    for file in mc.jobs.rotate_keys(lake.at("sealed"), lake.tools, **options):
         if file.result != "rotated":
             raise ValueError(repr(file))
 

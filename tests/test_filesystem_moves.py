@@ -255,7 +255,7 @@ def test_a_file_leaves_the_root_of_its_prefix_by_no_move(tmp_path: Path) -> None
 
 def test_explicit_keys_for_recipients_go_with_the_file(tmp_path: Path) -> None:
     identity = mc.Identity.generate()
-    encryption = mc.RecipientEncryption(recipients=[identity.recipient], explicit_keys=True)
+    encryption = mc.kms.RecipientEncryption(recipients=[identity.recipient], explicit_keys=True)
     filesystem = fsspec.filesystem("modcrypt", encryption=encryption)
     write(filesystem, f"{tmp_path}/a", OLD)
     filesystem.mv(f"{tmp_path}/a", f"{tmp_path}/b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import modcrypt as mc
 from modcrypt import ags1
 from modcrypt.iceberg import create_table
 from modcrypt.runtime.former_names import accept_former_names
+from modcrypt.runtime.moved_names import MOVED
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import KEY, invoke, private, run
@@ -53,13 +55,13 @@ ROUND_TRIP: dict[str, Callable[[Path], Any]] = {
         properties=mc.FileDecryptionProperties(footer_key=FOOTER_KEY),
     ),
     "verify-dataset": lambda folder: call(mc.verify_dataset, where=folder / "made.parquet"),
-    "scan": lambda folder: [*call(mc.scan_keys, where=folder / "made.parquet")],
-    "recipients": lambda folder: [*call(mc.list_recipients, where=folder / "made.parquet")],
+    "scan": lambda folder: [*call(mc.jobs.scan_keys, where=folder / "made.parquet")],
+    "recipients": lambda folder: [*call(mc.jobs.list_recipients, where=folder / "made.parquet")],
     "table": lambda folder: call(
         create_table, where=folder / "table", schema=SCHEMA, kms=SampleKms(), master_key_id="keyA"
     ),
     "seal": lambda folder: call(
-        mc.seal_dataset, where=folder, key=mc.SigningKey.generate(), threads=1
+        mc.jobs.seal_dataset, where=folder, key=mc.SigningKey.generate(), threads=1
     ),
     "properties": lambda folder: call(mc.FileDecryptionProperties, algorithms=[CTR]),
     "settings": lambda folder: call(mc.Settings, algorithms=[CTR]),
@@ -86,18 +88,35 @@ def test_former_functions_and_methods_work_and_warn(tmp_path: Path) -> None:
     key, ring = mc.Key.generate(), mc.Keyring.create(tmp_path / "ring", plaintext=True)
     ring.create_key("lake")
     tools: Any = mc.KeyTools(ring)
-    with pytest.warns(DeprecationWarning, match=r"modcrypt\.ags1\.seal is now called encrypt"):
+    with pytest.warns(
+        DeprecationWarning, match=r"ags1\.seal is now called modcrypt\.ags1\.encrypt"
+    ):
         stream = call(getattr(ags1, "seal"), b"text", key)  # noqa: B009
-    with pytest.warns(DeprecationWarning, match=r"modcrypt\.ags1\.open is now called decrypt"):
+    with pytest.warns(
+        DeprecationWarning, match=r"ags1\.open is now called modcrypt\.ags1\.decrypt"
+    ):
         opened = getattr(ags1, "open")  # noqa: B009
     assert opened(stream, key, length=len(stream)) == b"text"
-    metadata = mc.StandardKeyMetadata(key=bytes(16))
+    metadata = mc.ags1.StandardKeyMetadata(key=bytes(16))
     with pytest.warns(DeprecationWarning, match="is now called encrypt_key_metadata"):
         encrypted = tools.seal_key_metadata(metadata, "lake")
     with pytest.warns(DeprecationWarning, match="is now called decrypt_key_metadata"):
         assert tools.open_key_metadata(encrypted) == metadata
     with pytest.raises(AttributeError, match="no attribute 'close'"):
         getattr(ags1, "close")  # noqa: B009
+
+
+def test_names_that_moved_into_packages_work_and_warn() -> None:
+    for name, package in MOVED.items():
+        with pytest.warns(
+            DeprecationWarning, match=rf"is now called {package}\.{name}; "
+        ) as caught:
+            value = getattr(mc, name)
+        assert caught[0].filename == __file__
+        assert value is getattr(import_module(package), name)
+        assert name not in dir(mc)
+    with pytest.warns(DeprecationWarning, match=r"now called modcrypt\.errors\.LimitError"):
+        exec("from modcrypt import LimitError")
 
 
 def test_frames_of_settings_hold_no_passphrase() -> None:

@@ -16,7 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from modcrypt import FormatError, Key, ModcryptError, StandardKeyMetadata
+from modcrypt import Key, ModcryptError
+from modcrypt.ags1 import StandardKeyMetadata
+from modcrypt.errors import FormatError
 from tests.support.cases import each_case
 from tests.support.leaks import COLUMN, FOOTER, leaks
 

@@ -298,7 +298,7 @@ def test_a_file_that_others_may_use_is_refused(mode: int, tmp_path: Path) -> Non
     path = tmp_path / "a.key"
     path.write_bytes(VALUE)
     path.chmod(mode)
-    with pytest.raises(modcrypt.KeyRetrievalError, match="chmod 600"):
+    with pytest.raises(modcrypt.errors.KeyRetrievalError, match="chmod 600"):
         Key.from_file(path)
 
 
@@ -320,7 +320,7 @@ def test_what_is_no_key_is_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_missing_file_or_variable_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(modcrypt.KeyNotFoundError, match="does not exist"):
+    with pytest.raises(modcrypt.errors.KeyNotFoundError, match="does not exist"):
         Key.from_file(tmp_path / "absent.key")
-    with pytest.raises(modcrypt.KeyNotFoundError, match="NOT_A_KEY"):
+    with pytest.raises(modcrypt.errors.KeyNotFoundError, match="NOT_A_KEY"):
         Key.from_env("NOT_A_KEY")

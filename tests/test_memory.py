@@ -61,7 +61,7 @@ READ = {
     "limit": "sum(batch.num_rows for batch in mc.iter_batches(path, keys, limit=1))",
     "other column": "mc.read_table(path, keys, columns=['other']).num_rows",
     "folder column": "mc.read_table(path, keys, columns=['p']).num_rows",
-    "inspect": "len(mc.render_html(mc.inspect_parquet(path))) and 'ok'",
+    "inspect": "len(mc.report.render_html(mc.inspect_parquet(path))) and 'ok'",
     "verify": "'ok' if mc.verify_parquet(path).ok else 'fault'",
 }
 
@@ -397,7 +397,9 @@ def test_what_a_page_may_declare(codec: int, stored: int, most: int) -> None:
         page = memoryview(encode(header) + bytes(stored))
         md = new("ColumnMetaData", type=2, codec=codec, num_values=1)
         if is_refused:
-            with pytest.raises(mc.LimitError, match=f"of {stored} bytes declares {size} bytes"):
+            with pytest.raises(
+                mc.errors.LimitError, match=f"of {stored} bytes declares {size} bytes"
+            ):
                 check_pages(page, 0, len(page), md, "here")
         else:
             check_pages(page, 0, len(page), md, "here")

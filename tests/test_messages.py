@@ -23,7 +23,8 @@ from click.testing import CliRunner
 from fsspec import AbstractFileSystem
 
 import modcrypt
-from modcrypt import StandardKeyMetadata, errors, iceberg
+from modcrypt import errors, iceberg
+from modcrypt.ags1 import StandardKeyMetadata
 from modcrypt.cli.app import program
 from modcrypt.cli.output.failures import _OPTION_NAMES
 from modcrypt.doctor import machine_checks
@@ -283,7 +284,7 @@ def test_no_credentials_for_a_store_are_a_file_error_of_every_verb(
         lambda url: modcrypt.inspect_parquet(url),
         lambda url: modcrypt.read_table(url, modcrypt.FileDecryptionProperties()),
         lambda url: modcrypt.encrypt_ags1(b"x", f"{url}/out", key=bytes(15) + b"\1"),
-        lambda url: list(modcrypt.scan_keys(url, modcrypt.KeyTools("env:NO_KEY"))),
+        lambda url: list(modcrypt.jobs.scan_keys(url, modcrypt.KeyTools("env:NO_KEY"))),
         lambda url: iceberg.open_table(url, modcrypt.KeyTools("env:NO_KEY")),
     ],
 )
@@ -302,7 +303,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
         path, modcrypt.FileDecryptionProperties(footer_key=bytes(15) + b"\1")
     ),
     "inspect_parquet": modcrypt.inspect_parquet,
-    "inspect_ags1": modcrypt.inspect_ags1,
+    "inspect_ags1": modcrypt.ags1.inspect_ags1,
     "Policy.load": modcrypt.Policy.load,
     "Keyring": modcrypt.Keyring,
     "StandardKeyMetadata": lambda path: StandardKeyMetadata.decode(path.read_bytes()),

@@ -83,7 +83,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     (lake.folder / "lake" / "sub").mkdir(parents=True)
     for name in ("a.parquet", "sub/b.parquet"):
         lake.write(HONEST, lake.folder / "lake" / name, writer_key())
-    mc.seal_dataset(lake.root, writer_key())
+    mc.jobs.seal_dataset(lake.root, writer_key())
     return lake
 
 
@@ -126,7 +126,7 @@ def read_by_duckdb(lake: Lake, how: Any) -> object:
 
 def raise_unless_ok(result: Any) -> None:
     if not result.ok:
-        raise mc.IntegrityError("a fault")
+        raise mc.errors.IntegrityError("a fault")
 
 
 Entry = Callable[[Lake, Any], object]

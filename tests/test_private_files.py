@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import modcrypt as mc
-from modcrypt import KeyRetrievalError, Keyring
+from modcrypt import Keyring
+from modcrypt.errors import KeyRetrievalError
 from modcrypt.io.private_files import check_unalterable, only_root_can_write
 from modcrypt.kms.key_references import read_key, read_metadata_file
 from modcrypt.kms.keyring import keyring, passphrase_encryption
@@ -31,9 +32,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "passphrase": lambda path: mc.open_kms(f"file:{path.parent}/k?passphrase=file:{path}"),
+    "passphrase": lambda path: mc.kms.open_kms(f"file:{path.parent}/k?passphrase=file:{path}"),
     "passphrase option": lambda path: make_reference_asker(f"file:{path}", "file:k")(),
-    "token": lambda path: mc.open_kms(f"hcvault://127.0.0.1:9/t?tls=off&token=file:{path}"),
+    "token": lambda path: mc.kms.open_kms(f"hcvault://127.0.0.1:9/t?tls=off&token=file:{path}"),
     "PIN": lambda path: _pin(path),
     "key": lambda path: read_key(f"file:{path}", "footer key"),
     "key metadata": lambda path: read_metadata_file(str(path)),
@@ -49,7 +50,7 @@ def _pin(path: Path) -> str:
 @pytest.mark.parametrize("name", READERS)
 def test_a_secret_that_others_may_write_is_refused(file: Path, name: str) -> None:
     if name.startswith("key metadata"):
-        file.write_bytes(mc.StandardKeyMetadata.generate().encode())
+        file.write_bytes(mc.ags1.StandardKeyMetadata.generate().encode())
     READERS[name](file)
     for mode in (0o602, 0o620, 0o666):
         file.chmod(mode)

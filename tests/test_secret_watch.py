@@ -86,7 +86,7 @@ def logged_error(_: Path) -> None:
 
 
 def made_error(_: Path) -> None:
-    modcrypt.KeyNotFoundError(f"no key {FOOTER_KEY!r}")
+    modcrypt.errors.KeyNotFoundError(f"no key {FOOTER_KEY!r}")
 
 
 def chained_error(_: Path) -> None:
@@ -101,9 +101,9 @@ def chained_error(_: Path) -> None:
 
 
 def changed_error(_: Path) -> None:
-    error = modcrypt.KeyNotFoundError("no key")
+    error = modcrypt.errors.KeyNotFoundError("no key")
     error.args = (base64.b64encode(FOOTER_KEY),)
-    with pytest.raises(modcrypt.KeyNotFoundError):
+    with pytest.raises(modcrypt.errors.KeyNotFoundError):
         raise error
 
 
@@ -275,13 +275,13 @@ def test_the_watch_sees_what_modcrypt_does(tmp_path: Path) -> None:
     how = modcrypt.FileEncryptionProperties(footer_key=FOOTER_KEY)
     modcrypt.encrypt_parquet(tmp_path / "plain", tmp_path / "sealed", how)
     assert "REDACTED" in repr(how)
-    with pytest.raises(modcrypt.KeyNotFoundError):
+    with pytest.raises(modcrypt.errors.KeyNotFoundError):
         modcrypt.decrypt_parquet(
             tmp_path / "sealed", tmp_path / "back", modcrypt.FileDecryptionProperties()
         )
     ring = modcrypt.Keyring.create(tmp_path / "ring", plaintext=True)
     ring.create_key("kf")
-    tools = modcrypt.KeyTools(ring, audit=modcrypt.audit_to_logging())
+    tools = modcrypt.KeyTools(ring, audit=modcrypt.kms.audit_to_logging())
     tools.encryption(modcrypt.Policy(footer_key="kf")).for_file(None)
     seen = {name: count - before.get(name, 0) for name, count in WATCH.searched.items()}
     assert seen["temporary"] >= 4

@@ -31,15 +31,12 @@ from dask.tokenize import tokenize
 
 import modcrypt
 from modcrypt import (
-    Ags1Reader,
-    Ags1Writer,
     FileDecryptionProperties,
     FileEncryptionProperties,
     Key,
     Keyring,
     KeyTools,
     Policy,
-    StandardKeyMetadata,
     ags1,
     decrypt_ags1,
     decrypt_parquet,
@@ -47,20 +44,18 @@ from modcrypt import (
     encrypt_parquet,
     errors,
     iceberg,
-    inspect_ags1,
     inspect_parquet,
-    open_kms,
-    rotate_keys,
-    scan_keys,
 )
 from modcrypt.aead import CtrCipher, GcmCipher
-from modcrypt.ags1 import UNVERIFIED
+from modcrypt.ags1 import UNVERIFIED, Ags1Reader, Ags1Writer, StandardKeyMetadata, inspect_ags1
 from modcrypt.ags1.blocks import block_cipher
 from modcrypt.cli import app
 from modcrypt.io import buffers
 from modcrypt.io.places import place_of
 from modcrypt.io.sources import open_source
+from modcrypt.jobs import rotate_keys, scan_keys
 from modcrypt.keys import invocation_counter
+from modcrypt.kms import open_kms
 from modcrypt.kms.wrapping import Kek
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher
 from modcrypt.parquet.crypto.file_plan import OpenFile
@@ -187,7 +182,7 @@ def public_objects(plain: Path) -> list[object]:
         ColumnKey(key, own=True),
         footer.cipher,
         footer.footer_key,
-        modcrypt.KeyNotFoundError("no key", "name"),
+        modcrypt.errors.KeyNotFoundError("no key", "name"),
     ]
 
 
@@ -264,7 +259,7 @@ def scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], object]
     sealed, signed = sealed_bytes(plain), sealed_bytes(plain, plaintext_footer=True)
     original = plain.read_bytes()
     spans = list_modules(sealed, decryption())
-    page = next(s for s in spans if s.module.type is modcrypt.ModuleType.DATA_PAGE)
+    page = next(s for s in spans if s.module.type is modcrypt.parquet.ModuleType.DATA_PAGE)
 
     def encrypt(source: bytes = original, **changes: Any) -> Callable[[], object]:
         return lambda: encrypt_parquet(source, io.BytesIO(), encryption(**changes))
@@ -303,67 +298,73 @@ def scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], object]
             ValueError,
             lambda: encryption(column_key_metadata={"number": COLUMN_ID}),
         ),
-        "wrong footer key": (modcrypt.TagMismatchError, decrypt(footer_key=COLUMN)),
-        "wrong column key": (modcrypt.TagMismatchError, decrypt(column_keys={"name": FOOTER})),
+        "wrong footer key": (modcrypt.errors.TagMismatchError, decrypt(footer_key=COLUMN)),
+        "wrong column key": (
+            modcrypt.errors.TagMismatchError,
+            decrypt(column_keys={"name": FOOTER}),
+        ),
         "altered page": (
-            modcrypt.TagMismatchError,
+            modcrypt.errors.TagMismatchError,
             decrypt(replace_bytes(sealed, page.end - 20, bytes(4))),
         ),
         "altered signature": (
-            modcrypt.FooterSignatureError,
+            modcrypt.errors.FooterSignatureError,
             decrypt(replace_bytes(signed, len(signed) - 20, bytes(4))),
         ),
         "no signature of the writer": (
-            modcrypt.WriterSignatureError,
+            modcrypt.errors.WriterSignatureError,
             decrypt(signed, signed_by=[modcrypt.SigningKey.generate().verifier]),
         ),
         "altered plaintext page": (
-            modcrypt.ChecksumError,
+            modcrypt.errors.ChecksumError,
             encrypt(replace_bytes(original, original.index(VALUES[0].encode()), b"!")),
         ),
-        "wrong prefix": (modcrypt.AadPrefixError, decrypt(aad_prefix=b"another")),
+        "wrong prefix": (modcrypt.errors.AadPrefixError, decrypt(aad_prefix=b"another")),
         "length field altered": (
-            modcrypt.TruncationError,
+            modcrypt.errors.TruncationError,
             decrypt(replace_bytes(sealed, 4, b"\x01\0\0\0")),
         ),
-        "plaintext file": (modcrypt.PlaintextError, decrypt(original)),
-        "no footer key": (modcrypt.KeyNotFoundError, decrypt(footer_key=None)),
-        "no column key": (modcrypt.KeyNotFoundError, decrypt(column_keys={})),
+        "plaintext file": (modcrypt.errors.PlaintextError, decrypt(original)),
+        "no footer key": (modcrypt.errors.KeyNotFoundError, decrypt(footer_key=None)),
+        "no column key": (modcrypt.errors.KeyNotFoundError, decrypt(column_keys={})),
         "retriever knows nothing": (
-            modcrypt.KeyNotFoundError,
+            modcrypt.errors.KeyNotFoundError,
             decrypt_with_retriever(known.__getitem__),
         ),
-        "retriever gives nothing": (modcrypt.KeyNotFoundError, decrypt_with_retriever(known.get)),
+        "retriever gives nothing": (
+            modcrypt.errors.KeyNotFoundError,
+            decrypt_with_retriever(known.get),
+        ),
         "retriever is refused": (
-            modcrypt.KeyAccessDeniedError,
+            modcrypt.errors.KeyAccessDeniedError,
             decrypt_with_retriever(fail_with(PermissionError("refused"))),
         ),
         "retriever fails": (
-            modcrypt.KeyRetrievalError,
+            modcrypt.errors.KeyRetrievalError,
             decrypt_with_retriever(fail_with(RuntimeError("boom"))),
         ),
         "retriever gives 15 bytes": (
-            modcrypt.KeyMaterialError,
+            modcrypt.errors.KeyMaterialError,
             decrypt_with_retriever(lambda _: SHORT),
         ),
         "retriever gives text": (
-            modcrypt.KeyMaterialError,
+            modcrypt.errors.KeyMaterialError,
             decrypt_with_retriever(lambda _: FOOTER.decode()),
         ),
         "retriever gives a list": (
-            modcrypt.KeyMaterialError,
+            modcrypt.errors.KeyMaterialError,
             decrypt_with_retriever(lambda _: [COLUMN]),
         ),
-        "spent key": (modcrypt.KeyExhaustedError, encrypt(footer_key=spent)),
-        "encrypted already": (modcrypt.UnsupportedFormatError, encrypt(sealed)),
+        "spent key": (modcrypt.errors.KeyExhaustedError, encrypt(footer_key=spent)),
+        "encrypted already": (modcrypt.errors.UnsupportedFormatError, encrypt(sealed)),
         "algorithm": (
-            modcrypt.UnsupportedFormatError,
+            modcrypt.errors.UnsupportedFormatError,
             decrypt(sealed_bytes(plain, encryption_algorithm="AES_GCM_CTR_V1")),
         ),
-        "cut short": (modcrypt.FormatError, decrypt(sealed[:-9])),
-        "cut plaintext": (modcrypt.FormatError, encrypt(original[: value_at + 5])),
+        "cut short": (modcrypt.errors.FormatError, decrypt(sealed[:-9])),
+        "cut plaintext": (modcrypt.errors.FormatError, encrypt(original[: value_at + 5])),
         "huge footer": (
-            modcrypt.LimitError,
+            modcrypt.errors.LimitError,
             decrypt(replace_bytes(sealed, len(sealed) - 8, b"\xff\xff\xff\x7f")),
         ),
         "key for the footer as a path": (
@@ -522,7 +523,7 @@ def ags1_objects() -> list[Any]:
         block_cipher(METADATA, None),
         inspect_ags1(stream),
         UNVERIFIED,
-        modcrypt.TagMismatchError(modcrypt.BlockId(3)),
+        modcrypt.errors.TagMismatchError(modcrypt.ags1.BlockId(3)),
     ]
 
 
@@ -586,32 +587,38 @@ def ags1_scenes(folder: Path) -> dict[str, tuple[type[Exception], Callable[[], o
     return {
         "no length": (TypeError, open_stream(length=None)),
         "length as text": (TypeError, open_stream(length=FOOTER.decode())),
-        "length": (modcrypt.TruncationError, open_stream(length=len(stream) + 1)),
+        "length": (modcrypt.errors.TruncationError, open_stream(length=len(stream) + 1)),
         "two lengths": (ValueError, open_stream(key=METADATA.with_length(5), length=6)),
         "two prefixes": (ValueError, open_stream(aad_prefix=COLUMN)),
         "prefix as text": (TypeError, make_writer(key=FOOTER, aad_prefix=FOOTER.decode())),
-        "wrong key": (modcrypt.TagMismatchError, open_stream(key=COLUMN, aad_prefix=COLUMN_ID)),
-        "wrong prefix": (modcrypt.TagMismatchError, open_stream(key=FOOTER, aad_prefix=COLUMN)),
-        "altered": (modcrypt.TagMismatchError, open_stream(altered)),
-        "altered file": (modcrypt.TagMismatchError, decrypt_stream(altered)),
-        "cut": (modcrypt.TruncationError, open_stream(stream[:20])),
-        "plaintext": (modcrypt.FormatError, open_stream(MARKED)),
-        "plaintext file": (modcrypt.FormatError, decrypt_stream(MARKED)),
-        "key where a stream is due": (modcrypt.FormatError, open_stream(FOOTER * 3)),
+        "wrong key": (
+            modcrypt.errors.TagMismatchError,
+            open_stream(key=COLUMN, aad_prefix=COLUMN_ID),
+        ),
+        "wrong prefix": (
+            modcrypt.errors.TagMismatchError,
+            open_stream(key=FOOTER, aad_prefix=COLUMN),
+        ),
+        "altered": (modcrypt.errors.TagMismatchError, open_stream(altered)),
+        "altered file": (modcrypt.errors.TagMismatchError, decrypt_stream(altered)),
+        "cut": (modcrypt.errors.TruncationError, open_stream(stream[:20])),
+        "plaintext": (modcrypt.errors.FormatError, open_stream(MARKED)),
+        "plaintext file": (modcrypt.errors.FormatError, decrypt_stream(MARKED)),
+        "key where a stream is due": (modcrypt.errors.FormatError, open_stream(FOOTER * 3)),
         "block length": (ValueError, make_writer(block_length=0)),
         "key of 15 bytes": (ValueError, make_writer(key=SHORT)),
-        "key as text": (TypeError, make_writer(key=FOOTER.decode())),
+        "key as text": (ValueError, make_writer(key=FOOTER.decode())),
         "metadata as a key": (ValueError, make_writer(key=encoded)),
         "metadata with a length": (ValueError, make_writer(key=METADATA.with_length(36))),
-        "spent key": (modcrypt.KeyExhaustedError, lambda: write_stream(io.BytesIO(), spent)),
+        "spent key": (modcrypt.errors.KeyExhaustedError, lambda: write_stream(io.BytesIO(), spent)),
         "full": (OSError, lambda: write_stream("/dev/full")),
         "text written": (TypeError, lambda: Ags1Writer(io.BytesIO(), METADATA).write("text")),
-        "metadata cut": (modcrypt.FormatError, decode_metadata(encoded[:-1])),
-        "metadata too long": (modcrypt.FormatError, decode_metadata(encoded + FOOTER)),
-        "metadata without its version": (modcrypt.FormatError, decode_metadata(encoded[1:])),
-        "metadata of a key": (modcrypt.FormatError, decode_metadata(FOOTER)),
+        "metadata cut": (modcrypt.errors.FormatError, decode_metadata(encoded[:-1])),
+        "metadata too long": (modcrypt.errors.FormatError, decode_metadata(encoded + FOOTER)),
+        "metadata without its version": (modcrypt.errors.FormatError, decode_metadata(encoded[1:])),
+        "metadata of a key": (modcrypt.errors.FormatError, decode_metadata(FOOTER)),
         "metadata of a short key": (
-            modcrypt.FormatError,
+            modcrypt.errors.FormatError,
             decode_metadata(b"\x01\x1e" + SHORT + b"\0\0"),
         ),
         "file length": (
@@ -811,10 +818,10 @@ def kms_scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], obj
     value = base64.b64encode(MASTER).decode()
     revealing = RuntimeError(f"{MASTER!r} {MASTER.hex()} {value}")
     short = base64.b64encode(SHORT).decode()
-    denied, refused = modcrypt.KeyAccessDeniedError, modcrypt.KeyMaterialError
+    denied, refused = modcrypt.errors.KeyAccessDeniedError, modcrypt.errors.KeyMaterialError
     one_of = {"broken": lambda kms: kms.broken.update(kf=revealing)}
     return {
-        "lost race": (modcrypt.CommitConflictError, lost_race),
+        "lost race": (modcrypt.errors.CommitConflictError, lost_race),
         "denied": (denied, with_service(lambda kms: kms.denied.add("kf"), "internal, double")),
         "denied, a column": (
             denied,
@@ -822,28 +829,28 @@ def kms_scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], obj
         ),
         "denied, in writing": (denied, writing(lambda kms: kms.denied.add("kc"))),
         "disabled": (
-            modcrypt.KeyDisabledError,
+            modcrypt.errors.KeyDisabledError,
             with_service(lambda kms: kms.disabled.add("kf"), "internal, single"),
         ),
-        "disabled in a keyring": (modcrypt.KeyDisabledError, disabled_ring),
+        "disabled in a keyring": (modcrypt.errors.KeyDisabledError, disabled_ring),
         "unavailable": (
-            modcrypt.KmsUnavailableError,
+            modcrypt.errors.KmsUnavailableError,
             with_service(lambda kms: vars(kms).update(unavailable=True), "external, double"),
         ),
         "unavailable, in writing": (
-            modcrypt.KmsUnavailableError,
+            modcrypt.errors.KmsUnavailableError,
             writing(lambda kms: kms.broken.update(kf=ConnectionError(MASTER.decode()))),
         ),
         "no master key": (
-            modcrypt.KeyNotFoundError,
+            modcrypt.errors.KeyNotFoundError,
             with_service(lambda kms: kms.masters.pop("kf"), "internal, single"),
         ),
         "the service tells the key": (
-            modcrypt.KeyRetrievalError,
+            modcrypt.errors.KeyRetrievalError,
             with_service(one_of["broken"], "internal, double"),
         ),
         "the service tells the key, in writing": (
-            modcrypt.KeyRetrievalError,
+            modcrypt.errors.KeyRetrievalError,
             writing(one_of["broken"]),
         ),
         "another master key": (
@@ -890,7 +897,7 @@ def kms_scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], obj
             lambda: Keyring(_sealed_ring(folder), passphrase=PASSPHRASE[::-1]),
         ),
         "passphrase of a clear keyring": (
-            modcrypt.KeyRetrievalError,
+            modcrypt.errors.KeyRetrievalError,
             lambda: Keyring(ring.path, passphrase=PASSPHRASE),
         ),
         "two passphrases": (
@@ -920,7 +927,7 @@ def kms_scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], obj
         "imported key that is there": (ValueError, lambda: ring.create_key("kf", value=FOOTER)),
         "a variable without a key": (refused, variable(MASTER.hex()[:-2])),
         "a variable's name that is a key": (
-            modcrypt.KeyNotFoundError,
+            modcrypt.errors.KeyNotFoundError,
             lambda: open_kms(f"env:{MASTER.hex()}"),
         ),
         "a key as a URI": (ValueError, lambda: open_kms(MASTER.hex())),
@@ -971,8 +978,8 @@ def kms_objects(plain: Path, folder: Path) -> list[object]:
         ring.list_keys(),
         environment,
         vars(environment),
-        modcrypt.as_pyarrow_client(ring)(None),
-        modcrypt.from_pyarrow_client(PyArrowKms(masters=MASTERS)),
+        modcrypt.kms.as_pyarrow_client(ring)(None),
+        modcrypt.kms.from_pyarrow_client(PyArrowKms(masters=MASTERS)),
         kek,
         *materials,
         *events,
@@ -1023,8 +1030,8 @@ def test_what_has_keys_does_not_pickle_or_copy_them(
         tools.encryption(POLICY).for_check(),
         tools.decryption(POLICY),
         open_kms("env:MODCRYPT_TEST_MASTER"),
-        modcrypt.as_pyarrow_client(ring)(None),
-        modcrypt.from_pyarrow_client(PyArrowKms(masters=MASTERS)),
+        modcrypt.kms.as_pyarrow_client(ring)(None),
+        modcrypt.kms.from_pyarrow_client(PyArrowKms(masters=MASTERS)),
     ):
         for way in (pickle.dumps, copy.deepcopy):
             with pytest.raises(TypeError) as caught:
@@ -1042,8 +1049,8 @@ def test_no_record_of_the_key_tools_holds_a_secret(
 ) -> None:
     folder, lines, record = tmp_path / "lake", tmp_path / "audit.jsonl", tmp_path / "record.jsonl"
     folder.mkdir()
-    to_lines = modcrypt.audit_to_json_lines(lines)
-    to_logging = modcrypt.audit_to_logging()
+    to_lines = modcrypt.kms.audit_to_json_lines(lines)
+    to_logging = modcrypt.kms.audit_to_logging()
     kms, made = MemoryKms(MASTERS), set[bytes]()
     tools = KeyTools(kms, audit=lambda event: (to_lines(event), to_logging(event)))
     with caplog.at_level(logging.DEBUG), noting_keys(made):
@@ -1057,7 +1064,7 @@ def test_no_record_of_the_key_tools_holds_a_secret(
         decrypt_parquet(folder / "a", io.BytesIO(), tools.decryption(policy))
         kms.denied.add("kf")
         tools.wrapper.forget()
-        with pytest.raises(modcrypt.KeyAccessDeniedError):
+        with pytest.raises(modcrypt.errors.KeyAccessDeniedError):
             decrypt_parquet(folder / "a", io.BytesIO(), tools.decryption(policy))
         results += rotate_keys(folder, tools, record=record)
         results += scan_keys(folder, tools)

@@ -233,9 +233,9 @@ def write_linked_lake(
     return paths
 
 
-def rotate(kms: RotatingKms, where: Any, what: Any) -> list[mc.RotatedFile]:
+def rotate(kms: RotatingKms, where: Any, what: Any) -> list[mc.jobs.RotatedFile]:
     kms.rotate()
-    return mc.rotate_keys(where, mc.KeyTools(kms), what=what)
+    return mc.jobs.rotate_keys(where, mc.KeyTools(kms), what=what)
 
 
 def shred(kms: RotatingKms, where: Any, _what: Any) -> Any:

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from modcrypt import Key, Keyring, KeyTools, Policy, StandardKeyMetadata, ags1
+from modcrypt import Key, Keyring, KeyTools, Policy, ags1
 from modcrypt.aead import GcmCipher
+from modcrypt.ags1 import StandardKeyMetadata
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KmsUnavailableError
 from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.keys import as_key
@@ -154,7 +155,7 @@ KEYRING_FAILURES: dict[str, Callable[[Keyring], object]] = {
     "create over it": lambda k: Keyring.create(k.path, passphrase=ODD),
     "open with another passphrase": lambda k: Keyring(k.path, passphrase=ODD),
     "open a missing one": lambda k: Keyring(k.path + "x", passphrase=ODD),
-    "open by URI": lambda k: mc.open_kms(f"file:{k.path}", passphrase=ODD),
+    "open by URI": lambda k: mc.kms.open_kms(f"file:{k.path}", passphrase=ODD),
     "open as tools": lambda k: KeyTools(f"file:{k.path}", passphrase=ODD),
     "open as a policy's": lambda k: KeyTools.from_policy(
         Policy(footer_key="kf", kms=f"file:{k.path}"), passphrase=ODD
@@ -291,7 +292,7 @@ def test_a_refused_move_carries_no_key(ring: Keyring) -> None:
 
 
 def test_an_audit_that_fails_carries_no_key(ring: Keyring) -> None:
-    def refuse(event: mc.AuditEvent) -> None:
+    def refuse(event: mc.kms.AuditEvent) -> None:
         if event.operation == "unwrap":
             raise OSError(28, "disk full")
 
@@ -314,7 +315,7 @@ def test_an_exhausted_key_carries_nothing_that_it_was_to_seal(
         lambda: ring.wrap(DEK, "kf"),
         lambda: ring.rotate_key("kf") if ring._passphrase_keys.ask else ring.wrap(DEK, "kf"),
     ):
-        assert isinstance(check(call, *SECRETS), mc.KeyExhaustedError)
+        assert isinstance(check(call, *SECRETS), mc.errors.KeyExhaustedError)
 
 
 # --- key metadata, references, tokens ------------------------------------------------------------
@@ -342,7 +343,7 @@ BOTH: dict[str, Any] = {"footer_key": DEK, "column_keys": {"a": MASTER}}
 
 @each_case("call", [
     lambda: mc.FileEncryptionProperties(footer_key=ODD),
-    lambda: mc.FileEncryptionProperties(footer_key=ODD.decode()),  # type: ignore[arg-type]
+    lambda: mc.FileEncryptionProperties(footer_key=ODD.decode()),
     lambda: mc.FileEncryptionProperties(footer_key=DEK, column_keys={"a": ODD}),
     lambda: mc.FileEncryptionProperties(**BOTH, plaintext_columns=["a"]),
     lambda: mc.FileEncryptionProperties(**FOOTER, encryption_algorithm="other"),
@@ -350,12 +351,12 @@ BOTH: dict[str, Any] = {"footer_key": DEK, "column_keys": {"a": MASTER}}
     lambda: mc.FileDecryptionProperties(**BOTH, accept_algorithms=["other"]),
     lambda: ags1.decrypt(b"AGS1", ODD, length=4),
     lambda: ags1.decrypt(b"AGS1", DEK, length=4),
-    lambda: ags1.decrypt(ags1.encrypt(b"x", DEK), key=MASTER, length=mc.UNVERIFIED),
+    lambda: ags1.decrypt(ags1.encrypt(b"x", DEK), key=MASTER, length=mc.ags1.UNVERIFIED),
     lambda: ags1.encrypt(b"x", DEK, block_length=1 << 40),
     lambda: ags1.encrypt(b"x", DEK, aad_prefix="text"),  # type: ignore[arg-type]
-    lambda: mc.Ags1Reader("/nowhere/x", DEK, length=4),
-    lambda: mc.Ags1Writer("/nowhere/x", DEK),
-    lambda: mc.Ags1Writer("/nowhere/x", key=ODD),
+    lambda: mc.ags1.Ags1Reader("/nowhere/x", DEK, length=4),
+    lambda: mc.ags1.Ags1Writer("/nowhere/x", DEK),
+    lambda: mc.ags1.Ags1Writer("/nowhere/x", key=ODD),
     lambda: mc.encrypt_ags1("/nowhere/x", "/nowhere/y", DEK),
     lambda: mc.decrypt_ags1("/nowhere/x", "/nowhere/y", ODD, length=4),
     lambda: mc.mask_parquet(
@@ -408,12 +409,12 @@ def test_no_error_about_a_reference_carries_what_is_there(
             lambda: read_key("env:SOME_KEY", "footer key"),
             lambda r=read: read_key(f"fd:{r}", "footer key"),
             lambda: read_metadata_file(str(path)),
-            lambda: mc.open_kms("env:SOME_KEY"),
+            lambda: mc.kms.open_kms("env:SOME_KEY"),
         ):
             check(call, ODD)
         os.close(read)
     monkeypatch.setenv("GOOD_KEY", MASTER.hex())
-    client = mc.open_kms("env:GOOD_KEY")
+    client = mc.kms.open_kms("env:GOOD_KEY")
     check(lambda: client.wrap(DEK, "other"), MASTER, DEK)
     check(lambda: client.wrap(DEK + ODD, "GOOD_KEY"), MASTER, DEK)
     check(lambda: client.unwrap("x", "GOOD_KEY"), MASTER, DEK)
@@ -421,11 +422,11 @@ def test_no_error_about_a_reference_carries_what_is_there(
 
 def test_no_error_of_vault_carries_a_key_or_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     uri = "hcvault://127.0.0.1:9/transit?tls=off"  # nobody listens there
-    check(lambda: mc.open_kms(uri, token="s." + ODD.decode() + " "), ODD)
+    check(lambda: mc.kms.open_kms(uri, token="s." + ODD.decode() + " "), ODD)
     monkeypatch.setenv("VAULT_TOKEN", "s." + ODD.decode() + "\n x")
-    check(lambda: mc.open_kms(uri), ODD)
+    check(lambda: mc.kms.open_kms(uri), ODD)
     monkeypatch.delenv("VAULT_TOKEN")
-    client: Any = mc.open_kms(uri, token="s." + ODD.decode())
+    client: Any = mc.kms.open_kms(uri, token="s." + ODD.decode())
     for call in (
         lambda: client.wrap(DEK, "kf"),
         lambda: client.wrap_many([DEK, DEK], "kf"),
@@ -446,9 +447,9 @@ def test_no_error_of_a_token_carries_the_pin_or_a_key(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(pkcs11_token, "_find_token", lambda *arguments: Token())
     uri = "pkcs11:token=lake?module-path=/nowhere.so"
-    check(lambda: mc.open_kms(uri, pin=ODD.decode()), ODD)
-    check(lambda: mc.open_kms(uri, pin=ODD.decode() + "\n"), ODD)
-    check(lambda: mc.open_kms(uri, pin=lambda: ODD.decode() + "\n"), ODD)
+    check(lambda: mc.kms.open_kms(uri, pin=ODD.decode()), ODD)
+    check(lambda: mc.kms.open_kms(uri, pin=ODD.decode() + "\n"), ODD)
+    check(lambda: mc.kms.open_kms(uri, pin=lambda: ODD.decode() + "\n"), ODD)
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -475,5 +476,5 @@ def test_no_error_while_files_are_read_or_rotated_carries_a_master_key(
             ),
             *SECRETS,
         )
-        results = mc.rotate_keys(path, KeyTools(ring), new_master_keys={"kf": "off"})
+        results = mc.jobs.rotate_keys(path, KeyTools(ring), new_master_keys={"kf": "off"})
         assert [file.result for file in results] != ["rotated"]

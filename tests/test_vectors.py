@@ -284,7 +284,7 @@ def matrix() -> list[Any]:
         {},
         group,
         group | {"plaintext_columns": ["name", "tags"]},
-        {"footer_key": b"f" * 32, "column_keys": {"score": b"c" * 24}},
+        {"footer_key": b"k" * 32, "column_keys": {"score": b"c" * 24}},
     ]
     prefixes: list[dict[str, Any]] = [
         {}, {"aad_prefix": b"table/part.0"}, {"aad_prefix": b"p", "store_aad_prefix": False},

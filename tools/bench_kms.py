@@ -59,7 +59,7 @@ def folder(base: Path) -> Iterator[Path]:
 def keyring(where: Path) -> Counted:
     """Make an encrypted keyring with two master keys."""
     mc.Keyring.create(where / "keyring", passphrase="bench")
-    client: Any = mc.open_kms(f"file:{where / 'keyring'}", passphrase="bench")
+    client: Any = mc.kms.open_kms(f"file:{where / 'keyring'}", passphrase="bench")
     for name in MASTER_KEYS:
         client.create_key(name)
     return Counted(client)
@@ -158,7 +158,7 @@ def rotation(bench: Bench) -> Iterator[Row]:
             sizes = [path.stat().st_size for path in replaced]
             client.calls.clear()
             started = time.perf_counter()
-            done = mc.rotate_keys(lake, tools)
+            done = mc.jobs.rotate_keys(lake, tools)
             taken = figure([time.perf_counter() - started])
             assert {file.result for file in done} == {"rotated"}
             bare = figure([_replace(where / "bare", sizes)])

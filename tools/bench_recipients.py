@@ -41,7 +41,7 @@ def measure(kind: str, number: int) -> None:
     me = mc.Identity.generate(kind)
     to = [mc.Identity.generate(kind).recipient for _ in range(number - 1)] + [me.recipient]
     out = io.BytesIO()
-    mc.write_table(TABLE, out, mc.RecipientEncryption(recipients=to))
+    mc.write_table(TABLE, out, mc.kms.RecipientEncryption(recipients=to))
     data, mine = out.getvalue(), mc.FileDecryptionProperties(key_retriever=me)
     key = open_footer(data, mine).footer.footer_key
     assert key is not None

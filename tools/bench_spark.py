@@ -252,7 +252,7 @@ def arguments() -> argparse.Namespace:
 
 def keyring_of(work: Path) -> Any:
     passphrase = (work / "passphrase").read_text()
-    return mc.open_kms(f"file:{work / 'lake.keyring'}", passphrase=passphrase)
+    return mc.kms.open_kms(f"file:{work / 'lake.keyring'}", passphrase=passphrase)
 
 
 def make_keyring(work: Path) -> None:

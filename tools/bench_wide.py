@@ -175,14 +175,14 @@ def rotation(bench: Bench, plain: Path, keys: Keys) -> Job:
     folder = bench.work / f"{plain.name}-{keys.keyed}"
     folder.mkdir()
     mc.Keyring.create(folder / "keyring", passphrase="bench")
-    client = mc.open_kms(f"file:{folder / 'keyring'}", passphrase="bench")
+    client = mc.kms.open_kms(f"file:{folder / 'keyring'}", passphrase="bench")
     client.create_key("master")  # type: ignore[attr-defined]  # of a keyring
     policy = mc.Policy(
         footer_key="master", column_keys={"master": keys.columns} if keys.keyed else {}
     )
     tools = mc.KeyTools(client)
     mc.encrypt_parquet(plain, folder / "file.parquet", tools.encryption(policy))
-    return partial(mc.rotate_keys, folder / "file.parquet", tools, what="kek")
+    return partial(mc.jobs.rotate_keys, folder / "file.parquet", tools, what="kek")
 
 
 def per_chunk(taken: Figure, plain: Path) -> Figure:

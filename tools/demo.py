@@ -92,8 +92,8 @@ def encrypt_by_policy(original: pa.Table) -> None:
 
     say("PyArrow reads it by its own CryptoFactory, with the keyring as its key service")
     passphrase = (FOLDER / PASSPHRASE).read_text().strip()
-    client = mc.open_kms(f"file:{FOLDER / 'lake.keyring'}", passphrase=passphrase)
-    factory = pe.CryptoFactory(mc.as_pyarrow_client(client))
+    client = mc.kms.open_kms(f"file:{FOLDER / 'lake.keyring'}", passphrase=passphrase)
+    factory = pe.CryptoFactory(mc.kms.as_pyarrow_client(client))
     properties = factory.file_decryption_properties(pe.KmsConnectionConfig())
     theirs = pq.read_table(FOLDER / SEALED, decryption_properties=properties)
     check(theirs.equals(original), "PyArrow's rows of the encrypted file equal the original's")

@@ -34,13 +34,9 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 # After the path: a script's own folder alone is on it.
-from modcrypt import (
-    FileDecryptionProperties,
-    FileEncryptionProperties,
-    ModcryptError,
-    ModuleType,
-)
+from modcrypt import FileDecryptionProperties, FileEncryptionProperties, ModcryptError
 from modcrypt.aad import module_aad
+from modcrypt.parquet import ModuleType
 from tests.support import forging
 from tests.support.module_spans import list_modules
 from tools import fuzz_documents, fuzz_recipients, fuzz_targets

@@ -53,7 +53,7 @@ rotation = { max_version_age = "52w", max_kek_age = "30d" }
 def check_seal(data: bytes) -> object:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "_modcrypt_seal.json").write_bytes(data)
-        return mc.verify_seal(folder, [seal_vectors.WRITER.verifier])
+        return mc.jobs.verify_seal(folder, [seal_vectors.WRITER.verifier])
 
 
 def check_verifier(data: bytes) -> object:
@@ -61,7 +61,7 @@ def check_verifier(data: bytes) -> object:
         text = data.decode()
     except UnicodeDecodeError:
         return None
-    return mc.VerifyingKey.parse(text)
+    return mc.kms.VerifyingKey.parse(text)
 
 
 def check_declaration(data: bytes) -> object:
@@ -90,7 +90,7 @@ def check_signing_key(data: bytes) -> object:
     public, key = decode_private_key(data, SIGNING_FILE)
     if not isinstance(key, bytes):
         raise KeyMaterialError("not the scrypt of every round")
-    return mc.VerifyingKey.parse(public)
+    return mc.kms.VerifyingKey.parse(public)
 
 
 def targets() -> list[Target]:

@@ -123,7 +123,7 @@ class Lake:
     def keyring(self) -> Any:
         """Open the keyring."""
         passphrase = (self.folder / "passphrase.txt").read_text().strip()
-        return mc.open_kms(f"file:{self.folder / 'lake.keyring'}", passphrase=passphrase)
+        return mc.kms.open_kms(f"file:{self.folder / 'lake.keyring'}", passphrase=passphrase)
 
     def size(self, inside: str) -> str:
         """Return the number and size of the files in a folder, as text."""
@@ -238,7 +238,7 @@ def rotate(spark: Any, lake: Lake) -> None:
     fresh = mc.KeyTools.from_policy(policy)  # another one may keep KEKs it was given before
     try:
         mc.read_table(copy, fresh.decryption(policy), columns=["l_tax"])
-    except mc.KeyDisabledError as error:
+    except mc.errors.KeyDisabledError as error:
         print(f"An old copy of a file: {error}")
     else:
         sys.exit("pipeline: FAILED: an old copy opens with a disabled version")

@@ -153,16 +153,16 @@ def file_cases(identities: dict[str, mc.Identity]) -> list[Json]:
                 case(f"{name}-{identity}", about, expect, identity=f"{identity}.key", **shared)
             )
 
-    add("encrypted-footer", "one key for all", mc.RecipientEncryption(recipients=to))
+    add("encrypted-footer", "one key for all", mc.kms.RecipientEncryption(recipients=to))
     add(
         "plaintext-footer",
         "a signed footer",
-        mc.RecipientEncryption(recipients=to, options={"plaintext_footer": True}),
+        mc.kms.RecipientEncryption(recipients=to, options={"plaintext_footer": True}),
     )
     add(
         "prefix",
         "an AAD prefix that is not stored",
-        mc.RecipientEncryption(
+        mc.kms.RecipientEncryption(
             recipients=to, aad_prefix=b"lake", options={"store_aad_prefix": False}
         ),
         aad_prefix=b"lake".hex(),

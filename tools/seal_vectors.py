@@ -33,7 +33,7 @@ def fixed_key(name: str) -> mc.SigningKey:
     """Return an Ed25519 key of the vectors; it is no secret."""
     secret = hashlib.sha256(f"modcrypt seal vectors, {name}".encode()).digest()
     public = find_scheme(ED25519).encode_public(secret)
-    return mc.SigningKey(mc.VerifyingKey(ED25519, public), Secret(secret))
+    return mc.SigningKey(mc.kms.VerifyingKey(ED25519, public), Secret(secret))
 
 
 WRITER, COLLEAGUE, STRANGER = (fixed_key(name) for name in ("writer", "colleague", "stranger"))

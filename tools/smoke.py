@@ -83,11 +83,11 @@ def check_tables(folder: Path, table: pa.Table) -> None:
 
 
 def check_ags1(folder: Path) -> None:
-    metadata = modcrypt.StandardKeyMetadata.generate()
-    with modcrypt.Ags1Writer(folder / "any.ags1", metadata, block_length=100) as file:
+    metadata = modcrypt.ags1.StandardKeyMetadata.generate()
+    with modcrypt.ags1.Ags1Writer(folder / "any.ags1", metadata, block_length=100) as file:
         file.write(b"any file" * 100)
-    stored = modcrypt.StandardKeyMetadata.decode(file.key_metadata.encode())
-    with modcrypt.Ags1Reader(folder / "any.ags1", stored) as reader:
+    stored = modcrypt.ags1.StandardKeyMetadata.decode(file.key_metadata.encode())
+    with modcrypt.ags1.Ags1Reader(folder / "any.ags1", stored) as reader:
         check(reader.read_at(392, 16) == b"any file" * 2, "a part of an AGS1 stream is read")
     points = entry_points(group="fsspec.specs", name="ags1")
     check(len(points) == 1, "fsspec finds the file system ags1")
@@ -104,7 +104,7 @@ def check_key_tools(folder: Path, table: pa.Table) -> None:
     tools = modcrypt.KeyTools(f"file:{folder / 'lake.keyring'}", passphrase="smoke")
     policy = modcrypt.Policy(footer_key="footer", internal_key_material=False)
     modcrypt.write_table(table, folder / "keyed.parquet", tools.encryption(policy))
-    (rotated,) = modcrypt.rotate_keys(folder / "keyed.parquet", tools, what="kek")
+    (rotated,) = modcrypt.jobs.rotate_keys(folder / "keyed.parquet", tools, what="kek")
     check(rotated.result == "rotated", f"keys are rotated: {rotated}")
     found = modcrypt.read_table(folder / "keyed.parquet", tools.decryption(policy))
     check(found.equals(table), "a file under a keyring is read")
@@ -117,7 +117,7 @@ def check_key_tools(folder: Path, table: pa.Table) -> None:
     run(folder, 0, "keys", "scan", "kms.parquet")
     run(folder, 0, "decrypt", *kms, "kms.parquet", "kms.back.parquet")
     try:
-        modcrypt.open_kms("hcvault://127.0.0.1/transit")
+        modcrypt.kms.open_kms("hcvault://127.0.0.1/transit")
     except ModuleNotFoundError as error:
         check("modcrypt[vault]" in str(error), f"a missing extra is named: {error}")
     else:

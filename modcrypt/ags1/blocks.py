@@ -11,7 +11,7 @@ from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher
 from modcrypt.ags1.lengths import Ags1Key
 from modcrypt.errors import TagError, TagMismatchError
 from modcrypt.io.threads import ThreadPool, check_threads, usable_cores
-from modcrypt.keys import as_key
+from modcrypt.keys import as_given_key
 from modcrypt.keys.metadata import StandardKeyMetadata, as_prefix
 from modcrypt.module_ids import BlockId
 
@@ -61,7 +61,7 @@ def block_cipher(key: Ags1Key, aad_prefix: bytes | None) -> BlockCipher:
         if aad_prefix is not None and prefix != own:
             raise ValueError("aad_prefix is given, but the key metadata contains another one")
         return BlockCipher(GcmCipher(key.key), own)
-    return BlockCipher(GcmCipher(as_key(key)), prefix)
+    return BlockCipher(GcmCipher(as_given_key(key)), prefix)
 
 
 def split_blocks(first: int, stop: int, count: int) -> list[range]:

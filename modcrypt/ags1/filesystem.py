@@ -38,7 +38,7 @@ from modcrypt.ags1.lengths import Ags1Key, TrustedLength
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.ags1.writer import Ags1Writer
 from modcrypt.io.stacked_filesystem import StackedFileSystem
-from modcrypt.keys import as_key
+from modcrypt.keys import as_given_key
 from modcrypt.keys.metadata import StandardKeyMetadata
 
 OnWritten: TypeAlias = "Callable[[str, StandardKeyMetadata], object]"
@@ -98,7 +98,9 @@ class Ags1FileSystem(StackedFileSystem):
             )
         # Reject misspelt options instead of passing them on: only `on_written` may store the key.
         super().__init__(fs=fs, target_protocol=target_protocol, target_options=target_options)
-        self._key = key if callable(key) or isinstance(key, StandardKeyMetadata) else as_key(key)
+        self._key = (
+            key if callable(key) or isinstance(key, StandardKeyMetadata) else as_given_key(key)
+        )
         self._aad_prefix, self._length = aad_prefix, length
         self._block_length, self._on_written = block_length, on_written
         self._writers: WeakValueDictionary[str, Ags1Writer] = WeakValueDictionary()

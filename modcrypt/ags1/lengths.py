@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Literal, TypeAlias
 
 from modcrypt.errors import TruncationError
-from modcrypt.keys import Key, KeyLike, as_key
+from modcrypt.keys import Key, KeyLike, as_given_key
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.runtime.tracebacks import convert_argument
 
@@ -35,7 +35,7 @@ Ags1Key: TypeAlias = "KeyLike | StandardKeyMetadata"
 
 
 def _as_ags1_key(key: object) -> Key | StandardKeyMetadata:
-    return key if isinstance(key, StandardKeyMetadata) else as_key(key)  # type: ignore[arg-type]
+    return key if isinstance(key, StandardKeyMetadata) else as_given_key(key)  # type: ignore[arg-type]
 
 
 takes_key = convert_argument("key", _as_ags1_key)

@@ -28,7 +28,7 @@ from modcrypt.ags1.layout import (
 from modcrypt.ags1.lengths import Ags1Key, takes_key
 from modcrypt.io.buffers import Output, fill_bytes, open_output
 from modcrypt.io.destinations import Destination
-from modcrypt.keys import as_key
+from modcrypt.keys import as_given_key
 from modcrypt.keys.metadata import StandardKeyMetadata, as_prefix
 from modcrypt.runtime.fork_safety import fork_safe
 
@@ -341,7 +341,7 @@ def fresh_metadata(key: Ags1Key, aad_prefix: bytes | None) -> StandardKeyMetadat
     """Return the key metadata for a new stream; raise ValueError if it already has a length."""
     if not isinstance(key, StandardKeyMetadata):
         prefix = None if aad_prefix is None else as_prefix(aad_prefix)
-        return StandardKeyMetadata(key=as_key(key), aad_prefix=prefix)
+        return StandardKeyMetadata(key=as_given_key(key), aad_prefix=prefix)
     if key.file_length is not None:
         raise ValueError(
             "this key metadata has a length, so a file was written with it already: generate "

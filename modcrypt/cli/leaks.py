@@ -50,7 +50,7 @@ def leaks(*, paths: tuple[str, ...], policy_file: str | None, as_json: bool) -> 
     found = 0
     for path in paths:
         with files_bar("Examining") as progress:
-            report = modcrypt.find_leaks(path, policy, progress=progress)
+            report = modcrypt.jobs.find_leaks(path, policy, progress=progress)
         found += len(report.leaks)
         for leak in report.leaks:
             if as_json:

@@ -87,7 +87,7 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
     PATH is a file or a folder. No key is needed. The list is what a file states; it is not
     authenticated.
     """
-    listed = list(modcrypt.list_recipients(list(paths)))
+    listed = list(modcrypt.jobs.list_recipients(list(paths)))
     if as_json:
         for file in listed:
             message = use_option_names(file.message)
@@ -129,7 +129,7 @@ def add(
         raise click.UsageError("no recipient is named; use --to")
     decryption = decryption_settings(options)
     run = partial(
-        modcrypt.add_recipients, list(paths), to, decryption, jobs=jobs,
+        modcrypt.jobs.add_recipients, list(paths), to, decryption, jobs=jobs,
         signing_key=read_signing_key(options),
     )  # fmt: skip
     return _exit_code(
@@ -166,7 +166,7 @@ def remove(
     remaining = read_recipients(options)
     decryption = decryption_settings(options)
     run = partial(
-        modcrypt.remove_recipients, list(paths), ids, decryption,
+        modcrypt.jobs.remove_recipients, list(paths), ids, decryption,
         new_recipients=remaining, jobs=jobs, signing_key=read_signing_key(options),
     )  # fmt: skip
     counts = _report_changes("Removing recipients", as_json, lambda show: run(progress=show))

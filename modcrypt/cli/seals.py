@@ -192,7 +192,7 @@ def create(
     after a seal that was lost or rolled back.
     """
     with batch_bar("Hashing", 0, None) as bar:
-        sealed = modcrypt.seal_dataset(
+        sealed = modcrypt.jobs.seal_dataset(
             folder, _load_keys(options), accept=accept, jobs=jobs,
             progress=lambda done, total: bar(0, done), **_writing(options),
         )  # fmt: skip
@@ -217,7 +217,7 @@ def add(
     other files what the old one did.
     """
     _print_update(
-        modcrypt.update_seal(
+        modcrypt.jobs.update_seal(
             folder,
             _load_keys(options),
             added=files,
@@ -241,7 +241,7 @@ def remove(
 ) -> None:
     """Sign that FILES were removed from FOLDER, in the next seal."""
     _print_update(
-        modcrypt.update_seal(
+        modcrypt.jobs.update_seal(
             folder, _load_keys(options), removed=files, propose=propose, **_writing(options)
         ),
         as_json,
@@ -259,7 +259,7 @@ def cosign(*, folder: str, proposal: str | None, as_json: bool, **options: Any) 
     It prints what the proposal states, and its name; with --proposal it signs it. --signed-by
     names the other writers.
     """
-    update, is_newest = modcrypt.cosign_seal(
+    update, is_newest = modcrypt.jobs.cosign_seal(
         folder, _load_keys(options), proposal=proposal, **_trusting(options)
     )
     if as_json:
@@ -285,7 +285,7 @@ def record(*, folder: str, command: tuple[str, ...], **options: Any) -> Any:
     """
     program: Any = click.get_current_context().find_root().command
     arguments, former = use_present_names(program, command)
-    with modcrypt.sealing(folder, _load_keys(options), **_writing(options)) as done:
+    with modcrypt.jobs.sealing(folder, _load_keys(options), **_writing(options)) as done:
         result = click.Command.main(
             program, arguments, "modcrypt", standalone_mode=False, obj=former
         )
@@ -315,7 +315,7 @@ def writers(
     VERIFIER is a .pub file or line. As many keys as were needed until now must --sign, and as many
     of the new ones as are needed from now on.
     """
-    update = modcrypt.change_seal_writers(
+    update = modcrypt.jobs.change_seal_writers(
         folder, _load_keys(options), _read_keys(writers), needed=needed, **_trusting(options)
     )
     _print_update(update, as_json)
@@ -337,7 +337,7 @@ def witness(*, folder: str, needed: int, store: str, **options: Any) -> None:
     --signed-by names the writers, and --sign the key of the witness, which remembers what it has
     signed and refuses a seal that does not follow it.
     """
-    number = modcrypt.witness_seal(
+    number = modcrypt.jobs.witness_seal(
         folder, _load_keys(options)[0], _require_writers(options["signed_by"]), store,
         needed=needed, at_least=options["at_least"],
     )  # fmt: skip
@@ -353,7 +353,7 @@ def log(*, folder: str, signed_by: tuple[str, ...], needed: int, as_json: bool) 
     """Print who added, replaced and removed files of FOLDER, as its seals state it."""
     from modcrypt.kms.signing.sealed_statements import format_time
 
-    history = modcrypt.seal_log(folder, _require_writers(signed_by), needed=needed)
+    history = modcrypt.jobs.seal_log(folder, _require_writers(signed_by), needed=needed)
     if as_json:
         print_json("seals.log", history.fields())
         return
@@ -404,7 +404,7 @@ def verify(
     by the writers, has expired, or is an older one.
     """
     with batch_bar("Hashing", 0, None) as bar:
-        result = modcrypt.verify_seal(
+        result = modcrypt.jobs.verify_seal(
             folder, _require_writers(signed_by), witnessed_by=_read_keys(witnessed_by),
             progress=lambda done, total: bar(0, done), **options,
         )  # fmt: skip
@@ -428,19 +428,19 @@ def _writing(options: dict[str, Any]) -> dict[str, Any]:
     return {**_trusting(options), "valid_for": None if days is None else days * 86_400}
 
 
-def _read_keys(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:
+def _read_keys(texts: tuple[str, ...]) -> tuple[modcrypt.kms.VerifyingKey, ...]:
     from modcrypt.kms.signing.signing_keys import read_verifying_keys
 
     return read_verifying_keys(texts)
 
 
-def _require_writers(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:
+def _require_writers(texts: tuple[str, ...]) -> tuple[modcrypt.kms.VerifyingKey, ...]:
     if not texts:
         raise click.UsageError("no writer is named; use --signed-by")
     return _read_keys(texts)
 
 
-def _print_result(result: modcrypt.SealVerification, as_json: bool) -> None:
+def _print_result(result: modcrypt.jobs.SealVerification, as_json: bool) -> None:
     if as_json:
         print_json("seals.result", {**result.fields(), "ok": result.ok})
         return
@@ -453,14 +453,14 @@ def _print_result(result: modcrypt.SealVerification, as_json: bool) -> None:
     )
 
 
-def _print_update(update: modcrypt.SealUpdate, as_json: bool) -> None:
+def _print_update(update: modcrypt.jobs.SealUpdate, as_json: bool) -> None:
     if as_json:
         print_json("seals.update", update.fields())
         return
     print_line(_describe_update(update))
 
 
-def _describe_update(update: modcrypt.SealUpdate) -> str:
+def _describe_update(update: modcrypt.jobs.SealUpdate) -> str:
     return (
         f"seal {update.sequence}: {len(update.added)} files added or replaced, "
         f"{len(update.removed)} removed, signed by {update.signer}"

@@ -1,0 +1,8 @@
+"""Jobs on many files: their keys, recipients, seals, shredding and leaks.
+
+`__init__.pyi` lists the public names; each is imported on first use.
+"""
+
+from modcrypt.runtime.lazy_names import attach
+
+__getattr__, __dir__ = attach(__name__)

@@ -30,6 +30,7 @@ from modcrypt.jobs.set_findings import (
     find_shared_prefixes,
     list_sealed_files,
 )
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.crypto.crypto_fields import stored_prefix
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
@@ -69,6 +70,7 @@ MAX_FILES = 8
 """Default maximum number of files verified concurrently."""
 
 
+@hide_keys
 @accept_former_names(where="source", properties="decryption")
 def verify_dataset(
     source: Any,

@@ -97,7 +97,7 @@ def sealing(
         OSError: As `seal_dataset`.
 
     Example:
-        >>> with mc.sealing("lake", writer):
+        >>> with mc.jobs.sealing("lake", writer):
         ...     mc.write_dataset(people, "lake", properties)
     """
     ledger = _ledger_at(source, filesystem)

@@ -32,6 +32,7 @@ from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
 from modcrypt.jobs.key_rewrapping import KeyRewrapping, What
 from modcrypt.jobs.run_record import Record, list_files_except, rotation_fields, run_recorded
+from modcrypt.keys import hide_keys
 from modcrypt.kms.audit import record_key
 from modcrypt.kms.file_keys import expect_also
 from modcrypt.kms.key_tools import KeyTools, check_tools
@@ -99,6 +100,7 @@ class RotatedFile(FileResult):
         return bool(self.message) or self.result not in ("rotated", "current", "plaintext")
 
 
+@hide_keys
 @accept_former_names(where="source", threads="jobs")
 def rotate_keys(
     source: Any,

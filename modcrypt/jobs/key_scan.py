@@ -21,6 +21,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe_failure
+from modcrypt.keys import hide_keys
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools, check_tools
 from modcrypt.kms.keyring.keyring import Keyring
@@ -83,6 +84,7 @@ DESTROYED = "its master key is destroyed"
 """Message for a key that can't be unwrapped because its master key was destroyed."""
 
 
+@hide_keys
 @accept_former_names(where="source")
 def scan_keys(
     source: Any,

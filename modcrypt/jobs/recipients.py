@@ -18,7 +18,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.engine import FileResult, Job, run_job
 from modcrypt.jobs.file_changes import replace_file
-from modcrypt.keys import as_key
+from modcrypt.keys import as_key, hide_keys
 from modcrypt.kms.recipients.file_recipients import FileRecipients
 from modcrypt.kms.recipients.identity_retriever import IdentityKeys
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
@@ -73,6 +73,7 @@ class ChangedRecipients(FileResult):
         return self.result not in ("changed", "rotated", "current")
 
 
+@hide_keys
 @accept_former_names(where="source", threads="jobs")
 def add_recipients(
     source: Any,
@@ -107,6 +108,7 @@ def add_recipients(
     return _run(change, source, decryption, signing_key, filesystem, jobs, progress)
 
 
+@hide_keys
 @accept_former_names(where="source", threads="jobs")
 def remove_recipients(
     source: Any,

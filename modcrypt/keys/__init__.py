@@ -1,5 +1,6 @@
 """AES keys: their bytes, which nothing shows, their text, their sources and their metadata."""
 
+from modcrypt.keys.arguments import as_given_key, hide_keys, wrap_key
 from modcrypt.keys.key import (
     FileKeyRetriever,
     FileKeys,
@@ -21,7 +22,10 @@ __all__ = [
     "KeyRetriever",
     "Secret",
     "Unpicklable",
+    "as_given_key",
     "as_key",
+    "hide_keys",
     "invocation_counter",
     "key_bytes",
+    "wrap_key",
 ]

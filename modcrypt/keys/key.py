@@ -160,8 +160,8 @@ class Secret(Unpicklable, Generic[T]):
         return hash(self._value)
 
 
-KeyLike: TypeAlias = Key | bytes
-"""The types that the API accepts as a key."""
+KeyLike: TypeAlias = Key | bytes | str
+"""The types that the API accepts as a key: text has hex digits."""
 
 
 class FileKeys(Protocol):
@@ -194,6 +194,8 @@ KeyRetriever: TypeAlias = "Callable[[bytes], KeyLike | None] | FileKeyRetriever"
 @hide_frames
 def as_key(value: KeyLike | bytearray | memoryview) -> Key:
     """Return `value` as a `Key`; raise ValueError if it does not have 16, 24 or 32 bytes."""
+    if isinstance(value, str):
+        return Key.from_hex(value)
     return value if isinstance(value, Key) else Key(value)
 
 

@@ -1,1 +1,8 @@
-"""Keys from key services: envelope encryption in the format of Parquet's key tools (PKMT1)."""
+"""Keys from key services: envelope encryption in the format of Parquet's key tools (PKMT1).
+
+`__init__.pyi` lists the public names; each is imported on first use.
+"""
+
+from modcrypt.runtime.lazy_names import attach
+
+__getattr__, __dir__ = attach(__name__)

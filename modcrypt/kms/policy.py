@@ -36,6 +36,7 @@ from modcrypt.io.places import Root
 from modcrypt.kms.key_references import KEY_KINDS, is_reference
 from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
+from modcrypt.parquet.crypto.properties import KeySource
 from modcrypt.pkmt1.material import check_id
 from modcrypt.report.short_repr import ShortRepr
 from modcrypt.settings.setting import explain_arguments, list_faults, settings_of
@@ -51,7 +52,7 @@ S = TypeVar("S")
 
 @explain_arguments
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Policy(PolicySettings, ShortRepr):
+class Policy(PolicySettings, KeySource, ShortRepr):
     """A policy for encrypting files with keys from a key service.
 
     Its arguments are the members of a policy's file, from the table of settings.

@@ -1,0 +1,8 @@
+"""Lakes: datasets whose encryption `modcrypt.toml` declares.
+
+`__init__.pyi` lists the public names; each is imported on first use.
+"""
+
+from modcrypt.runtime.lazy_names import attach
+
+__getattr__, __dir__ = attach(__name__)

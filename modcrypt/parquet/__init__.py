@@ -5,6 +5,7 @@
     pq.write_table(table, "people.parquet", encryption_properties=encryption)
     pq.read_table("people.parquet", decryption_properties=decryption)
 
+It also has the results of modcrypt's functions for files, such as `Verification`.
 `__init__.pyi` lists the public names; each is imported on first use.
 """
 

@@ -20,22 +20,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modcrypt import (
-    UNVERIFIED,
-    Ags1Summary,
+from modcrypt import Key, ModcryptError, decrypt_ags1, encrypt_ags1
+from modcrypt.ags1 import UNVERIFIED, Ags1Summary, StandardKeyMetadata, files, inspect_ags1, writer
+from modcrypt.errors import (
     FormatError,
-    Key,
     LimitError,
-    ModcryptError,
     PlaintextError,
-    StandardKeyMetadata,
     TagMismatchError,
     TruncationError,
-    decrypt_ags1,
-    encrypt_ags1,
-    inspect_ags1,
 )
-from modcrypt.ags1 import files, writer
 from modcrypt.keys import invocation_counter
 from tests.support.ags1.sources import KINDS, Store, source_of
 from tests.support.ags1.streams import (

@@ -33,22 +33,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from modcrypt import (
-    Ags1Reader,
-    BlockId,
+from modcrypt import Key, ModcryptError, ags1, decrypt_ags1
+from modcrypt.ags1 import UNVERIFIED, Ags1Reader, BlockId, StandardKeyMetadata, blocks, reader
+from modcrypt.ags1.lengths import check_length
+from modcrypt.errors import (
     FormatError,
-    Key,
     LimitError,
-    ModcryptError,
     PlaintextError,
-    StandardKeyMetadata,
     TagMismatchError,
     TruncationError,
-    ags1,
-    decrypt_ags1,
 )
-from modcrypt.ags1 import UNVERIFIED, blocks, reader
-from modcrypt.ags1.lengths import check_length
 from modcrypt.io import buffers
 from modcrypt.io.sources import FileSource
 from tests.support.ags1.sources import KINDS, Store, source_of
@@ -1088,7 +1082,7 @@ def test_a_forked_process_reads_on_though_its_parents_threads_are_not_there(
 ) -> None:
     script = """
         import os, signal, sys, threading
-        from modcrypt import Ags1Reader, UNVERIFIED
+        from modcrypt.ags1 import Ags1Reader, UNVERIFIED
         from modcrypt.ags1 import reader
         from modcrypt.io.sources import FileSource
 
@@ -1123,7 +1117,7 @@ def test_an_interrupt_while_several_threads_open_blocks_is_just_that(tmp_path: P
     """They write into memory that must outlive the call, which has given it up."""
     script = """
         import gc, os, signal, sys, threading
-        from modcrypt import Ags1Reader, UNVERIFIED
+        from modcrypt.ags1 import Ags1Reader, UNVERIFIED
         from modcrypt.io.sources import FileSource
 
         read_into, once = FileSource.read_into, threading.Lock()

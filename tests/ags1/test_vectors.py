@@ -89,7 +89,7 @@ def assert_said(case: Case, error: Exception | None) -> None:
         assert error.word == case["expect"]
     if case["block"] is not None:
         assert isinstance(error, TagMismatchError)
-        assert error.module == modcrypt.BlockId(case["block"])
+        assert error.module == modcrypt.ags1.BlockId(case["block"])
 
 
 def released_plaintext(case: Case) -> bytes:
@@ -125,7 +125,7 @@ def test_reading_byte_by_byte_releases_the_blocks_before_the_fault_alone(case: C
     data, out, error = file_of(case), bytearray(), None
     size = 65_521 if len(data) > LARGE else 1
     try:
-        with modcrypt.Ags1Reader(io.BytesIO(data), **reading(case)) as reader:
+        with modcrypt.ags1.Ags1Reader(io.BytesIO(data), **reading(case)) as reader:
             read_all(reader, size, out)
     except (ModcryptError, ValueError) as raised:
         error = raised
@@ -141,7 +141,7 @@ def test_reading_byte_by_byte_releases_the_blocks_before_the_fault_alone(case: C
         assert not out  # refused when it is opened
 
 
-def read_all(reader: modcrypt.Ags1Reader, size: int, out: bytearray) -> None:
+def read_all(reader: modcrypt.ags1.Ags1Reader, size: int, out: bytearray) -> None:
     """Read to the end in pieces; a reader that failed keeps failing, and does not end."""
     try:
         while piece := reader.read(size):
@@ -220,13 +220,13 @@ def test_any_range_is_given_where_its_blocks_authenticate_and_only_there(case: C
     length, faulty = verify_ags1.block_length(data), set(case["faulty"])
     if ends_empty(case) and len(blocks) - 1 in faulty:
         with pytest.raises(TagMismatchError):
-            modcrypt.Ags1Reader(data, **reading(case))
+            modcrypt.ags1.Ags1Reader(data, **reading(case))
         return
     size = len(data) - 8 - 28 * len(blocks)
     # Bytes of a faulty block: never to be compared with anything.
     sizes = [length] * (len(blocks) - 1) + [size - length * (len(blocks) - 1)]
     known = b"".join(block or bytes(n) for block, n in zip(blocks, sizes, strict=True))
-    with modcrypt.Ags1Reader(data, **reading(case)) as reader:
+    with modcrypt.ags1.Ags1Reader(data, **reading(case)) as reader:
         assert (reader.size, reader.encrypted_length, reader.block_length) == (
             size, len(data), length,
         )  # fmt: skip
@@ -239,7 +239,7 @@ def test_any_range_is_given_where_its_blocks_authenticate_and_only_there(case: C
             if touched & faulty:
                 with pytest.raises(TagMismatchError) as failure:
                     reader.read_at(offset, count)
-                assert isinstance(failure.value.module, modcrypt.BlockId)
+                assert isinstance(failure.value.module, modcrypt.ags1.BlockId)
                 assert failure.value.module.index in touched & faulty
             else:
                 assert reader.read_at(offset, count) == known[offset:stop]
@@ -250,12 +250,12 @@ def test_a_summary_needs_no_key_and_has_the_same_words(case: Case) -> None:
     data = file_of(case)
     if case["expect"] != "ok":
         with pytest.raises(ModcryptError) as failure:
-            modcrypt.inspect_ags1(data)
+            modcrypt.ags1.inspect_ags1(data)
         assert_said(case, failure.value)
         return
     blocks = each_block(data, KEYS[case["key"]], prefix_of(case))
     for source in (data, pipe(data)):
-        summary = modcrypt.inspect_ags1(source)
+        summary = modcrypt.ags1.inspect_ags1(source)
         assert summary.block_length == verify_ags1.block_length(data)
         assert (summary.blocks, summary.encrypted_length) == (len(blocks), len(data))
         assert summary.plaintext_length == case["plaintext"]["length"]
@@ -291,7 +291,7 @@ Seal: TypeAlias = Callable[[bytes, dict[str, Any]], bytes]
 
 def write_in_pieces(plaintext: bytes, options: dict[str, Any]) -> bytes:
     out, at, size = io.BytesIO(), 0, 1
-    with modcrypt.Ags1Writer(out, **options, threads=1) as writer:
+    with modcrypt.ags1.Ags1Writer(out, **options, threads=1) as writer:
         while at < len(plaintext):
             at += writer.write(plaintext[at : at + size])
             assert writer.tell() == at
@@ -359,20 +359,20 @@ def test_key_metadata_is_read_and_written_as_the_vectors_say(case: Case) -> None
     assert key_metadata_disagreement(case) is None
     if case["expect"] != "ok":
         with pytest.raises(FormatError) as failure:
-            modcrypt.StandardKeyMetadata.decode(data)
+            modcrypt.ags1.StandardKeyMetadata.decode(data)
         assert failure.value.word == case["expect"]
         return
-    metadata = modcrypt.StandardKeyMetadata(
+    metadata = modcrypt.ags1.StandardKeyMetadata(
         key=bytes.fromhex(case["key"]), aad_prefix=prefix_of(case), file_length=case["file_length"]
     )
     assert metadata.encode() == data
-    assert modcrypt.StandardKeyMetadata.decode(data) == metadata
+    assert modcrypt.ags1.StandardKeyMetadata.decode(data) == metadata
 
 
 @pytest.mark.parametrize("name", [name for name in KEYS if name.startswith("of-")])
 def test_key_metadata_of_a_key_that_aes_does_not_have_is_the_callers_mistake(name: str) -> None:
     with pytest.raises(ValueError, match="16, 24 or 32") as failure:
-        modcrypt.StandardKeyMetadata(key=KEYS[name])
+        modcrypt.ags1.StandardKeyMetadata(key=KEYS[name])
     assert not isinstance(failure.value, ModcryptError)
 
 
@@ -422,7 +422,7 @@ def test_streams_of_java_open_in_both() -> None:
             entry_key(entry),
             prefix_of(entry),
         )
-        metadata = modcrypt.StandardKeyMetadata(
+        metadata = modcrypt.ags1.StandardKeyMetadata(
             key=key, aad_prefix=prefix, file_length=entry["file_length"]
         )
         for plaintext in (
@@ -512,11 +512,11 @@ def test_key_metadata_of_java_is_the_same_byte_for_byte() -> None:
     encoded = [entry for entry in entries if entry["op"] == "encode" and "hex" in entry]
     assert {entry["file_length"] for entry in encoded} >= {None, -1, 36, 5_000_000_000}
     for entry in encoded:
-        metadata = modcrypt.StandardKeyMetadata(
+        metadata = modcrypt.ags1.StandardKeyMetadata(
             key=entry_key(entry), aad_prefix=prefix_of(entry), file_length=entry["file_length"]
         )
         assert metadata.encode().hex() == entry["hex"]
-        assert modcrypt.StandardKeyMetadata.decode(bytes.fromhex(entry["hex"])) == metadata
+        assert modcrypt.ags1.StandardKeyMetadata.decode(bytes.fromhex(entry["hex"])) == metadata
 
 
 def test_key_metadata_that_java_reads_loosely_is_refused() -> None:
@@ -529,6 +529,6 @@ def test_key_metadata_that_java_reads_loosely_is_refused() -> None:
     }  # fmt: skip
     for data in decoded:
         with pytest.raises(FormatError):
-            modcrypt.StandardKeyMetadata.decode(bytes.fromhex(data))
+            modcrypt.ags1.StandardKeyMetadata.decode(bytes.fromhex(data))
         with pytest.raises(VerifyError, match="format"):
             verify_ags1.read_key_metadata(bytes.fromhex(data))

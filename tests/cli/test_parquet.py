@@ -539,7 +539,7 @@ def test_a_denied_key_file_is_3_for_root_too(folder: Path, monkeypatch: pytest.M
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", refuse)
-    with pytest.raises(modcrypt.KeyAccessDeniedError):
+    with pytest.raises(modcrypt.errors.KeyAccessDeniedError):
         read_key(f"file:{folder / 'footer.key'}", "footer key")
 
 

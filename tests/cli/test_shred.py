@@ -83,7 +83,7 @@ def test_a_column_is_shredded_and_proven(folder: Path) -> None:
     result = invoke(folder, *RING, "--column", "name", "--yes", "--prove", "lake")
     assert (result.exit_code, result.stderr) == (0, "")
     for number in range(3):
-        with pytest.raises(mc.KeyNotFoundError):
+        with pytest.raises(mc.errors.KeyNotFoundError):
             rows(folder, number)
         assert rows(folder, number, on_missing_key="drop").equals(TABLE.drop_columns(["name"]))
     assert "3 files: 3 shredded; 3 keys\n" in result.stdout

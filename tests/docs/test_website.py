@@ -91,13 +91,18 @@ def test_every_public_name_is_in_the_reference() -> None:
     text = "".join(path.read_text() for path in (ROOT / "docs/reference/api").glob("*.md"))
     described = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
     assert len(described) == len({*described})
-    packages = ("modcrypt", "modcrypt.parquet", "modcrypt.iceberg", "modcrypt.spark")
+    more = ("ags1", "iceberg", "jobs", "kms", "lake", "parquet", "report", "spark")
+    packages = ("modcrypt", *(f"modcrypt.{name}" for name in more))
     names = {f"{package}.{name}" for package in packages for name in public_names(package)}
     again = {f"modcrypt.parquet.File{kind}cryptionProperties" for kind in ("En", "De")}
     own = {name: getattr(modcrypt.parquet, name) for name in public_names("modcrypt.parquet")}
     of_pyarrow = vars(pyarrow.parquet)
     again |= {f"modcrypt.parquet.{name}" for name in own if own[name] is of_pyarrow.get(name)}
-    assert {*described} == names - again - {"modcrypt.spark.Settings"}
+    assert {*described} == (
+        (names | {f"modcrypt.errors.{name}" for name in modcrypt.errors.__all__})
+        - again
+        - {"modcrypt.spark.Settings", "modcrypt.lake.Lake", "modcrypt.errors.ModcryptError"}
+    )
 
 
 def test_each_command_has_a_page_with_its_options() -> None:

@@ -15,7 +15,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
-from modcrypt import Keyring, KeyTools, Policy, StandardKeyMetadata, open_kms
+from modcrypt import Keyring, KeyTools, Policy
+from modcrypt.ags1 import StandardKeyMetadata
 from modcrypt.errors import (
     FormatError,
     IntegrityError,
@@ -37,6 +38,7 @@ from modcrypt.iceberg import (
     verify_table,
 )
 from modcrypt.iceberg.write import commit as committing
+from modcrypt.kms import open_kms
 from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, struct
 from tests.support.iceberg.concurrent_commits import with_rival_commits

@@ -19,7 +19,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
-from modcrypt import AuditEvent, KeyTools, StandardKeyMetadata
+from modcrypt import KeyTools
+from modcrypt.ags1 import StandardKeyMetadata
 from modcrypt.errors import KmsUnavailableError, ModcryptError
 from modcrypt.iceberg import (
     FileKeyStore,
@@ -35,6 +36,7 @@ from modcrypt.iceberg import (
     set_policy,
 )
 from modcrypt.keys import Secret
+from modcrypt.kms import AuditEvent
 from tests.support.failing_steps import Steps, check_failing_runs, record_keys
 from tests.support.frame_watch import find_secrets
 from tests.support.iceberg.sample_kms import SampleKms

@@ -24,7 +24,7 @@ from tests.support.iceberg.sample_kms import Refusing, SampleKms
 
 __all__ = ["run"]  # a fixture
 
-Events = list[mc.AuditEvent]
+Events = list[mc.kms.AuditEvent]
 
 
 def take_uses(events: Events) -> list[tuple[str, str, str | None, str, int]]:
@@ -108,11 +108,11 @@ def test_a_refusal_is_recorded_and_what_can_not_be_recorded_is_not_done(tmp_path
     folder, events = tmp_path / "t", Events()
     made = create_table(folder, ROWS.schema, SampleKms(), master_key_id="keyA").append(ROWS)
     (kek,) = made.metadata.kek_ids()
-    with pytest.raises(mc.KeyAccessDeniedError):
+    with pytest.raises(mc.errors.KeyAccessDeniedError):
         open_audited(folder, events, Refusing("keyA")).scan().to_arrow()
     assert take_uses(events) == [("unwrap", "keyA", kek, "denied", 1)]
 
-    def full(event: mc.AuditEvent) -> None:
+    def full(event: mc.kms.AuditEvent) -> None:
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):

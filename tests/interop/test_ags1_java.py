@@ -89,7 +89,7 @@ def write_whole(plain: bytes, key: bytes, prefix: bytes | None, _: Path) -> byte
 
 def write_in_pieces(plain: bytes, key: bytes, prefix: bytes | None, _: Path) -> bytes:
     sink = io.BytesIO()
-    with mc.Ags1Writer(sink, key, aad_prefix=prefix) as writer:
+    with mc.ags1.Ags1Writer(sink, key, aad_prefix=prefix) as writer:
         for start in range(0, len(plain), 300_007):
             writer.write(plain[start : start + 300_007])
             writer.flush()
@@ -223,7 +223,7 @@ def test_java_does_not_read_what_an_abandoned_writer_leaves(
 
 
 def leave_unfinished(sink: io.BytesIO, plain: bytes, end: str) -> None:
-    writer = mc.Ags1Writer(sink, KEY, aad_prefix=PREFIX)
+    writer = mc.ags1.Ags1Writer(sink, KEY, aad_prefix=PREFIX)
     writer.write(plain)
     if end == "abandon":
         writer.abandon()
@@ -240,7 +240,7 @@ def read_whole(stream: bytes, key: bytes, prefix: bytes | None) -> bytes:
 
 
 def read_in_pieces(stream: bytes, key: bytes, prefix: bytes | None) -> bytes:
-    with mc.Ags1Reader(stream, key, aad_prefix=prefix, length=len(stream)) as reader:
+    with mc.ags1.Ags1Reader(stream, key, aad_prefix=prefix, length=len(stream)) as reader:
         pieces = iter(lambda: reader.read(300_007), b"")
         return b"".join(pieces)
 
@@ -269,7 +269,7 @@ def test_we_seek_in_what_java_writes(iceberg: IcebergJava) -> None:
     plain = plaintext(5 << 19)
     stream = iceberg.encrypt(plain, KEY, PREFIX)
     ranges = random_ranges(len(plain))
-    with mc.Ags1Reader(stream, KEY, aad_prefix=PREFIX, length=len(stream)) as reader:
+    with mc.ags1.Ags1Reader(stream, KEY, aad_prefix=PREFIX, length=len(stream)) as reader:
         found = [reader.read_at(offset, size) for offset, size in ranges]
     assert found == [plain[offset : offset + size] for offset, size in ranges]
 
@@ -284,25 +284,25 @@ def test_key_metadata_are_the_same_bytes_both_ways(
     iceberg: IcebergJava, key_size: int, prefix: bytes | None, length: int | None
 ) -> None:
     key = KEYS[key_size]
-    ours = mc.StandardKeyMetadata(key=key, aad_prefix=prefix, file_length=length)
+    ours = mc.ags1.StandardKeyMetadata(key=key, aad_prefix=prefix, file_length=length)
     theirs = KeyMetadata(key, prefix, length)
 
     encoded = iceberg.encode_key_metadata(theirs)
     assert ours.encode() == encoded
     assert iceberg.decode_key_metadata(ours.encode()) == theirs
-    assert mc.StandardKeyMetadata.decode(encoded) == ours
+    assert mc.ags1.StandardKeyMetadata.decode(encoded) == ours
 
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_both_refuse_other_versions_and_cut_key_metadata(
     iceberg: IcebergJava, version: int
 ) -> None:
-    encoded = mc.StandardKeyMetadata(key=KEY, aad_prefix=PREFIX, file_length=36).encode()
+    encoded = mc.ags1.StandardKeyMetadata(key=KEY, aad_prefix=PREFIX, file_length=36).encode()
     for data in (bytes((version,)) + encoded[1:], encoded[:-1], encoded[:1]):
         with pytest.raises(JavaError, match=r"version|EOFException"):
             iceberg.decode_key_metadata(data)
-        with pytest.raises(mc.FormatError):
-            mc.StandardKeyMetadata.decode(data)
+        with pytest.raises(mc.errors.FormatError):
+            mc.ags1.StandardKeyMetadata.decode(data)
 
 
 @pytest.mark.parametrize("key_size", [16, 24, 32])
@@ -310,11 +310,11 @@ def test_a_table_in_java_reads_our_file_by_our_key_metadata(
     iceberg: IcebergJava, key_size: int
 ) -> None:
     sink, plain = io.BytesIO(), plaintext(MIB + 1)
-    with mc.Ags1Writer(sink, mc.StandardKeyMetadata.generate(key_size)) as writer:
+    with mc.ags1.Ags1Writer(sink, mc.ags1.StandardKeyMetadata.generate(key_size)) as writer:
         writer.write(plain)
     assert iceberg.open_for_table(sink.getvalue(), writer.key_metadata.encode()).read() == plain
 
-    without = mc.StandardKeyMetadata.generate(key_size)
+    without = mc.ags1.StandardKeyMetadata.generate(key_size)
     with pytest.raises(JavaError, match="File length is null"):
         iceberg.open_for_table(ags1.encrypt(plain, without), without.encode()).read()
 
@@ -325,7 +325,7 @@ def test_we_read_the_file_of_a_table_in_java_by_its_key_metadata(
 ) -> None:
     plain = plaintext(MIB + 1)
     stream, encoded = iceberg.encrypt_for_table(plain, key_size)
-    metadata = mc.StandardKeyMetadata.decode(encoded)
+    metadata = mc.ags1.StandardKeyMetadata.decode(encoded)
     assert metadata.file_length == len(stream)
     assert len(metadata.aad_prefix or b"") == 16
     assert ags1.decrypt(stream, metadata) == plain
@@ -337,7 +337,7 @@ def test_we_read_the_file_of_a_table_in_java_by_its_key_metadata(
 def test_iceberg_reads_rows_of_an_avro_file_that_we_encrypted(iceberg: IcebergJava) -> None:
     rows = [(n, f"{n:x}" * 150_000) for n in range(12)]
     plain = iceberg.write_avro(rows)
-    metadata = mc.StandardKeyMetadata.generate()
+    metadata = mc.ags1.StandardKeyMetadata.generate()
     stream = ags1.encrypt(plain, metadata)
     file = iceberg.open_for_table(stream, metadata.with_length(len(stream)).encode())
 

@@ -30,7 +30,7 @@ def bucket(store: ObjectStore) -> Bucket:
     return Bucket()
 
 
-class Vault(dict[str, mc.StandardKeyMetadata]):
+class Vault(dict[str, mc.ags1.StandardKeyMetadata]):
     """Keeps key metadata by path, and says how to come to the server."""
 
     def __init__(self, store: ObjectStore, bucket: Bucket) -> None:
@@ -40,7 +40,7 @@ class Vault(dict[str, mc.StandardKeyMetadata]):
 
     @property
     def new(self) -> dict[str, Any]:
-        fresh = mc.StandardKeyMetadata.generate
+        fresh = mc.ags1.StandardKeyMetadata.generate
         return {
             "key": lambda path: fresh(),
             "on_written": self.__setitem__,
@@ -182,7 +182,10 @@ def test_an_object_cut_at_the_end_of_a_block_is_refused_before_any_of_it_is_read
     object_url: str, vault: Vault, bucket: Bucket, store: ObjectStore
 ) -> None:
     bucket.put("folder/sealed", bucket.get("folder/sealed")[: 8 + 40 * FRAME])
-    with store.log_requests() as log, pytest.raises(mc.TruncationError, match="trusted length"):
+    with (
+        store.log_requests() as log,
+        pytest.raises(mc.errors.TruncationError, match="trusted length"),
+    ):
         fsspec.open(object_url, **vault.old).open()
     assert ranges(log) == []
 

@@ -36,7 +36,7 @@ from tests.support.tables import small_table, write_plain
 
 duckdb = pytest.importorskip("duckdb")
 
-KEYS = {16: FOOTER_KEY, 24: b"012345678901234567890123", 32: b"01234567890123450123456789012345"}
+KEYS = {16: FOOTER_KEY, 24: b"012345678901234567890123", 32: b"0123456789012345012345678901234x"}
 
 
 @pytest.fixture
@@ -171,14 +171,14 @@ def test_duckdbs_files_are_refused_by_its_name(
     target = tmp_path / "plain.parquet"
     for prefix in (None, b"prefix"):
         properties = mc.FileDecryptionProperties(footer_key=KEYS[key_size], aad_prefix=prefix)
-        with pytest.raises(mc.UnsupportedFormatError, match="DuckDB"):
+        with pytest.raises(mc.errors.UnsupportedFormatError, match="DuckDB"):
             mc.decrypt_parquet(data, target, properties)
     assert not target.exists()
 
 
 def test_duckdbs_refusal_needs_no_key(database: Any, tmp_path: Path) -> None:
     data = write(database, tmp_path / "duckdb.parquet")
-    with pytest.raises(mc.UnsupportedFormatError, match="DuckDB"):
+    with pytest.raises(mc.errors.UnsupportedFormatError, match="DuckDB"):
         mc.decrypt_parquet(data, tmp_path / "plain.parquet", mc.FileDecryptionProperties())
 
 

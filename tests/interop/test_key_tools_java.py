@@ -242,7 +242,7 @@ def test_parquet_java_reads_what_we_rotate(
 
     tools = mc.KeyTools(kms)
     decryption = tools.decryption(accept_algorithms=[case["algorithm"]])
-    (file,) = mc.rotate_keys(
+    (file,) = mc.jobs.rotate_keys(
         path, tools, what=case["what"], new_master_keys=masters, decryption=decryption
     )
 
@@ -276,7 +276,7 @@ def test_we_read_and_rotate_what_parquet_java_has_rotated(
         else:
             tools = mc.KeyTools(kms)
             decryption = tools.decryption(accept_algorithms=[case["algorithm"]])
-            rotated = mc.rotate_keys(tmp_path, tools, what="kek", decryption=decryption)
+            rotated = mc.jobs.rotate_keys(tmp_path, tools, what="kek", decryption=decryption)
             assert [file.result for file in rotated] == ["rotated"] * 3
         kms.destroy_old()
         theirs.knows(kms)
@@ -303,7 +303,7 @@ def test_parquet_java_rotates_a_file_that_we_replaced(
 
     we_write(path, kms, ONE)
     assert theirs.read(path) == rows()
-    (file,) = mc.rotate_keys(path, mc.KeyTools(kms))
+    (file,) = mc.jobs.rotate_keys(path, mc.KeyTools(kms))
     assert file.result == "rotated"
     assert theirs.read(path) == rows()
 
@@ -317,7 +317,7 @@ def test_the_checksums_that_hadoop_keeps_of_local_files_are_not_left_wrong(
     theirs.write(path, SCHEMA, rows(5), **java_settings(case))
     checksums = {f".{file.name}.crc" for file in tmp_path.glob("[!.]*")}
     assert checksums == {file.name for file in tmp_path.glob(".*")}
-    mc.rotate_keys(path, mc.KeyTools(kms))
+    mc.jobs.rotate_keys(path, mc.KeyTools(kms))
     assert theirs.read(path) == rows(5)
     we_write(path, kms, case)
     assert theirs.read(path) == rows()
@@ -352,7 +352,7 @@ def test_neither_opens_a_column_whose_master_key_is_not_there(
     theirs.knows(less)
     with pytest.raises(ParquetJavaError, match="there is no master key kc2"):
         theirs.read(ours)
-    with pytest.raises(mc.KeyNotFoundError, match="kc2"):
+    with pytest.raises(mc.errors.KeyNotFoundError, match="kc2"):
         we_read(other, less, case)
     left = mc.read_table(other, mc.KeyTools(less).decryption(on_missing_key="drop"))
     assert left.column_names == ["id", "flag", "address", "tags"]
@@ -426,10 +426,10 @@ def test_an_address_in_a_file_is_where_we_never_go(
 
     tools = mc.KeyTools(kms)
     assert mc.read_table(path, tools.decryption()).num_rows == 50
-    assert list(mc.scan_keys(path))
-    assert list(mc.scan_keys(path, tools))
+    assert list(mc.jobs.scan_keys(path))
+    assert list(mc.jobs.scan_keys(path, tools))
     for what in ("mek", "kek", "dek"):
-        (file,) = mc.rotate_keys(path, tools, what=what)
+        (file,) = mc.jobs.rotate_keys(path, tools, what=what)
         assert file.result == "rotated"
         assert mc.read_table(path, mc.KeyTools(kms).decryption()).num_rows == 50
         assert (address.encode() in named.read_bytes()) == (what != "dek")
@@ -450,7 +450,7 @@ def test_every_shared_file_with_key_material_is_read(folder: str, entry: dict[st
 
     assert found.equals(pq.read_table(root / entry["twin"]))
     assert {name for _, name in kms.calls} <= set(masters)
-    keys = mc.scan_keys(root / entry["file"], mc.KeyTools(kms), decryption=decryption)
+    keys = mc.jobs.scan_keys(root / entry["file"], mc.KeyTools(kms), decryption=decryption)
     reported = {key.storage for key in keys}
     assert reported == {"external" if entry["kms"]["key_material_file"] else "internal"}
 

@@ -235,7 +235,7 @@ def test_an_aad_prefix_and_a_key_service_go_together(
     for beside in tmp_path.glob("_KEY_MATERIAL_FOR_part-0*"):
         beside.rename(tmp_path / "_KEY_MATERIAL_FOR_part-1.parquet.json")
     assert pyarrow_reads(other, kms).equals(small_table())  # it takes the prefix of the file
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         mc.read_table(other, tools.decryption(policy))
 
 
@@ -261,7 +261,7 @@ def test_a_master_key_that_is_not_there_costs_its_columns_alone(
     case = {**CASES[0], "algorithm": GCM, "wrapping": wrapping, "material": material}
     pyarrow_writes(path, table, kms, {**case, "layout": "columns"})
     tools = mc.KeyTools(kms.without("kc2"))
-    with pytest.raises(mc.KeyNotFoundError, match="kc2") as caught:
+    with pytest.raises(mc.errors.KeyNotFoundError, match="kc2") as caught:
         mc.read_table(path, tools.decryption())
     assert "column" in str(caught.value)
     assert mc.read_table(path, tools.decryption(), columns=["id", "day"]).num_columns == 2
@@ -271,13 +271,13 @@ def test_a_master_key_that_is_not_there_costs_its_columns_alone(
 
 def test_our_clients_serve_pyarrow_and_pyarrows_serve_us(kms: MemoryKms, tmp_path: Path) -> None:
     path, case = tmp_path / "data.parquet", {**CASES[0], "layout": "columns"}
-    ours = pe.CryptoFactory(mc.as_pyarrow_client(kms))
+    ours = pe.CryptoFactory(mc.kms.as_pyarrow_client(kms))
     properties = ours.file_encryption_properties(
         pe.KmsConnectionConfig(), pyarrow_configuration({**case, "material": "internal"})
     )
     pq.write_table(small_table(), path, encryption_properties=properties)
     assert kms.count("wrap") == 3
-    theirs = mc.from_pyarrow_client(ArrowKms(kms))
+    theirs = mc.kms.from_pyarrow_client(ArrowKms(kms))
     decryption = mc.KeyTools(theirs).decryption(accept_algorithms=[case["algorithm"]])
     assert mc.read_table(path, decryption).equals(small_table())
     assert kms.count("unwrap") == 3
@@ -314,7 +314,7 @@ def test_pyarrow_reads_what_we_rotate(kms: MemoryKms, tmp_path: Path, case: Case
     tools = mc.KeyTools(kms)
     decryption = tools.decryption(accept_algorithms=[case["algorithm"]])
 
-    (file,) = mc.rotate_keys(
+    (file,) = mc.jobs.rotate_keys(
         path, tools, what=case["what"], new_master_keys=masters, decryption=decryption
     )
 
@@ -351,7 +351,7 @@ def test_we_read_and_rotate_what_pyarrow_has_rotated(
         else:
             tools = mc.KeyTools(kms)
             decryption = tools.decryption(accept_algorithms=algorithms)
-            (file,) = mc.rotate_keys(path, tools, what="kek", decryption=decryption)
+            (file,) = mc.jobs.rotate_keys(path, tools, what="kek", decryption=decryption)
             assert file.result == "rotated"
         kms.destroy_old()
         assert pyarrow_reads(path, kms).equals(table)
@@ -385,7 +385,7 @@ def test_pyarrow_rotates_a_file_that_we_replaced(
     assert pyarrow_reads(path, kms).equals(table)
     tools = mc.KeyTools(kms)
     decryption = tools.decryption(accept_algorithms=[case["algorithm"]])
-    (file,) = mc.rotate_keys(path, tools, decryption=decryption)
+    (file,) = mc.jobs.rotate_keys(path, tools, decryption=decryption)
     assert file.result == "rotated"
     assert pyarrow_reads(path, kms).equals(table)
 
@@ -459,7 +459,7 @@ def test_many_files_cost_one_call_for_each_kek(
 
     kms.calls.clear()
     kms.rotate()
-    rotated = mc.rotate_keys(tmp_path, mc.KeyTools(kms))
+    rotated = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))
     assert [file.result for file in rotated] == ["rotated"] * FILES
     opened = 1 if material == "internal" else 0  # the footers, which are sealed anew
     proofs = 3  # one for each master key

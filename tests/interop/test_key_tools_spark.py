@@ -211,7 +211,7 @@ def test_spark_reads_the_folder_of_its_own_that_we_rotated(
     case = {**CASES[0], "material": material}
     spark.write(plain, tmp_path / "lake", files=2, **spark_settings(case))
     kms.rotate()
-    rotated = mc.rotate_keys(tmp_path / "lake", mc.KeyTools(kms), what=what)  # type: ignore[arg-type]  # one of three
+    rotated = mc.jobs.rotate_keys(tmp_path / "lake", mc.KeyTools(kms), what=what)  # type: ignore[arg-type]  # one of three
     assert [file.result for file in rotated] == ["rotated"] * 6
     kms.destroy_old()
     spark.knows(kms)

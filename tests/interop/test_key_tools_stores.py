@@ -48,7 +48,7 @@ class Bucket(object_store.Bucket):
 
     def rotate(self, key: str, **options: Any) -> list[str]:
         tools = mc.KeyTools(self.kms)
-        files = mc.rotate_keys(self.path(key), tools, filesystem=self.filesystem, **options)
+        files = mc.jobs.rotate_keys(self.path(key), tools, filesystem=self.filesystem, **options)
         return [file.result for file in files]
 
     def pyarrow_writes(self, key: str, rows: int = 50, *, internal: bool = False) -> None:
@@ -156,7 +156,7 @@ def test_a_folder_of_objects_is_rotated(bucket: Bucket, internal: bool, what: st
 @pytest.mark.parametrize("internal", [True, False])
 def test_objects_are_scanned(bucket: Bucket, internal: bool) -> None:
     bucket.write("lake/a.parquet", policy(internal_key_material=internal, plaintext_footer=True))
-    keys = list(mc.scan_keys(bucket.path("lake"), filesystem=bucket.filesystem))
+    keys = list(mc.jobs.scan_keys(bucket.path("lake"), filesystem=bucket.filesystem))
     assert {key.file for key in keys} == {bucket.path("lake/a.parquet")}
     assert {key.storage for key in keys} == {"internal" if internal else "external"}
     reported = sorted((key.column or "", key.master_key_id) for key in keys)
@@ -188,7 +188,7 @@ def test_an_object_without_its_key_material_says_so(bucket: Bucket, store: Objec
     bucket.write("lake/data.parquet", policy())
     store.judge().delete_object(Bucket=bucket.name, Key="lake/_KEY_MATERIAL_FOR_data.parquet.json")
     missing = r"_KEY_MATERIAL_FOR_data\.parquet\.json does not exist"
-    with pytest.raises(mc.KeyMaterialError, match=missing):
+    with pytest.raises(mc.errors.KeyMaterialError, match=missing):
         bucket.read("lake/data.parquet")
 
 
@@ -204,11 +204,11 @@ def test_local_urls_are_places_too(kms: MemoryKms, tmp_path: Path) -> None:
         assert mc.read_table(url, tools.decryption()).equals(small_table(rows))
         assert mc.read_table(path, tools.decryption()).equals(small_table(rows))
     kms.rotate()
-    (file,) = mc.rotate_keys(url, tools, what="kek")
+    (file,) = mc.jobs.rotate_keys(url, tools, what="kek")
     assert file.result == "rotated"
     kms.destroy_old()
     assert mc.read_table(url, mc.KeyTools(kms).decryption()).equals(small_table())
-    keys = list(mc.scan_keys(f"file://{path.parent}", tools))
+    keys = list(mc.jobs.scan_keys(f"file://{path.parent}", tools))
     assert {key.storage for key in keys} == {"external"}
     assert sorted(entry.name for entry in path.parent.iterdir()) == [
         "_KEY_MATERIAL_FOR_data.parquet.json", "data.parquet",

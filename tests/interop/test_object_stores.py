@@ -80,7 +80,7 @@ def test_a_source_gives_the_bytes_of_any_place(filesystem: Any, bucket: Bucket) 
             source.read_into(start, view[1:-1])
             assert view.tobytes() == b"\0" + DATA[start : start + size] + b"\0"
         for start, size in ((1000, 1), (999, 2), (0, 1001), (5000, 1)):
-            with pytest.raises(mc.TruncationError, match="ended at byte"):
+            with pytest.raises(mc.errors.TruncationError, match="ended at byte"):
                 source.read_at(start, size)
 
 
@@ -262,7 +262,7 @@ def test_an_encrypted_object_replaced_while_it_is_read_does_not_authenticate(
     path = bucket.put("sealed", (tmp_path / "one").read_bytes())
     with mc.open_parquet(path, DECRYPTION, filesystem=store.arrow()) as view:
         bucket.put("sealed", (tmp_path / "two").read_bytes())
-        with pytest.raises(mc.TagMismatchError):
+        with pytest.raises(mc.errors.TagMismatchError):
             view.read_at(4, 1000)
 
 

@@ -358,7 +358,7 @@ def test_a_key_retriever_gets_parquet_javas_key_metadata(java: ParquetJava, tmp_
         )  # fmt: skip
         plain = open_with(tmp_path / "plain.parquet", sealed, key_retriever=keys.get)
         assert java.read_text(plain) == java.read_text(twin)
-        with pytest.raises(mc.KeyNotFoundError) as caught:
+        with pytest.raises(mc.errors.KeyNotFoundError) as caught:
             open_with(plain, sealed, key_retriever={b"kf": FOOTER_KEY}.get)
         assert caught.value.column == "id"
 
@@ -372,12 +372,12 @@ def test_we_refuse_parquet_javas_file_with_a_wrong_or_missing_prefix(
         sealed, SCHEMA, java_rows(5), footer_key=FOOTER_KEY, aad_prefix=PREFIX,
         store_aad_prefix=False, plaintext_footer=footer == "plaintext",
     )  # fmt: skip
-    with pytest.raises(mc.AadPrefixError, match="does not store"):
+    with pytest.raises(mc.errors.AadPrefixError, match="does not store"):
         open_with(plain, sealed, footer_key=FOOTER_KEY)
-    with pytest.raises((mc.TagMismatchError, mc.FooterSignatureError)):
+    with pytest.raises((mc.errors.TagMismatchError, mc.errors.FooterSignatureError)):
         open_with(plain, sealed, footer_key=FOOTER_KEY, aad_prefix=PREFIX + b"x")
     java.write(sealed, SCHEMA, java_rows(5), footer_key=FOOTER_KEY, aad_prefix=PREFIX)
-    with pytest.raises(mc.AadPrefixError, match="another"):
+    with pytest.raises(mc.errors.AadPrefixError, match="another"):
         open_with(plain, sealed, footer_key=FOOTER_KEY, aad_prefix=PREFIX + b"x")
     assert not plain.exists()
 

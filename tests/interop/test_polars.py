@@ -235,10 +235,10 @@ def test_an_empty_prefix_that_is_given_is_used(footer: str, tmp_path: Path) -> N
     empty = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"")
     by_name = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=lambda name: b"")
     other = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"x")
-    with pytest.raises(mc.AadPrefixError, match="pass aad_prefix"):
+    with pytest.raises(mc.errors.AadPrefixError, match="pass aad_prefix"):
         mc.read_table(path, without)
     assert not mc.verify_parquet(path, without).ok
-    with pytest.raises(mc.IntegrityError):
+    with pytest.raises(mc.errors.IntegrityError):
         mc.read_table(path, other)
     for reader in (empty, by_name):
         assert mc.read_table(path, reader).equals(table)
@@ -278,10 +278,10 @@ def test_files_that_need_no_prefix_are_open_to_the_empty_one(footer: str, tmp_pa
         reader = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=prefix)
         assert mc.read_table(tmp_path / "stored", reader).equals(table)
         assert mc.read_table(tmp_path / "ours", reader).equals(table)
-    with pytest.raises(mc.AadPrefixError, match="another AAD prefix"):
+    with pytest.raises(mc.errors.AadPrefixError, match="another AAD prefix"):
         mc.read_table(tmp_path / "named", reader)
     lenient = mc.FileDecryptionProperties(aad_prefix=b"", require_encrypted=False)
-    with pytest.raises(mc.PlaintextError):
+    with pytest.raises(mc.errors.PlaintextError):
         mc.read_table(tmp_path / "plain", lenient)
 
 

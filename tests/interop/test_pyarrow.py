@@ -330,7 +330,7 @@ def test_a_dropped_master_key_drops_its_columns_and_nothing_else() -> None:
     def without_kc2(metadata: bytes) -> bytes | None:
         return None if json.loads(metadata)["masterKeyID"] == "kc2" else retrieve(metadata)
 
-    with pytest.raises(mc.KeyNotFoundError) as caught:
+    with pytest.raises(mc.errors.KeyNotFoundError) as caught:
         decrypt(sealed, key_retriever=without_kc2)
     assert caught.value.column == "name"
     plain = decrypt(sealed, key_retriever=without_kc2, on_missing_key="drop")

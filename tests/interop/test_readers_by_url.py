@@ -177,7 +177,7 @@ def test_columns_without_a_key_are_nulls_or_not_there(folder: Path) -> None:
     nulls = read(on_missing_key="null")
     assert nulls["name"].isna().all()
     pd.testing.assert_frame_equal(nulls.drop(columns="name"), plain.drop(columns="name"))
-    with pytest.raises(mc.KeyNotFoundError, match="name"):
+    with pytest.raises(mc.errors.KeyNotFoundError, match="name"):
         read()
 
 
@@ -369,27 +369,27 @@ def with_duckdb(files: Any, keys: Any, path: str) -> object:
 
 # What each reader's user sees: our error, or one of its own with our text in it.
 FAILING: dict[str, tuple[Callable[[Any, Any, str], object], type[BaseException]]] = {
-    "pandas": (with_pandas, mc.TagMismatchError),
+    "pandas": (with_pandas, mc.errors.TagMismatchError),
     "pyarrow": (
         lambda files, keys, path: ds.dataset(path, filesystem=files).to_table(),
-        mc.TagMismatchError,
+        mc.errors.TagMismatchError,
     ),
-    "dask": (with_dask, mc.TagMismatchError),
+    "dask": (with_dask, mc.errors.TagMismatchError),
     "fastparquet": (
         lambda files, keys, path: fastparquet.ParquetFile(path, fs=files).to_pandas(["id", "name"]),
-        mc.TagMismatchError,
+        mc.errors.TagMismatchError,
     ),
     "duckdb": (with_duckdb, duckdb.Error),
     "polars, through pyarrow": (
         lambda files, keys, path: pl.scan_pyarrow_dataset(
             ds.dataset(path, filesystem=files)
         ).collect(),
-        mc.TagMismatchError,
+        mc.errors.TagMismatchError,
     ),
     "polars": (
         lambda files, keys, path: pl.read_parquet(files.open(path)),
         # A panic where reading fails, an error of ours where opening does.
-        (pl.exceptions.PanicException, mc.TagMismatchError),  # type: ignore[dict-item]
+        (pl.exceptions.PanicException, mc.errors.TagMismatchError),  # type: ignore[dict-item]
     ),
 }
 

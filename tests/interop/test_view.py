@@ -175,7 +175,7 @@ def test_altered_pages_fail_when_they_are_read_and_not_before(tmp_path: Path) ->
             return pq.read_table(view, columns=[column], pre_buffer=False)
 
         assert read("id").equals(table.select(["id"]))
-        with pytest.raises(mc.TagMismatchError) as caught:
+        with pytest.raises(mc.errors.TagMismatchError) as caught:
             read("score")
         assert caught.value.module == span.module
         assert read("name").equals(table.select(["name"]))
@@ -184,7 +184,7 @@ def test_altered_pages_fail_when_they_are_read_and_not_before(tmp_path: Path) ->
 def test_columns_without_a_key_are_refused_or_left_out(tmp_path: Path) -> None:
     sealed = encrypt(tmp_path)
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})
-    with pytest.raises(mc.KeyNotFoundError, match="address"):
+    with pytest.raises(mc.errors.KeyNotFoundError, match="address"):
         mc.open_parquet(sealed, keys)
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, on_missing_key="drop")
     with mc.open_parquet(sealed, keys) as view:
@@ -193,7 +193,7 @@ def test_columns_without_a_key_are_refused_or_left_out(tmp_path: Path) -> None:
 
 
 def test_a_plaintext_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(mc.PlaintextError):
+    with pytest.raises(mc.errors.PlaintextError):
         mc.open_parquet(write_plain(tmp_path / "plain.parquet"), KEYS)
 
 
@@ -219,7 +219,7 @@ def test_a_filled_struct_is_as_long_as_asked_and_reads_the_same(missing: int) ->
 
 def test_what_cannot_be_filled_is_refused() -> None:
     struct = encode(new("SortingColumn", column_idx=7, descending=True, nulls_first=False))
-    with pytest.raises(mc.FormatError, match="bytes, which no field can fill"):
+    with pytest.raises(mc.errors.FormatError, match="bytes, which no field can fill"):
         pad_struct(struct, len(struct) + 1)
 
 

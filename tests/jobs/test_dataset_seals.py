@@ -33,23 +33,23 @@ def folder(tmp_path: Path) -> Path:
         for part in ("a", "b"):
             codec = {"a": "gzip", "b": "zstd"}[part]
             write_plain(folder / f"day={day}" / f"{part}.parquet", compression=codec)
-    mc.seal_dataset(folder, WRITER)
+    mc.jobs.seal_dataset(folder, WRITER)
     return folder
 
 
 def findings(folder: Path, **more: Any) -> list[tuple[str, str]]:
-    result = mc.verify_seal(folder, BY, **more)
+    result = mc.jobs.verify_seal(folder, BY, **more)
     assert result.ok == (not result.findings)
     return [(finding.path, finding.problem) for finding in result.findings]
 
 
 def test_a_sealed_dataset_is_what_was_sealed(folder: Path) -> None:
-    result = mc.verify_seal(folder, [OTHER.verifier, *BY])
+    result = mc.jobs.verify_seal(folder, [OTHER.verifier, *BY])
     assert (result.ok, result.sequence, result.files) == (True, 1, 4)
     assert result.signer == WRITER.verifier.hex_id
     assert result.fields().keys() == {"sequence", "signer", "dataset", "files", "findings", "name"}
     seen: list[tuple[int, int]] = []
-    mc.verify_seal(folder, BY, progress=lambda done, total: seen.append((done, total)))
+    mc.jobs.verify_seal(folder, BY, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
@@ -144,9 +144,9 @@ def test_links_and_hidden_files_are_sealed_as_they_are_read(folder: Path) -> Non
     (folder / "day=2/c.parquet").symlink_to("../day=1/a.parquet")
     hide(folder, "day=1/b.parquet")
     with pytest.raises(IntegrityError, match=r"b\.parquet \(hidden\), day=2/c\.parquet \(foreign"):
-        mc.seal_dataset(folder, WRITER)
+        mc.jobs.seal_dataset(folder, WRITER)
     accept = ["day=1/b.parquet", "day=2/c.parquet"]
-    assert mc.seal_dataset(folder, WRITER, accept=accept).files == 4
+    assert mc.jobs.seal_dataset(folder, WRITER, accept=accept).files == 4
     assert findings(folder) == [("day=1/b.parquet", "foreign")]
 
 
@@ -163,7 +163,7 @@ def test_a_folder_whose_rows_are_read_twice_is_not_sealed(folder: Path) -> None:
     (folder / "day=9").symlink_to("day=1")
     before = (folder / SEAL_NAME).read_bytes()
     with pytest.raises(ValueError, match=r"day=9 leads to a folder of the dataset"):
-        mc.seal_dataset(folder, WRITER)
+        mc.jobs.seal_dataset(folder, WRITER)
     assert (folder / SEAL_NAME).read_bytes() == before
 
 
@@ -185,7 +185,7 @@ def test_a_reader_cannot_forge_what_is_sealed(tmp_path: Path) -> None:
     folder.mkdir()
     encryption = mc.FileEncryptionProperties(footer_key=key)
     mc.encrypt_parquet(write_plain(tmp_path / "plain"), folder / "a.parquet", encryption)
-    mc.seal_dataset(folder, WRITER)
+    mc.jobs.seal_dataset(folder, WRITER)
     mc.encrypt_parquet(tmp_path / "plain", folder / "a.parquet", encryption)
     assert mc.verify_parquet(
         folder / "a.parquet", mc.FileDecryptionProperties(footer_key=key)
@@ -197,11 +197,11 @@ def test_a_new_seal_follows_the_old_one(folder: Path) -> None:
     first = (folder / SEAL_NAME).read_bytes()
     shutil.copytree(folder, folder.parent / "old")
     (folder / "day=1/a.parquet").unlink()
-    assert mc.update_seal(folder, WRITER, removed=["day=1/a.parquet"]).sequence == 2
+    assert mc.jobs.update_seal(folder, WRITER, removed=["day=1/a.parquet"]).sequence == 2
     assert findings(folder, at_least=2) == []
     with pytest.raises(IntegrityError, match="rolled back"):
-        mc.verify_seal(folder.parent / "old", BY, at_least=2)
-    assert mc.verify_seal(folder.parent / "old", BY).ok  # without a number, nobody can know
+        mc.jobs.verify_seal(folder.parent / "old", BY, at_least=2)
+    assert mc.jobs.verify_seal(folder.parent / "old", BY).ok  # without a number, nobody can know
     statement = json.loads((folder / SEAL_NAME).read_bytes().partition(b"\n")[0])
     assert statement["previous"] == hashlib.sha256(first.partition(b"\n")[0]).hexdigest()
     assert (folder / "_modcrypt_seals/0000000001.json").read_bytes() == first
@@ -210,12 +210,12 @@ def test_a_new_seal_follows_the_old_one(folder: Path) -> None:
 def test_other_writers_must_be_named(folder: Path) -> None:
     before = (folder / SEAL_NAME).read_bytes()
     with pytest.raises(IntegrityError, match="not signed by"):
-        mc.seal_dataset(folder, OTHER)
+        mc.jobs.seal_dataset(folder, OTHER)
     assert (folder / SEAL_NAME).read_bytes() == before
-    assert mc.seal_dataset(folder, OTHER, signed_by=BY).sequence == 2
+    assert mc.jobs.seal_dataset(folder, OTHER, signed_by=BY).sequence == 2
     with pytest.raises(IntegrityError, match="not signed by"):
-        mc.verify_seal(folder, BY)
-    assert mc.verify_seal(folder, [OTHER.verifier]).ok
+        mc.jobs.verify_seal(folder, BY)
+    assert mc.jobs.verify_seal(folder, [OTHER.verifier]).ok
 
 
 def test_two_writers_conflict(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,22 +223,22 @@ def test_two_writers_conflict(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     def seal_meanwhile(*arguments: Any) -> Any:
         monkeypatch.undo()
-        mc.seal_dataset(folder, WRITER)
+        mc.jobs.seal_dataset(folder, WRITER)
         return hash_files(*arguments)
 
     monkeypatch.setattr(dataset_seals, "_hash_files", seal_meanwhile)
     with pytest.raises(CommitConflictError, match="another writer"):
-        mc.seal_dataset(folder, WRITER)
-    assert mc.verify_seal(folder, BY).sequence == 2
+        mc.jobs.seal_dataset(folder, WRITER)
+    assert mc.jobs.verify_seal(folder, BY).sequence == 2
 
 
 def test_seals_are_for_folders(folder: Path) -> None:
     with pytest.raises((ValueError, OSError)):
-        mc.seal_dataset(folder / "day=1/a.parquet", WRITER)
+        mc.jobs.seal_dataset(folder / "day=1/a.parquet", WRITER)
     with pytest.raises(FileNotFoundError):
-        mc.seal_dataset(folder / "none", WRITER)
+        mc.jobs.seal_dataset(folder / "none", WRITER)
     with pytest.raises(IntegrityError, match="not sealed"):
-        mc.verify_seal(folder / "day=1", BY)
+        mc.jobs.verify_seal(folder / "day=1", BY)
 
 
 # --- altered seals: spec-vectors/seals has more of them -------------------------------------------
@@ -290,11 +290,11 @@ def test_changed_statements_are_refused(change: str, folder: Path) -> None:
     pristine = (folder / SEAL_NAME).read_bytes()
     edit(folder, CHANGES[change], sign=False)
     with pytest.raises(IntegrityError):
-        mc.verify_seal(folder, BY)
+        mc.jobs.verify_seal(folder, BY)
     (folder / SEAL_NAME).write_bytes(pristine)
     edit(folder, CHANGES[change], sign=True)
     with pytest.raises(FormatError):
-        mc.verify_seal(folder, BY)
+        mc.jobs.verify_seal(folder, BY)
 
 
 def test_the_named_signer_of_version_1_is_the_one_that_signed(folder: Path) -> None:
@@ -309,9 +309,9 @@ def test_the_named_signer_of_version_1_is_the_one_that_signed(folder: Path) -> N
         line = json.dumps({"signature": base64.b64encode(made).decode()}).encode()
         (folder / SEAL_NAME).write_bytes(head + b"\n" + line + b"\n")
         if named is WRITER:
-            assert mc.verify_seal(folder, [*BY, OTHER.verifier]).ok
+            assert mc.jobs.verify_seal(folder, [*BY, OTHER.verifier]).ok
     with pytest.raises(IntegrityError, match="another signer"):
-        mc.verify_seal(folder, [*BY, OTHER.verifier])
+        mc.jobs.verify_seal(folder, [*BY, OTHER.verifier])
 
 
 def test_cut_seals_are_refused(folder: Path) -> None:
@@ -319,12 +319,12 @@ def test_cut_seals_are_refused(folder: Path) -> None:
     for size in range(0, len(data) - 1, 13):
         (folder / SEAL_NAME).write_bytes(data[:size])
         with pytest.raises(IntegrityError):
-            mc.verify_seal(folder, BY)
+            mc.jobs.verify_seal(folder, BY)
 
 
 def test_the_independent_verifier_agrees(folder: Path) -> None:
     for key in (WRITER, OTHER):
-        mc.seal_dataset(folder, key, signed_by=[*BY, OTHER.verifier])
+        mc.jobs.seal_dataset(folder, key, signed_by=[*BY, OTHER.verifier])
         assert verify_seal.verify(folder, str(key.verifier)) == []
     altered(folder)
     assert verify_seal.verify(folder, str(OTHER.verifier)) == ["day=1/a.parquet"]

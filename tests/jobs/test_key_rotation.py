@@ -134,7 +134,7 @@ def test_only_key_metadata_changes(case: dict[str, Any], tmp_path: Path, kms: Ro
     old = Look(path, kms).open(prefix)
     kms.rotate()
 
-    done = mc.rotate_keys(lake, tools, what=what, decryption=tools.decryption(policy))
+    done = mc.jobs.rotate_keys(lake, tools, what=what, decryption=tools.decryption(policy))
 
     assert [(file.path, file.result) for file in done] == [(str(path), "rotated")]
     assert done[0].keys == len({old.footer_key, *old.keys.values()})
@@ -168,12 +168,12 @@ def test_once_old_versions_are_disabled_only_what_was_rotated_opens(
     paths = write_lake(tmp_path / "lake", kms, policy)
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
     kms.rotate()
-    mc.rotate_keys(tmp_path / "lake", mc.KeyTools(kms), what=what)
+    mc.jobs.rotate_keys(tmp_path / "lake", mc.KeyTools(kms), what=what)
     kms.disable_old()
 
     for path in paths:
         assert read(path, kms).equals(TABLE)
-        with pytest.raises(mc.KeyDisabledError):
+        with pytest.raises(mc.errors.KeyDisabledError):
             read(tmp_path / "copy" / path.name, kms)
 
 
@@ -183,7 +183,7 @@ def test_fresh_data_keys_leave_no_old_one_in_use(
 ) -> None:
     (path,) = write_lake(tmp_path, kms, policy, 1)
     old = Look(path, kms).open()
-    assert results(mc.rotate_keys(path, mc.KeyTools(kms), what="dek")) == ["rotated"]
+    assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms), what="dek")) == ["rotated"]
     new = Look(path, kms).open()
     assert {new.footer_key, *new.keys.values()}.isdisjoint({old.footer_key, *old.keys.values()})
     assert verify(new.file, new.footer_key, new.keys)
@@ -198,7 +198,7 @@ def test_a_kek_and_its_data_keys_stay_together_over_many_rotations(
         old = Look(path, kms).open()
         for what in (*WRAPPING, *WRAPPING):
             kms.rotate()
-            assert results(mc.rotate_keys(path, mc.KeyTools(kms), what=what)) == ["rotated"]
+            assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms), what=what)) == ["rotated"]
             kms.disable_old()
         check_only_keys_changed(old, Look(path, kms).open())
         kms.disabled.clear()
@@ -210,7 +210,7 @@ def test_files_keep_their_permissions(tmp_path: Path, kms: RotatingKms) -> None:
         for file in tmp_path.iterdir():
             file.chmod(0o640)
         kms.rotate()
-        assert results(mc.rotate_keys(path, mc.KeyTools(kms))) == ["rotated"]
+        assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms))) == ["rotated"]
         assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o640}
 
 
@@ -239,7 +239,7 @@ def test_files_of_the_key_tools_move_to_other_master_keys(
     reading: dict[str, Any] = {"accept_algorithms": [entry["enc"]["algorithm"]]}
     tools, old = mc.KeyTools(kms), Look(path, kms).open()
 
-    done = mc.rotate_keys(
+    done = mc.jobs.rotate_keys(
         tmp_path, tools, what=what, new_master_keys=moved, decryption=tools.decryption(**reading)
     )
 
@@ -261,7 +261,9 @@ def test_the_published_file_with_external_key_material_rotates(tmp_path: Path) -
     shutil.copy(material_file(source), material_file(path))
     kms, moved = moved_service(MASTERS)
     rows = mc.read_table(path, mc.KeyTools(kms).decryption())
-    assert results(mc.rotate_keys(path, mc.KeyTools(kms), new_master_keys=moved)) == ["rotated"]
+    assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms), new_master_keys=moved)) == [
+        "rotated"
+    ]
     for key in MASTERS:
         del kms.masters[key]
     assert mc.read_table(path, mc.KeyTools(kms).decryption()).equals(rows)
@@ -291,7 +293,7 @@ def test_files_of_pyarrow_rotate_and_pyarrow_reads_and_rotates_them(
 
     for what in WRAPPING:
         kms.rotate()
-        assert results(mc.rotate_keys(path, mc.KeyTools(kms), what=what)) == ["rotated"]
+        assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms), what=what)) == ["rotated"]
         kms.disable_old()
         check_only_keys_changed(old, Look(path, kms).open())
         opened = crypto_factory(kms).file_decryption_properties(config, parquet_file_path=str(path))
@@ -302,7 +304,7 @@ def test_files_of_pyarrow_rotate_and_pyarrow_reads_and_rotates_them(
         kms.disable_old()
         assert read(path, kms).equals(TABLE)
         kms.rotate()
-        assert results(mc.rotate_keys(path, mc.KeyTools(kms))) == ["rotated"]
+        assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms))) == ["rotated"]
         kms.disable_old()
         assert read(path, kms).equals(TABLE)
 
@@ -337,9 +339,9 @@ def test_wrapping_changes_from_single_to_double_and_back(
         old = Look(path, kms).open()
         before = bytes_of(tmp_path)
         how: dict[str, Any] = {"what": what, "double_wrapping": wanted}
-        (expected,) = mc.rotate_keys(path, mc.KeyTools(kms), dry_run=True, **how)
+        (expected,) = mc.jobs.rotate_keys(path, mc.KeyTools(kms), dry_run=True, **how)
         assert bytes_of(tmp_path) == before
-        (done,) = mc.rotate_keys(path, mc.KeyTools(kms), **how)
+        (done,) = mc.jobs.rotate_keys(path, mc.KeyTools(kms), **how)
         assert (done.result, expected.result) == ("rotated", "rotated")
         assert what == "dek" or done.keys == expected.keys
         new = Look(path, kms).open()
@@ -351,7 +353,7 @@ def test_wrapping_changes_from_single_to_double_and_back(
         opened = crypto_factory(kms).file_decryption_properties(config, parquet_file_path=str(path))
         assert pq.read_table(path, decryption_properties=opened).equals(TABLE)
     if what == "mek":
-        assert results(mc.rotate_keys(path, mc.KeyTools(kms), **how)) == ["current"]
+        assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms), **how)) == ["current"]
 
 
 def test_a_change_of_wrapping_also_moves_to_other_master_keys(
@@ -361,7 +363,7 @@ def test_a_change_of_wrapping_also_moves_to_other_master_keys(
     write = mc.Policy(footer_key="k1", internal_key_material=False, double_wrapping=False)
     mc.write_table(TABLE, path, mc.KeyTools(kms).encryption(write))
     new = {"k1": "kf"}
-    mc.rotate_keys(path, mc.KeyTools(kms), new_master_keys=new, double_wrapping=True)
+    mc.jobs.rotate_keys(path, mc.KeyTools(kms), new_master_keys=new, double_wrapping=True)
     (material,) = Look(path, kms).open().materials
     assert (material["masterKeyID"], material["doubleWrapping"]) == ("kf", True)
     assert read(path, kms, mc.Policy(footer_key="kf")).equals(TABLE)
@@ -371,9 +373,9 @@ def test_a_record_of_another_wrapping_does_not_count(tmp_path: Path, kms: Rotati
     lake, record = tmp_path / "lake", tmp_path / "record"
     write_lake(lake, kms, WITHIN, 1)
     for double, result in ((None, "current"), (False, "rotated"), (True, "rotated")):
-        done = mc.rotate_keys(lake, mc.KeyTools(kms), double_wrapping=double, record=record)
+        done = mc.jobs.rotate_keys(lake, mc.KeyTools(kms), double_wrapping=double, record=record)
         assert results(done) == [result]
-        again = mc.rotate_keys(lake, mc.KeyTools(kms), double_wrapping=double, record=record)
+        again = mc.jobs.rotate_keys(lake, mc.KeyTools(kms), double_wrapping=double, record=record)
         assert results(again) == ["current"]
 
 
@@ -391,7 +393,7 @@ def test_a_kek_of_many_files_is_wrapped_anew_once(policy: mc.Policy, tmp_path: P
         paths = write_lake(tmp_path, service, policy, MANY)
         service.rotate()
         service.calls.clear()
-        assert results(mc.rotate_keys(tmp_path, mc.KeyTools(service))) == ["rotated"] * MANY
+        assert results(mc.jobs.rotate_keys(tmp_path, mc.KeyTools(service))) == ["rotated"] * MANY
         if policy.internal_key_material:  # encrypted footers are opened, to look into them
             expected = expected | {"unwrap": expected.get("unwrap", 0) + 1}
         asked = {operation for operation, _ in service.calls}
@@ -406,7 +408,7 @@ def test_fresh_keks_cost_a_call_for_each_and_one_for_each_old_one(
 ) -> None:
     write_lake(tmp_path, kms, policy, MANY)
     kms.calls.clear()
-    done = mc.rotate_keys(tmp_path, mc.KeyTools(kms), what="kek")
+    done = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), what="kek")
     assert results(done) == ["rotated"] * MANY
     assert sorted(kms.calls) == sorted(
         (op, k)
@@ -419,10 +421,10 @@ def test_fresh_keks_cost_a_call_for_each_and_one_for_each_old_one(
 def test_what_is_current_is_left_alone(policy: mc.Policy, tmp_path: Path, kms: RotatingKms) -> None:
     write_lake(tmp_path, kms, policy)
     kms.rotate("k1")
-    assert {file.keys for file in mc.rotate_keys(tmp_path, mc.KeyTools(kms))} == {2}  # of k1
+    assert {file.keys for file in mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))} == {2}  # of k1
     before = bytes_of(tmp_path)
     kms.calls.clear()
-    assert results(mc.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["current"] * 3
+    assert results(mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["current"] * 3
     assert bytes_of(tmp_path) == before
     opened = [("unwrap", "kf")] if policy.internal_key_material else []  # the encrypted footers
     assert [call for call in kms.calls if call[0] != "is_current"] == opened
@@ -433,7 +435,7 @@ def test_a_service_that_does_not_know_what_is_current_wraps_everything(tmp_path:
     kms = BasicKms(kf=1)
     write_lake(tmp_path, kms, mc.Policy(footer_key="kf"))
     for _ in range(2):
-        assert results(mc.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["rotated"] * 3
+        assert results(mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["rotated"] * 3
 
 
 def test_what_is_refused_is_asked_for_once(tmp_path: Path, kms: RotatingKms) -> None:
@@ -441,7 +443,7 @@ def test_what_is_refused_is_asked_for_once(tmp_path: Path, kms: RotatingKms) -> 
     kms.rotate()
     kms.denied.add("k1")
     kms.calls.clear()
-    assert results(mc.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["denied"] * 20
+    assert results(mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["denied"] * 20
     assert kms.calls.count(("unwrap", "k1")) == 1
 
 
@@ -454,16 +456,16 @@ def test_files_move_to_other_master_keys(what: Any, policy: mc.Policy, tmp_path:
     kms = RotatingKms(kf=1, k1=1, k2=1, moved=1)
     paths = write_lake(tmp_path, kms, policy)
     moving = {"k1": "moved", "nobody's": "elsewhere"}
-    done = mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what, new_master_keys=moving)
+    done = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), what=what, new_master_keys=moving)
     assert results(done) == ["rotated"] * 3
-    found = {row.column: row.master_key_id for row in mc.scan_keys(paths[0], mc.KeyTools(kms))}
+    found = {row.column: row.master_key_id for row in mc.jobs.scan_keys(paths[0], mc.KeyTools(kms))}
     assert found == {
         None: "kf", "id": "moved", "name": "k2", "address.zip": "moved", "address.city": "moved",
     }  # fmt: skip
     del kms.newest["k1"]
     assert read(paths[0], kms).equals(TABLE)
     if what == "mek":
-        again = mc.rotate_keys(tmp_path, mc.KeyTools(kms), new_master_keys=moving)
+        again = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), new_master_keys=moving)
         assert results(again) == ["current"] * 3
 
 
@@ -473,7 +475,7 @@ def test_a_master_key_that_is_not_there_moves_nothing(
 ) -> None:
     write_lake(tmp_path, kms, policy)
     before = bytes_of(tmp_path)
-    done = mc.rotate_keys(tmp_path, mc.KeyTools(kms), new_master_keys={"k1": "absent"})
+    done = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), new_master_keys={"k1": "absent"})
     assert results(done) == ["no-key"] * 3
     assert all(file.failed and "absent" in file.message for file in done)
     assert bytes_of(tmp_path) == before
@@ -488,7 +490,7 @@ def test_an_id_that_no_file_could_hold_is_refused_before_anything_is_done(
     before = bytes_of(tmp_path)
     kms.calls.clear()
     with pytest.raises((ValueError, TypeError)):
-        mc.rotate_keys(tmp_path, mc.KeyTools(kms), new_master_keys={"kf": wrong})
+        mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), new_master_keys={"kf": wrong})
     assert not kms.calls
     assert bytes_of(tmp_path) == before
 
@@ -526,9 +528,9 @@ def test_a_file_that_fails_is_as_it_was_and_the_others_go_on(
     path = spoil(kind, lake, kms, policy)
     kms.rotate()
     before = bytes_of(lake)
-    seen: list[tuple[mc.RotatedFile, int]] = []
+    seen: list[tuple[mc.jobs.RotatedFile, int]] = []
 
-    done = mc.rotate_keys(
+    done = mc.jobs.rotate_keys(
         lake, mc.KeyTools(kms), what=what, progress=lambda *about: seen.append(about)
     )
 
@@ -560,7 +562,7 @@ def test_external_key_material_of_another_file_fails(
     material_file(path).write_text(json.dumps(store))
     kms.rotate()
     before = bytes_of(tmp_path)
-    (file,) = mc.rotate_keys(path, mc.KeyTools(kms), what=what)
+    (file,) = mc.jobs.rotate_keys(path, mc.KeyTools(kms), what=what)
     if what == "dek":
         assert (file.result, bytes_of(tmp_path)) == ("no-key", before)
     else:  # without a key, an encrypted footer does not list the missing keys
@@ -579,7 +581,7 @@ def test_a_service_that_is_down_fails_every_file_and_changes_none(
 
     monkeypatch.setattr(kms, "unwrap", down)
     kms.rotate()
-    done = mc.rotate_keys(tmp_path, mc.KeyTools(kms))
+    done = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))
     assert results(done) == ["unavailable"] * 3
     assert "s3cr3t" not in repr(done)
     assert bytes_of(tmp_path) == before
@@ -598,7 +600,7 @@ def test_a_file_that_goes_away_or_cannot_be_read_is_a_result(
         return real(path, *arguments, **options)
 
     monkeypatch.setattr(os, "open", refusing)
-    done = mc.rotate_keys(tmp_path, mc.KeyTools(kms))
+    done = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))
     assert results(done) == ["rotated", "file", "rotated"]
     assert str(paths[1]) in done[1].message
 
@@ -612,7 +614,7 @@ def test_progress_that_raises_stops_the_run_and_leaves_every_file_readable(
     kms.rotate()
     calls: list[str] = []
 
-    def stop(file: mc.RotatedFile, total: int) -> None:
+    def stop(file: mc.jobs.RotatedFile, total: int) -> None:
         calls.append(file.path)
         assert (threading.current_thread(), total) == (threading.main_thread(), 12)
         if len(calls) == 2:
@@ -620,12 +622,14 @@ def test_progress_that_raises_stops_the_run_and_leaves_every_file_readable(
 
     record = tmp_path / "record.jsonl"
     with pytest.raises(error):
-        mc.rotate_keys(tmp_path / "lake", mc.KeyTools(kms), jobs=2, progress=stop, record=record)
+        mc.jobs.rotate_keys(
+            tmp_path / "lake", mc.KeyTools(kms), jobs=2, progress=stop, record=record
+        )
     assert len(calls) == 2
     assert not [t for t in threading.enumerate() if t.name.startswith("modcrypt-rotation")]
     assert all(read(path, kms).equals(TABLE) for path in paths)
     assert all("modcrypt" not in file.name for file in (tmp_path / "lake").iterdir())
-    done = mc.rotate_keys(tmp_path / "lake", mc.KeyTools(kms), record=record)
+    done = mc.jobs.rotate_keys(tmp_path / "lake", mc.KeyTools(kms), record=record)
     assert results(done)[:2] == ["current"] * 2
     assert set(results(done)) <= {"current", "rotated"}
     kms.disable_old()
@@ -644,11 +648,11 @@ def test_what_was_not_begun_when_a_run_is_stopped_is_left(tmp_path: Path) -> Non
     before = bytes_of(tmp_path)
     kms.rotate()
 
-    def stop(_file: mc.RotatedFile, _total: int) -> None:
+    def stop(_file: mc.jobs.RotatedFile, _total: int) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        mc.rotate_keys(tmp_path, mc.KeyTools(kms), jobs=2, progress=stop)
+        mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), jobs=2, progress=stop)
     last = str(material_file(paths[-1]))
     assert bytes_of(tmp_path)[last] == before[last]
 
@@ -675,7 +679,7 @@ def test_a_dry_run_touches_nothing_and_says_what_a_run_does(
     before = bytes_of(tmp_path)
     kms.calls.clear()
 
-    said = mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what, dry_run=True)
+    said = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), what=what, dry_run=True)
 
     assert bytes_of(tmp_path) == before
     hidden = policy.internal_key_material and not plaintext_footer and what != "dek"
@@ -683,7 +687,7 @@ def test_a_dry_run_touches_nothing_and_says_what_a_run_does(
     assert set(asked) <= ({("unwrap", "kf")} if hidden else set())
     if double:  # one question for each KEK
         assert kms.count("is_current") <= 3
-    done = mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what)
+    done = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), what=what)
     if what == "dek":  # how many columns an encrypted footer names, nobody can know without its key
         assert results(said) == results(done)
     else:
@@ -693,11 +697,11 @@ def test_a_dry_run_touches_nothing_and_says_what_a_run_does(
 def test_a_dry_run_reads_a_record_and_writes_none(tmp_path: Path, kms: RotatingKms) -> None:
     lake, record = tmp_path / "lake", tmp_path / "record.jsonl"
     write_lake(lake, kms, BESIDE)
-    mc.rotate_keys(lake, mc.KeyTools(kms), record=record, dry_run=True)
+    mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record, dry_run=True)
     assert not record.exists()
-    mc.rotate_keys(lake, mc.KeyTools(kms), record=record)
+    mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)
     before = bytes_of(tmp_path)
-    done = mc.rotate_keys(lake, mc.KeyTools(kms), record=record, dry_run=True)
+    done = mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record, dry_run=True)
     assert results(done) == ["current"] * 3
     assert bytes_of(tmp_path) == before
 
@@ -712,15 +716,15 @@ def test_recorded_files_are_current_until_they_change(
     lake, record = tmp_path / "lake", tmp_path / "record.jsonl"
     paths = write_lake(lake, kms, policy)
     kms.rotate()
-    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["rotated"] * 3
+    assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["rotated"] * 3
     before = bytes_of(lake)
     kms.calls.clear()
-    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"] * 3
+    assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"] * 3
     assert {call[0] for call in kms.calls} == {"is_current"}
     assert bytes_of(lake) == before
 
     mc.write_table(OTHER, paths[1], mc.KeyTools(kms).encryption(policy), overwrite=True)
-    done = mc.rotate_keys(lake, mc.KeyTools(kms), record=record)
+    done = mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)
     assert results(done) == ["current"] * 3
 
 
@@ -729,10 +733,10 @@ def test_changed_key_material_alone_is_a_change(tmp_path: Path, kms: RotatingKms
     (path,) = write_lake(lake, kms, BESIDE, 1)
     backup = Path(shutil.copy(material_file(path), tmp_path / "backup"))
     kms.rotate()
-    mc.rotate_keys(lake, mc.KeyTools(kms), record=record)
+    mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)
     # Another file: where clocks are coarse, the same one could be of the same time and size.
     backup.replace(material_file(path))
-    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["rotated"]
+    assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["rotated"]
 
 
 def test_a_record_counts_for_the_same_rotation_only(tmp_path: Path) -> None:
@@ -741,7 +745,7 @@ def test_a_record_counts_for_the_same_rotation_only(tmp_path: Path) -> None:
     write_lake(lake, kms, mc.Policy(footer_key="kf"))
 
     def run(**options: Any) -> set[str]:
-        return set(results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record, **options)))
+        return set(results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record, **options)))
 
     assert run() == {"current"}
     assert run() == {"current"}
@@ -758,7 +762,9 @@ def test_a_record_of_old_says_nothing_of_a_newer_version(tmp_path: Path, kms: Ro
     write_lake(lake, kms, WITHIN)
     for _ in range(3):
         kms.rotate()
-        assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["rotated"] * 3
+        assert (
+            results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["rotated"] * 3
+        )
     kms.disable_old()
     assert mc.read_table(lake, mc.KeyTools(kms).decryption()).num_rows == 3 * TABLE.num_rows
 
@@ -769,13 +775,13 @@ def test_a_run_that_is_taken_up_does_what_is_under_an_older_version_again(
     lake, record = tmp_path / "lake", tmp_path / "record.jsonl"
     write_lake(lake, kms, BESIDE)
     kms.rotate()
-    mc.rotate_keys(lake, mc.KeyTools(kms), record=record)
+    mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)
     lines = record.read_bytes().splitlines()
     record.write_bytes(b"\n".join(line for line in lines if b'"end"' not in line))  # as if killed
-    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"] * 3
+    assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"] * 3
     record.write_bytes(b"\n".join(line for line in lines if b'"end"' not in line))
     kms.rotate()
-    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["rotated"] * 3
+    assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["rotated"] * 3
 
 
 def test_a_failed_file_is_not_recorded(tmp_path: Path, kms: RotatingKms) -> None:
@@ -783,9 +789,9 @@ def test_a_failed_file_is_not_recorded(tmp_path: Path, kms: RotatingKms) -> None
     write_lake(lake, kms, BESIDE)
     kms.rotate()
     kms.denied.add("k1")
-    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["denied"] * 3
+    assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["denied"] * 3
     kms.denied.clear()
-    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["rotated"] * 3
+    assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["rotated"] * 3
 
 
 GARBAGE = [
@@ -801,10 +807,10 @@ def test_garbage_in_a_record_is_passed_over(
 ) -> None:
     lake, record = tmp_path / "lake", tmp_path / "record.jsonl"
     write_lake(lake, kms, WITHIN)
-    mc.rotate_keys(lake, mc.KeyTools(kms), record=record)
+    mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)
     lines = record.read_bytes()
     record.write_bytes(garbage + b"\n" + lines + garbage)
-    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"] * 3
+    assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"] * 3
 
 
 def test_a_record_may_be_cut_anywhere(
@@ -812,7 +818,7 @@ def test_a_record_may_be_cut_anywhere(
 ) -> None:
     lake, record = tmp_path / "lake", tmp_path / "record.jsonl"
     write_lake(lake, kms, BESIDE, 1)
-    mc.rotate_keys(lake, mc.KeyTools(kms), record=record)
+    mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)
     line = record.read_bytes()
     whole = line.index(b"}\n") + 1  # of the file; the run's end follows
     opened: list[Any] = []
@@ -825,11 +831,11 @@ def test_a_record_may_be_cut_anywhere(
     for cut in sorted({*range(0, len(line), 7), *range(whole - 2, whole + 3), len(line) - 1}):
         record.write_bytes(line[:cut])
         opened.clear()
-        assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"]
+        assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"]
         assert bool(opened) == (cut < whole)
         opened.clear()
         # What was cut off does not spoil the line after it.
-        assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"]
+        assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"]
         assert not opened
 
 
@@ -841,7 +847,7 @@ def test_a_record_may_lie_in_the_folder_that_is_rotated(
     write_lake(tmp_path, kms, WITHIN)
     folder = Path("." if relative else tmp_path)
     for _ in range(2):
-        done = mc.rotate_keys(folder, mc.KeyTools(kms), record=folder / "run.jsonl")
+        done = mc.jobs.rotate_keys(folder, mc.KeyTools(kms), record=folder / "run.jsonl")
         assert results(done) == ["current"] * 3
 
 
@@ -853,7 +859,7 @@ def test_runs_that_share_a_record_append_to_it(tmp_path: Path, kms: RotatingKms)
     kms.rotate()
 
     def run(lake: Path) -> None:
-        mc.rotate_keys(lake, mc.KeyTools(kms), record=record, jobs=2)
+        mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record, jobs=2)
 
     threads = [threading.Thread(target=run, args=(lake,)) for lake in lakes]
     for thread in threads:
@@ -865,7 +871,7 @@ def test_runs_that_share_a_record_append_to_it(tmp_path: Path, kms: RotatingKms)
     assert sorted(line["path"] for line in lines if "path" in line) == sorted(
         str(path) for lake in lakes for path in lake.glob("*.parquet")
     )
-    done = mc.rotate_keys([*lakes], mc.KeyTools(kms), record=record)
+    done = mc.jobs.rotate_keys([*lakes], mc.KeyTools(kms), record=record)
     assert results(done) == ["current"] * 40
 
 
@@ -877,10 +883,10 @@ def test_a_list_of_files_and_folders_is_taken_in_the_order_of_paths(
 ) -> None:
     a, b = write_lake(tmp_path / "a", kms, WITHIN, 2), write_lake(tmp_path / "b", kms, BESIDE, 2)
     kms.rotate()
-    done = mc.rotate_keys([tmp_path / "b", a[1], a[1], str(b[0])], mc.KeyTools(kms))
+    done = mc.jobs.rotate_keys([tmp_path / "b", a[1], a[1], str(b[0])], mc.KeyTools(kms))
     assert [file.path for file in done] == [str(a[1]), str(b[0]), str(b[1])]
     assert results(done) == ["rotated"] * 3
-    assert mc.rotate_keys([], mc.KeyTools(kms)) == []
+    assert mc.jobs.rotate_keys([], mc.KeyTools(kms)) == []
 
 
 def test_hidden_files_and_folders_are_passed_over(tmp_path: Path, kms: RotatingKms) -> None:
@@ -889,7 +895,7 @@ def test_hidden_files_and_folders_are_passed_over(tmp_path: Path, kms: RotatingK
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / ".part.crc").write_bytes(b"x")
     kms.rotate()
-    done = mc.rotate_keys(tmp_path, mc.KeyTools(kms))
+    done = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))
     assert [(Path(f.path).parent.name, f.result) for f in done] == [("day=1", "rotated")]
 
 
@@ -903,12 +909,12 @@ def test_awkward_names_and_deep_folders(
     for name in names:
         mc.write_table(TABLE, folder / name, mc.KeyTools(kms).encryption(policy))
     kms.rotate()
-    done = mc.rotate_keys(tmp_path, mc.KeyTools(kms), record=tmp_path / ".record")
+    done = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), record=tmp_path / ".record")
     assert sorted(file.path for file in done) == sorted(str(folder / name) for name in names)
     assert set(results(done)) == {"rotated"}
     kms.disable_old()
     assert all(read(folder / name, kms).equals(TABLE) for name in names)
-    again = mc.rotate_keys(tmp_path, mc.KeyTools(kms), record=tmp_path / ".record")
+    again = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), record=tmp_path / ".record")
     assert set(results(again)) == {"current"}
 
 
@@ -917,8 +923,8 @@ def test_a_name_too_long_for_key_material_beside_it(tmp_path: Path, kms: Rotatin
     mc.write_table(TABLE, path, mc.KeyTools(kms).encryption(WITHIN))
     kms.rotate()
     record = tmp_path / ".record"
-    assert results(mc.rotate_keys(path, mc.KeyTools(kms), record=record)) == ["rotated"]
-    assert results(mc.rotate_keys(path, mc.KeyTools(kms), record=record)) == ["current"]
+    assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms), record=record)) == ["rotated"]
+    assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms), record=record)) == ["current"]
 
 
 def test_a_name_that_is_no_text_stops_nobody(tmp_path: Path, kms: RotatingKms) -> None:
@@ -928,7 +934,7 @@ def test_a_name_that_is_no_text_stops_nobody(tmp_path: Path, kms: RotatingKms) -
     except OSError:
         pytest.skip("this file system takes no such names")
     kms.rotate()
-    done = {file.path: file.result for file in mc.rotate_keys(tmp_path, mc.KeyTools(kms))}
+    done = {file.path: file.result for file in mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))}
     assert done[str(path)] == "rotated"
 
 
@@ -938,7 +944,7 @@ def test_links_lead_to_each_file_once(policy: mc.Policy, tmp_path: Path, kms: Ro
     (tmp_path / "lake" / "again").symlink_to(tmp_path / "lake")  # a folder within itself
     (tmp_path / "lake" / "nowhere.parquet").symlink_to("gone.parquet")
     kms.rotate()
-    done = mc.rotate_keys(tmp_path / "lake", mc.KeyTools(kms))
+    done = mc.jobs.rotate_keys(tmp_path / "lake", mc.KeyTools(kms))
     rotated = [file.path for file in done if file.result == "rotated"]
     assert sorted({os.path.realpath(path) for path in rotated}) == [str(path) for path in paths]
     assert len(rotated) == len(paths)
@@ -951,7 +957,7 @@ def test_a_link_to_a_file_keeps_pointing_at_it(tmp_path: Path, kms: RotatingKms)
     link = tmp_path / "link.parquet"
     link.symlink_to(path)
     kms.rotate()
-    assert results(mc.rotate_keys(link, mc.KeyTools(kms))) == ["rotated"]
+    assert results(mc.jobs.rotate_keys(link, mc.KeyTools(kms))) == ["rotated"]
     assert link.is_symlink()
     kms.disable_old()
     assert read(path, kms).equals(TABLE)
@@ -965,9 +971,9 @@ def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(
     where = material_file(path) if not policy.internal_key_material else path
     where.unlink()
     os.mkfifo(where)
-    done: list[mc.RotatedFile] = []
+    done: list[mc.jobs.RotatedFile] = []
     thread = threading.Thread(
-        target=lambda: done.extend(mc.rotate_keys([path], mc.KeyTools(kms))), daemon=True
+        target=lambda: done.extend(mc.jobs.rotate_keys([path], mc.KeyTools(kms))), daemon=True
     )
     thread.start()
     thread.join(20)
@@ -1001,7 +1007,7 @@ def test_files_in_other_file_systems_rotate(
         mc.write_table(TABLE, name, tools.encryption(policy), filesystem=filesystem)
     kms.rotate()
     options: Any = {} if filesystem is None else {"filesystem": filesystem}
-    done = mc.rotate_keys(root, tools, what=what, **options)
+    done = mc.jobs.rotate_keys(root, tools, what=what, **options)
     assert results(done) == ["rotated"] * 2
     kms.disable_old()
     for name in names:
@@ -1044,10 +1050,10 @@ def test_key_material_with_unusual_members_is_never_made_unreadable(
     before = path.read_bytes()
     try:
         readable = read(path, kms).equals(TABLE)
-    except mc.KeyMaterialError:
+    except mc.errors.KeyMaterialError:
         readable = False
     kms.rotate()
-    (file,) = mc.rotate_keys(path, mc.KeyTools(kms))
+    (file,) = mc.jobs.rotate_keys(path, mc.KeyTools(kms))
     if file.result == "rotated":
         assert read(path, kms).equals(TABLE)
     else:
@@ -1066,7 +1072,7 @@ def test_external_key_material_with_unusual_members_is_a_result(
     odd = {reference: text[:-1] + UNUSUAL[name] + "}" for reference, text in store.items()}
     beside.write_text(json.dumps(odd))
     kms.rotate()
-    done = mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what)
+    done = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), what=what)
     assert results(done)[::2] == ["rotated"] * 2
     if done[1].result == "rotated":
         assert read(paths[1], kms).equals(TABLE)
@@ -1078,7 +1084,7 @@ def test_members_that_nobody_knows_and_addresses_are_kept(tmp_path: Path) -> Non
     path, kms = tmp_path / "a.parquet", RotatingKms(kf=1)
     with_material(path, kms, members=', "owner": "\\u00e4"')
     kms.rotate()
-    assert results(mc.rotate_keys(path, mc.KeyTools(kms))) == ["rotated"]
+    assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms))) == ["rotated"]
     material = Look(path, kms).open().materials[0]
     assert material["owner"] == "ä"
     assert material["kmsInstanceURL"] == "https://example.com"
@@ -1096,7 +1102,7 @@ def test_an_answer_too_long_for_a_file_changes_nothing(tmp_path: Path) -> None:
         write_lake(tmp_path, kms, policy)
         before = bytes_of(tmp_path)
         kms.rotate()
-        assert results(mc.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["key-material"] * 3
+        assert results(mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["key-material"] * 3
         assert bytes_of(tmp_path) == before
         kms.newest["kf"] = 1
 
@@ -1125,7 +1131,7 @@ def test_any_altered_file_or_key_material_is_a_result(
     path.write_bytes(data if aim and beside is not None else apply_edits(data, changes))
     before = {file: file.read_bytes() for file in folder.iterdir()}
     kms.rotate()
-    (file,) = mc.rotate_keys(path, mc.KeyTools(kms), what=what, decryption=None)
+    (file,) = mc.jobs.rotate_keys(path, mc.KeyTools(kms), what=what, decryption=None)
     assert file.result in KNOWN_RESULTS
     # Key material may have been written, with the new keys besides the old, and put back.
     after = {file: file.read_bytes() for file in folder.iterdir()}
@@ -1142,7 +1148,7 @@ def test_any_bytes_are_a_result(
     path = tmp_path_factory.mktemp("bytes") / "a.parquet"
     tail = len(data).to_bytes(4, "little") if magic else b""
     path.write_bytes(magic + data + tail + magic)
-    (file,) = mc.rotate_keys(path, mc.KeyTools(RotatingKms(kf=1)), what=what)
+    (file,) = mc.jobs.rotate_keys(path, mc.KeyTools(RotatingKms(kf=1)), what=what)
     assert file.result in KNOWN_RESULTS - {"rotated", "current"}
 
 
@@ -1175,5 +1181,5 @@ def test_a_mistake_is_reported_before_anything_is_done(
     kms.calls.clear()
     arguments = {"source": "lake", "tools": mc.KeyTools(kms), **options}
     with pytest.raises(error):
-        mc.rotate_keys(arguments.pop("source"), arguments.pop("tools"), **arguments)
+        mc.jobs.rotate_keys(arguments.pop("source"), arguments.pop("tools"), **arguments)
     assert (kms.calls, bytes_of(tmp_path)) == ([], before)

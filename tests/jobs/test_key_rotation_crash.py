@@ -63,7 +63,7 @@ lake, steps, what, names = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
 
 def rotate(folder):
     tools = mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2))
-    done = mc.rotate_keys(folder / "lake", tools, what=what, jobs=1, record=folder / "record")
+    done = mc.jobs.rotate_keys(folder / "lake", tools, what=what, jobs=1, record=folder / "record")
     return {file.result for file in done} == {"rotated"}
 
 print(*kill_at_each_step(rotate, partial(copy_folder, lake), steps, names.split(",")))
@@ -94,7 +94,7 @@ def test_killed_at_any_step_every_file_is_readable_and_the_run_is_taken_up(
         visible = {path.name for path in found.iterdir() if not path.name.startswith(".")}
         assert visible == {path.name for path in lake.iterdir()}
 
-        done = mc.rotate_keys(found, mc.KeyTools(kms), what=what, record=folder / "record")
+        done = mc.jobs.rotate_keys(found, mc.KeyTools(kms), what=what, record=folder / "record")
         assert set(results(done)) <= {"rotated", "current"}
         current.add(results(done).count("current"))
         kms.disable_old()
@@ -111,7 +111,7 @@ def stop(file, total):
     if file.path.endswith("part-0004.parquet"):
         os.kill(os.getpid(), signal.SIGKILL)
 
-mc.rotate_keys(sys.argv[1], mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2)), jobs=2, progress=stop,
+mc.jobs.rotate_keys(sys.argv[1], mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2)), jobs=2, progress=stop,
                record=sys.argv[2])
 """
 
@@ -129,7 +129,7 @@ def test_a_killed_run_is_taken_up_where_it_was(
     mc.write_table(OTHER, paths[1], mc.KeyTools(kms).encryption(policy), overwrite=True)
     before = bytes_of(lake)
 
-    done = mc.rotate_keys(lake, mc.KeyTools(kms), record=record)
+    done = mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)
 
     assert results(done)[:5] == ["current"] * 5
     assert results(done)[-1] == "rotated"
@@ -140,7 +140,7 @@ def test_a_killed_run_is_taken_up_where_it_was(
             beside = str(material_file(Path(file.path)))
             changed = after[beside] != before[beside]
         assert changed == (file.result == "rotated")
-    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"] * 40
+    assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["current"] * 40
     kms.disable_old()
     assert read(paths[1], kms).equals(OTHER)
     assert all(read(path, kms).equals(TABLE) for path in paths[2:])
@@ -171,7 +171,7 @@ def test_what_takes_a_place_is_synced_before_and_its_folder_afterwards(
             return _real(*arguments, **options)
 
         monkeypatch.setattr(os, name, noting)
-    assert results(mc.rotate_keys(path, mc.KeyTools(kms), what=what)) == ["rotated"]
+    assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms), what=what)) == ["rotated"]
 
     replaced = [at for at, (name, _) in enumerate(trace) if name == "replace"]
     assert replaced
@@ -210,11 +210,11 @@ def test_a_disk_that_fails_leaves_the_old_file(
     kms.rotate()
     with monkeypatch.context() as patch:
         failing(patch, name, error, 0)
-        done = mc.rotate_keys(lake, mc.KeyTools(kms), what=what, record=record)
+        done = mc.jobs.rotate_keys(lake, mc.KeyTools(kms), what=what, record=record)
     assert results(done) == ["file"] * 3
     assert all(os.strerror(error) in file.message for file in done)
     assert bytes_of(lake) == before
-    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), what=what, record=record)) == (
+    assert results(mc.jobs.rotate_keys(lake, mc.KeyTools(kms), what=what, record=record)) == (
         ["rotated"] * 3
     )
     assert all(read(path, kms).equals(TABLE) for path in paths)
@@ -234,7 +234,7 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    assert results(mc.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["rotated"] * 3
+    assert results(mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["rotated"] * 3
     kms.disable_old()
     assert all(read(path, kms).equals(TABLE) for path in paths)
 
@@ -259,7 +259,7 @@ def test_the_systems_own_limit_leaves_the_old_file(
     before = bytes_of(tmp_path)
     kms.rotate()
     with file_size_limit(size):
-        done = mc.rotate_keys(tmp_path, mc.KeyTools(kms))
+        done = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))
     assert results(done) == ["file"] * 3
     assert bytes_of(tmp_path) == before
     assert all(read(path, kms).equals(TABLE) for path in paths)
@@ -285,7 +285,7 @@ def test_a_record_that_cannot_be_written_ends_the_run_with_every_file_whole(
 
     monkeypatch.setattr(os, "fdopen", fdopen)
     with pytest.raises(OSError, match="No space left"):
-        mc.rotate_keys(lake, mc.KeyTools(kms), record=record)
+        mc.jobs.rotate_keys(lake, mc.KeyTools(kms), record=record)
     assert all(read(path, kms).equals(TABLE) for path in paths)
     assert {path.name for path in lake.iterdir()} == {path.name for path in paths}
 
@@ -302,7 +302,7 @@ def test_a_source_that_shrinks_while_it_is_copied_is_left_alone(
         return real(source, *arguments)
 
     monkeypatch.setattr(os, "copy_file_range", shrinking)
-    assert results(mc.rotate_keys(path, mc.KeyTools(kms))) == ["truncation"]
+    assert results(mc.jobs.rotate_keys(path, mc.KeyTools(kms))) == ["truncation"]
     assert path.stat().st_size == 500
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
@@ -319,12 +319,12 @@ def test_threads_that_rotate_the_same_folder(
 ) -> None:
     paths = write_lake(tmp_path, kms, policy, 20)
     kms.rotate()
-    said: list[list[mc.RotatedFile]] = []
+    said: list[list[mc.jobs.RotatedFile]] = []
     barrier = threading.Barrier(3)
 
     def rotate(what: Any) -> None:
         barrier.wait()
-        said.append(mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what, jobs=2))
+        said.append(mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), what=what, jobs=2))
 
     threads = [threading.Thread(target=rotate, args=(what,)) for what in ("mek", "kek", "mek")]
     for thread in threads:
@@ -334,7 +334,9 @@ def test_threads_that_rotate_the_same_folder(
     check_rotated(paths, kms, said)
 
 
-def check_rotated(paths: list[Path], kms: RotatingKms, said: list[list[mc.RotatedFile]]) -> None:
+def check_rotated(
+    paths: list[Path], kms: RotatingKms, said: list[list[mc.jobs.RotatedFile]]
+) -> None:
     """Each file was rotated by somebody, and is whole."""
     assert len(said) == 3
     for files in zip(*said, strict=True):
@@ -345,7 +347,9 @@ def check_rotated(paths: list[Path], kms: RotatingKms, said: list[list[mc.Rotate
     kms.disable_old()
     for path in paths:
         assert read(path, kms).equals(TABLE)
-    assert results(mc.rotate_keys(paths[0].parent, mc.KeyTools(kms))) == ["current"] * len(paths)
+    assert results(mc.jobs.rotate_keys(paths[0].parent, mc.KeyTools(kms))) == ["current"] * len(
+        paths
+    )
 
 
 IN_A_PROCESS = """
@@ -356,7 +360,7 @@ from tests.support.kms.rotating_kms import RotatingKms
 tools = mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2))
 print("ready", flush=True)
 sys.stdin.readline()
-done = mc.rotate_keys(sys.argv[1], tools, what=sys.argv[2], jobs=2)
+done = mc.jobs.rotate_keys(sys.argv[1], tools, what=sys.argv[2], jobs=2)
 print(json.dumps([[file.path, file.result, file.message] for file in done]))
 """
 
@@ -379,7 +383,7 @@ def test_processes_that_rotate_the_same_folder(
         printed, _ = process.communicate(timeout=600)
         assert process.returncode == 0
         said.append(
-            [mc.RotatedFile(path=p, result=r, message=m) for p, r, m in json.loads(printed)]
+            [mc.jobs.RotatedFile(path=p, result=r, message=m) for p, r, m in json.loads(printed)]
         )
     kms.rotate()
     check_rotated(paths, kms, said)
@@ -404,14 +408,14 @@ def test_a_writer_that_replaces_a_file_at_any_step_of_its_rotation_wins(
             try:
                 encryption = mc.KeyTools(kms).encryption(policy)
                 mc.write_table(OTHER, path, encryption, overwrite=True)
-            except mc.KeyMaterialError as error:  # a rotation under way; try again, it says
+            except mc.errors.KeyMaterialError as error:  # a rotation under way; try again, it says
                 failures.append(error)
 
         kms.rotate()
         # Between the last look at the file and the rename there is nothing to be done.
         gap = () if not policy.internal_key_material and what != "dek" else ("replace",)
         with meanwhile("modcrypt-job", step, replace, gap) as seen:
-            (file,) = mc.rotate_keys(path, mc.KeyTools(kms), what=what)
+            (file,) = mc.jobs.rotate_keys(path, mc.KeyTools(kms), what=what)
         # The old file's keys are looked for in the new one's key material, and don't fit.
         assert file.result in HARMLESS | {"tag"}
         replaced = len(seen.steps) > step and not failures
@@ -420,7 +424,7 @@ def test_a_writer_that_replaces_a_file_at_any_step_of_its_rotation_wins(
         assert rows.equals(OTHER if replaced else TABLE) or (what == "dek" and seen.waited)
         hidden = [file.name for file in path.parent.iterdir() if file.name.startswith(".")]
         assert not hidden
-        again = mc.rotate_keys(path, mc.KeyTools(kms), what=what)
+        again = mc.jobs.rotate_keys(path, mc.KeyTools(kms), what=what)
         assert set(results(again)) <= {"rotated", "current"}
         kms.disable_old()
         assert read(path, kms).equals(rows)
@@ -443,7 +447,7 @@ def test_a_file_that_is_overwritten_in_place_is_never_replaced_by_an_older_one(
         data = newer.read_bytes()
         kms.rotate()
         with meanwhile("modcrypt-job", step, lambda: path.write_bytes(data), ("replace",)) as seen:
-            mc.rotate_keys(path, mc.KeyTools(kms), what=what)
+            mc.jobs.rotate_keys(path, mc.KeyTools(kms), what=what)
         reached = len(seen.steps) > step
         assert read(path, kms).equals(OTHER if reached else TABLE)
         return seen.steps
@@ -461,22 +465,22 @@ def test_a_rotation_at_any_step_of_a_writer_loses_nothing(
     def attempt(step: int) -> list[str]:
         kms = RotatingKms(**MASTERS)
         path = shutil.copytree(prepared.parent, tmp_path / f"{step}") / prepared.name
-        said: list[mc.RotatedFile] = []
+        said: list[mc.jobs.RotatedFile] = []
 
         def rotate() -> None:
-            said.extend(mc.rotate_keys(path, mc.KeyTools(kms), what=what))
+            said.extend(mc.jobs.rotate_keys(path, mc.KeyTools(kms), what=what))
 
         kms.rotate()
         encryption, expected = mc.KeyTools(kms).encryption(policy), OTHER
         with meanwhile(threading.main_thread().name, step, rotate) as seen:
             try:
                 mc.write_table(OTHER, path, encryption, overwrite=True)
-            except mc.KeyMaterialError:
+            except mc.errors.KeyMaterialError:
                 expected = TABLE
         assert {file.result for file in said} <= HARMLESS
         rows = read(path, kms)
         assert rows.equals(expected) or (what == "dek" and seen.waited)
-        again = mc.rotate_keys(path, mc.KeyTools(kms), what=what)
+        again = mc.jobs.rotate_keys(path, mc.KeyTools(kms), what=what)
         assert set(results(again)) <= {"rotated", "current"}
         kms.disable_old()
         assert read(path, kms).equals(rows)
@@ -493,7 +497,7 @@ def test_who_locks_a_file_of_a_folder_keeps_rotation_of_external_material_out(
     before, done = bytes_of(tmp_path), threading.Event()
 
     def rotate() -> None:
-        mc.rotate_keys(tmp_path, mc.KeyTools(kms))
+        mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))
         done.set()
 
     thread = threading.Thread(target=rotate)
@@ -527,7 +531,7 @@ def test_a_folder_under_rotation_is_read_all_the_time(
     for _ in range(10):
         kms.rotate()
         for what in WRAPPING:
-            done = mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what)
+            done = mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms), what=what)
             assert results(done) == ["rotated"] * 4
     stop.set()
     for thread in threads:
@@ -563,7 +567,7 @@ def test_a_small_file_costs_few_calls_of_the_system(
         monkeypatch.setattr(os, name, counting)
     kms.rotate()
     kms.calls.clear()
-    assert results(mc.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["rotated"] * count
+    assert results(mc.jobs.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["rotated"] * count
     assert kms.count("wrap") == 3
     assert calls["fsync"] == 2 * count
     assert calls["replace"] == count

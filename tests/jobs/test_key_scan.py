@@ -45,7 +45,7 @@ def kms() -> RotatingKms:
     return RotatingKms(kf=1, k1=2, k2=37)
 
 
-def summaries(rows: Iterable[mc.ScannedKey]) -> set[tuple[str, str | None, str | None]]:
+def summaries(rows: Iterable[mc.jobs.ScannedKey]) -> set[tuple[str, str | None, str | None]]:
     return {(row.kind, row.column, row.master_key_id) for row in rows}
 
 
@@ -66,7 +66,7 @@ def test_rows_are_what_the_key_material_says(
     leaves = LEAVES if policy.column_keys else {}
     kms.calls.clear()
 
-    rows = list(mc.scan_keys(tmp_path))
+    rows = list(mc.jobs.scan_keys(tmp_path))
 
     assert kms.calls == []  # there is no client at all
     footer, *columns = rows
@@ -89,7 +89,7 @@ def test_rows_are_what_the_key_material_says(
     storage = "internal" if policy.internal_key_material else "external"
     assert {row.storage for row in known} == {storage}
 
-    opened = list(mc.scan_keys(tmp_path, mc.KeyTools(kms)))
+    opened = list(mc.jobs.scan_keys(tmp_path, mc.KeyTools(kms)))
     assert summaries(opened) == {("footer", None, "kf")} | {
         ("column", name, key) for name, key in leaves.items()
     }
@@ -105,7 +105,7 @@ def test_only_footer_keys_are_asked_for(tmp_path: Path, kms: RotatingKms) -> Non
     for policy in (WITHIN, BESIDE):
         write_lake(tmp_path, kms, policy, 5)
         kms.calls.clear()
-        assert len(list(mc.scan_keys(tmp_path, mc.KeyTools(kms)))) >= 20
+        assert len(list(mc.jobs.scan_keys(tmp_path, mc.KeyTools(kms)))) >= 20
         assert kms.calls == [("unwrap", "kf")]
 
 
@@ -113,10 +113,10 @@ def test_every_file_of_folders_is_reported_by_its_path(tmp_path: Path, kms: Rota
     for folder in ("a", "b", "_hidden", ".hidden"):
         write_lake(tmp_path / folder, kms, WITHIN, 2)
     names = [f"{folder}/part-000{n}.parquet" for folder in "ab" for n in range(2)]
-    files = [row.file for row in mc.scan_keys(tmp_path) if row.kind == "footer"]
+    files = [row.file for row in mc.jobs.scan_keys(tmp_path) if row.kind == "footer"]
     assert files == [str(tmp_path / name) for name in names]
     some = [tmp_path / "b", tmp_path / names[0]]
-    assert len([row for row in mc.scan_keys(some) if row.kind == "footer"]) == 3
+    assert len([row for row in mc.jobs.scan_keys(some) if row.kind == "footer"]) == 3
 
 
 def test_a_prefix_that_is_not_stored_is_supplied_by_the_policy(
@@ -127,22 +127,22 @@ def test_a_prefix_that_is_not_stored_is_supplied_by_the_policy(
     )
     write_lake(tmp_path, kms, policy, 2)
     tools = mc.KeyTools(kms)
-    rows = list(mc.scan_keys(tmp_path, tools, decryption=tools.decryption(policy)))
+    rows = list(mc.jobs.scan_keys(tmp_path, tools, decryption=tools.decryption(policy)))
     assert {row.column for row in rows} == {None, *LEAVES}
-    assert {row.kind for row in mc.scan_keys(tmp_path)} == {"footer", "hidden"}
+    assert {row.kind for row in mc.jobs.scan_keys(tmp_path)} == {"footer", "hidden"}
 
 
 def test_explicit_keys_open_footers_as_well(tmp_path: Path, kms: RotatingKms) -> None:
     (path,) = write_lake(tmp_path, kms, WITHIN, 1)
     properties = mc.FileDecryptionProperties(footer_key=Look(path, kms).footer_key)
-    rows = list(mc.scan_keys(path, decryption=properties))
+    rows = list(mc.jobs.scan_keys(path, decryption=properties))
     assert {row.column for row in rows} == {None, *LEAVES}
 
 
 def test_rows_are_json(tmp_path: Path, kms: RotatingKms) -> None:
     write_lake(tmp_path, kms, WITHIN, 1)
-    for row in mc.scan_keys(tmp_path, mc.KeyTools(kms)):
-        assert mc.ScannedKey(**json.loads(json.dumps(row.fields()))) == row
+    for row in mc.jobs.scan_keys(tmp_path, mc.KeyTools(kms)):
+        assert mc.jobs.ScannedKey(**json.loads(json.dumps(row.fields()))) == row
 
 
 # --- versions ------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_the_version_of_a_local_keyring_is_reported(tmp_path: Path) -> None:
         mc.write_table(
             TABLE, tmp_path / "a.parquet", mc.KeyTools(keyring).encryption(policy), overwrite=True
         )
-        (row, _) = mc.scan_keys(tmp_path / "a.parquet")
+        (row, _) = mc.jobs.scan_keys(tmp_path / "a.parquet")
         assert (row.master_key_id, row.version) == ("kf", "3")
 
 
@@ -186,7 +186,7 @@ def test_versions_are_reported_where_they_are_plain_text(
     assert row.version == version
 
 
-def scan(folder: Path, **members: Any) -> list[mc.ScannedKey]:
+def scan(folder: Path, **members: Any) -> list[mc.jobs.ScannedKey]:
     """Scan a file with the given internal key material; return the footer key's rows."""
     material = {
         "keyMaterialType": "PKMT1", "internalStorage": True, "isFooterKey": True,
@@ -197,7 +197,7 @@ def scan(folder: Path, **members: Any) -> list[mc.ScannedKey]:
         footer_key=b"0123456789012345", footer_key_metadata=json.dumps(material).encode()
     )
     mc.write_table(TABLE, folder / "a.parquet", properties, overwrite=True)
-    return [row for row in mc.scan_keys(folder / "a.parquet") if row.kind != "hidden"]
+    return [row for row in mc.jobs.scan_keys(folder / "a.parquet") if row.kind != "hidden"]
 
 
 @pytest.mark.parametrize("bad", ["\x1b]0;x\x07", "a\nb", "\u202egnp.exe", "", "x" * 1025, 7, None])
@@ -223,8 +223,8 @@ def test_files_of_the_key_tools_are_reported(
         ("column", name, look.material(metadata)["masterKeyID"])
         for name, metadata in look.metadata.items()
     }
-    assert summaries(mc.scan_keys(path, tools, decryption=decryption)) == expected
-    keys = {row.master_key_id for row in mc.scan_keys(path) if row.kind != "hidden"}
+    assert summaries(mc.jobs.scan_keys(path, tools, decryption=decryption)) == expected
+    keys = {row.master_key_id for row in mc.jobs.scan_keys(path) if row.kind != "hidden"}
     assert keys <= {key for _, _, key in expected}
 
 
@@ -255,7 +255,7 @@ def test_a_file_that_cannot_be_looked_into_is_a_row_and_the_others_go_on(
     kms = RotatingKms(kf=1, k1=1, k2=1, secret=1)
     write_lake(tmp_path, kms, policy)
     path = spoil(kind, tmp_path, kms, policy)
-    rows = list(mc.scan_keys(tmp_path))
+    rows = list(mc.jobs.scan_keys(tmp_path))
     mine = [row for row in rows if row.file == str(path)]
     assert (mine[0].kind, mine[0].master_key_id, mine[0].storage) == row
     assert bool(mine[0].message) == (row[0] == "error")
@@ -265,15 +265,15 @@ def test_a_file_that_cannot_be_looked_into_is_a_row_and_the_others_go_on(
 def test_with_tools_a_refused_footer_key_is_a_row_too(tmp_path: Path, kms: RotatingKms) -> None:
     write_lake(tmp_path, kms, WITHIN, 2)
     kms.denied.add("kf")
-    rows = list(mc.scan_keys(tmp_path, mc.KeyTools(kms)))
+    rows = list(mc.jobs.scan_keys(tmp_path, mc.KeyTools(kms)))
     assert [row.kind for row in rows] == ["error"] * 2
     assert all(row.message for row in rows)
 
 
 def test_what_is_not_there_is_the_systems_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        list(mc.scan_keys(tmp_path / "absent"))
-    assert list(mc.scan_keys(tmp_path)) == []
+        list(mc.jobs.scan_keys(tmp_path / "absent"))
+    assert list(mc.jobs.scan_keys(tmp_path)) == []
 
 
 def test_awkward_names_links_and_folders_within_themselves(
@@ -289,7 +289,7 @@ def test_awkward_names_links_and_folders_within_themselves(
     elsewhere.mkdir(parents=True)
     shutil.copy(first, elsewhere / "b.parquet")
     (tmp_path / "day=2").symlink_to(elsewhere)  # a partition on another disk
-    found = [Path(row.file).name for row in mc.scan_keys(tmp_path) if row.kind == "footer"]
+    found = [Path(row.file).name for row in mc.jobs.scan_keys(tmp_path) if row.kind == "footer"]
     assert sorted(found) == ["b.parquet", "new\nline.parquet", "part-0000.parquet"]
 
 
@@ -307,7 +307,7 @@ def test_a_folder_that_cannot_be_listed_is_not_passed_over(
 
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(PermissionError):
-        list(mc.scan_keys(tmp_path))
+        list(mc.jobs.scan_keys(tmp_path))
 
 
 def test_a_pipe_in_the_place_of_key_material_holds_nobody_up(
@@ -317,8 +317,8 @@ def test_a_pipe_in_the_place_of_key_material_holds_nobody_up(
     beside = material_file(path)
     beside.unlink()
     os.mkfifo(beside)
-    rows: list[mc.ScannedKey] = []
-    thread = threading.Thread(target=lambda: rows.extend(mc.scan_keys(path)), daemon=True)
+    rows: list[mc.jobs.ScannedKey] = []
+    thread = threading.Thread(target=lambda: rows.extend(mc.jobs.scan_keys(path)), daemon=True)
     thread.start()
     thread.join(20)
     if thread.is_alive():
@@ -335,9 +335,9 @@ def test_files_in_other_file_systems_are_scanned(tmp_path: Path, kms: RotatingKm
         encryption = mc.KeyTools(kms).encryption(policy)
         name = f"{base}/{policy.internal_key_material}.parquet"
         mc.write_table(TABLE, name, encryption, filesystem=memory)
-    kinds = [(row.kind, row.storage) for row in mc.scan_keys(base, filesystem=memory)]
+    kinds = [(row.kind, row.storage) for row in mc.jobs.scan_keys(base, filesystem=memory)]
     assert kinds.count(("footer", "internal")) == kinds.count(("footer", "external")) == 1
-    again = list(mc.scan_keys(f"memory:/{base}", mc.KeyTools(kms)))
+    again = list(mc.jobs.scan_keys(f"memory:/{base}", mc.KeyTools(kms)))
     assert {row.column for row in again} == {None, *LEAVES}
     memory.rm(base, recursive=True)
 
@@ -345,7 +345,7 @@ def test_files_in_other_file_systems_are_scanned(tmp_path: Path, kms: RotatingKm
 # --- hostile files -------------------------------------------------------------------------------
 
 
-def check_rows(rows: list[mc.ScannedKey], path: Path) -> None:
+def check_rows(rows: list[mc.jobs.ScannedKey], path: Path) -> None:
     assert rows
     for row in rows:
         assert row.file == str(path)
@@ -370,7 +370,7 @@ def test_any_altered_file_or_key_material_gives_rows(
         material_file(path).write_bytes(apply_edits(beside, changes) if aim else beside)
     path.write_bytes(data if aim and beside is not None else apply_edits(data, changes))
     tools = mc.KeyTools(RotatingKms(kf=1, k1=1)) if keys else None
-    check_rows(list(mc.scan_keys(path, tools)), path)
+    check_rows(list(mc.jobs.scan_keys(path, tools)), path)
 
 
 @settings(max_examples=examples(100))
@@ -393,12 +393,12 @@ def test_any_bytes_give_an_error_row(
 ) -> None:
     path = tmp_path_factory.mktemp("bytes") / "a.parquet"
     path.write_bytes(magic + data + (len(data).to_bytes(4, "little") if magic else b"") + magic)
-    rows = list(mc.scan_keys(path))
+    rows = list(mc.jobs.scan_keys(path))
     check_rows(rows, path)
 
 
 def test_a_plaintext_file_says_that_it_is_one(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet")
-    (row,) = mc.scan_keys(tmp_path)
+    (row,) = mc.jobs.scan_keys(tmp_path)
     assert row.kind == "error"
     assert "plaintext" in row.message

@@ -47,7 +47,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 def kinds(where: object, *more: Any, **how: Any) -> dict[str, tuple[str, ...]]:
-    report = mc.find_leaks(where, *more, **how)
+    report = mc.jobs.find_leaks(where, *more, **how)
     assert "SECRET" not in repr(report.fields())
     return {leak.kind: leak.columns for leak in report.leaks}
 
@@ -221,7 +221,7 @@ HARMLESS: dict[str, tuple[str, bytes]] = {
 def test_other_files_are_not_reported(lake: Path, case: str, policy: mc.Policy | None) -> None:
     name, data = HARMLESS[case]
     write(lake / name, data)
-    assert mc.find_leaks(lake, policy).ok
+    assert mc.jobs.find_leaks(lake, policy).ok
 
 
 def test_the_schema_counts_where_footers_are_encrypted(lake: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_checksum_that_fits_is_no_leak(lake: Path) -> None:
     sums = [zlib.crc32(data[at : at + 512]) for at in range(0, len(data), 512)]
     fitting = b"crc\0" + struct.pack(">I", 512) + b"".join(struct.pack(">I", one) for one in sums)
     write(lake / ".part.parquet.crc", fitting)
-    assert mc.find_leaks(lake).ok
+    assert mc.jobs.find_leaks(lake).ok
     write(lake / ".part.parquet.crc", fitting[:-1] + b"\0\1")
     assert kinds(lake) == {"stale-checksum": ()}
 
@@ -272,7 +272,7 @@ def test_a_policy_covers_partitions_except_those_in_plaintext(tmp_path: Path) ->
     for folder in ("ssn=1", "a%3Ab=1", "ID=1"):
         write(tmp_path / folder / "x", b"")
     policy = mc.Policy(footer_key="footer", plaintext_columns=["id"])
-    leaks = {leak.path: leak.columns for leak in mc.find_leaks(tmp_path, policy).leaks}
+    leaks = {leak.path: leak.columns for leak in mc.jobs.find_leaks(tmp_path, policy).leaks}
     expected = {"ssn=*": ("ssn",), "a%3Ab=*": ("a:b",)}
     assert leaks == {str(tmp_path / path): columns for path, columns in expected.items()}
     settings = mc.Settings(policy=policy, kms="env:X")
@@ -295,7 +295,7 @@ def test_many_files_of_a_log_are_one_leak(lake: Path) -> None:
     for number in range(20):
         write(lake / f"_delta_log/{number:020}.json", json.dumps(ADD))
         write(lake / f"year={number}/ssn={number}-SECRET/x", b"")
-    leaks = {leak.path: leak.files for leak in mc.find_leaks(lake).leaks}
+    leaks = {leak.path: leak.files for leak in mc.jobs.find_leaks(lake).leaks}
     assert leaks == {str(lake / "_delta_log"): 20, str(lake / "year=*/ssn=*"): 20}
 
 
@@ -304,14 +304,14 @@ def test_links_out_of_the_folder_are_not_followed_but_reported(lake: Path, tmp_p
     (lake / "linked").symlink_to(tmp_path / "elsewhere")
     (lake / "around").symlink_to(lake)
     (lake / "nowhere").symlink_to(tmp_path / "nothing")
-    (leak,) = mc.find_leaks(lake).leaks
+    (leak,) = mc.jobs.find_leaks(lake).leaks
     assert (leak.kind, leak.path) == ("unread", str(lake / "linked"))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_pipes_do_not_block(lake: Path) -> None:
     os.mkfifo(lake / "x.csv")
-    assert mc.find_leaks(lake).ok
+    assert mc.jobs.find_leaks(lake).ok
 
 
 def test_what_is_too_large_is_reported_unread(lake: Path) -> None:
@@ -330,14 +330,14 @@ def test_packed_metadata_cannot_fill_the_memory(lake: Path) -> None:
 def test_a_folder_of_too_many_files_is_refused(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "MAX_FILES", 1)
     write(lake / "x", b"")
-    with pytest.raises(mc.LimitError, match="more than 1 files"):
-        mc.find_leaks(lake)
+    with pytest.raises(mc.errors.LimitError, match="more than 1 files"):
+        mc.jobs.find_leaks(lake)
 
 
 def test_nothing_is_secret_without_encrypted_files_or_a_policy(tmp_path: Path) -> None:
     write_parquet(tmp_path / "x.parquet")
     with pytest.raises(ValueError, match="pass a policy"):
-        mc.find_leaks(tmp_path)
+        mc.jobs.find_leaks(tmp_path)
     assert kinds(tmp_path, mc.Settings(policy=POLICY, kms="env:X")) == {
         "plaintext-parquet": ("ssn",)
     }
@@ -345,13 +345,13 @@ def test_nothing_is_secret_without_encrypted_files_or_a_policy(tmp_path: Path) -
 
 def test_empty_folders_are_not_files(tmp_path: Path) -> None:
     (tmp_path / "lake/a/b").mkdir(parents=True)
-    assert mc.find_leaks(tmp_path / "lake", POLICY).files == 0
-    assert mc.find_leaks(tmp_path / "lake/a/b", POLICY).files == 0
+    assert mc.jobs.find_leaks(tmp_path / "lake", POLICY).files == 0
+    assert mc.jobs.find_leaks(tmp_path / "lake/a/b", POLICY).files == 0
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        mc.find_leaks(tmp_path / "nothing", POLICY)
+        mc.jobs.find_leaks(tmp_path / "nothing", POLICY)
 
 
 def test_folders_in_stores_are_searched(lake: Path) -> None:
@@ -363,7 +363,7 @@ def test_folders_in_stores_are_searched(lake: Path) -> None:
         arrow = pafs.PyFileSystem(pafs.FSSpecHandler(memory))
         assert kinds("/leaks-lake", filesystem=arrow) == {"delta-log": ("ssn",)}
         with pytest.raises(FileNotFoundError):
-            mc.find_leaks("memory://nothing-there", POLICY)
+            mc.jobs.find_leaks("memory://nothing-there", POLICY)
     finally:
         memory.rm("/leaks-lake", recursive=True)
 
@@ -382,5 +382,5 @@ def test_groups_and_leaves_cover_each_other(tmp_path: Path) -> None:
 
 def test_the_example_of_the_docstring_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (test,) = doctest.DocTestFinder(recurse=False).find(mc.find_leaks, "find_leaks", globs={})
+    (test,) = doctest.DocTestFinder(recurse=False).find(mc.jobs.find_leaks, "find_leaks", globs={})
     assert doctest.DocTestRunner().run(test).failed == 0

@@ -47,8 +47,8 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write(folder / "lake" / f"{name}.parquet", name)
     shutil.copytree(folder / "lake", folder / "former")
     write(folder / "former/day=1/a.parquet", "former")
-    mc.seal_dataset(folder / "former", writer_key())
-    mc.seal_dataset(folder / "lake", writer_key())
+    mc.jobs.seal_dataset(folder / "former", writer_key())
+    mc.jobs.seal_dataset(folder / "lake", writer_key())
     private(folder / "footer.key", FOOTER_KEY.hex().encode())
     save_writer(folder)
     return folder
@@ -74,7 +74,7 @@ def remove_folders(lake: Path) -> None:
 
 def seal_by_another(lake: Path) -> None:
     (lake / SEAL_NAME).unlink()
-    mc.seal_dataset(lake, writer_key(number=1))
+    mc.jobs.seal_dataset(lake, writer_key(number=1))
 
 
 def replace_by_link(path: Path, target: str | Path) -> None:
@@ -154,7 +154,7 @@ READERS: dict[str, Rows] = {
 
 
 def required_of(lake: Path, at_least: int = 1) -> mc.FileDecryptionProperties:
-    seal = mc.RequiredSeal(BY, at_least=at_least, root=str(lake))
+    seal = mc.kms.RequiredSeal(BY, at_least=at_least, root=str(lake))
     return mc.FileDecryptionProperties(footer_key=FOOTER_KEY, signed_by=BY, seal=seal)
 
 
@@ -205,7 +205,7 @@ def test_a_reader_who_has_seen_a_newer_seal_refuses_this_one(sealed: Path) -> No
 def test_the_seal_itself_says_so(attack: str, sealed: Path, tmp_path: Path) -> None:
     lake = copy_with(attack, sealed, tmp_path)
     try:
-        result = mc.verify_seal(lake, BY)
+        result = mc.jobs.verify_seal(lake, BY)
     except (mc.ModcryptError, OSError):
         return
     assert not result.ok

@@ -62,12 +62,12 @@ def lake(tmp_path: Path, writer: mc.SigningKey) -> Path:
     folder = tmp_path / "lake"
     for name in ("a", "b", "day=1/c"):
         write(folder, f"{name}.parquet")
-    mc.seal_dataset(folder, writer)
+    mc.jobs.seal_dataset(folder, writer)
     return folder
 
 
 def check(lake: Path, writer: mc.SigningKey, **how: Any) -> list[tuple[str, str]]:
-    findings = mc.verify_seal(lake, [writer.verifier], **how).findings
+    findings = mc.jobs.verify_seal(lake, [writer.verifier], **how).findings
     return [(finding.path, finding.problem) for finding in findings]
 
 
@@ -110,9 +110,9 @@ def test_what_differs_is_not_signed(lake: Path, writer: mc.SigningKey, name: str
     attack(lake)
     before = seal_of(lake)
     with pytest.raises(IntegrityError, match=rf"{path} \({problem}\).*--accept"):
-        mc.seal_dataset(lake, writer)
+        mc.jobs.seal_dataset(lake, writer)
     with pytest.raises(IntegrityError):
-        mc.seal_dataset(lake, writer, accept=["elsewhere.parquet", f"{path}x"])
+        mc.jobs.seal_dataset(lake, writer, accept=["elsewhere.parquet", f"{path}x"])
     assert seal_of(lake) == before
     assert not (lake / ARCHIVE).exists()
 
@@ -126,7 +126,7 @@ def test_what_is_accepted_is_signed(
     names = {
         "path": "day=2/x.parquet", "whole": str(lake / "day=2/x.parquet"), "folder": "lake/day=2/",
     }  # fmt: skip
-    sealed = mc.seal_dataset(lake, writer, accept=[names[spelling]])
+    sealed = mc.jobs.seal_dataset(lake, writer, accept=[names[spelling]])
     assert (sealed.sequence, sealed.files) == (2, 4)
     assert check(lake, writer, at_least=2) == []
 
@@ -136,7 +136,7 @@ def test_an_attack_is_not_hidden_among_what_is_added(lake: Path, writer: mc.Sign
     plant(lake)
     lose(lake)
     write(lake, "d.parquet")
-    update = mc.update_seal(lake, writer, added=["d.parquet"])
+    update = mc.jobs.update_seal(lake, writer, added=["d.parquet"])
     assert (update.sequence, update.added, update.removed) == (2, ("d.parquet",), ())
     found = [("a.parquet", "changed"), ("b.parquet", "missing"), ("planted.parquet", "foreign")]
     assert check(lake, writer) == found
@@ -147,7 +147,7 @@ def test_files_are_added_replaced_and_removed(lake: Path, writer: mc.SigningKey)
     lose(lake)
     write(lake, "day=2/x.parquet")
     write(lake, "day=2/y.parquet")
-    update = mc.update_seal(
+    update = mc.jobs.update_seal(
         lake, writer, added=["a.parquet", str(lake / "day=2")], removed=["b.parquet"]
     )
     assert update.added == ("a.parquet", "day=2/x.parquet", "day=2/y.parquet")
@@ -159,13 +159,13 @@ def test_only_files_of_the_dataset_are_added_and_removed(lake: Path, writer: mc.
     (lake / "_hidden").write_bytes(b"x")
     for name in ("_hidden", "day=1/.c", SEAL_NAME):
         with pytest.raises(ValueError, match="begin with"):
-            mc.update_seal(lake, writer, added=[name])
+            mc.jobs.update_seal(lake, writer, added=[name])
     with pytest.raises(ValueError, match=r"the seal has no x\.parquet"):
-        mc.update_seal(lake, writer, removed=["x.parquet"])
+        mc.jobs.update_seal(lake, writer, removed=["x.parquet"])
     with pytest.raises(FileNotFoundError):
-        mc.update_seal(lake, writer, added=["x.parquet"])
+        mc.jobs.update_seal(lake, writer, added=["x.parquet"])
     with pytest.raises((OSError, ValueError)):
-        mc.update_seal(lake, writer, added=["../outside.parquet"])
+        mc.jobs.update_seal(lake, writer, added=["../outside.parquet"])
     assert json.loads(seal_of(lake).splitlines()[0])["sequence"] == 1
 
 
@@ -174,7 +174,7 @@ def test_a_folder_without_a_seal_gets_none_by_an_update(
 ) -> None:
     write(tmp_path, "a.parquet")
     with pytest.raises(IntegrityError, match="seals create"):
-        mc.update_seal(tmp_path, writer, added=["a.parquet"])
+        mc.jobs.update_seal(tmp_path, writer, added=["a.parquet"])
 
 
 def test_many_updates_add_up_and_are_listed_anew(
@@ -187,7 +187,7 @@ def test_many_updates_add_up_and_are_listed_anew(
         removed = [f"{number - 2}.parquet"] if number > 1 else []
         for name in removed:
             (lake / name).unlink()
-        mc.update_seal(lake, writer, added=[f"{number}.parquet"], removed=removed)
+        mc.jobs.update_seal(lake, writer, added=[f"{number}.parquet"], removed=removed)
         assert check(lake, writer, at_least=number + 2) == []
         lengths.append(len(json.loads(seal_of(lake).splitlines()[0])["since"]))
     assert lengths == [1, 2, 3, 0, 1, 2, 3, 0, 1]
@@ -208,7 +208,7 @@ def test_an_update_reads_and_writes_little(
     monkeypatch.setattr(dataset_seals, "hash_file", hash_and_note)
     monkeypatch.setattr(seal_format, "parse_content", lambda content: 1 / 0)
     write(lake, "d.parquet")
-    mc.update_seal(lake, writer, added=["d.parquet"])
+    mc.jobs.update_seal(lake, writer, added=["d.parquet"])
     assert opened == ["d.parquet"]
 
 
@@ -245,11 +245,11 @@ LOST = {
 def attacked(lake: Path, writer: mc.SigningKey) -> Path:
     """A dataset whose newest seal has number 2, and another one with 4 beside it."""
     write(lake, "d.parquet")
-    mc.update_seal(lake, writer, added=["d.parquet"])
+    mc.jobs.update_seal(lake, writer, added=["d.parquet"])
     other = lake.parent / "other"
     write(other, "a.parquet")
     for _ in range(4):
-        mc.seal_dataset(other, writer)
+        mc.jobs.seal_dataset(other, writer)
     return lake
 
 
@@ -261,10 +261,10 @@ def test_a_writer_does_not_go_on_after_a_lost_seal(
     write(attacked, "e.parquet")
     message = "number 2 was signed before"
     with pytest.raises(IntegrityError, match=message):
-        mc.seal_dataset(attacked, writer, accept=["e.parquet"])
+        mc.jobs.seal_dataset(attacked, writer, accept=["e.parquet"])
     with pytest.raises(IntegrityError, match=message):
-        mc.update_seal(attacked, writer, added=["e.parquet"])
-    with pytest.raises(IntegrityError, match=message), mc.sealing(attacked, writer):
+        mc.jobs.update_seal(attacked, writer, added=["e.parquet"])
+    with pytest.raises(IntegrityError, match=message), mc.jobs.sealing(attacked, writer):
         write(attacked, "f.parquet")
     assert not (attacked / "f.parquet").exists()
 
@@ -273,14 +273,14 @@ def test_a_writer_does_not_go_on_after_a_lost_seal(
 def test_a_writer_who_accepts_it_never_begins_at_1(
     attacked: Path, writer: mc.SigningKey, attack: str
 ) -> None:
-    dataset = mc.verify_seal(attacked, [writer.verifier]).dataset
+    dataset = mc.jobs.verify_seal(attacked, [writer.verifier]).dataset
     LOST[attack](attacked)
     names = [path.name for path in attacked.iterdir()]
-    sealed = mc.seal_dataset(attacked, writer, accept=[SEAL_NAME, *names])
+    sealed = mc.jobs.seal_dataset(attacked, writer, accept=[SEAL_NAME, *names])
     assert (sealed.sequence, sealed.dataset) == (3, dataset)
     assert check(attacked, writer, at_least=3, dataset=dataset) == []
     write(attacked, "e.parquet")
-    assert mc.update_seal(attacked, writer, added=["e.parquet"]).sequence == 4
+    assert mc.jobs.update_seal(attacked, writer, added=["e.parquet"]).sequence == 4
 
 
 def test_a_writer_sees_a_history_that_another_one_forged(
@@ -290,14 +290,14 @@ def test_a_writer_sees_a_history_that_another_one_forged(
     roll_back(attacked)
     for name in ("x.parquet", "y.parquet"):
         write(attacked, name)
-        mc.update_seal(attacked, OTHER, added=[name], signed_by=[writer.verifier])
+        mc.jobs.update_seal(attacked, OTHER, added=[name], signed_by=[writer.verifier])
     with pytest.raises(IntegrityError, match="does not follow seal number 2"):
-        mc.update_seal(attacked, writer, added=["x.parquet"], signed_by=[OTHER.verifier])
+        mc.jobs.update_seal(attacked, writer, added=["x.parquet"], signed_by=[OTHER.verifier])
 
 
 def test_a_number_that_the_caller_remembers(lake: Path, writer: mc.SigningKey) -> None:
     with pytest.raises(IntegrityError, match="number 5 was signed before"):
-        mc.seal_dataset(lake, writer, at_least=5)
+        mc.jobs.seal_dataset(lake, writer, at_least=5)
 
 
 def test_a_key_in_a_file_remembers_beside_it(lake: Path, tmp_path: Path) -> None:
@@ -306,20 +306,20 @@ def test_a_key_in_a_file_remembers_beside_it(lake: Path, tmp_path: Path) -> None
     folder = tmp_path / "second"
     write(folder, "a.parquet")
     for _ in range(2):
-        mc.seal_dataset(folder, mc.SigningKey.load(key))
+        mc.jobs.seal_dataset(folder, mc.SigningKey.load(key))
     memory = tmp_path / "writer.key.seals"
     assert memory.stat().st_mode & 0o777 == 0o600
     ((place, known),) = next(iter(json.loads(memory.read_text())["datasets"].values())).items()
     assert (known["sequence"], place) == (2, str(folder))
     (folder / SEAL_NAME).unlink()
     with pytest.raises(IntegrityError, match="number 2 was signed before"):
-        mc.seal_dataset(folder, mc.SigningKey.load(key))
+        mc.jobs.seal_dataset(folder, mc.SigningKey.load(key))
     memory.write_text("{}")
     with pytest.raises(KeyMaterialError, match=r"writer\.key\.seals"):
-        mc.seal_dataset(folder, mc.SigningKey.load(key))
+        mc.jobs.seal_dataset(folder, mc.SigningKey.load(key))
     memory.chmod(0o666)
     with pytest.raises(KeyRetrievalError, match="writable by others"):
-        mc.seal_dataset(folder, mc.SigningKey.load(key))
+        mc.jobs.seal_dataset(folder, mc.SigningKey.load(key))
 
 
 def test_a_key_where_nothing_can_be_written_remembers_elsewhere(
@@ -331,32 +331,32 @@ def test_a_key_where_nothing_can_be_written_remembers_elsewhere(
     key.kept_at = "/proc/writer.key"  # where nobody can create files
     folder = tmp_path / "lake"
     write(folder, "a.parquet")
-    mc.seal_dataset(folder, key)
+    mc.jobs.seal_dataset(folder, key)
     (memory,) = (tmp_path / "state/modcrypt/seals").iterdir()
     assert memory.name == f"{key.verifier.hex_id}.json"
     monkeypatch.setenv("XDG_STATE_HOME", "/proc")
     with pytest.raises(OSError, match="cannot be remembered; set XDG_STATE_HOME"):
-        mc.seal_dataset(folder, key)
+        mc.jobs.seal_dataset(folder, key)
 
 
 def test_a_copied_dataset_goes_on(lake: Path, writer: mc.SigningKey) -> None:
     shutil.copytree(lake, lake.parent / "copy")
-    assert mc.seal_dataset(lake.parent / "copy", writer).sequence == 2
+    assert mc.jobs.seal_dataset(lake.parent / "copy", writer).sequence == 2
     assert check(lake.parent / "copy", writer) == []
 
 
 def test_another_dataset_is_distinguished_from_the_expected_one(
     attacked: Path, writer: mc.SigningKey
 ) -> None:
-    dataset = mc.verify_seal(attacked, [writer.verifier]).dataset
+    dataset = mc.jobs.verify_seal(attacked, [writer.verifier]).dataset
     shutil.rmtree(attacked)
     shutil.copytree(attacked.parent / "other", attacked)
     assert check(attacked, writer) == []
     with pytest.raises(IntegrityError, match="seal number 4 is that of another dataset"):
-        mc.verify_seal(attacked, [writer.verifier], dataset=dataset)
+        mc.jobs.verify_seal(attacked, [writer.verifier], dataset=dataset)
     keys = mc.FileDecryptionProperties(
         footer_key=FOOTER_KEY, signed_by=[writer.verifier],
-        seal=mc.RequiredSeal((writer.verifier,), dataset=dataset),
+        seal=mc.kms.RequiredSeal((writer.verifier,), dataset=dataset),
     )  # fmt: skip
     with pytest.raises(IntegrityError, match="another dataset"):
         mc.read_table(str(attacked), keys)
@@ -369,12 +369,12 @@ def test_what_a_process_writes_is_sealed(tmp_path: Path, writer: mc.SigningKey) 
     lake = tmp_path / "lake"
     lake.mkdir()
     table = pa.table({"n": [1, 2, 3], "p": ["x", "y", "x"]})
-    with mc.sealing(lake, writer) as done:
+    with mc.jobs.sealing(lake, writer) as done:
         mc.write_dataset(table, lake, KEYS, partitioning=["p"])
     assert done.update is not None
     assert (done.update.sequence, len(done.update.added)) == (1, 2)
     plant(lake)
-    with mc.sealing(lake, writer) as done:
+    with mc.jobs.sealing(lake, writer) as done:
         path = write(lake, "new.parquet")
         mc.rekey_parquet(
             path,
@@ -394,7 +394,7 @@ def test_what_a_process_writes_is_sealed(tmp_path: Path, writer: mc.SigningKey) 
 def test_what_is_replaced_after_it_was_written_is_not_sealed(
     lake: Path, writer: mc.SigningKey
 ) -> None:
-    with mc.sealing(lake, writer):
+    with mc.jobs.sealing(lake, writer):
         write(lake, "d.parquet")
         write(lake.parent, "forged.parquet").replace(lake / "d.parquet")
     assert check(lake, writer) == [("d.parquet", "changed")]
@@ -405,7 +405,7 @@ def test_footers_of_all_sizes_are_those_that_readers_compare(
 ) -> None:
     wide = pa.table({f"column {number:05}": [number] for number in range(3000)})
     files = {"wide": wide, "empty": TABLE.slice(0, 0), "small": TABLE}
-    with mc.sealing(lake, writer):
+    with mc.jobs.sealing(lake, writer):
         for name, table in files.items():
             write(lake, f"{name}.parquet", table)
         mc.write_table(TABLE, lake / "big.parquet", KEYS, row_group_size=1, compression=None)
@@ -418,7 +418,7 @@ def test_footers_of_all_sizes_are_those_that_readers_compare(
 
 
 def test_a_block_that_fails_seals_what_was_published(lake: Path, writer: mc.SigningKey) -> None:
-    with contextlib.suppress(ZeroDivisionError), mc.sealing(lake, writer):
+    with contextlib.suppress(ZeroDivisionError), mc.jobs.sealing(lake, writer):
         write(lake, "d.parquet")
         raise ZeroDivisionError
     assert check(lake, writer, at_least=2) == []
@@ -427,13 +427,13 @@ def test_a_block_that_fails_seals_what_was_published(lake: Path, writer: mc.Sign
 def test_a_block_that_replaces_all_removes_the_others_only_if_it_succeeds(
     lake: Path, writer: mc.SigningKey
 ) -> None:
-    with contextlib.suppress(ZeroDivisionError), mc.sealing(lake, writer, replace_all=True):
+    with contextlib.suppress(ZeroDivisionError), mc.jobs.sealing(lake, writer, replace_all=True):
         write(lake, "d.parquet")
         raise ZeroDivisionError
     assert check(lake, writer, at_least=2) == []
     for name in ("a.parquet", "b.parquet", "day=1/c.parquet", "d.parquet"):
         (lake / name).rename(lake / f"_{Path(name).name}")  # hidden while it is overwritten
-    with mc.sealing(lake, writer, replace_all=True):
+    with mc.jobs.sealing(lake, writer, replace_all=True):
         write(lake, "e.parquet")
     (lake / "_a.parquet").rename(lake / "a.parquet")
     assert check(lake, writer, at_least=3) == [("a.parquet", "foreign")]
@@ -441,7 +441,7 @@ def test_a_block_that_replaces_all_removes_the_others_only_if_it_succeeds(
 
 def test_a_block_without_changes_makes_no_seal(lake: Path, writer: mc.SigningKey) -> None:
     before = seal_of(lake)
-    with mc.sealing(lake, writer) as done:
+    with mc.jobs.sealing(lake, writer) as done:
         pass
     assert (done.update, seal_of(lake)) == (None, before)
 
@@ -450,7 +450,7 @@ def test_a_folder_with_files_but_no_seal_is_not_sealed_in_passing(
     tmp_path: Path, writer: mc.SigningKey
 ) -> None:
     plant(tmp_path)
-    with pytest.raises(IntegrityError, match="seals create"), mc.sealing(tmp_path, writer):
+    with pytest.raises(IntegrityError, match="seals create"), mc.jobs.sealing(tmp_path, writer):
         write(tmp_path, "a.parquet")
     assert not (tmp_path / "a.parquet").exists()
 
@@ -458,7 +458,7 @@ def test_a_folder_with_files_but_no_seal_is_not_sealed_in_passing(
 def test_two_writers_at_once_lose_nothing(lake: Path, writer: mc.SigningKey) -> None:
     def work(name: str) -> None:
         for number in range(5):
-            with mc.sealing(lake / ".", key_of[name], signed_by=known):
+            with mc.jobs.sealing(lake / ".", key_of[name], signed_by=known):
                 write(lake, f"{name}-{number}.parquet")
 
     key_of = {"one": writer, "two": OTHER}
@@ -468,7 +468,7 @@ def test_two_writers_at_once_lose_nothing(lake: Path, writer: mc.SigningKey) -> 
         thread.start()
     for thread in threads:
         thread.join()
-    assert mc.verify_seal(lake, known).findings == ()
+    assert mc.jobs.verify_seal(lake, known).findings == ()
 
 
 def test_a_writer_who_is_too_slow_changes_nothing(
@@ -478,13 +478,13 @@ def test_a_writer_who_is_too_slow_changes_nothing(
 
     def hash_while_another_seals(place: Place) -> Any:
         monkeypatch.setattr(dataset_seals, "hash_file", real)
-        mc.seal_dataset(lake, writer, accept=["d.parquet"])
+        mc.jobs.seal_dataset(lake, writer, accept=["d.parquet"])
         return real(place)
 
     write(lake, "d.parquet")
     monkeypatch.setattr(dataset_seals, "hash_file", hash_while_another_seals)
     with pytest.raises(CommitConflictError):
-        mc.update_seal(lake, writer, added=["d.parquet"])
+        mc.jobs.update_seal(lake, writer, added=["d.parquet"])
     assert check(lake, writer) == []
 
 
@@ -521,7 +521,7 @@ def test_an_older_statement_must_be_the_one_that_was_signed(
 ) -> None:
     ARCHIVES[name](attacked / ARCHIVE / "0000000001.json")
     with pytest.raises((IntegrityError, FormatError, OSError)):
-        mc.verify_seal(attacked, [writer.verifier])
+        mc.jobs.verify_seal(attacked, [writer.verifier])
 
 
 # --- who signs ------------------------------------------------------------------------------------
@@ -529,15 +529,15 @@ def test_an_older_statement_must_be_the_one_that_was_signed(
 
 def test_keys_are_replaced_and_readers_follow(lake: Path, writer: mc.SigningKey) -> None:
     new = mc.SigningKey.generate("mldsa65")
-    mc.change_seal_writers(lake, [writer, new], [new.verifier])
+    mc.jobs.change_seal_writers(lake, [writer, new], [new.verifier])
     assert check(lake, writer) == check(lake, new) == []
     write(lake, "d.parquet")
     with pytest.raises(ValueError, match="may not sign any more since seal number 2"):
-        mc.update_seal(lake, writer, added=["d.parquet"])
-    mc.update_seal(lake, new, added=["d.parquet"])
+        mc.jobs.update_seal(lake, writer, added=["d.parquet"])
+    mc.jobs.update_seal(lake, new, added=["d.parquet"])
     assert check(lake, writer) == check(lake, new) == []
     with pytest.raises(IntegrityError, match="not signed by"):
-        mc.verify_seal(lake, [OTHER.verifier])
+        mc.jobs.verify_seal(lake, [OTHER.verifier])
 
 
 def sign_head(lake: Path, key: mc.SigningKey, **members: Any) -> None:
@@ -554,15 +554,15 @@ def sign_head(lake: Path, key: mc.SigningKey, **members: Any) -> None:
 
 
 def test_a_revoked_key_is_refused_with_number_and_reason(lake: Path, writer: mc.SigningKey) -> None:
-    mc.change_seal_writers(lake, [writer, OTHER], [OTHER.verifier])
+    mc.jobs.change_seal_writers(lake, [writer, OTHER], [OTHER.verifier])
     sign_head(lake, writer, sequence=9)
     message = r"may not sign any more since seal number 2 \(it claims the number 9\)"
     with pytest.raises(IntegrityError, match=message):
-        mc.verify_seal(lake, [writer.verifier])
+        mc.jobs.verify_seal(lake, [writer.verifier])
     before = seal_of(lake)
     write(lake, "d.parquet")
     with pytest.raises(IntegrityError, match=r"may not sign|not signed"):
-        mc.update_seal(lake, OTHER, added=["d.parquet"], signed_by=[writer.verifier])
+        mc.jobs.update_seal(lake, OTHER, added=["d.parquet"], signed_by=[writer.verifier])
     assert seal_of(lake) == before
 
 
@@ -570,46 +570,48 @@ def test_so_many_writers_must_sign(lake: Path, writer: mc.SigningKey) -> None:
     third = mc.SigningKey.generate()
     keys = [writer, OTHER, third]
     known = [key.verifier for key in keys]
-    mc.change_seal_writers(lake, [writer, OTHER], known, needed=2)
+    mc.jobs.change_seal_writers(lake, [writer, OTHER], known, needed=2)
     write(lake, "d.parquet")
     with pytest.raises(ValueError, match="2 of the keys"):
-        mc.update_seal(lake, writer, added=["d.parquet"], signed_by=known)
-    mc.update_seal(lake, [third, writer], added=["d.parquet"], signed_by=known)
+        mc.jobs.update_seal(lake, writer, added=["d.parquet"], signed_by=known)
+    mc.jobs.update_seal(lake, [third, writer], added=["d.parquet"], signed_by=known)
     for trusted in ([writer.verifier], known):
-        assert mc.verify_seal(lake, trusted).ok
-    assert mc.verify_seal(lake, known, needed=2).ok
+        assert mc.jobs.verify_seal(lake, trusted).ok
+    assert mc.jobs.verify_seal(lake, known, needed=2).ok
     with pytest.raises(ValueError, match="3 signatures are needed"):
-        mc.verify_seal(lake, known[:2], needed=3)
+        mc.jobs.verify_seal(lake, known[:2], needed=3)
     with pytest.raises(ValueError, match="2 of the keys"):
-        mc.change_seal_writers(lake, writer, [writer.verifier], signed_by=known)
+        mc.jobs.change_seal_writers(lake, writer, [writer.verifier], signed_by=known)
     sign_head(lake, third)
     with pytest.raises(IntegrityError, match="needs 2 signatures"):
-        mc.verify_seal(lake, [writer.verifier])
+        mc.jobs.verify_seal(lake, [writer.verifier])
 
 
 def test_a_stranger_changes_no_writers(lake: Path, writer: mc.SigningKey) -> None:
     stranger = mc.SigningKey.generate()
     with pytest.raises(IntegrityError, match="not signed by"):
-        mc.change_seal_writers(lake, stranger, [stranger.verifier])
+        mc.jobs.change_seal_writers(lake, stranger, [stranger.verifier])
     with pytest.raises(ValueError, match="of the keys"):
-        mc.change_seal_writers(lake, stranger, [stranger.verifier], signed_by=[writer.verifier])
+        mc.jobs.change_seal_writers(
+            lake, stranger, [stranger.verifier], signed_by=[writer.verifier]
+        )
     with pytest.raises(ValueError, match="signatures are needed"):
-        mc.change_seal_writers(lake, writer, [writer.verifier], needed=2)
+        mc.jobs.change_seal_writers(lake, writer, [writer.verifier], needed=2)
 
 
 # --- time -----------------------------------------------------------------------------------------
 
 
 def test_a_seal_expires(lake: Path, writer: mc.SigningKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    mc.seal_dataset(lake, writer, valid_for=100)
+    mc.jobs.seal_dataset(lake, writer, valid_for=100)
     write(lake, "d.parquet")
-    mc.update_seal(lake, writer, added=["d.parquet"])  # which is valid as long
+    mc.jobs.update_seal(lake, writer, added=["d.parquet"])  # which is valid as long
     assert check(lake, writer) == []
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 101)
     with pytest.raises(IntegrityError, match=r"seal number 3 expired at .* UTC"):
-        mc.verify_seal(lake, [writer.verifier])
-    mc.seal_dataset(lake, writer, valid_for=0)
+        mc.jobs.verify_seal(lake, [writer.verifier])
+    mc.jobs.seal_dataset(lake, writer, valid_for=0)
     monkeypatch.setattr(time, "time", lambda: now + 1e9)
     assert check(lake, writer) == []
 
@@ -624,40 +626,40 @@ def test_a_witness_notices_what_writer_and_store_roll_back(
     required: dict[str, Any] = {"witnessed_by": [witness.verifier], "witness_store": store}
     by = [writer.verifier]
     with pytest.raises(IntegrityError, match="has not countersigned"):
-        mc.verify_seal(lake, by, **required)
-    assert mc.witness_seal(lake, witness, by, store) == 1
+        mc.jobs.verify_seal(lake, by, **required)
+    assert mc.jobs.witness_seal(lake, witness, by, store) == 1
     assert check(lake, writer, **required) == []
     old = tmp_path / "old"
     shutil.copytree(lake, old)
     write(lake, "d.parquet")
-    mc.update_seal(lake, writer, added=["d.parquet"])
+    mc.jobs.update_seal(lake, writer, added=["d.parquet"])
     with pytest.raises(IntegrityError, match="not yet 2"):
-        mc.verify_seal(lake, by, **required)
-    assert [mc.witness_seal(lake, witness, by, store) for _ in range(2)] == [2, 2]
+        mc.jobs.verify_seal(lake, by, **required)
+    assert [mc.jobs.witness_seal(lake, witness, by, store) for _ in range(2)] == [2, 2]
     shutil.rmtree(lake)
     old.rename(lake)
     with pytest.raises(IntegrityError, match="rolled back"):
-        mc.verify_seal(lake, by, **required)
+        mc.jobs.verify_seal(lake, by, **required)
     with pytest.raises(IntegrityError, match="number 2 was signed before"):
-        mc.witness_seal(lake, witness, by, store)
+        mc.jobs.witness_seal(lake, witness, by, store)
     writer.remembered.clear()  # a writer who does it on purpose
     write(lake, "e.parquet")
-    mc.update_seal(lake, writer, added=["e.parquet"])
+    mc.jobs.update_seal(lake, writer, added=["e.parquet"])
     with pytest.raises(IntegrityError, match="countersigned another seal with number 2"):
-        mc.verify_seal(lake, by, **required)
+        mc.jobs.verify_seal(lake, by, **required)
     with pytest.raises(IntegrityError, match="does not follow seal number 2"):
-        mc.witness_seal(lake, witness, by, store)
+        mc.jobs.witness_seal(lake, witness, by, store)
     with pytest.raises(ValueError, match="witness_store"):
-        mc.verify_seal(lake, by, witnessed_by=[witness.verifier])
+        mc.jobs.verify_seal(lake, by, witnessed_by=[witness.verifier])
 
 
 def test_readers_require_witnesses(lake: Path, writer: mc.SigningKey, tmp_path: Path) -> None:
     witness = mc.SigningKey.generate()
-    with mc.sealing(lake, writer):
+    with mc.jobs.sealing(lake, writer):
         signed = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, signing_key=writer)
         for name in ("a", "b", "day=1/c"):
             mc.write_table(TABLE, lake / f"{name}.parquet", signed)
-    seal = mc.RequiredSeal(
+    seal = mc.kms.RequiredSeal(
         (writer.verifier,), witnessed_by=(witness.verifier,), witness_store=str(tmp_path / "store")
     )
     keys = mc.FileDecryptionProperties(
@@ -665,7 +667,7 @@ def test_readers_require_witnesses(lake: Path, writer: mc.SigningKey, tmp_path: 
     )
     with pytest.raises(IntegrityError, match="has not countersigned"):
         mc.read_table(str(lake), keys)
-    mc.witness_seal(lake, witness, [writer.verifier], tmp_path / "store")
+    mc.jobs.witness_seal(lake, witness, [writer.verifier], tmp_path / "store")
     assert mc.read_table(str(lake), keys).num_rows == 6
 
 
@@ -675,13 +677,13 @@ def test_readers_require_witnesses(lake: Path, writer: mc.SigningKey, tmp_path: 
 def test_the_log_states_who_changed_what(lake: Path, writer: mc.SigningKey) -> None:
     forge(lake)
     write(lake, "d.parquet")
-    mc.update_seal(lake, writer, added=["a.parquet", "d.parquet"])
+    mc.jobs.update_seal(lake, writer, added=["a.parquet", "d.parquet"])
     lose(lake)
     known = [writer.verifier, OTHER.verifier]
-    mc.update_seal(lake, OTHER, removed=["b.parquet"], signed_by=known)
-    mc.change_seal_writers(lake, OTHER, [OTHER.verifier], signed_by=known)
-    mc.seal_dataset(lake, OTHER)
-    log = mc.seal_log(lake, known)
+    mc.jobs.update_seal(lake, OTHER, removed=["b.parquet"], signed_by=known)
+    mc.jobs.change_seal_writers(lake, OTHER, [OTHER.verifier], signed_by=known)
+    mc.jobs.seal_dataset(lake, OTHER)
+    log = mc.jobs.seal_log(lake, known)
     assert log.complete
     assert [(e.sequence, e.added, e.replaced, e.removed) for e in log.entries] == [
         (1, ("a.parquet", "b.parquet", "day=1/c.parquet"), (), ()),
@@ -694,7 +696,7 @@ def test_the_log_states_who_changed_what(lake: Path, writer: mc.SigningKey) -> N
     assert [entry.signers for entry in log.entries] == [(one,), (one,), (two,), (two,), (two,)]
     assert [entry.writers for entry in log.entries] == [None, None, None, (two,), None]
     (lake / ARCHIVE / "0000000002.json").unlink()
-    log = mc.seal_log(lake, known)
+    log = mc.jobs.seal_log(lake, known)
     assert (log.complete, [entry.sequence for entry in log.entries]) == (False, [3, 4, 5])
 
 
@@ -720,14 +722,14 @@ def test_a_seal_of_version_1_is_followed(lake: Path, writer: mc.SigningKey, how:
     assert check(lake, writer, at_least=7) == []
     write(lake, "d.parquet")
     if how == "all":
-        mc.seal_dataset(lake, writer, accept=["d.parquet"])
+        mc.jobs.seal_dataset(lake, writer, accept=["d.parquet"])
     else:
-        mc.update_seal(lake, writer, added=["d.parquet"])
+        mc.jobs.update_seal(lake, writer, added=["d.parquet"])
     assert check(lake, writer, at_least=8) == []
-    assert [entry.sequence for entry in mc.seal_log(lake, [writer.verifier]).entries] == [7, 8]
+    assert [entry.sequence for entry in mc.jobs.seal_log(lake, [writer.verifier]).entries] == [7, 8]
     put_first_version(lake, writer)
     with pytest.raises(IntegrityError, match="number 8 was signed before"):
-        mc.seal_dataset(lake, writer)
+        mc.jobs.seal_dataset(lake, writer)
 
 
 # --- proposals ------------------------------------------------------------------------------------
@@ -738,40 +740,40 @@ def test_writers_on_several_machines_sign_one_after_the_other(
 ) -> None:
     third = mc.SigningKey.generate()
     known = [key.verifier for key in (writer, OTHER, third)]
-    mc.change_seal_writers(lake, [writer, OTHER, third], known, needed=3)
+    mc.jobs.change_seal_writers(lake, [writer, OTHER, third], known, needed=3)
     write(lake, "d.parquet")
     before = seal_of(lake)
-    mc.update_seal(lake, writer, added=["d.parquet"], signed_by=known, propose=True)
-    seen, newest = mc.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
+    mc.jobs.update_seal(lake, writer, added=["d.parquet"], signed_by=known, propose=True)
+    seen, newest = mc.jobs.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
     assert (seen.added, newest) == (("d.parquet",), False)
-    assert not mc.cosign_seal(lake, OTHER, proposal=seen.name, signed_by=known)[1]
+    assert not mc.jobs.cosign_seal(lake, OTHER, proposal=seen.name, signed_by=known)[1]
     assert seal_of(lake) == before
     with pytest.raises(IntegrityError, match="another one"):
-        mc.cosign_seal(lake, third, proposal="3:" + "0" * 64, signed_by=known)
-    assert mc.cosign_seal(lake, third, proposal=seen.name, signed_by=known)[1]
-    assert mc.verify_seal(lake, known, at_least=3, needed=3).ok
+        mc.jobs.cosign_seal(lake, third, proposal="3:" + "0" * 64, signed_by=known)
+    assert mc.jobs.cosign_seal(lake, third, proposal=seen.name, signed_by=known)[1]
+    assert mc.jobs.verify_seal(lake, known, at_least=3, needed=3).ok
     with pytest.raises(IntegrityError, match="no seal is proposed"):
-        mc.cosign_seal(lake, third, proposal=None, signed_by=known)
+        mc.jobs.cosign_seal(lake, third, proposal=None, signed_by=known)
 
 
 def test_a_proposal_must_be_a_writers_and_follow_the_newest_seal(
     lake: Path, writer: mc.SigningKey
 ) -> None:
     known = [writer.verifier, OTHER.verifier]
-    mc.change_seal_writers(lake, [writer, OTHER], known, needed=2)
+    mc.jobs.change_seal_writers(lake, [writer, OTHER], known, needed=2)
     write(lake, "d.parquet")
-    mc.update_seal(lake, writer, added=["d.parquet"], signed_by=known, propose=True)
+    mc.jobs.update_seal(lake, writer, added=["d.parquet"], signed_by=known, propose=True)
     path = lake / ARCHIVE / "proposed.json"
     good = path.read_bytes()
     for bad in (good.replace(b"d.parquet", b"e.parquet"), good[:-9], b"", b"{}\n{}\n"):
         path.write_bytes(bad)
         with pytest.raises((IntegrityError, FormatError)):
-            mc.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
+            mc.jobs.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
     path.write_bytes(good)
-    mc.update_seal(lake, [writer, OTHER], added=["d.parquet"])
+    mc.jobs.update_seal(lake, [writer, OTHER], added=["d.parquet"])
     path.write_bytes(good)
     with pytest.raises(CommitConflictError, match="propose it again"):
-        mc.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
+        mc.jobs.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
 
 
 def test_every_verb_hands_over(tmp_path: Path, writer: mc.SigningKey) -> None:
@@ -788,21 +790,21 @@ def test_every_verb_hands_over(tmp_path: Path, writer: mc.SigningKey) -> None:
 
     def encrypt() -> None:
         mc.write_table(TABLE, files[0], tools.encryption(policy))
-        mc.write_table(TABLE, files[1], mc.RecipientEncryption(recipients=[one.recipient]))
+        mc.write_table(TABLE, files[1], mc.kms.RecipientEncryption(recipients=[one.recipient]))
 
     verbs: list[Callable[[], object]] = [
         encrypt,
-        lambda: (keyring.rotate_key("footer"), list(mc.rotate_keys([files[0]], tools))),
-        lambda: mc.add_recipients([files[1]], [two.recipient], reader),
+        lambda: (keyring.rotate_key("footer"), list(mc.jobs.rotate_keys([files[0]], tools))),
+        lambda: mc.jobs.add_recipients([files[1]], [two.recipient], reader),
         lambda: mc.mask_parquet(
             files[0], lake / "c.parquet", tools.decryption(), null=["n"],
             encryption=tools.encryption(policy),
         ),
-        lambda: mc.shred_keys([files[0]], tools, columns=["n"]),
+        lambda: mc.jobs.shred_keys([files[0]], tools, columns=["n"]),
         lambda: mc.decrypt_parquet(files[1], lake / "d.parquet", reader),
     ]  # fmt: skip
     for number, verb in enumerate(verbs, 1):
-        with mc.sealing(lake, writer):
+        with mc.jobs.sealing(lake, writer):
             verb()
         assert check(lake, writer, at_least=number) == []
 
@@ -830,22 +832,24 @@ def test_a_revoked_writer_cannot_leave_out_its_revocation(
     lake: Path, writer: mc.SigningKey
 ) -> None:
     known = [writer.verifier, OTHER.verifier]
-    mc.change_seal_writers(lake, [writer, OTHER], known)
-    mc.change_seal_writers(lake, writer, [writer.verifier])
-    seen = mc.verify_seal(lake, [writer.verifier]).name
+    mc.jobs.change_seal_writers(lake, [writer, OTHER], known)
+    mc.jobs.change_seal_writers(lake, writer, [writer.verifier])
+    seen = mc.jobs.verify_seal(lake, [writer.verifier]).name
     sign_next(lake, [OTHER], changes_of(lake)[:1])
     message = "leaves out or alters changes of the writers"
     with pytest.raises(IntegrityError, match=message):
-        mc.verify_seal(lake, [writer.verifier], after=seen)
+        mc.jobs.verify_seal(lake, [writer.verifier], after=seen)
     with pytest.raises(IntegrityError, match=message):
-        mc.update_seal(lake, writer, added=["a.parquet"])
+        mc.jobs.update_seal(lake, writer, added=["a.parquet"])
     witness = mc.SigningKey.generate()
-    assert mc.verify_seal(lake, [writer.verifier]).sequence == 4  # nothing that it knows differs
+    assert (
+        mc.jobs.verify_seal(lake, [writer.verifier]).sequence == 4
+    )  # nothing that it knows differs
     roll_back_to(lake, 3)
-    mc.witness_seal(lake, witness, [writer.verifier], lake.parent / "audit")
+    mc.jobs.witness_seal(lake, witness, [writer.verifier], lake.parent / "audit")
     sign_next(lake, [OTHER], changes_of(lake)[:1])
     with pytest.raises(IntegrityError, match=message):
-        mc.witness_seal(lake, witness, [writer.verifier], lake.parent / "audit")
+        mc.jobs.witness_seal(lake, witness, [writer.verifier], lake.parent / "audit")
 
 
 def roll_back_to(lake: Path, number: int) -> None:
@@ -854,27 +858,27 @@ def roll_back_to(lake: Path, number: int) -> None:
 
 def test_one_of_two_writers_cannot_drop_the_other(lake: Path, writer: mc.SigningKey) -> None:
     known = [writer.verifier, OTHER.verifier]
-    mc.change_seal_writers(lake, [writer, OTHER], known, needed=2)
-    seen = mc.verify_seal(lake, known).name
+    mc.jobs.change_seal_writers(lake, [writer, OTHER], known, needed=2)
+    seen = mc.jobs.verify_seal(lake, known).name
     sign_next(lake, [OTHER], ())
     demands: list[dict[str, Any]] = [{"after": seen}, {"needed": 2}]
     for how in demands:
         with pytest.raises(IntegrityError):
-            mc.verify_seal(lake, known, **how)
+            mc.jobs.verify_seal(lake, known, **how)
     with pytest.raises(IntegrityError, match="leaves out"):
-        mc.update_seal(lake, writer, added=["a.parquet"], signed_by=known)
+        mc.jobs.update_seal(lake, writer, added=["a.parquet"], signed_by=known)
 
 
 def test_a_writer_who_accepts_a_lost_seal_may_still_only_sign_with_others(
     lake: Path, writer: mc.SigningKey
 ) -> None:
     known = [writer.verifier, OTHER.verifier]
-    mc.seal_dataset(lake, writer, valid_for=1000)
-    mc.change_seal_writers(lake, [writer, OTHER], known, needed=2)
+    mc.jobs.seal_dataset(lake, writer, valid_for=1000)
+    mc.jobs.change_seal_writers(lake, [writer, OTHER], known, needed=2)
     remove_seal(lake)
     with pytest.raises(ValueError, match="2 of the keys"):
-        mc.seal_dataset(lake, writer, signed_by=known, accept=[SEAL_NAME])
-    assert mc.seal_dataset(lake, [writer, OTHER], accept=[SEAL_NAME]).sequence == 4
+        mc.jobs.seal_dataset(lake, writer, signed_by=known, accept=[SEAL_NAME])
+    assert mc.jobs.seal_dataset(lake, [writer, OTHER], accept=[SEAL_NAME]).sequence == 4
     head = json.loads(seal_of(lake).splitlines()[0])
     assert head["expires"] - head["time"] == 1000
     assert len(changes_of(lake)) == 1
@@ -885,24 +889,24 @@ def test_readers_who_remember_a_seal_notice_another_history(
 ) -> None:
     """Another writer continued an older state that the store had put back."""
     known = [writer.verifier, OTHER.verifier]
-    mc.update_seal(lake, OTHER, added=["a.parquet"], signed_by=known)
-    seen = mc.verify_seal(lake, known).name
+    mc.jobs.update_seal(lake, OTHER, added=["a.parquet"], signed_by=known)
+    seen = mc.jobs.verify_seal(lake, known).name
     roll_back_to(lake, 1)
     for _ in range(2):
-        mc.update_seal(lake, writer, added=["b.parquet"], signed_by=known)
-    assert mc.verify_seal(lake, known, at_least=2).ok  # a number alone does not show it
+        mc.jobs.update_seal(lake, writer, added=["b.parquet"], signed_by=known)
+    assert mc.jobs.verify_seal(lake, known, at_least=2).ok  # a number alone does not show it
     with pytest.raises(IntegrityError, match="does not follow seal number 2"):
-        mc.verify_seal(lake, known, after=seen)
+        mc.jobs.verify_seal(lake, known, after=seen)
     for text in ("2", "0:" + "0" * 64, "2:xyz"):
         with pytest.raises(ValueError, match="NUMBER:HASH"):
-            mc.verify_seal(lake, known, after=text)
+            mc.jobs.verify_seal(lake, known, after=text)
 
 
 def test_a_head_that_is_exchanged_is_not_compared_with(
     lake: Path, writer: mc.SigningKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(lake, "d.parquet")
-    mc.update_seal(lake, writer, added=["d.parquet"])
+    mc.jobs.update_seal(lake, writer, added=["d.parquet"])
     begin = SealWriter.begin
 
     def begin_before_the_exchange(self: SealWriter, *arguments: Any, **how: Any) -> Any:
@@ -913,7 +917,7 @@ def test_a_head_that_is_exchanged_is_not_compared_with(
     (lake / "d.parquet").unlink()
     monkeypatch.setattr(SealWriter, "begin", begin_before_the_exchange)
     with pytest.raises(CommitConflictError):
-        mc.seal_dataset(lake, writer)
+        mc.jobs.seal_dataset(lake, writer)
 
 
 @pytest.mark.parametrize("part", ["since", "writers", "dataset"])
@@ -921,9 +925,9 @@ def test_a_proposal_states_only_changes_of_files(
     lake: Path, writer: mc.SigningKey, part: str
 ) -> None:
     known = [writer.verifier, OTHER.verifier]
-    mc.change_seal_writers(lake, [writer, OTHER], known, needed=2)
+    mc.jobs.change_seal_writers(lake, [writer, OTHER], known, needed=2)
     write(lake, "d.parquet")
-    mc.update_seal(lake, [writer, OTHER], added=["d.parquet"])
+    mc.jobs.update_seal(lake, [writer, OTHER], added=["d.parquet"])
     head = json.loads(seal_of(lake).splitlines()[0])
     before = hashlib.sha256(seal_of(lake).splitlines()[0]).hexdigest()
     since, changes, dataset = [*head["since"], [3, before]], changes_of(lake), head["dataset"]
@@ -934,7 +938,7 @@ def test_a_proposal_states_only_changes_of_files(
     data = encode_statement([writer], seal_format.DATASET, draft, (3, before), changes)
     (lake / ARCHIVE / "proposed.json").write_bytes(data)
     with pytest.raises(IntegrityError, match=r"more than files|not those that were signed"):
-        mc.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
+        mc.jobs.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
 
 
 # --- attacks on what is written -------------------------------------------------------------------
@@ -948,10 +952,10 @@ def test_nothing_is_made_of_a_forged_file(lake: Path, writer: mc.SigningKey, att
     new = mc.FileEncryptionProperties(footer_key=os.urandom(16))
     message = {"changed": "not the file that was sealed", "foreign": "does not name it"}[attack]
     for target in (name, "copy.parquet"):
-        with pytest.raises(IntegrityError, match=message), mc.sealing(lake, writer):
+        with pytest.raises(IntegrityError, match=message), mc.jobs.sealing(lake, writer):
             mc.rekey_parquet(lake / name, lake / target, reader, new, overwrite=True)
     assert check(lake, writer) == [(name, attack)]
-    with mc.sealing(lake, writer, accept_new=True):
+    with mc.jobs.sealing(lake, writer, accept_new=True):
         mc.rekey_parquet(lake / "b.parquet", lake / "b.parquet", reader, new, overwrite=True)
         mc.rekey_parquet(
             lake / "b.parquet",
@@ -971,7 +975,7 @@ def test_a_folder_by_another_name_is_the_same(
     monkeypatch.chdir(attacked.parent)
     for name in (link, "lake", "./lake/", f"file://{attacked}", link / ".." / "lake"):
         with pytest.raises(IntegrityError, match="number 2 was signed before"):
-            mc.seal_dataset(name, writer)
+            mc.jobs.seal_dataset(name, writer)
 
 
 def test_a_block_keeps_its_folder(
@@ -979,7 +983,7 @@ def test_a_block_keeps_its_folder(
 ) -> None:
     shutil.copytree(lake, tmp_path / "elsewhere" / "lake")
     monkeypatch.chdir(tmp_path)
-    with mc.sealing("lake", writer):
+    with mc.jobs.sealing("lake", writer):
         monkeypatch.chdir(tmp_path / "elsewhere")
         write(Path("lake"), "x.parquet")
         write(lake, "d.parquet")
@@ -987,7 +991,7 @@ def test_a_block_keeps_its_folder(
 
 
 def test_a_fork_of_a_block_signs_nothing(lake: Path, writer: mc.SigningKey) -> None:
-    with mc.sealing(lake, writer):
+    with mc.jobs.sealing(lake, writer):
         write(lake, "d.parquet")
         child = os.fork()
         if not child:
@@ -1002,14 +1006,14 @@ def test_two_blocks_that_write_one_file_conflict(lake: Path, writer: mc.SigningK
     known = [writer.verifier, OTHER.verifier]
 
     def write_after_another() -> None:
-        with mc.sealing(lake, writer, signed_by=known):
+        with mc.jobs.sealing(lake, writer, signed_by=known):
             write(lake, "a.parquet", pa.table({"n": [1]}))
-            mc.update_seal(lake, OTHER, added=["a.parquet"], signed_by=known)
+            mc.jobs.update_seal(lake, OTHER, added=["a.parquet"], signed_by=known)
             write(lake, "a.parquet", pa.table({"n": [2]}))
 
     with pytest.raises(CommitConflictError, match=r"sealed a\.parquet meanwhile"):
         write_after_another()
-    (found,) = mc.verify_seal(lake, known).findings
+    (found,) = mc.jobs.verify_seal(lake, known).findings
     assert (found.path, found.problem) == ("a.parquet", "changed")
 
 
@@ -1020,7 +1024,7 @@ def test_moves_and_removals_of_the_file_system_are_recorded(
         fs=LocalFileSystem(), encryption=KEYS,
         decryption=mc.FileDecryptionProperties(footer_key=FOOTER_KEY),
     )  # fmt: skip
-    with mc.sealing(lake, writer):
+    with mc.jobs.sealing(lake, writer):
         fs.rm(str(lake / "a.parquet"))
         write(lake, "new.parquet")
         fs.mv(str(lake / "new.parquet"), str(lake / "moved.parquet"))
@@ -1054,5 +1058,5 @@ def test_what_nobody_signed_is_not_read_into_memory(
     plant(lake / SEAL_NAME)
     before = forget_peak()
     with pytest.raises(IntegrityError):
-        mc.verify_seal(lake, [writer.verifier])
+        mc.jobs.verify_seal(lake, [writer.verifier])
     assert resident_memory("VmHWM") - before < 64 << 20

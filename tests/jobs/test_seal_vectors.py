@@ -30,10 +30,10 @@ def verify_folder(case: dict[str, Any], folder: Path) -> list[list[str]]:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(bytes.fromhex(content))
     by, witnesses = (
-        [mc.VerifyingKey.parse(line) for line in case[name]]
+        [mc.kms.VerifyingKey.parse(line) for line in case[name]]
         for name in ("signed_by", "witnessed_by")
     )
-    found = mc.verify_seal(
+    found = mc.jobs.verify_seal(
         folder, by, at_least=case["at_least"], needed=case["needed"], dataset=case["dataset"],
         witnessed_by=witnesses, witness_store=folder / "_modcrypt_seals",
     ).findings  # fmt: skip
@@ -43,7 +43,7 @@ def verify_folder(case: dict[str, Any], folder: Path) -> list[list[str]]:
 def verify_table(case: dict[str, Any], folder: Path) -> None:
     place = Place(None, str(folder / "v2.metadata.json"))
     Path(place.path).write_text(case["metadata"])
-    by = check_verifying_keys([mc.VerifyingKey.parse(line) for line in case["signed_by"]])
+    by = check_verifying_keys([mc.kms.VerifyingKey.parse(line) for line in case["signed_by"]])
     check_table_seal(place, read_metadata(place), by, case["at_least"], case["needed"])
 
 
@@ -85,14 +85,14 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> mc.SigningKey:
 
 def test_modcrypt_seals_the_folder_as_the_vectors_do(tmp_path: Path, fixed: mc.SigningKey) -> None:
     put_files(tmp_path, ledger_vectors.OLD_FILES)
-    mc.seal_dataset(tmp_path, fixed)
+    mc.jobs.seal_dataset(tmp_path, fixed)
     assert (tmp_path / SEAL_NAME).read_bytes() == ledger_vectors.ONE
     put_files(tmp_path, {ledger_vectors.NEW: seal_vectors.FILES[ledger_vectors.NEW]})
     (tmp_path / ledger_vectors.GONE).unlink()
-    mc.update_seal(tmp_path, fixed, added=[ledger_vectors.NEW], removed=[ledger_vectors.GONE])
+    mc.jobs.update_seal(tmp_path, fixed, added=[ledger_vectors.NEW], removed=[ledger_vectors.GONE])
     assert (tmp_path / SEAL_NAME).read_bytes() == ledger_vectors.TWO
     put_files(tmp_path, seal_vectors.FILES)
-    mc.update_seal(tmp_path, fixed, added=[ledger_vectors.REPLACED])
+    mc.jobs.update_seal(tmp_path, fixed, added=[ledger_vectors.REPLACED])
     assert (tmp_path / SEAL_NAME).read_bytes() == ledger_vectors.THREE
     older = {path.name: path.read_text() for path in (tmp_path / ARCHIVE).iterdir()}
     assert older == ledger_vectors.OLDER
@@ -104,7 +104,7 @@ def test_modcrypt_follows_version_1_as_the_vectors_do(tmp_path: Path, fixed: mc.
     put_files(tmp_path, seal_vectors.FILES)
     (tmp_path / ledger_vectors.GONE).unlink()
     changed = [ledger_vectors.NEW, ledger_vectors.REPLACED]
-    mc.update_seal(tmp_path, fixed, added=changed, removed=[ledger_vectors.GONE])
+    mc.jobs.update_seal(tmp_path, fixed, added=changed, removed=[ledger_vectors.GONE])
     expected = next(case for case in CASES if case["id"] == "ledger-after-version-1")
     assert (tmp_path / SEAL_NAME).read_text() == expected["seal"]
     older = {path.name: path.read_text() for path in (tmp_path / ARCHIVE).iterdir()}
@@ -113,9 +113,9 @@ def test_modcrypt_follows_version_1_as_the_vectors_do(tmp_path: Path, fixed: mc.
 
 def test_modcrypt_changes_writers_as_the_vectors_do(tmp_path: Path, fixed: mc.SigningKey) -> None:
     put_files(tmp_path, seal_vectors.FILES)
-    mc.seal_dataset(tmp_path, fixed)
+    mc.jobs.seal_dataset(tmp_path, fixed)
     new = ledger_vectors.SUCCESSOR
-    mc.change_seal_writers(tmp_path, [fixed, new], [new.verifier])
+    mc.jobs.change_seal_writers(tmp_path, [fixed, new], [new.verifier])
     expected = ledger_vectors.change_writers([fixed, new], [new])
     data = (tmp_path / SEAL_NAME).read_bytes()
     assert json.loads(data.split(b"\n")[1])["writers"] == [expected]

@@ -26,7 +26,7 @@ from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.signing import PEOPLE, signed_decryption, signed_encryption, writer_key
 
 BY = (writer_key().verifier,)
-SEALED: dict[str, Any] = {"seal": mc.RequiredSeal(BY)}
+SEALED: dict[str, Any] = {"seal": mc.kms.RequiredSeal(BY)}
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def lake(tmp_path: Path) -> Path:
             )
     shutil.copy(lake / "day=1/a.parquet", tmp_path / "former.parquet")
     mc.write_table(PEOPLE.slice(5), lake / "day=1/a.parquet", signed_encryption())
-    mc.seal_dataset(lake, writer_key())
+    mc.jobs.seal_dataset(lake, writer_key())
     return lake
 
 
 def ways(lake: Path, **seal: Any) -> dict[str, Callable[[], Any]]:
     """Return functions that read or verify the dataset, and raise if it is not as sealed."""
-    required = signed_decryption(seal=mc.RequiredSeal(BY, **seal))
+    required = signed_decryption(seal=mc.kms.RequiredSeal(BY, **seal))
 
     def verify() -> None:
         result = mc.verify_dataset(lake, required)
@@ -71,7 +71,7 @@ def test_a_sealed_dataset_is_read(lake: Path) -> None:
         read()
     required = signed_decryption(**SEALED)
     assert mc.read_table(lake, required).num_rows == 4 * PEOPLE.num_rows - 5
-    one = signed_decryption(seal=mc.RequiredSeal(BY, root=lake))
+    one = signed_decryption(seal=mc.kms.RequiredSeal(BY, root=lake))
     assert mc.read_table(lake / "day=1", one).num_rows == 2 * PEOPLE.num_rows - 5
     assert mc.read_table(lake / "day=2/a.parquet", one).num_rows == PEOPLE.num_rows
     assert mc.read_table([str(lake / "day=2/a.parquet")], one).num_rows == PEOPLE.num_rows
@@ -84,7 +84,7 @@ ATTACKS: dict[str, Callable[[Path], object]] = {
     "moved": lambda lake: shutil.copy(lake / "day=1/a.parquet", lake / "day=2/a.parquet"),
     "older": lambda lake: shutil.copy(lake.parent / "former.parquet", lake / "day=1/a.parquet"),
     "the seal removed": lambda lake: (lake / SEAL_NAME).unlink(),
-    "another seal": lambda lake: mc.seal_dataset(
+    "another seal": lambda lake: mc.jobs.seal_dataset(
         lake, writer_key(number=1), signed_by=BY
     ),
 }  # fmt: skip
@@ -179,13 +179,13 @@ def test_a_sealed_folder_that_is_gone_is_a_finding(lake: Path) -> None:
 
 def test_a_folder_without_files_is_a_mistake_if_its_seal_names_none(lake: Path) -> None:
     remove_files(lake)
-    mc.seal_dataset(lake, writer_key(), accept=["day=1", "day=2"])
+    mc.jobs.seal_dataset(lake, writer_key(), accept=["day=1", "day=2"])
     for name in ("read_table", "iter_batches", "verify"):
         with pytest.raises(ValueError, match="no files"):
             ways(lake)[name]()
     how = options_in(lake.parent)
     check_refusal(invoke(lake.parent, "verify", *how, "lake"), "usage", 2)
-    assert mc.verify_seal(lake, BY).ok
+    assert mc.jobs.verify_seal(lake, BY).ok
 
 
 @each_case(
@@ -217,7 +217,7 @@ def test_links_to_files_are_findings_of_the_command_line(lake: Path) -> None:
 def test_an_older_seal_is_refused(lake: Path) -> None:
     shutil.copytree(lake, lake.parent / "old")
     mc.write_table(PEOPLE, lake / "day=1/c.parquet", signed_encryption())
-    assert mc.update_seal(lake, writer_key(), added=["day=1/c.parquet"]).sequence == 2
+    assert mc.jobs.update_seal(lake, writer_key(), added=["day=1/c.parquet"]).sequence == 2
     for read in ways(lake, at_least=2).values():
         read()
     for read in ways(lake.parent / "old", at_least=2).values():
@@ -237,7 +237,7 @@ def test_a_file_that_was_no_parquet_file_does_not_become_one(lake: Path) -> None
     fresh = lake.parent / "fresh"
     shutil.copytree(lake, fresh, ignore=shutil.ignore_patterns(SEAL_NAME))
     (fresh / "day=2/notes").write_text("not Parquet")
-    mc.seal_dataset(fresh, writer_key())
+    mc.jobs.seal_dataset(fresh, writer_key())
     shutil.copy(fresh / "day=1/a.parquet", fresh / "day=2/notes")
     for read in ways(fresh).values():
         with pytest.raises(IntegrityError, match="not the file that was sealed"):
@@ -262,15 +262,15 @@ def test_a_dataset_in_the_place_of_another_of_its_writer_has_another_prefix(tmp_
         (tmp_path / name).mkdir()
         encryption = signed_encryption(aad_prefix=name.encode())
         mc.write_table(PEOPLE, tmp_path / name / "a.parquet", encryption)
-        ids[name] = mc.seal_dataset(tmp_path / name, writer_key()).dataset
+        ids[name] = mc.jobs.seal_dataset(tmp_path / name, writer_key()).dataset
     shutil.rmtree(tmp_path / "people")
     (tmp_path / "guests").rename(tmp_path / "people")
     assert mc.read_table(tmp_path / "people", signed_decryption(**SEALED)).equals(PEOPLE)
-    expected = signed_decryption(seal=mc.RequiredSeal(BY, dataset=ids["people"]))
+    expected = signed_decryption(seal=mc.kms.RequiredSeal(BY, dataset=ids["people"]))
     with pytest.raises(IntegrityError, match="that of another dataset"):
         mc.read_table(tmp_path / "people", expected)
     required = signed_decryption(**SEALED, aad_prefix=b"people")
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         mc.read_table(tmp_path / "people", required)
     assert not mc.verify_dataset(tmp_path / "people", required, shared_aad_prefix=True).ok
 
@@ -314,7 +314,7 @@ def test_a_policy_of_a_key_service_requires_it(tmp_path: Path) -> None:
     )
     with pytest.raises(IntegrityError, match="not sealed"):
         mc.read_table(tmp_path / "lake", tools.decryption(policy))
-    mc.seal_dataset(tmp_path / "lake", writer_key())
+    mc.jobs.seal_dataset(tmp_path / "lake", writer_key())
     for reading in (tools.decryption(policy), mc.Settings(policy=policy)):
         assert mc.read_table(tmp_path / "lake", reading).num_rows == 1
 
@@ -348,14 +348,14 @@ def test_the_command_line_requires_it(lake: Path) -> None:
 
 
 def test_a_new_seal_is_seen_by_readers_who_know_the_old_one(lake: Path) -> None:
-    required = signed_decryption(seal=mc.RequiredSeal(BY, root=lake))
+    required = signed_decryption(seal=mc.kms.RequiredSeal(BY, root=lake))
     seal, new = lake / SEAL_NAME, lake / "day=3.parquet"
     before = seal.read_bytes()
     assert mc.read_table(lake / "day=2/a.parquet", required).num_rows == PEOPLE.num_rows
     mc.write_table(PEOPLE, new, signed_encryption())
     with pytest.raises(WriterSignatureError, match="does not name it"):
         mc.read_table(new, required)
-    mc.update_seal(lake, writer_key(), added=["day=3.parquet"])
+    mc.jobs.update_seal(lake, writer_key(), added=["day=3.parquet"])
     assert mc.read_table(new, required).num_rows == PEOPLE.num_rows
     seal.write_bytes(before)
     with pytest.raises(IntegrityError, match="number 1, but 2 was seen"):
@@ -365,7 +365,7 @@ def test_a_new_seal_is_seen_by_readers_who_know_the_old_one(lake: Path) -> None:
 def test_a_seal_is_read_once_for_many_files(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
 
-    def count_and_load(folder: Place, required: mc.RequiredSeal) -> Any:
+    def count_and_load(folder: Place, required: mc.kms.RequiredSeal) -> Any:
         read.append(folder)
         return load_seal(folder, required)
 

@@ -286,7 +286,7 @@ def test_a_file_whose_footer_key_is_disabled_counts_as_failed(tmp_path: Path) ->
         pa.table({"ssn": ["1"], "z": [1]}), tmp_path / "x.parquet", tools.encryption(policy)
     )
     keyring.disable_key("lake")
-    (file,) = mc.shred_keys(tmp_path / "x.parquet", mc.KeyTools(keyring), columns=["ssn"])
+    (file,) = mc.jobs.shred_keys(tmp_path / "x.parquet", mc.KeyTools(keyring), columns=["ssn"])
     assert (file.result, file.failed, file.keys) == ("disabled", True, 0)
 
 
@@ -523,8 +523,8 @@ def test_the_encrypted_key_metadata_of_a_stream_is_overwritten(tmp_path: Path) -
     paths = {}
     for tenant in ("t6", "t7"):
         stream = tmp_path / f"{tenant}.ags1"
-        metadata = mc.StandardKeyMetadata(key=os.urandom(16), aad_prefix=b"")
-        with mc.Ags1Writer(stream, metadata.key) as writer:
+        metadata = mc.ags1.StandardKeyMetadata(key=os.urandom(16), aad_prefix=b"")
+        with mc.ags1.Ags1Writer(stream, metadata.key) as writer:
             writer.write(b"rows")
         paths[tenant] = tmp_path / f"{tenant}.key"
         paths[tenant].write_bytes(tools.encrypt_key_metadata(metadata, tenant))
@@ -534,7 +534,7 @@ def test_the_encrypted_key_metadata_of_a_stream_is_overwritten(tmp_path: Path) -
         "t6.ags1": "current", "t6.key": "current", "t7.ags1": "current", "t7.key": "shredded",
     }  # fmt: skip
     tools.decrypt_key_metadata(paths["t6"].read_bytes())
-    with pytest.raises(mc.KeyMaterialError):
+    with pytest.raises(mc.errors.KeyMaterialError):
         tools.decrypt_key_metadata(paths["t7"].read_bytes())
     for member in ("wrappedKEK", "wrappedKeyMetadata"):
         assert json.loads(old)[member] not in paths["t7"].read_text()
@@ -574,7 +574,7 @@ def test_a_keyrings_key_is_destroyed_after_the_files(tmp_path: Path) -> None:
     again = mc.Keyring(tmp_path / "ring")
     # What shredding did not reach is lost with the master key.
     for path in found["t7"]:
-        with pytest.raises(mc.KeyDisabledError):
+        with pytest.raises(mc.errors.KeyDisabledError):
             mc.read_table(tmp_path / "backup" / path.name, mc.KeyTools(again).decryption())
     for path in found["t6"]:
         assert mc.read_table(path, mc.KeyTools(again).decryption()).equals(TABLE)
@@ -596,11 +596,11 @@ def test_a_master_key_stays_where_a_file_has_failed(tmp_path: Path) -> None:
 
 def test_what_a_key_service_cannot_do_is_said(tmp_path: Path) -> None:
     class Disabling(RotatingKms):
-        def disable_key(self, master_key_id: str, version: int | None = None) -> mc.MasterKey:
+        def disable_key(self, master_key_id: str, version: int | None = None) -> mc.kms.MasterKey:
             if master_key_id in self.denied:
-                raise mc.KeyAccessDeniedError(f"{master_key_id} is refused")
+                raise mc.errors.KeyAccessDeniedError(f"{master_key_id} is refused")
             del self.newest[master_key_id]
-            return mc.MasterKey(id=master_key_id, enabled=False)
+            return mc.kms.MasterKey(id=master_key_id, enabled=False)
 
     def end(kms: BasicKms, **options: Any) -> ShreddedFile:
         return shred([], kms, master_keys=["t7"], destroy_master_keys=True, **options)[0]
@@ -639,14 +639,14 @@ def test_refusals_prove_and_an_unavailable_service_does_not(
         failing = type("Failing", (RotatingKms,), {"unwrap": unwrap})
         return prove(tmp_path, failing(**MASTERS), columns=["name"])
 
-    for refusal in (KeyError("s3cr3t"), mc.KeyDisabledError("off")):
+    for refusal in (KeyError("s3cr3t"), mc.errors.KeyDisabledError("off")):
         proof = proof_with(refusal)
         assert proof.ok
         assert states(proof) == {"part-0000.parquet": {"refused"}, "part-0001.parquet": {"refused"}}
         assert "s3cr3t" not in json.dumps(proof.fields())
     for nothing in (
         PermissionError("s3cr3t"), ConnectionError("s3cr3t"), TimeoutError(),
-        mc.KmsUnavailableError("down"), mc.KeyMaterialError("altered, or other AAD"),
+        mc.errors.KmsUnavailableError("down"), mc.errors.KeyMaterialError("altered, or other AAD"),
         RuntimeError("s3cr3t"),
     ):  # fmt: skip
         proof = proof_with(nothing)
@@ -729,7 +729,7 @@ def test_on_openbao_a_tenants_key_is_destroyed_and_what_it_answers_then_is_proof
     mount, lake = bao.mount(), tmp_path / "lake"
 
     def service(token: str = bao.root_token) -> Any:
-        return mc.open_kms(bao.uri(mount), token=token)
+        return mc.kms.open_kms(bao.uri(mount), token=token)
 
     admin = service()
     for name in TENANTS:
@@ -991,7 +991,7 @@ def test_neither_results_nor_proofs_hold_a_wrapped_key(tmp_path: Path, kms: Rota
 
 def test_what_is_shredded_is_recorded(tmp_path: Path, kms: RotatingKms) -> None:
     for policy, name in ((WITHIN, "name"), (BESIDE, "columnKey")):
-        events: list[mc.AuditEvent] = []
+        events: list[mc.kms.AuditEvent] = []
         tools = mc.KeyTools(kms, audit=events.append)
         (path,) = write_lake(tmp_path, kms, policy, 1)
         shred_keys(path, tools, columns=["name"], dry_run=True)

@@ -214,7 +214,7 @@ def test_a_writer_that_replaces_a_file_at_any_step_loses_nothing(
             try:
                 encryption = mc.KeyTools(kms).encryption(policy)
                 mc.write_table(OTHER, path, encryption, overwrite=True)
-            except mc.KeyMaterialError as error:  # try again, it says
+            except mc.errors.KeyMaterialError as error:  # try again, it says
                 failures.append(error)
 
         # Between the last look at the file and the rename there is nothing to be done.
@@ -264,7 +264,7 @@ def test_a_shredding_at_any_step_of_a_writer_loses_nothing(
         with meanwhile("MainThread", step, shred) as seen:
             try:
                 mc.write_table(OTHER, path, encryption, overwrite=True)
-            except mc.KeyMaterialError:
+            except mc.errors.KeyMaterialError:
                 expected = TABLE
         assert {file.result for file in said} <= {"shredded", "current", "file", "key-material"}
         rows = mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="drop"))

@@ -49,7 +49,7 @@ def test_rotations(tools: mc.KeyTools, tmp_path: Path, case: Case) -> None:
     for name in ("footer", "pii"):
         tools.client.rotate_key(name)  # type: ignore[attr-defined]
     key = writer_key() if again else None
-    (done,) = mc.rotate_keys(path, tools, what=what, signing_key=key)
+    (done,) = mc.jobs.rotate_keys(path, tools, what=what, signing_key=key)
     assert done.result == "rotated", done.message
     keeps = what != "dek" and not (columns or plaintext)
     assert done.lost_signature == (not again and not keeps)
@@ -62,7 +62,7 @@ def test_a_rotation_signs_only_what_its_key_signed(tools: mc.KeyTools, tmp_path:
     before = path.read_bytes()
     what: Any
     for what in ("kek", "dek"):
-        (done,) = mc.rotate_keys(path, tools, what=what, signing_key=writer_key(number=1))
+        (done,) = mc.jobs.rotate_keys(path, tools, what=what, signing_key=writer_key(number=1))
         assert done.result == "writer-signature"
         assert path.read_bytes() == before
 
@@ -71,8 +71,10 @@ def test_recipients_are_added_without_the_signing_key(tmp_path: Path) -> None:
     me, you = identity(), identity("you")
     path = tmp_path / "signed.parquet"
     options = {"signing_key": writer_key()}
-    mc.write_table(PEOPLE, path, mc.RecipientEncryption(recipients=[me.recipient], options=options))
-    (added,) = mc.add_recipients(
+    mc.write_table(
+        PEOPLE, path, mc.kms.RecipientEncryption(recipients=[me.recipient], options=options)
+    )
+    (added,) = mc.jobs.add_recipients(
         path, [you.recipient], mc.FileDecryptionProperties(key_retriever=me)
     )
     assert added.result == "changed"
@@ -88,14 +90,14 @@ def test_a_change_of_recipients_says_that_it_drops_a_signature(tmp_path: Path, a
     path = tmp_path / "signed.parquet"
     options: dict[str, Any] = {"signing_key": writer_key(), "plaintext_footer": not again}
     both = [me.recipient, you.recipient]
-    mc.write_table(PEOPLE, path, mc.RecipientEncryption(recipients=both, options=options))
+    mc.write_table(PEOPLE, path, mc.kms.RecipientEncryption(recipients=both, options=options))
     keys = mc.FileDecryptionProperties(key_retriever=me)
     to = [me.recipient] if again else []
-    (removed,) = mc.remove_recipients(path, [you.recipient.id], keys, new_recipients=to)
+    (removed,) = mc.jobs.remove_recipients(path, [you.recipient.id], keys, new_recipients=to)
     assert removed.result == ("rotated" if again else "changed")
     assert removed.lost_signature
     reader = mc.FileDecryptionProperties(key_retriever=me, signed_by=[writer_key().verifier])
-    with pytest.raises(mc.WriterSignatureError):
+    with pytest.raises(mc.errors.WriterSignatureError):
         mc.read_table(path, reader)
 
 
@@ -106,18 +108,20 @@ def test_a_required_signature_is_made_again_or_the_file_stays(tmp_path: Path, ag
     path = tmp_path / "signed.parquet"
     options: dict[str, Any] = {"signing_key": writer_key(), "plaintext_footer": not again}
     both = [me.recipient, you.recipient]
-    mc.write_table(PEOPLE, path, mc.RecipientEncryption(recipients=both, options=options))
+    mc.write_table(PEOPLE, path, mc.kms.RecipientEncryption(recipients=both, options=options))
     before = path.read_bytes()
     keys = mc.FileDecryptionProperties(key_retriever=me, signed_by=[writer_key().verifier])
     how: dict[str, Any] = {"new_recipients": [me.recipient] if again else []}
-    (refused,) = mc.remove_recipients(path, [you.recipient.id], keys, **how)
+    (refused,) = mc.jobs.remove_recipients(path, [you.recipient.id], keys, **how)
     assert refused.result == "writer-signature"
     assert "pass the signing key to sign again" in refused.message
     other = writer_key(number=1)
-    (foreign,) = mc.remove_recipients(path, [you.recipient.id], keys, signing_key=other, **how)
+    (foreign,) = mc.jobs.remove_recipients(path, [you.recipient.id], keys, signing_key=other, **how)
     assert foreign.result == "writer-signature"
     assert path.read_bytes() == before
-    (done,) = mc.remove_recipients(path, [you.recipient.id], keys, signing_key=writer_key(), **how)
+    (done,) = mc.jobs.remove_recipients(
+        path, [you.recipient.id], keys, signing_key=writer_key(), **how
+    )
     assert (done.result, done.lost_signature) == ("rotated" if again else "changed", False)
     assert mc.read_table(path, keys).equals(PEOPLE)
 
@@ -132,12 +136,12 @@ def test_a_rotation_keeps_a_signature_that_is_required(
     for name in ("footer", "pii"):
         tools.client.rotate_key(name)  # type: ignore[attr-defined]
     required = tools.decryption(signed_by=[writer_key().verifier])
-    (refused,) = mc.rotate_keys(path, tools, what=what, decryption=required)
+    (refused,) = mc.jobs.rotate_keys(path, tools, what=what, decryption=required)
     assert refused.result == "writer-signature"
     assert "pass the signing key to sign again" in refused.message
     assert path.read_bytes() == before
     how = {"decryption": required, "signing_key": writer_key()}
-    (done,) = mc.rotate_keys(path, tools, what=what, **how)  # type: ignore[arg-type]
+    (done,) = mc.jobs.rotate_keys(path, tools, what=what, **how)  # type: ignore[arg-type]
     assert (done.result, done.lost_signature) == ("rotated", False)
     assert is_signed(tools, path)
 
@@ -145,12 +149,12 @@ def test_a_rotation_keeps_a_signature_that_is_required(
 def test_a_stream_has_no_signature_that_a_policy_could_require(tmp_path: Path) -> None:
     ring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
     ring.create_key("footer")
-    key = mc.StandardKeyMetadata(key=mc.Key.generate(), aad_prefix=b"x")
+    key = mc.ags1.StandardKeyMetadata(key=mc.Key.generate(), aad_prefix=b"x")
     sealed = mc.KeyTools(ring).encrypt_key_metadata(key, "footer")
     policy = mc.Policy(footer_key="footer", signed_by=[str(writer_key().verifier)])
     for tools, given in (
         (mc.KeyTools(ring), policy),
         (mc.KeyTools.from_policy(policy, kms=ring), None),
     ):
-        with pytest.raises(mc.WriterSignatureError, match="AGS1 stream has none"):
+        with pytest.raises(mc.errors.WriterSignatureError, match="AGS1 stream has none"):
             tools.decrypt_key_metadata(sealed, policy=given)

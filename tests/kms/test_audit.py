@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from modcrypt import AuditEvent, KeyRetrievalError, audit_to_json_lines, audit_to_logging
+from modcrypt.errors import KeyRetrievalError
+from modcrypt.kms import AuditEvent, audit_to_json_lines, audit_to_logging
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
 from tests.support.sleeps import note_sleeps
@@ -158,7 +159,7 @@ REFUSALS: dict[str, Callable[[MemoryKms], object]] = {
     "denied": lambda kms: kms.denied.add("kc1"),
     "disabled": lambda kms: kms.disabled.add("kc1"),
     "no-key": lambda kms: kms.masters.pop("kc1"),
-    "unavailable": lambda kms: kms.broken.update(kc1=mc.KmsUnavailableError("busy")),
+    "unavailable": lambda kms: kms.broken.update(kc1=mc.errors.KmsUnavailableError("busy")),
     "key": lambda kms: kms.broken.update(kc1=RuntimeError("odd")),
 }
 
@@ -177,7 +178,7 @@ def test_a_wrap_that_fails_is_recorded_with_file_and_columns(
     kms = MemoryKms(batch=9)
     tools = mc.KeyTools(kms, audit=events.append)
     REFUSALS[word](kms)
-    with pytest.raises(mc.KeyRetrievalError):
+    with pytest.raises(mc.errors.KeyRetrievalError):
         mc.write_table(TABLE, tmp_path / "a", tools.encryption(WAYS[way]))
     failed = [event for event in events if event.result != "ok"]
     assert {event.by for event in failed} == {"kms", "file"}
@@ -200,7 +201,7 @@ def test_an_unwrap_that_fails_is_recorded_with_file_and_column(
     mc.write_table(TABLE, path, mc.KeyTools(kms).encryption(WAYS[way]))
     tools = mc.KeyTools(kms, audit=events.append)
     REFUSALS[word](kms)
-    with pytest.raises(mc.KeyRetrievalError):
+    with pytest.raises(mc.errors.KeyRetrievalError):
         mc.read_table(path, tools.decryption(), columns=["ssn"])
     failed = [event for event in events if event.result != "ok"]
     assert summaries(failed) == [
@@ -216,7 +217,7 @@ def test_material_that_does_not_unwrap_is_recorded(way: str, tmp_path: Path) -> 
     kms = MemoryKms()
     mc.write_table(TABLE, tmp_path / "a", mc.KeyTools(kms).encryption(WAYS[way]))
     kms.masters["kf"] = b"another key, yes"
-    with pytest.raises(mc.KeyMaterialError):
+    with pytest.raises(mc.errors.KeyMaterialError):
         mc.read_table(tmp_path / "a", mc.KeyTools(kms, audit=events.append).decryption())
     assert summaries(events) == [
         ("unwrap", "kms", "kf", (), "key-material"),
@@ -255,7 +256,7 @@ def test_a_rotation_is_recorded_with_the_calls_that_it_makes(tmp_path: Path) -> 
     mc.write_table(TABLE, tmp_path / "a", mc.KeyTools(kms).encryption(POLICY))
     kms.calls.clear()
     tools = mc.KeyTools(kms, audit=events.append)
-    list(mc.rotate_keys(tmp_path, tools, what="mek"))
+    list(mc.jobs.rotate_keys(tmp_path, tools, what="mek"))
     calls = [event for event in events if event.by == "kms"]
     assert [(event.operation, event.master_key_id) for event in calls] == [
         (call.operation, call.master_key_id) for call in kms.calls
@@ -369,7 +370,7 @@ def test_an_audit_that_raises_at_any_event_gives_no_data(way: str, tmp_path: Pat
     for number in range(1, len(events) + 1):
         audit, _ = failing_at(number)
         tools = mc.KeyTools(MemoryKms(), audit=audit)
-        with pytest.raises((FullError, mc.KeyRetrievalError)) as caught:
+        with pytest.raises((FullError, mc.errors.KeyRetrievalError)) as caught:
             mc.read_table(tmp_path / "a", tools.decryption())
         assert isinstance(caught.value, FullError) or isinstance(caught.value.__cause__, FullError)
 
@@ -492,7 +493,7 @@ def test_events_are_logged_failures_as_warnings(
         assert len(caplog.records) == 11
         caplog.clear()
         kms.disabled.add("kf")
-        with pytest.raises(mc.KeyDisabledError):
+        with pytest.raises(mc.errors.KeyDisabledError):
             mc.read_table(tmp_path / "a", tools.decryption())
     mine = [record for record in caplog.records if record.name == (logger or "modcrypt.audit")]
     assert mine == caplog.records
@@ -552,9 +553,9 @@ def test_no_event_holds_a_key_wrapped_or_not(
         mc.write_table(TABLE, lake / "a.parquet", tools.encryption(WAYS[way]))
         mc.read_table(lake / "a.parquet", mc.KeyTools(kms, audit=audit).decryption())
         for what in ("mek", "kek"):
-            list(mc.rotate_keys(lake, tools, what=what))
+            list(mc.jobs.rotate_keys(lake, tools, what=what))
         kms.denied.add("kc1")
-        with pytest.raises(mc.KeyAccessDeniedError):
+        with pytest.raises(mc.errors.KeyAccessDeniedError):
             mc.read_table(lake / "a.parquet", mc.KeyTools(kms, audit=audit).decryption())
     assert len(made) >= 4
     secrets = {*made, *kms.learned, *MASTERS.values()}

@@ -12,18 +12,17 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from modcrypt import (
-    Capabilities,
+from modcrypt import KeyTools
+from modcrypt.errors import (
     KeyAccessDeniedError,
     KeyDisabledError,
     KeyExhaustedError,
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
-    KeyTools,
     KmsUnavailableError,
-    MasterKey,
 )
+from modcrypt.kms import Capabilities, MasterKey
 from modcrypt.kms.calls import is_current, rewrap, unwrap, wrap, wrap_many
 from modcrypt.kms.client import capabilities_of
 from tests.support.cases import each_case

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt import KeyMaterialError, KeyTools, PlaintextError, Policy
+from modcrypt import KeyTools, Policy
+from modcrypt.errors import KeyMaterialError, PlaintextError
 from modcrypt.io.sources import open_source
 from modcrypt.jobs.dataset_verification import verify_dataset
 from modcrypt.kms.settings import Settings
@@ -183,7 +184,7 @@ def test_a_rotation_leaves_files_under_other_master_keys(
     kms = service()
     tools = KeyTools(kms)
     for dry_run in (True, False):
-        (file,) = mc.rotate_keys(
+        (file,) = mc.jobs.rotate_keys(
             path, tools, what=what, dry_run=dry_run, decryption=tools.decryption(POLICY)
         )
         if not (what == "dek" and dry_run):  # which looks at nothing but the kind of file
@@ -200,7 +201,7 @@ def test_a_rotation_does_not_call_a_file_plaintext_that_the_policy_refuses(
     write(tmp_path / "a.parquet", forged)
     pq.write_table(TABLE, tmp_path / "b.parquet")
     tools = KeyTools(service())
-    refused, skipped = mc.rotate_keys(
+    refused, skipped = mc.jobs.rotate_keys(
         tmp_path, tools, what="dek", decryption=tools.decryption(POLICY)
     )
     assert (refused.failed, refused.result) == (True, "plaintext")
@@ -218,7 +219,7 @@ def test_a_rotation_expects_the_master_keys_that_it_replaces_and_their_successor
     mc.write_table(TABLE, path, tools.encryption(old))
     keys = tools.decryption(replace(POLICY, column_keys={"kc2": ["address"]}))
     for _ in range(2):  # the second time they are under the new one
-        (file,) = mc.rotate_keys(path, tools, new_master_keys={"old": "kf"}, decryption=keys)
+        (file,) = mc.jobs.rotate_keys(path, tools, new_master_keys={"old": "kf"}, decryption=keys)
         assert file.result == "rotated"
     assert mc.read_table(path, keys).equals(TABLE)
 
@@ -231,7 +232,7 @@ def test_a_scan_lists_what_a_file_under_another_master_key_shows(tmp_path: Path)
     for plain, expected in kinds.items():
         path = write(tmp_path / f"{plain}", replace(THEIRS, plaintext_footer=plain))
         kms.calls.clear()
-        found = list(mc.scan_keys(path, tools, decryption=tools.decryption(POLICY)))
+        found = list(mc.jobs.scan_keys(path, tools, decryption=tools.decryption(POLICY)))
         assert {finding.kind for finding in found} == expected
         assert {finding.master_key_id for finding in found} == {None, OWN}
         assert [finding.word for finding in found if finding.kind == "error"] == ["key-material"]
@@ -241,11 +242,11 @@ def test_a_scan_lists_what_a_file_under_another_master_key_shows(tmp_path: Path)
 def test_key_metadata_of_a_stream_is_under_the_master_key_for_footers(tmp_path: Path) -> None:
     kms = service()
     tools = KeyTools(kms)
-    metadata = mc.StandardKeyMetadata(key=b"0123456789012345")
+    metadata = mc.ags1.StandardKeyMetadata(key=b"0123456789012345")
     sealed = {key_id: tools.encrypt_key_metadata(metadata, key_id) for key_id in ("kf", "kc1", OWN)}
     kms.calls.clear()
     by_policy = KeyTools.from_policy(POLICY, kms=kms)
-    ways: list[Callable[[bytes], mc.StandardKeyMetadata]] = [
+    ways: list[Callable[[bytes], mc.ags1.StandardKeyMetadata]] = [
         by_policy.decrypt_key_metadata,
         partial(KeyTools(kms).decrypt_key_metadata, policy=POLICY),
         KeyTools(kms, master_key_ids=["kf"]).decrypt_key_metadata,

@@ -28,8 +28,8 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from modcrypt import KeyMaterialError
 from modcrypt.io.locks import lock
+from modcrypt.errors import KeyMaterialError
 from modcrypt.io.sinks import FdSink
 from modcrypt.kms import external_keys
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
@@ -433,7 +433,7 @@ def test_data_that_does_not_encode_leaves_what_was_there(there: bool, tmp_path: 
     pq.write_table(OLD, source, write_page_checksum=True, compression="none", use_dictionary=False)
     data = bytearray(source.read_bytes())
     data[data.index(b"\1\0\0\0y") + 4] ^= 1  # a value, so that the page's CRC does not fit
-    with pytest.raises(mc.ChecksumError):
+    with pytest.raises(mc.errors.ChecksumError):
         mc.encrypt_parquet(bytes(data), path, tools().encryption(POLICY))
     assert files_in(tmp_path) == before
     if there:
@@ -449,7 +449,7 @@ def test_a_refused_key_leaves_what_was_there(master: str, there: bool, tmp_path:
     before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
     kms = MemoryKms()
     kms.denied.add(master)
-    with pytest.raises(mc.KeyAccessDeniedError):
+    with pytest.raises(mc.errors.KeyAccessDeniedError):
         mc.write_table(NEW, path, mc.KeyTools(kms).encryption(POLICY))
     assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == before
 
@@ -741,7 +741,7 @@ def test_processes_at_one_path_leave_a_readable_file_at_any_time(tmp_path: Path)
             try:
                 assert read(path).num_rows == 1
                 break
-            except (KeyMaterialError, mc.TagMismatchError):
+            except (KeyMaterialError, mc.errors.TagMismatchError):
                 assert attempt < 49, "the file stays unreadable"
         reads += 1
     for process in processes:
@@ -878,7 +878,7 @@ def test_a_rotation_mends_what_a_kill_has_left(tmp_path: Path) -> None:
     for path in kill_at_every_step(tmp_path, "write", there=True):
         before = read(path)
         mended += _pyarrow_refuses(path)
-        results = list(mc.rotate_keys(path.parent, tools(), what="mek"))
+        results = list(mc.jobs.rotate_keys(path.parent, tools(), what="mek"))
         assert [result.result for result in results] == ["rotated"]
         check(path, before)
     assert mended, "there is a stretch in which others refuse the file"
@@ -914,7 +914,7 @@ def test_material_that_would_pass_the_limit_is_refused_before_it_is_written(
     write(OLD, path)
     for room in (external, material):
         monkeypatch.setattr(room, "MAX_STORE", beside(path).stat().st_size + 10)
-    with pytest.raises((KeyMaterialError, mc.LimitError)):
+    with pytest.raises((KeyMaterialError, mc.errors.LimitError)):
         write(NEW, path)
     check(path, OLD)
 
@@ -973,5 +973,5 @@ def test_a_file_that_can_not_be_looked_at_when_it_is_there_keeps_its_keys(
     assert len(calls) == 2
     monkeypatch.undo()
     assert read(path).equals(NEW)
-    mc.rotate_keys(path, tools())  # puts them in their place
+    mc.jobs.rotate_keys(path, tools())  # puts them in their place
     check(path, NEW)

@@ -20,17 +20,16 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from modcrypt import (
+from modcrypt import KeyTools, Policy
+from modcrypt.errors import (
     AadPrefixError,
     KeyAccessDeniedError,
     KeyDisabledError,
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
-    KeyTools,
     KmsUnavailableError,
     PlaintextError,
-    Policy,
     UnsupportedFormatError,
 )
 from tests.support.cases import each_case
@@ -140,7 +139,7 @@ def test_columns_lie_under_the_keys_that_the_policy_says(tmp_path: Path) -> None
     tools = KeyTools(kms)
     path = tmp_path / "a.parquet"
     mc.write_table(TABLE, path, tools.encryption(POLICY))
-    scanned = {row.column: row.master_key_id for row in mc.scan_keys(path, tools)}
+    scanned = {row.column: row.master_key_id for row in mc.jobs.scan_keys(path, tools)}
     assert scanned == {
         None: "kf",
         "name": "kc1",
@@ -406,7 +405,7 @@ def test_a_broken_source_costs_no_call(tmp_path: Path) -> None:
     plain = io.BytesIO()
     pq.write_table(FLAT, plain)
     for data in (plain.getvalue()[:-5], b"", b"PAR1PAR1", plain.getvalue()[4:]):
-        with pytest.raises(mc.FormatError):
+        with pytest.raises(mc.errors.FormatError):
             mc.encrypt_parquet(data, tmp_path / "x", how)
     assert kms.calls == []
     assert os.listdir(tmp_path) == []
@@ -429,7 +428,7 @@ def test_a_renamed_file_is_refused_by_who_knows_the_policy(
     assert mc.read_table(path, tools.decryption(policy)).equals(TABLE)
     path.rename(renamed)
     for reader in READERS.values():
-        with pytest.raises(mc.IntegrityError) as caught:
+        with pytest.raises(mc.errors.IntegrityError) as caught:
             reader(renamed, tools.decryption(policy))
         if stored:
             assert isinstance(caught.value, AadPrefixError)

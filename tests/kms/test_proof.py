@@ -83,7 +83,7 @@ def test_no_file_is_replaced(
     mc.write_table(TABLE, path, mc.KeyTools(SampleKms()).encryption(policy))
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     tools = mc.KeyTools(Faulty(**WRONG[fault]))
-    (done,) = mc.rotate_keys(path, tools, what=what, new_master_keys={"keyA": "keyB"})
+    (done,) = mc.jobs.rotate_keys(path, tools, what=what, new_master_keys={"keyA": "keyB"})
     assert done.failed
     assert "nothing was replaced" in done.message
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
@@ -100,7 +100,7 @@ def test_a_wrong_unwrapped_key_replaces_nothing(
     )  # fmt: skip
     path = tmp_path / "a.parquet"
     mc.write_table(TABLE, path, mc.KeyTools(SampleKms()).encryption(policy))
-    mc.rotate_keys(path, mc.KeyTools(Faulty(unwrap=wrong_once())))
+    mc.jobs.rotate_keys(path, mc.KeyTools(Faulty(unwrap=wrong_once())))
     assert mc.read_table(path, mc.KeyTools(SampleKms()).decryption()).equals(TABLE)
 
 
@@ -168,7 +168,7 @@ def test_results_of_files_say_what_was_proved(tmp_path: Path) -> None:
     for name in "abc":
         mc.write_table(TABLE, tmp_path / name, tools.encryption(policy))
     for prove, expected in (("first", [1, 0, 0]), ("all", [1, 1, 1])):
-        done = mc.rotate_keys(tmp_path, tools, prove=prove, jobs=1)  # type: ignore[arg-type]
+        done = mc.jobs.rotate_keys(tmp_path, tools, prove=prove, jobs=1)  # type: ignore[arg-type]
         assert sorted((file.proved for file in done), reverse=True) == expected
 
 
@@ -314,6 +314,6 @@ def test_data_keys_in_another_order_do_not_replace_a_file(tmp_path: Path) -> Non
     )
     mc.write_table(table, path, mc.KeyTools(kms).encryption(policy))
     kms.shuffles = True
-    (result,) = mc.rotate_keys(path, mc.KeyTools(kms), what="dek")
+    (result,) = mc.jobs.rotate_keys(path, mc.KeyTools(kms), what="dek")
     assert result.result == "key-material"
     assert mc.read_table(path, mc.KeyTools(SampleKms()).decryption()).equals(table)

@@ -59,20 +59,20 @@ def test_a_package_adds_a_key_service(plugin: None, tmp_path: Path) -> None:
 
 def test_an_entry_point_that_gives_no_client_is_reported(plugin: None) -> None:
     with pytest.raises(ValueError, match="broken: URIs returned no client, but a int"):
-        mc.open_kms("broken:x")
+        mc.kms.open_kms("broken:x")
 
 
 def test_an_unknown_scheme_is_refused_with_the_known_ones(plugin: None) -> None:
     with pytest.raises(
         ValueError, match=r"known schemes are aws-kms, .*broken.*hcvault, mine, pkcs11"
     ):
-        mc.open_kms("nothing://x")
+        mc.kms.open_kms("nothing://x")
 
 
 @pytest.mark.parametrize("uri", ["", "keyring.json", ":x", "no scheme"])
 def test_what_is_no_uri_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match=r"URI|scheme"):
-        mc.open_kms(uri)
+        mc.kms.open_kms(uri)
 
 
 @pytest.mark.parametrize(

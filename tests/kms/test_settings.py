@@ -150,7 +150,7 @@ def test_every_function_takes_settings(lake: Path, make: Callable[[], mc.Setting
     assert mc.verify_dataset("a", lambda path: settings).ok
     assert mc.inspect_parquet("a", settings).footer_authenticated
     assert pa.concat_tables([pa.table(b) for b in mc.iter_batches("a", settings)])
-    assert list(mc.scan_keys("a", decryption=settings))
+    assert list(mc.jobs.scan_keys("a", decryption=settings))
     os.environ["OTHER"] = OTHER_KEY.hex()
     try:
         mc.rekey_parquet("a", "c", settings, other)
@@ -189,7 +189,7 @@ def test_contradictions_are_refused(arguments: dict[str, Any], words: str) -> No
 
 def test_without_keys_nothing_is_encrypted() -> None:
     for settings in (mc.Settings(), mc.Settings(column_keys={"a": "env:HOME"})):
-        with pytest.raises((ValueError, mc.KeyRetrievalError)):
+        with pytest.raises((ValueError, mc.errors.KeyRetrievalError)):
             mc.write_table(small_table(), "nowhere", settings)
 
 

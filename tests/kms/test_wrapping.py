@@ -18,8 +18,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt as mc
-from modcrypt import (
-    Key,
+from modcrypt import Key
+from modcrypt.errors import (
     KeyAccessDeniedError,
     KeyDisabledError,
     KeyMaterialError,
@@ -572,7 +572,7 @@ def external_file(folder: Path, policy: mc.Policy, name: str = "a.parquet") -> t
     mc.write_table(TABLE, path, tools.encryption(replace(policy, internal_key_material=False)))
     beside = folder / external_name(name)
     store = json.loads(beside.read_text())
-    assert len(list(mc.scan_keys(path, tools))) == 21
+    assert len(list(mc.jobs.scan_keys(path, tools))) == 21
     assert "footerKey" in store
     return path, beside
 
@@ -800,7 +800,7 @@ def test_forged_key_material_has_the_service_asked_a_few_times_alone(
         lambda tools: mc.verify_parquet(path, tools.decryption()),
         lambda tools: mc.read_table(path, tools.decryption(on_missing_key="null")),
         lambda tools: mc.read_table(path, tools.decryption()),
-        lambda tools: mc.prove_shredded(str(path), tools, everything=True),
+        lambda tools: mc.jobs.prove_shredded(str(path), tools, everything=True),
     ):
         kms = Asked()
         with contextlib.suppress(KeyMaterialError):
@@ -901,5 +901,5 @@ def test_altered_wraps_do_not_open_whatever_their_text(wrapped: str) -> None:
         is_footer_key=False, master_key_id="kf", wrapped_dek=wrapped, kek_id=bytes(16),
         wrapped_kek="AAAA",
     )  # fmt: skip
-    with pytest.raises(mc.KeyMaterialError, match="nothing was replaced"):
+    with pytest.raises(mc.errors.KeyMaterialError, match="nothing was replaced"):
         require_opens(material, mc.Key(bytes(range(16))))

@@ -24,7 +24,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def orders(config: Path) -> mc.LakeDataset:
+def orders(config: Path) -> mc.lake.LakeDataset:
     return mc.Lake.open(config).dataset("orders")
 
 
@@ -52,13 +52,13 @@ def test_a_dataset_is_read_with_its_partitions(config: Path) -> None:
 @each_case(
     "policy, error",
     [
-        ({"footer_key": "other"}, mc.KeyMaterialError),
-        ({"column_keys": {"other": ["home_ssn", "mail"]}}, mc.KeyMaterialError),
-        ({"column_keys": {}}, mc.PlaintextError),  # no keys of their own
-        ({"plaintext_columns": ["country", "id"]}, mc.PlaintextError),
-        ({"aad_prefix": "orders/elsewhere"}, mc.AadPrefixError),
-        ({"aad_prefix": None}, mc.AadPrefixError),
-        ({"encryption_algorithm": "AES_GCM_CTR_V1"}, mc.UnsupportedFormatError),
+        ({"footer_key": "other"}, mc.errors.KeyMaterialError),
+        ({"column_keys": {"other": ["home_ssn", "mail"]}}, mc.errors.KeyMaterialError),
+        ({"column_keys": {}}, mc.errors.PlaintextError),  # no keys of their own
+        ({"plaintext_columns": ["country", "id"]}, mc.errors.PlaintextError),
+        ({"aad_prefix": "orders/elsewhere"}, mc.errors.AadPrefixError),
+        ({"aad_prefix": None}, mc.errors.AadPrefixError),
+        ({"encryption_algorithm": "AES_GCM_CTR_V1"}, mc.errors.UnsupportedFormatError),
     ],
 )
 def test_what_is_not_as_declared_is_not_read(
@@ -85,7 +85,7 @@ def test_a_view_of_a_file_is_plaintext_parquet(config: Path) -> None:
 
 def test_plaintext_is_not_read(config: Path, tmp_path: Path) -> None:
     write_day(tmp_path, "2026-11-03", 1)
-    with pytest.raises(mc.PlaintextError):
+    with pytest.raises(mc.errors.PlaintextError):
         orders(config).read()
 
 
@@ -93,7 +93,7 @@ def test_previous_and_named_master_keys_are_read(config: Path, tmp_path: Path) -
     mc.Keyring(tmp_path / "lake.keyring").create_key("new")
     text = DECLARATION.replace("\npii = [", "\nnew = [")
     config.write_text(text)
-    with pytest.raises(mc.KeyMaterialError):
+    with pytest.raises(mc.errors.KeyMaterialError):
         orders(config).read()
     assert orders(config).read(master_key_ids=["pii"]).num_rows == 8
     config.write_text(text + '\n[dataset.orders.previous]\nmaster_keys = { pii = "new" }\n')
@@ -102,7 +102,7 @@ def test_previous_and_named_master_keys_are_read(config: Path, tmp_path: Path) -
 
 def test_a_column_without_a_key_is_null_only_on_request(config: Path, tmp_path: Path) -> None:
     mc.Keyring(tmp_path / "lake.keyring").disable_key("pii")
-    with pytest.raises(mc.KeyDisabledError):
+    with pytest.raises(mc.errors.KeyDisabledError):
         orders(config).read()
     assert orders(config).read(columns=["id"]).num_rows == 8
     table = orders(config).read(on_missing_key="null")

@@ -36,7 +36,7 @@ def config(tmp_path: Path) -> Path:
 # --- impact --------------------------------------------------------------------------------------
 
 
-def impact(config: Path, key: str, **how: Any) -> mc.DatasetImpact:
+def impact(config: Path, key: str, **how: Any) -> mc.lake.DatasetImpact:
     (found,) = mc.Lake.open(config).impact(key, **how)
     return found
 
@@ -78,7 +78,7 @@ def test_closed_footers_are_unknown(config: Path, tmp_path: Path) -> None:
 # --- why -----------------------------------------------------------------------------------------
 
 
-def why(config: Path, path: str = FIRST, column: str | None = None) -> list[mc.KeyStep]:
+def why(config: Path, path: str = FIRST, column: str | None = None) -> list[mc.lake.KeyStep]:
     return mc.Lake.open(config).why(config.parent / path, column)
 
 

@@ -37,7 +37,7 @@ def test_apply_encrypts_to_declared_recipients(tmp_path: Path) -> None:
     assert "declared" not in counts(config)
     Lake.open(config).apply()
     assert counts(config) == {"declared": 2}
-    (listed, _) = mc.list_recipients(tmp_path / "orders")
+    (listed, _) = mc.jobs.list_recipients(tmp_path / "orders")
     assert [found.id for found in listed.recipients] == [
         ME.recipient.hex_id,
         YOU.recipient.hex_id,

@@ -411,7 +411,7 @@ def test_a_declared_seal_is_required(tmp_path: Path) -> None:
     (tmp_path / "writer.pub").write_text(f"{writer.verifier}\n")
     config = declare(tmp_path, 'signed_by = ["writer.pub"]\nseal_at_least = 1\n')
     sales = Lake.open(config).table("sales")
-    with pytest.raises(mc.IntegrityError, match="the table is not sealed"):
+    with pytest.raises(mc.errors.IntegrityError, match="the table is not sealed"):
         sales.read()
     iceberg.seal_table(table, writer)
     assert sales.read().num_rows == 6
@@ -420,7 +420,7 @@ def test_a_declared_seal_is_required(tmp_path: Path) -> None:
     Lake(declaration=Lake.open(config).declaration).apply()  # keys may still be rotated
     table.append(ROWS)
     for read in (sales.read, lambda: list(sales.scan()), lambda: sales.write(ROWS)):
-        with pytest.raises(mc.IntegrityError, match="not the version that was sealed"):
+        with pytest.raises(mc.errors.IntegrityError, match="not the version that was sealed"):
             read()
     (verified,) = Lake.open(config).verify()
     assert "not the version that was sealed" in str(verified.files[0].findings)

@@ -43,7 +43,7 @@ def test_apply_signs_and_readers_require_it(config: Path) -> None:
     Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)
     assert read(config).num_rows > 0
     declare(config, f'signed_by = ["{writer_key(number=1).verifier}"]')
-    with pytest.raises(mc.WriterSignatureError, match="signed by another key"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="signed by another key"):
         read(config)
 
 
@@ -77,13 +77,13 @@ def test_a_forged_file_is_not_signed_again(config: Path) -> None:
         columns = forgers.open_columns(source, forgers.opening(place))
     policy = forgers.policy(forgers.path_of(place), columns)
     mc.write_table(table, path, forgers.encryption(policy))
-    with pytest.raises(mc.WriterSignatureError, match="no writer has signed it"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="no writer has signed it"):
         read(config)
     (verified,) = Lake.open(config).verify()
     words = {found.word for file in verified.files for found in file.verification.findings}
     assert "writer-signature" in words
     Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)
-    with pytest.raises(mc.WriterSignatureError, match="no writer has signed it"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="no writer has signed it"):
         read(config)
 
 
@@ -132,16 +132,16 @@ def test_a_declared_seal_is_required(config: Path) -> None:
     """Signatures alone do not show that a file is missing, or an older one."""
     Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)
     declare(config, 'signed_by = ["writer.pub"]\nseal_at_least = 1')
-    with pytest.raises(mc.IntegrityError, match="the dataset is not sealed"):
+    with pytest.raises(mc.errors.IntegrityError, match="the dataset is not sealed"):
         read(config)
     folder = config.parent / "orders"
-    mc.seal_dataset(folder, writer_key())
+    mc.jobs.seal_dataset(folder, writer_key())
     rows = read(config).num_rows
     assert all(result.code == 0 for result in Lake.open(config).verify())
     path = min(folder.rglob("*.parquet"))
     content = path.read_bytes()
     path.unlink()
-    with pytest.raises(mc.IntegrityError, match="in the seal of the dataset, but missing"):
+    with pytest.raises(mc.errors.IntegrityError, match="in the seal of the dataset, but missing"):
         read(config)
     (result,) = Lake.open(config).verify()
     assert "files of the dataset's seal are missing" in str(result.findings)
@@ -155,11 +155,11 @@ def test_a_declared_seal_is_required(config: Path) -> None:
             shutil.copy(saved / SEAL_NAME, folder)
         (result,) = Lake.open(config).verify()
         assert (result.code, result.error, len(result.findings)) == (1, "", 1)
-        with pytest.raises(mc.IntegrityError if remains else FileNotFoundError):
+        with pytest.raises(mc.errors.IntegrityError if remains else FileNotFoundError):
             read(config)
     saved.rename(folder)
     declare(config, 'signed_by = ["writer.pub"]\nseal_at_least = 2')
-    with pytest.raises(mc.IntegrityError, match="but 2 was seen before"):
+    with pytest.raises(mc.errors.IntegrityError, match="but 2 was seen before"):
         read(config)
 
 
@@ -171,19 +171,19 @@ def test_apply_and_writes_hand_over_to_the_seal(config: Path) -> None:
     lake = Lake.open(config, signing_key=writer)
     lake.apply(accept_replaced=True)  # there is no seal yet
     folder = config.parent / "orders"
-    mc.seal_dataset(folder, writer)
+    mc.jobs.seal_dataset(folder, writer)
     rows = read(config)
     pq.write_table(rows.drop(["day"]), min(folder.rglob("*.parquet")).with_name("new.parquet"))
     lake.apply(accept_replaced=True)
     lake.dataset("orders").write(rows.slice(0, 2))
-    assert mc.verify_seal(folder, [writer.verifier], at_least=3).ok
+    assert mc.jobs.verify_seal(folder, [writer.verifier], at_least=3).ok
     shutil.copy(min(folder.rglob("*.parquet")), folder / "planted.parquet")
     pq.write_table(rows.drop(["day"]), min(folder.rglob("*.parquet")).with_name("last.parquet"))
     lake.apply(accept_replaced=True)
-    (found,) = mc.verify_seal(folder, [writer.verifier], at_least=4).findings
+    (found,) = mc.jobs.verify_seal(folder, [writer.verifier], at_least=4).findings
     assert (found.path, found.problem) == ("planted.parquet", "foreign")
     (folder / SEAL_NAME).unlink()
-    with pytest.raises(mc.IntegrityError, match="number 4 was signed before"):
+    with pytest.raises(mc.errors.IntegrityError, match="number 4 was signed before"):
         lake.dataset("orders").write(rows.slice(0, 2))
 
 

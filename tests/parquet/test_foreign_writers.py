@@ -206,7 +206,7 @@ def test_a_footer_that_counts_other_rows_is_refused(rows: int) -> None:
         metadata.num_rows = rows
 
     plain = forging.edit_plain(forging.plain_file(TABLE), change)
-    with pytest.raises(mc.FormatError, match="but its row groups have 100"):
+    with pytest.raises(mc.errors.FormatError, match="but its row groups have 100"):
         run(mc.encrypt_parquet, plain, UNIFORM)
 
 
@@ -215,7 +215,7 @@ def test_an_encrypted_footer_that_counts_no_rows_is_refused() -> None:
         metadata.num_rows = 0
 
     sealed = run(mc.encrypt_parquet, forging.plain_file(TABLE), UNIFORM)
-    with pytest.raises(mc.FormatError, match="but its row groups have 100"):
+    with pytest.raises(mc.errors.FormatError, match="but its row groups have 100"):
         mc.read_table(forging.change_footer(sealed, FOOTER_KEY, change), READER)
 
 
@@ -378,9 +378,9 @@ def test_an_encrypted_chunk_with_such_an_offset_is_refused() -> None:
     sealed = run(mc.encrypt_parquet, forging.plain_file(TABLE), UNIFORM)
     forged = forging.change_footer(sealed, FOOTER_KEY, change)
     assert not mc.verify_parquet(forged, READER).ok
-    with pytest.raises(mc.FormatError, match="data_page_offset"):
+    with pytest.raises(mc.errors.FormatError, match="data_page_offset"):
         run(mc.decrypt_parquet, forged, READER)
-    with pytest.raises(mc.FormatError, match="data_page_offset"):
+    with pytest.raises(mc.errors.FormatError, match="data_page_offset"):
         run(mc.rekey_parquet, forged, READER, OTHER)
 
 
@@ -389,7 +389,7 @@ def test_an_offset_beyond_the_first_data_page_is_refused() -> None:
         for md in columns(metadata):
             md.data_page_offset += 1
 
-    with pytest.raises(mc.FormatError, match="data_page_offset"):
+    with pytest.raises(mc.errors.FormatError, match="data_page_offset"):
         run(mc.encrypt_parquet, forging.edit_plain(forging.plain_file(TABLE), change), UNIFORM)
 
 
@@ -528,5 +528,5 @@ def test_pages_of_old_arrow_are_compressed_whatever_they_say(
 )
 def test_other_writers_must_say_that_pages_are_compressed(created_by: bytes) -> None:
     plain = deny_compression(write_large("zstd"), created_by)
-    with pytest.raises(mc.FormatError, match="an uncompressed page"):
+    with pytest.raises(mc.errors.FormatError, match="an uncompressed page"):
         run(mc.encrypt_parquet, plain, UNIFORM)

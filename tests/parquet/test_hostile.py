@@ -27,13 +27,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import modcrypt
-from modcrypt import (
-    FileDecryptionProperties,
-    FileEncryptionProperties,
+from modcrypt import FileDecryptionProperties, FileEncryptionProperties, ModcryptError
+from modcrypt.errors import (
     FormatError,
     IntegrityError,
     LimitError,
-    ModcryptError,
     TagMismatchError,
     TruncationError,
     UnsupportedFormatError,

@@ -18,14 +18,13 @@ from modcrypt import (
     FileDecryptionProperties,
     FileEncryptionProperties,
     Key,
-    KeyExhaustedError,
-    LimitError,
-    ModuleType,
     encrypt_parquet,
     verify_parquet,
 )
+from modcrypt.errors import KeyExhaustedError, LimitError
 from modcrypt.keys import invocation_counter
 from modcrypt.keys.invocations import INVOCATION_LIMIT
+from modcrypt.parquet import ModuleType
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, set_fields
 from tests.support import forging
 from tests.support.cases import each_case

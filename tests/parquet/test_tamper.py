@@ -15,23 +15,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from modcrypt import (
-    AadPrefixError,
-    ChecksumError,
     FileDecryptionProperties,
     FileEncryptionProperties,
+    ModcryptError,
+    decrypt_parquet,
+    read_table,
+)
+from modcrypt.errors import (
+    AadPrefixError,
+    ChecksumError,
     FooterSignatureError,
     FormatError,
     IntegrityError,
-    ModcryptError,
-    ModuleId,
-    ModuleType,
     PlaintextError,
     TagMismatchError,
     TruncationError,
     UnsupportedFormatError,
-    decrypt_parquet,
-    read_table,
 )
+from modcrypt.parquet import ModuleId, ModuleType
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from tests.support import forging
 from tests.support.file_kinds import BOTH, CASES, CRC, KEYED_READER, PF, READER, TABLE, Case

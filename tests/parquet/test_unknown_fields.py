@@ -278,7 +278,7 @@ def test_a_copy_of_a_bloom_filter_of_an_unknown_kind_is_refused() -> None:
 
     file = run(mc.encrypt_parquet, forging.edit_plain(grown, shift), UNIFORM)
     assert decrypt_file(file) == forging.edit_plain(grown, shift)
-    with pytest.raises(mc.UnsupportedFormatError, match="keep_unknown_fields=True"):
+    with pytest.raises(mc.errors.UnsupportedFormatError, match="keep_unknown_fields=True"):
         run(mc.share_parquet, file, READER, UNIFORM, ["id"])
     run(mc.share_parquet, file, READER, UNIFORM, ["id"], keep_unknown_fields=True)
 

@@ -279,7 +279,7 @@ def check_only_other_readers_decode(path: Path) -> None:
     file = forging.encrypt_bytes(path.read_bytes(), UNIFORM)
     assert mc.verify_parquet(file, READER).ok
     assert forging.decrypt_bytes(file, READER) is not None
-    with pytest.raises(mc.FormatError, match="PyArrow"):
+    with pytest.raises(mc.errors.FormatError, match="PyArrow"):
         mc.read_table(file, READER)
     with mc.open_parquet(file, READER) as view:
         assert pl.read_parquet(cast("IO[bytes]", view)).equals(pl.read_parquet(path))

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt import KeyMaterialError
+from modcrypt.errors import KeyMaterialError
 from modcrypt.pkmt1.material import (
     KeyMaterial,
     KeyReference,
@@ -471,9 +471,11 @@ def test_the_address_of_a_key_service_in_a_file_is_never_used(
     tools = mc.KeyTools(kms)
     assert mc.read_table(path, tools.decryption(policy)).equals(small_table())
     assert kms.count() == 1
-    assert [result.result for result in mc.rotate_keys(tmp_path, tools, what="mek")] == ["rotated"]
+    assert [result.result for result in mc.jobs.rotate_keys(tmp_path, tools, what="mek")] == [
+        "rotated"
+    ]
     assert mc.read_table(path, tools.decryption(policy)).equals(small_table())
-    for key in mc.scan_keys(tmp_path, tools):
+    for key in mc.jobs.scan_keys(tmp_path, tools):
         assert "attacker" not in repr(key)
 
 

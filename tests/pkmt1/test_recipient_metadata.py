@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from modcrypt import KeyMaterialError
+from modcrypt.errors import KeyMaterialError
 from modcrypt.pkmt1.key_info import key_info
 from modcrypt.pkmt1.material import MAX_SHARED_METADATA, KeyMaterial, decode_metadata
 from modcrypt.pkmt1.recipient_metadata import (

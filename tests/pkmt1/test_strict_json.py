@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from modcrypt import KeyMaterialError, Recipient, VerifyingKey
+from modcrypt import Recipient
+from modcrypt.errors import KeyMaterialError
+from modcrypt.kms import VerifyingKey
 from modcrypt.pkmt1.recipient_metadata import replace_recipients
 from modcrypt.pkmt1.strict_json import strict_json
 from tests.support.cases import each_case

@@ -74,6 +74,6 @@ def test_without_jinja_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_result_without_a_page_is_refused() -> None:
-    nothing: Any = mc.DatasetVerification(files=(), findings=())
+    nothing: Any = mc.parquet.DatasetVerification(files=(), findings=())
     with pytest.raises(TypeError, match="no page exists for DatasetVerification; pass an Insp"):
-        mc.render_html(nothing)
+        mc.report.render_html(nothing)

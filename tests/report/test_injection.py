@@ -68,9 +68,9 @@ class Elements(html.parser.HTMLParser):
 
 
 def pages(path: Path) -> Iterator[str]:
-    yield mc.render_html(mc.inspect_parquet(path))
-    yield mc.render_html(mc.inspect_parquet(path, OPENING))
-    yield mc.render_html(mc.verify_parquet(path, OPENING))
+    yield mc.report.render_html(mc.inspect_parquet(path))
+    yield mc.report.render_html(mc.inspect_parquet(path, OPENING))
+    yield mc.report.render_html(mc.verify_parquet(path, OPENING))
 
 
 def test_pages_have_no_element_and_no_character_of_a_hostile_file(folder: Path) -> None:

@@ -382,7 +382,7 @@ def test_verify_reports_a_missing_file_that_the_seal_names(run: Run, tmp_path: P
     out.mkdir()
     for name in ("a.parquet", "b.parquet"):
         mc.write_table(PEOPLE, out / name, signed_encryption())
-    mc.seal_dataset(out, writer_key())
+    mc.jobs.seal_dataset(out, writer_key())
     (tmp_path / "writer.pub").write_text(f"{writer_key().verifier}\n")
     for name, key in (("footer.key", FOOTER_KEY), ("name.key", COLUMN_KEY)):
         (tmp_path / name).write_bytes(key)

@@ -189,7 +189,7 @@ def test_a_file_that_fails_ends_the_rotation_and_leaves_the_table_as_it_was(
     data[60] ^= 1
     damaged.write_bytes(data)
     before = {path: path.read_bytes() for path in (tmp_path / "lake").rglob("*") if path.is_file()}
-    with pytest.raises(mc.IntegrityError, match=re.escape(damaged.name)):
+    with pytest.raises(mc.errors.IntegrityError, match=re.escape(damaged.name)):
         rotate_table_deks(spark, table, Settings(kms=kms))
     after = {path: path.read_bytes() for path in (tmp_path / "lake").rglob("*") if path.is_file()}
     assert after == before
@@ -201,7 +201,7 @@ def test_executors_that_may_not_use_the_key_service_end_it_too(
     (tmp_path / "other").write_bytes(b"another passphrase")
     (tmp_path / "other").chmod(0o600)
     refused = Settings(kms=kms.replace("/passphrase", "/other"))
-    with pytest.raises(mc.KeyAccessDeniedError):
+    with pytest.raises(mc.errors.KeyAccessDeniedError):
         rotate_table_deks(spark, table, refused)
     assert rows(table.refreshed()) == pa.concat_tables(PARTS)
     assert table.refreshed().place == table.place
@@ -272,7 +272,7 @@ def test_executors_write_manifests_anew_and_spark_sees_no_key(
     capfd: pytest.CaptureFixture[str], policy: KeyPolicy,
 ) -> None:  # fmt: skip
     table = create_keyed_table(tmp_path / "t", kms, policy)
-    mc.open_kms(kms).create_key("vault")  # type: ignore[attr-defined]  # a keyring's
+    mc.kms.open_kms(kms).create_key("vault")  # type: ignore[attr-defined]  # a keyring's
     old, before, there = deks(table), encrypting_keys(table), set((tmp_path / "t").rglob("*.avro"))
     done = rotate_table_keks(spark, table, Settings(kms=kms), new_master_key_id="vault")
     assert (done.manifests, done.manifest_lists, done.committed) == (3, 3, True)
@@ -306,7 +306,7 @@ def test_a_manifest_that_fails_leaves_the_table_as_it_was(
     (tmp_path / "other").write_bytes(b"another passphrase")
     (tmp_path / "other").chmod(0o600)
     refused = Settings(kms=kms.replace("/passphrase", "/other"))
-    with pytest.raises(mc.KeyAccessDeniedError):
+    with pytest.raises(mc.errors.KeyAccessDeniedError):
         rotate_table_keks(spark, table, refused)
     assert before() == there
 

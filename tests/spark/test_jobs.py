@@ -152,7 +152,7 @@ def test_files_are_encrypted_as_the_library_does_it_here(
         assert reported[0].complete
         assert reported[1].complete
         keys = [
-            [(use.column, use.master_key_id, use.storage) for use in mc.scan_keys(path, tools)]
+            [(use.column, use.master_key_id, use.storage) for use in mc.jobs.scan_keys(path, tools)]
             for path in (here, there)
         ]
         assert keys[0] == keys[1]
@@ -397,13 +397,13 @@ def test_a_wrong_policy_fails_before_anything_is_done(
 
     with pytest.raises(ValueError, match="the file does not have these columns: nmae"):
         encrypt(replace(POLICY, column_keys={"kc": ["nmae"]}))
-    with pytest.raises(mc.KeyNotFoundError, match="gone"):
+    with pytest.raises(mc.errors.KeyNotFoundError, match="gone"):
         encrypt(replace(POLICY, footer_key="gone"))
     (tmp_path / "token").write_text("of-no-use")
-    with pytest.raises(mc.KmsUnavailableError):
+    with pytest.raises(mc.errors.KmsUnavailableError):
         encrypt(POLICY, "hcvault://127.0.0.1:9/transit?token=file:" + str(tmp_path / "token"))
     (tmp_path / "wrong").write_text("another passphrase")
-    with pytest.raises(mc.KeyAccessDeniedError):
+    with pytest.raises(mc.errors.KeyAccessDeniedError):
         encrypt(POLICY, keyring.partition("?")[0] + f"?passphrase=file:{tmp_path / 'wrong'}")
     with pytest.raises(ValueError, match="needs a policy"):
         encrypt_table(spark, lake, out, Settings(kms=keyring))
@@ -468,7 +468,7 @@ def test_no_link_below_a_folder_is_written_through(
     )
     copied = replace(in_place, destination=str(out))
     rotation = KeyJob(
-        change=mc.rotate_keys, how={"what": "mek"}, schema=ROTATED, settings=settings,
+        change=mc.jobs.rotate_keys, how={"what": "mek"}, schema=ROTATED, settings=settings,
         folders=(str(lake),),
     )  # fmt: skip
     rows = [*in_place.rows(files, None), *rotation.rows(files, None)]
@@ -527,7 +527,7 @@ def test_a_cancelled_job_leaves_every_file_old_or_new_and_is_taken_up(
     for path in table.glob("*.parquet"):
         if path.read_bytes() != before:
             done += 1
-            footer = next(key for key in mc.scan_keys(path) if key.kind == "footer")
+            footer = next(key for key in mc.jobs.scan_keys(path) if key.kind == "footer")
             assert footer.master_key_id == "other"
             assert mc.read_table(path, new.decryption()).equals(pq.read_table(lake / NAMES[0]))
     assert 0 < done < count
@@ -613,12 +613,12 @@ def test_rotate_keys_brings_a_table_under_the_newest_master_keys(
     own_keyring.rotate_key("kc")
     dry = rotate_keys(spark, out, settings, what=what, dry_run=True)
     assert count_results(dry) == {"rotated": len(NAMES)}
-    assert {key.version for key in mc.scan_keys(out, settings.tools())} == {"1"}
+    assert {key.version for key in mc.jobs.scan_keys(out, settings.tools())} == {"1"}
 
     report = rotate_keys(spark, out, settings, what=what)
     assert count_results(report) == {"rotated": len(NAMES)}
     assert sorted(row["path"] for row in report.collect()) == sorted(str(out / n) for n in NAMES)
-    assert {key.version for key in mc.scan_keys(out, mc.KeyTools(own_keyring))} == {"2"}
+    assert {key.version for key in mc.jobs.scan_keys(out, mc.KeyTools(own_keyring))} == {"2"}
     if what == "mek":
         left = stamps(out)
         assert count_results(rotate_keys(spark, out, settings)) == {"current": len(NAMES)}
@@ -634,14 +634,14 @@ def test_rotate_keys_checks_new_master_keys_before_anything_is_done(
     out = tmp_path / "out"
     encrypt_table(spark, lake, out, settings)
     left = stamps(out)
-    with pytest.raises(mc.KeyNotFoundError, match="gone"):
+    with pytest.raises(mc.errors.KeyNotFoundError, match="gone"):
         rotate_keys(spark, out, settings, new_master_keys={"kf": "gone"})
     with pytest.raises(ValueError, match="mek"):
         rotate_keys(spark, out, settings, what="all")  # type: ignore[arg-type]  # the test
     assert stamps(out) == left
     moved = rotate_keys(spark, out, settings, new_master_keys={"kf": "other"})
     assert count_results(moved) == {"rotated": len(NAMES)}
-    found = mc.scan_keys(out, settings.tools())
+    found = mc.jobs.scan_keys(out, settings.tools())
     assert {key.master_key_id for key in found if key.kind == "footer"} == {"other"}
 
 
@@ -655,7 +655,7 @@ def test_scan_keys_reports_what_the_library_reports_here(
     names = ("kind", "column", "master_key_id", "version", "kek_id", "storage", "message")
     here = [
         (key.file, *(getattr(key, name) for name in names))
-        for key in mc.scan_keys(out, settings.tools() if opens else None)
+        for key in mc.jobs.scan_keys(out, settings.tools() if opens else None)
     ]
     report = scan_keys(spark, out, settings if opens else None)
     there = [(row["path"], *(row[name] for name in names)) for row in report.collect()]
@@ -669,7 +669,7 @@ def test_a_worker_opens_the_key_service_once(
     report = encrypt_table(spark, lake, tmp_path / "out", settings, files_per_task=1)
     workers = {row["worker"] for row in report.collect()}
     # Who opens it anew has KEKs of its own.
-    found = mc.scan_keys(tmp_path / "out", settings.tools())
+    found = mc.jobs.scan_keys(tmp_path / "out", settings.tools())
     assert len({key.kek_id for key in found if key.kind == "footer"}) <= len(workers) <= 2
     assert not any(worker.endswith(f"/{os.getpid()}") for worker in workers)
 

@@ -132,7 +132,7 @@ def test_a_second_run_completes_what_a_killed_driver_began(
         "rotate": (lambda: rotate_keys(spark, table, one, what="mek"), [one]),
         "rekey": (lambda: rekey_table(spark, table, None, one, two), [two]),
     }
-    ring = mc.open_kms(f"file:{tmp_path}/keys", passphrase="pass")
+    ring = mc.kms.open_kms(f"file:{tmp_path}/keys", passphrase="pass")
     for job, (run, after) in jobs.items():
         if job == "rotate":
             ring.rotate_key("one")  # type: ignore[attr-defined]  # of a keyring

@@ -89,13 +89,13 @@ def test_executors_sign_with_a_key_by_reference(config: Path) -> None:
     how = ("--spark", "local[1]", "--accept-replaced", "--yes", "--sign", "file:writer.key")
     done = run(folder, "apply", *how)
     assert (done.returncode, "4 encrypted" in done.stdout) == (0, True), done.stdout + done.stderr
-    mc.seal_dataset(folder / "orders", key)
+    mc.jobs.seal_dataset(folder / "orders", key)
     rows = mc.Lake.open(config).dataset("orders").read()
     assert rows.num_rows > 0
     pq.write_table(order_table(), folder / "orders/day=2026-11-02/plain.parquet")
     done = run(folder, "apply", *how)
     assert "1 encrypted" in done.stdout, done.stdout + done.stderr
-    assert mc.verify_seal(folder / "orders", [key.verifier], at_least=2).ok
+    assert mc.jobs.verify_seal(folder / "orders", [key.verifier], at_least=2).ok
 
 
 @pytest.mark.slow

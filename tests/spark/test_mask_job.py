@@ -284,7 +284,7 @@ def test_what_is_wrong_is_reported_before_spark_is_asked(
         ({"null": ["id"], "drop": ["id"]}, ValueError, "more than once in drop, null and hashed"),
         ({"hashed": ["name"]}, ValueError, "hash_key"),
         ({"hashed": ["name"], "hash_key": HASH_KEY.hex()}, ValueError, "never the key itself"),
-        ({"hashed": ["name"], "hash_key": "env:NO_SUCH"}, mc.KeyNotFoundError, "NO_SUCH"),
+        ({"hashed": ["name"], "hash_key": "env:NO_SUCH"}, mc.errors.KeyNotFoundError, "NO_SUCH"),
     ]
     for destination in (out, None):
         for encryption in (None, new):

@@ -382,7 +382,7 @@ def test_vault_binds_derived_keys_by_their_context_and_no_others(
     (bao.folder / "derived").write_text(bao.root_token)
     uri = bao.uri(mount, f"&derived=true&token=file:{bao.folder}/derived")
     monkeypatch.setenv("VAULT_TOKEN", bao.root_token)
-    ours = mc.open_kms(bao.uri(mount, "&derived=true"))
+    ours = mc.kms.open_kms(bao.uri(mount, "&derived=true"))
     for aad in ("", "lake"):
         java = JavaClient(jvm, uri, aad)
         assert ours.unwrap(java.wrap(KEYS[0], "kd"), "kd", aad=aad.encode()) == KEYS[0]
@@ -558,7 +558,7 @@ def test_files_go_both_ways_under_keys_of_aws(
     from tests.support.object_store import REGION
 
     uri = f"aws-kms://?region={REGION}"  # where the environment of this process and Spark's leads
-    admin: Any = mc.open_kms(uri)
+    admin: Any = mc.kms.open_kms(uri)
     admin.create_key("spark-footer")
     policy = mc.Policy(footer_key="spark-footer", kms=uri, kms_aad="lake")
     native(session, policy=policy)
@@ -646,7 +646,7 @@ def test_spark_reads_its_own_folder_after_a_rotation(
     frame.repartition(2).write.parquet(str(tmp_path / "lake"))  # by the session's policy
     for name in IDS:
         ring.rotate_key(name)
-    rotated = mc.rotate_keys(tmp_path / "lake", mc.KeyTools(ring), what=what)
+    rotated = mc.jobs.rotate_keys(tmp_path / "lake", mc.KeyTools(ring), what=what)
     assert [file.result for file in rotated] == ["rotated"] * 2
     for name in IDS:
         ring.destroy_key(name, 1)

@@ -71,8 +71,8 @@ def test_the_pipeline_ends_in_a_result_that_pyarrow_opens_and_duckdb_confirms(
 def read_by_pyarrow(lake: Path, table: str) -> pa.Table:
     """Read an encrypted table by PyArrow's own key tools."""
     passphrase = (lake / "passphrase.txt").read_text().strip()
-    client: Any = mc.open_kms(f"file:{lake / 'lake.keyring'}", passphrase=passphrase)
-    factory = pe.CryptoFactory(mc.as_pyarrow_client(client))
+    client: Any = mc.kms.open_kms(f"file:{lake / 'lake.keyring'}", passphrase=passphrase)
+    factory = pe.CryptoFactory(mc.kms.as_pyarrow_client(client))
     files = sorted((lake / "encrypted" / table).rglob("*.parquet"))
     assert files
     parts = []

@@ -34,7 +34,7 @@ def writer(folder: Path) -> mc.SigningKey:
 
 
 def check(folder: Path, number: int, files: int) -> None:
-    result = mc.verify_seal(folder / "lake", [writer(folder).verifier], at_least=number)
+    result = mc.jobs.verify_seal(folder / "lake", [writer(folder).verifier], at_least=number)
     assert (result.findings, result.sequence, result.files) == ((), number, files)
 
 
@@ -42,7 +42,7 @@ def test_executors_report_what_they_wrote(spark: Any, folder: Path) -> None:
     from modcrypt.spark import encrypt_table
 
     lake, settings = str(folder / "lake"), mc.Settings(footer_key=f"file:{folder}/key")
-    with mc.sealing(lake, writer(folder)):
+    with mc.jobs.sealing(lake, writer(folder)):
         rows = encrypt_table(spark, str(folder / "plain"), lake, settings, files_per_task=1)
     assert "_written" not in rows.columns
     assert {row.result for row in rows.collect()} == {"encrypted"}
@@ -62,7 +62,7 @@ def test_writes_of_the_data_source_sign_the_next_seal(spark: Any, folder: Path) 
     lake = folder / "lake"
     write(spark, folder, "append")  # there is no seal yet
     assert not (lake / SEAL_NAME).exists()
-    mc.seal_dataset(lake, writer(folder))
+    mc.jobs.seal_dataset(lake, writer(folder))
     before = len(list(lake.glob("*.parquet")))
     write(spark, folder, "append")
     check(folder, 2, 2 * before)

@@ -50,7 +50,7 @@ folder, key = Path(sys.argv[2]), mc.Key.generate()
 mc.write_table(pa.table({"a": [1]}), folder / "x", mc.FileEncryptionProperties(footer_key=key))
 opening = mc.FileDecryptionProperties(footer_key=key)
 assert mc.read_table(folder / "x", opening).to_pydict() == {"a": [1]}
-assert mc.render_html(mc.inspect_parquet(folder / "x")).startswith("<!DOCTYPE html>")
+assert mc.report.render_html(mc.inspect_parquet(folder / "x")).startswith("<!DOCTYPE html>")
 assert native_jar._read_sources()
 assert find_spec("pyspark_modcrypt")
 assert find_spec("pyspark_modcrypt_job")

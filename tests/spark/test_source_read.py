@@ -530,7 +530,7 @@ def test_every_file_is_in_just_one_task_or_cut_into_equal_shares(tmp_path: Path)
     assert identities[1] == {None}
     assert identities[0] != identities[2]
     (tmp_path / "large").write_bytes(b"not a Parquet file")
-    with pytest.raises(mc.FormatError, match="large"):
+    with pytest.raises(mc.errors.FormatError, match="large"):
         assign_pieces([TableFile(str(tmp_path / "large"), 8 << 30)], 128 << 20)
     assert [
         len(task.pieces) for task in assign_pieces([TableFile("a", 5 << 20)] * 8, 128 << 20)
@@ -786,7 +786,7 @@ def test_a_missing_file_of_a_required_seal_is_an_error(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("f.parquet", "g.parquet"):
         (folder / name).write_bytes(b"PAR1")
-    mc.seal_dataset(folder, key)
+    mc.jobs.seal_dataset(folder, key)
     policy.write_text(
         f'footer_key = "k"\nkms = "file:ring"\nsigned_by = ["{key.verifier}"]\nseal_at_least = 1\n'
     )
@@ -795,13 +795,13 @@ def test_a_missing_file_of_a_required_seal_is_an_error(tmp_path: Path) -> None:
     for name, missing in (("g.parquet", "g.parquet"), ("f.parquet", "f.parquet and 1 more")):
         (folder / name).unlink()
         for reader in (Reader(settings, options, StructType()), RowCounter(settings, options)):
-            with pytest.raises(mc.IntegrityError, match=rf"{missing}: in the seal"):
+            with pytest.raises(mc.errors.IntegrityError, match=rf"{missing}: in the seal"):
                 reader.partitions()
     for merging in ("false", "true"):  # Spark asks for the schema before there is a reader
         source = ModcryptDataSource(
             {"path": str(folder), "policy": str(policy), "mergeSchema": merging}
         )
-        with pytest.raises(mc.IntegrityError, match=r"f\.parquet and 1 more: in the seal"):
+        with pytest.raises(mc.errors.IntegrityError, match=r"f\.parquet and 1 more: in the seal"):
             source.schema()
 
 
@@ -821,7 +821,7 @@ def test_a_part_of_a_dataset_has_the_seal_of_the_whole(tmp_path: Path) -> None:
     for name in ("day=1", "day=2"):
         (tmp_path / "t" / name).mkdir(parents=True)
         (tmp_path / "t" / name / "f.parquet").write_bytes(b"PAR1")
-    mc.seal_dataset(tmp_path / "t", writer_key())
+    mc.jobs.seal_dataset(tmp_path / "t", writer_key())
     (tmp_path / "modcrypt.toml").write_text(
         'kms = "file:ring"\n[dataset.t]\nlocation = "t"\nfooter_key = "k"\n'
         f'signed_by = ["{writer_key().verifier}"]\nseal_at_least = 1\n'
@@ -830,7 +830,7 @@ def test_a_part_of_a_dataset_has_the_seal_of_the_whole(tmp_path: Path) -> None:
     settings, options = read_options({"path": str(part), **lake})
     assert len(find_files(options, StructType(), settings.required_seal)) == 1
     (part / "f.parquet").unlink()
-    with pytest.raises(mc.IntegrityError, match=r"day=1/f\.parquet: in the seal"):
+    with pytest.raises(mc.errors.IntegrityError, match=r"day=1/f\.parquet: in the seal"):
         find_files(options, StructType(), settings.required_seal)
 
 

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import io
 
-from modcrypt import (
-    FileDecryptionProperties,
-    FooterSignatureError,
-    ModcryptError,
-    ModuleType,
-    decrypt_parquet,
-    verify_parquet,
-)
+from modcrypt import FileDecryptionProperties, ModcryptError, decrypt_parquet, verify_parquet
+from modcrypt.errors import FooterSignatureError
+from modcrypt.parquet import ModuleType
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.parquet.verify.verification_results import Verification
 

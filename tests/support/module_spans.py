@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from modcrypt import FileDecryptionProperties, ModuleId, ModuleType, inspect_parquet
+from modcrypt import FileDecryptionProperties, inspect_parquet
 from modcrypt.keys import as_key, key_bytes
+from modcrypt.parquet import ModuleId, ModuleType
 from tools import verify_pme
 
 

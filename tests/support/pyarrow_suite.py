@@ -43,6 +43,8 @@ def make_substitute() -> ModuleType:
     substitute = ModuleType("pyarrow.parquet")
     for name in public_names("modcrypt.parquet"):
         value = getattr(modcrypt.parquet, name)
+        if not hasattr(pyarrow.parquet, name):
+            continue  # a result of modcrypt's functions
         own = value.__module__.startswith("modcrypt.parquet.pyarrow_api")
         setattr(substitute, name, _with_key(value, name in WRITERS) if own else value)
     return substitute

@@ -33,7 +33,7 @@ def identity(name: str = "me", kind: str = "x25519") -> mc.Identity:
 
 def write_for(*identities: mc.Identity, table: pa.Table = TABLE, **more: Any) -> bytes:
     """Return a file that is encrypted to the recipients of identities."""
-    encryption = mc.RecipientEncryption(recipients=[i.recipient for i in identities], **more)
+    encryption = mc.kms.RecipientEncryption(recipients=[i.recipient for i in identities], **more)
     out = io.BytesIO()
     mc.write_table(table, out, encryption)
     return out.getvalue()

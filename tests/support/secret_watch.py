@@ -80,7 +80,7 @@ digits are searched everywhere; nothing else of the suite happens to have them.
 
 SHOWING: tuple[type, ...] = (
     modcrypt.Key,
-    modcrypt.StandardKeyMetadata,
+    modcrypt.ags1.StandardKeyMetadata,
     modcrypt.FileEncryptionProperties,
     modcrypt.FileDecryptionProperties,
     modcrypt.KeyTools,
@@ -88,9 +88,9 @@ SHOWING: tuple[type, ...] = (
     modcrypt.Keyring,
     modcrypt.Identity,
     modcrypt.SigningKey,
-    modcrypt.AuditEvent,
-    modcrypt.ScannedKey,
-    modcrypt.RotatedFile,
+    modcrypt.kms.AuditEvent,
+    modcrypt.jobs.ScannedKey,
+    modcrypt.jobs.RotatedFile,
     KeyedEncryption,
     EnvironmentKms,
     KeyWrapper,

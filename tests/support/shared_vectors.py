@@ -85,22 +85,24 @@ def tampered_reader(entry: dict[str, Any]) -> dict[str, Any]:
 #: What of the taxonomy fits which tampering; bytes that are cut or stretched may break the format
 #: before they fail to authenticate.
 EXPECTED: dict[str, tuple[type[mc.ModcryptError], ...]] = {
-    "downgrade": (mc.PlaintextError,),
-    "footer": (mc.FooterSignatureError,),
-    "crypto": (mc.TagMismatchError,),
-    "truncate": (mc.FormatError,),
-    "reader:swapped_column_keys": (mc.TagMismatchError,),
-    "reader:empty_prefix": (mc.AadPrefixError,),
-    "swap": (mc.TagMismatchError,),
-    "dup": (mc.TagMismatchError, mc.FormatError),
-    "page_from_other_file": (mc.TagMismatchError,),
-    "flip_DataPage_verifycrc": (mc.ChecksumError,),
+    "downgrade": (mc.errors.PlaintextError,),
+    "footer": (mc.errors.FooterSignatureError,),
+    "crypto": (mc.errors.TagMismatchError,),
+    "truncate": (mc.errors.FormatError,),
+    "reader:swapped_column_keys": (mc.errors.TagMismatchError,),
+    "reader:empty_prefix": (mc.errors.AadPrefixError,),
+    "swap": (mc.errors.TagMismatchError,),
+    "dup": (mc.errors.TagMismatchError, mc.errors.FormatError),
+    "page_from_other_file": (mc.errors.TagMismatchError,),
+    "flip_DataPage_verifycrc": (mc.errors.ChecksumError,),
 }
 
 
 def expected_error(tamper: str) -> tuple[type[mc.ModcryptError], ...]:
     if tamper.startswith("flip") and tamper not in EXPECTED:
-        return (mc.TruncationError,) if "_length" in tamper else (mc.TagMismatchError,)
+        return (
+            (mc.errors.TruncationError,) if "_length" in tamper else (mc.errors.TagMismatchError,)
+        )
     return next(errors for start, errors in EXPECTED.items() if tamper.startswith(start))
 
 

@@ -9,13 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from modcrypt import (
-    FileDecryptionProperties,
-    FileEncryptionProperties,
-    SigningKey,
-    VerifyingKey,
-    write_table,
-)
+from modcrypt import FileDecryptionProperties, FileEncryptionProperties, SigningKey, write_table
+from modcrypt.kms import VerifyingKey
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 
 PEOPLE = pa.table(

@@ -22,7 +22,7 @@ from modcrypt.errors import printable
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.io.places import Stamp
 
-Encode = Callable[["modcrypt.StandardKeyMetadata"], bytes]
+Encode = Callable[["modcrypt.ags1.StandardKeyMetadata"], bytes]
 
 
 class MetadataFile:
@@ -36,14 +36,14 @@ class MetadataFile:
     def __init__(
         self,
         path: str,
-        metadata: modcrypt.StandardKeyMetadata,
+        metadata: modcrypt.ags1.StandardKeyMetadata,
         source: str,
         destination: str,
         *,
         force: bool,
     ) -> None:
         self._metadata, self._destination = metadata, destination
-        self.encode: Encode = modcrypt.StandardKeyMetadata.encode
+        self.encode: Encode = modcrypt.ags1.StandardKeyMetadata.encode
         self._target = self._place = os.path.realpath(path)
         if path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
             raise click.UsageError("--new-key-metadata takes the path of a file")

@@ -175,7 +175,7 @@ def encrypt(
                 "--new-key-metadata generates the key and AAD prefix; omit other options for them"
             )
         length = int(key_length or 16)
-        key, aad_prefix = modcrypt.StandardKeyMetadata.generate(length), None
+        key, aad_prefix = modcrypt.ags1.StandardKeyMetadata.generate(length), None
         if settings is None:
             refuse({"master_key"}, "this needs --kms or --policy")
         kept = keeper = MetadataFile(new_key_metadata, key, source, destination, force=force)
@@ -186,7 +186,7 @@ def encrypt(
 
         def work(progress: Progress | None) -> dict[str, Any]:
             with keeper as kept:
-                writer = modcrypt.Ags1Writer(
+                writer = modcrypt.ags1.Ags1Writer(
                     sink, key, aad_prefix=aad_prefix, overwrite=force, threads=threads
                 )
                 _encrypt_stream(file, writer, progress, kept)
@@ -264,7 +264,7 @@ def inspect(*, file: str, as_json: bool) -> None:
     No key is needed, and nothing in FILE is authenticated. Sizes are in bytes.
     """
     with open_input(file) as source:
-        summary = modcrypt.inspect_ags1(source)
+        summary = modcrypt.ags1.inspect_ags1(source)
     header = summary.encrypted_length - summary.plaintext_length - summary.overhead
     sizes = {
         "block_length": summary.block_length,
@@ -300,7 +300,7 @@ _TITLES = (
 
 def _read_key_and_prefix(
     source: str, options: dict[str, Any]
-) -> tuple[modcrypt.Key | modcrypt.StandardKeyMetadata, bytes | None]:
+) -> tuple[modcrypt.Key | modcrypt.ags1.StandardKeyMetadata, bytes | None]:
     settings, key_metadata_file = _parse_service(source, options), options["key_metadata_file"]
     if source == "-" and is_stdin(options, "key"):
         raise click.UsageError("standard input cannot be both SOURCE and key")
@@ -369,7 +369,7 @@ def _reading_arguments(
     key, aad_prefix = _read_key_and_prefix(source, references)
     from modcrypt.ags1.lengths import trusted_length  # not to be loaded for the help
 
-    trusted = modcrypt.UNVERIFIED if unverified_length else length
+    trusted = modcrypt.ags1.UNVERIFIED if unverified_length else length
     try:
         trusted_length(key, trusted)
     except TypeError as error:
@@ -414,7 +414,7 @@ def _file_size(path: str) -> int | None:
 
 def _encrypt_stream(
     source: str | IO[bytes],
-    writer: modcrypt.Ags1Writer,
+    writer: modcrypt.ags1.Ags1Writer,
     progress: Progress | None,
     kept: MetadataFile | None,
 ) -> None:

@@ -69,7 +69,7 @@ def scan(
         tools, decryption = settings.tools(), settings.requirements()
     else:
         refuse({"audit", "master_keys"}, "this needs --kms or --policy")
-    scan_results = modcrypt.scan_keys(list(paths), tools, decryption=decryption)
+    scan_results = modcrypt.jobs.scan_keys(list(paths), tools, decryption=decryption)
     if as_json:
         error_codes = set()
         for key in scan_results:

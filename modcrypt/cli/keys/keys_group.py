@@ -164,10 +164,10 @@ def _open_or_create_keyring(settings: Settings, plaintext: bool, key_id: str) ->
     try:
         if not plaintext:
             return settings.client
-        return modcrypt.open_kms(settings.uri)
+        return modcrypt.kms.open_kms(settings.uri)
     except FileNotFoundError:
         return _create_keyring(settings, plaintext)
-    except modcrypt.KeyAccessDeniedError:
+    except modcrypt.errors.KeyAccessDeniedError:
         if not plaintext:
             raise
         raise click.UsageError("the keyring exists and is encrypted; omit --plaintext") from None
@@ -410,9 +410,9 @@ def rotate(
                 report = load_spark().rotate_keys(spark, list(paths), settings, **how)
                 total = report.count()
                 for row in iterate_rows(report.drop("failed", "worker")):
-                    show(modcrypt.RotatedFile(**row), total)
+                    show(modcrypt.jobs.RotatedFile(**row), total)
         else:
-            modcrypt.rotate_keys(
+            modcrypt.jobs.rotate_keys(
                 list(paths),
                 tools,
                 decryption=settings.requirements(),

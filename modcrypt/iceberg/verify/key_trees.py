@@ -99,7 +99,7 @@ class KeyTree(FactSheet, KeyTreeNodes):
         return draw_text(self, limit)
 
     def to_html(self) -> str:
-        """Return the page that draws the tree; see `modcrypt.render_html`."""
+        """Return the page that draws the tree; see `modcrypt.report.render_html`."""
         from modcrypt.iceberg.verify.key_tree_drawing import draw_page
 
         return draw_page(self)

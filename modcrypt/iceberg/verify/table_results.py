@@ -57,7 +57,7 @@ class TableVerification(VerificationResult):
         return self.ok and not self.gaps
 
     def to_html(self) -> str:
-        """Return the page about the table; see `modcrypt.render_html`."""
+        """Return the page about the table; see `modcrypt.report.render_html`."""
         from modcrypt.report.html import format_name, group_notes, render
 
         gaps, limits = (

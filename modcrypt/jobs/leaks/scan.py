@@ -130,7 +130,7 @@ def find_leaks(
         >>> folder.mkdir()
         >>> _ = (folder / "people.csv").write_text("name,ssn")
         >>> policy = modcrypt.Policy(footer_key="footer", column_keys={"pii": ["ssn"]})
-        >>> [(leak.kind, leak.columns) for leak in modcrypt.find_leaks(folder, policy).leaks]
+        >>> [(leak.kind, leak.columns) for leak in modcrypt.jobs.find_leaks(folder, policy).leaks]
         [('plaintext-data', ('ssn',))]
     """
     report = search_folder(Place(*locate(source, filesystem)), settings, progress)

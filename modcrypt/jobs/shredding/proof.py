@@ -24,6 +24,7 @@ from modcrypt.jobs.key_scan import resolve_decryption
 from modcrypt.jobs.shredding.choice import Criteria, criteria_of
 from modcrypt.jobs.shredding.removal import REMAINS
 from modcrypt.jobs.shredding.trial import TEMPORARY, KeyProof, Trial, identify
+from modcrypt.keys import hide_keys
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.discovery import is_dataset, list_files, list_sizes
@@ -173,6 +174,7 @@ class Proof(FactSheet):
         return {**self.summary(), "files": [file.fields() for file in self.files]}
 
 
+@hide_keys
 @accept_former_names(where="source", threads="jobs")
 def prove_shredded(
     source: Any,

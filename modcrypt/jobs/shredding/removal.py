@@ -45,6 +45,7 @@ from modcrypt.jobs.shredding.choice import (
     criteria_of,
     remove_chosen_entries,
 )
+from modcrypt.keys import hide_keys
 from modcrypt.kms.audit import AuditEvent, record_key
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
@@ -105,6 +106,7 @@ class ShreddedFile(FileResult):
         return self.result not in ("shredded", "current")
 
 
+@hide_keys
 @accept_former_names(where="source", threads="jobs")
 def shred_keys(
     source: Any,

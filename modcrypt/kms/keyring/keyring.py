@@ -24,7 +24,7 @@ from modcrypt.errors import (
     TagError,
 )
 from modcrypt.io.private_files import check_owner, check_private
-from modcrypt.keys import Key, KeyLike, as_key
+from modcrypt.keys import Key, KeyLike, as_given_key
 from modcrypt.keys.encoding import KEY_LENGTHS
 from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
 from modcrypt.kms.keyring import keyring_file
@@ -228,18 +228,16 @@ class Keyring(UnpicklableClient):
 
         Args:
             master_key_id: Id of the new master key, different even from those of destroyed ones.
-            value: Key, or its 16, 24 or 32 bytes, to import a key that is in use elsewhere.
+            value: Key, its bytes or hex text, to import a key that is in use elsewhere.
             length: Length of a random key in bytes.
 
         Raises:
             ValueError: The id exists, or the id or the length is not valid.
         """
         check_key_id(master_key_id)
-        if value is not None and not isinstance(value, Key | bytes):
-            raise TypeError(f"value must be a Key or bytes, not {type(value).__name__}")
-        if (length if value is None else len(value)) not in KEY_LENGTHS:
+        if length not in KEY_LENGTHS:
             raise ValueError("a master key must have 16, 24 or 32 bytes")
-        key = Key.generate(length) if value is None else as_key(value)
+        key = Key.generate(length) if value is None else as_given_key(value)
 
         def change(masters: dict[str, Master]) -> None:
             if master_key_id in masters:

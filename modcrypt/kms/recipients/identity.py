@@ -23,6 +23,7 @@ from modcrypt.kms.recipients.private_key_file import (
     save_private_key,
 )
 from modcrypt.kms.recipients.recipient import Recipient
+from modcrypt.parquet.crypto.properties import KeySource
 from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -32,7 +33,7 @@ MAX_IDENTITIES = 64
 """Largest number of identities that a reader tries."""
 
 
-class Identity(Unpicklable):
+class Identity(Unpicklable, KeySource):
     """A private key and its recipient; it never shows the key, and can't be pickled.
 
     Create one with `generate` or `load`. It is a `key_retriever` of `FileDecryptionProperties`.

@@ -18,6 +18,7 @@ from typing import Any
 from modcrypt.errors import printable
 from modcrypt.kms.recipients.kinds import encrypt_to, find_kind
 from modcrypt.kms.recipients.public_lines import PublicKey, read_lines
+from modcrypt.parquet.crypto.properties import KeySource
 from modcrypt.pkmt1.recipient_metadata import ID_SIZE, MAX_RECIPIENTS
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -25,7 +26,7 @@ PREFIX = "modcrypt-recipient"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Recipient(PublicKey):
+class Recipient(PublicKey, KeySource):
     """The public key of someone who may open files; it is no secret.
 
     Args:

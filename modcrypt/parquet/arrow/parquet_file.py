@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.arrow.file_scan import Request, Scan, Session, concatenate_tables
@@ -41,7 +42,7 @@ class ParquetFile(FactSheet):
 
     Args:
         source: Path, URL, bytes or seekable binary file object.
-        decryption: Keys, and the caller's requirements.
+        decryption: Keys, and the caller's requirements, as for `decrypt_parquet`.
         filesystem: Filesystem of pyarrow or fsspec that contains the path.
         expected: Version that the file must have, if it was opened before; None for any.
         options: PyArrow's options for decoding: `read_dictionary`, `coerce_int96_timestamp_unit`,
@@ -52,6 +53,7 @@ class ParquetFile(FactSheet):
         OSError: The file system reports an error, or the file is not the version `expected`.
     """
 
+    @hide_keys
     def __init__(
         self,
         source: SourceLike,

@@ -15,6 +15,7 @@ from typing import Any
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.page_parts import overlay
 from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
@@ -37,6 +38,7 @@ _WORTH_THREADS = 4 << 20  # smallest size in bytes of a read whose parts several
 _MAX_THREADS = 8  # most threads of one read; each has a buffer of at least a page
 
 
+@hide_keys
 def open_parquet(
     source: SourceLike,
     decryption: AnyDecryption,

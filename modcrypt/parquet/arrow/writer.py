@@ -33,6 +33,7 @@ from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import check_threads, usable_cores
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.arrow_streams import ArrowStream, open_stream
 from modcrypt.parquet.arrow.polars_frames import is_frame, polars_options, write_frame
 from modcrypt.parquet.convert.encryptor import Encryption, EncryptionPlan, plan_encryption
@@ -70,6 +71,7 @@ _UNSUPPORTED_OPTIONS = {
 }
 
 
+@hide_keys
 def write_table(
     table: pa.Table | polars.DataFrame | ArrowStream,
     where: Destination,
@@ -95,8 +97,9 @@ def write_table(
             at most 96 MiB of Arrow memory.
         where: Path, URL or writable binary file object. A file at a path or URL appears complete or
             not at all.
-        encryption: Keys, footer mode, algorithm and AAD prefix; or the result of
-            `KeyTools.encryption`, which makes fresh keys for the file.
+        encryption: `Key`, its bytes or hex text, `Recipient` or several, `Policy` or its path, or
+            `Settings`; `FileEncryptionProperties` with keys, footer mode, algorithm and AAD prefix;
+            or the result of `KeyTools.encryption`, which makes fresh keys for the file.
         row_group_size: Number of rows of a row group, by default 1 Mi, or 256 Ki if Polars encodes.
         filesystem: Filesystem of pyarrow or fsspec in which `where` is a path.
         overwrite: Replace an existing destination; if False, raise FileExistsError.
@@ -163,6 +166,7 @@ class ParquetWriter:
         ValueError, TypeError, LimitError, FileExistsError, OSError: As `write_table`.
     """
 
+    @hide_keys
     def __init__(
         self,
         where: Destination,

@@ -12,6 +12,7 @@ from typing import Any
 from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.sources import Source, SourceLike, open_source
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed
 from modcrypt.parquet.convert.encryptor import Addition, NewFile
 from modcrypt.parquet.convert.plain_feed import SourceParts
@@ -24,6 +25,7 @@ from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
 
 
+@hide_keys
 @accept_former_names(properties="decryption")
 @paused_collector()
 def decrypt_parquet(
@@ -50,7 +52,8 @@ def decrypt_parquet(
         destination: Path or fsspec URL, at which the file appears complete or not at all; or a
             writable binary file object, which receives only authenticated bytes, but after an error
             not all.
-        decryption: Keys, and the caller's requirements.
+        decryption: Key, its bytes or hex text, `Identity`, `Policy` or its path, `Settings`, or
+            `FileDecryptionProperties`, which also have the caller's requirements.
         filesystem, overwrite, threads, progress: As for `encrypt_parquet`.
         keep_unknown_fields: Keep Thrift fields that modcrypt does not know if columns are omitted
             or null. Newer writers may put statistics of any column there, so by default such a file

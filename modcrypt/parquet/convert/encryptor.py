@@ -20,7 +20,7 @@ from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads
-from modcrypt.keys import Key
+from modcrypt.keys import Key, hide_keys
 from modcrypt.parquet.convert.optional_parts import OptionalParts
 from modcrypt.parquet.convert.page_encryption import PageRules
 from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts
@@ -69,6 +69,7 @@ from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
 
 
+@hide_keys
 @accept_former_names(properties="encryption")
 @paused_collector()
 def encrypt_parquet(
@@ -91,8 +92,9 @@ def encrypt_parquet(
         source: Path, fsspec URL, bytes or seekable binary file object.
         destination: Path or fsspec URL, at which the file appears complete or not at all; or a
             writable binary file object.
-        encryption: Keys, footer mode, algorithm and AAD prefix; or the result of
-            `KeyTools.encryption`, which makes fresh keys for the file.
+        encryption: `Key`, its bytes or hex text, `Recipient` or several, `Policy` or its path, or
+            `Settings`; `FileEncryptionProperties` with keys, footer mode, algorithm and AAD prefix;
+            or the result of `KeyTools.encryption`, which makes fresh keys for the file.
         filesystem: Filesystem of pyarrow or fsspec in which source and destination are paths.
         overwrite: Replace an existing destination; if False, raise FileExistsError.
         threads: Number of threads: 1 does everything in the calling thread, 2 writes in a second

@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from os import urandom
+from os import PathLike, urandom
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 
 from modcrypt.io.places import Place, Root
 from modcrypt.io.sources import Source
-from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
+from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_given_key, wrap_key
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, require_place
 from modcrypt.parquet.signatures.signers import (
     DatasetSeal,
@@ -28,6 +28,7 @@ from modcrypt.parquet.signatures.signers import (
 from modcrypt.pkmt1.recipient_metadata import may_hold_recipients
 from modcrypt.report.short_repr import ShortRepr
 from modcrypt.runtime.former_names import accept_former_attributes
+from modcrypt.runtime.lazy_names import load
 from modcrypt.runtime.tracebacks import hide_frames
 
 GCM_V1 = "AES_GCM_V1"
@@ -297,8 +298,14 @@ def set_prefix_root(properties: Any, root: Root) -> Any:
     return properties
 
 
-class KeySettings(ABC):
-    """References to keys that become properties where they are used: `modcrypt.Settings`."""
+class KeySource:
+    """Something that keys come from and `modcrypt.kms.key_forms` makes properties of."""
+
+    __slots__ = ()
+
+
+class KeySettings(KeySource, ABC):
+    """Keys that become properties where they are used, such as `modcrypt.Settings`."""
 
     @abstractmethod
     def encryption(self) -> Encryption:
@@ -337,39 +344,34 @@ class BoundRetriever:
             accept(footer_key_metadata, file_aad)
 
 
-AnyEncryption: TypeAlias = Encryption | KeySettings
-"""An `Encryption`, or Settings that become one."""
+AnyEncryption: TypeAlias = Encryption | KeySource | KeyLike | PathLike[str] | Sequence[KeySource]
+"""The forms of `encryption=`, see `modcrypt.kms.key_forms`."""
 
-AnyDecryption: TypeAlias = FileDecryptionProperties | KeySettings
-"""Properties, or Settings that become properties."""
+AnyDecryption: TypeAlias = FileDecryptionProperties | KeySource | KeyLike | PathLike[str]
+"""The forms of `decryption=`, see `modcrypt.kms.key_forms`."""
 
 
 def is_keyed(encryption: object) -> TypeGuard[FileEncryption]:
     """Return whether this is a `FileEncryption`; `isinstance` of a protocol would take 20 µs."""
-    return hasattr(encryption, "for_file")
+    return hasattr(encryption, "for_file") and not isinstance(encryption, KeySource)
 
 
 def as_encryption(encryption: AnyEncryption) -> Encryption:
-    """Return an `Encryption`, which Settings become here; raise a TypeError for anything else."""
-    if isinstance(encryption, KeySettings):
-        return encryption.encryption()
-    if not isinstance(encryption, FileEncryptionProperties) and not is_keyed(encryption):
-        kind = type(encryption).__name__
-        hint = "; KeyTools.encryption(policy) creates them" * hasattr(encryption, "encryption")
-        raise TypeError(
-            f"properties must be FileEncryptionProperties or Settings, not {kind}{hint}"
-        )
-    return encryption
+    """Return the `Encryption` for any form; raise as `key_forms.make_encryption`."""
+    if isinstance(encryption, FileEncryptionProperties) or is_keyed(encryption):
+        return encryption
+    make = load("modcrypt.kms.key_forms", "make_encryption")
+    made: Encryption = make(wrap_key(encryption))
+    return made
 
 
-def as_decryption(properties: AnyDecryption) -> FileDecryptionProperties:
-    """Return properties, which Settings become here; raise a TypeError for anything else."""
-    if isinstance(properties, KeySettings):
-        return properties.decryption()
-    if not isinstance(properties, FileDecryptionProperties):
-        kind = type(properties).__name__
-        raise TypeError(f"properties must be FileDecryptionProperties or Settings, not {kind}")
-    return properties
+def as_decryption(decryption: AnyDecryption) -> FileDecryptionProperties:
+    """Return the properties for any form; raise as `key_forms.make_decryption`."""
+    if isinstance(decryption, FileDecryptionProperties):
+        return decryption
+    make = load("modcrypt.kms.key_forms", "make_decryption")
+    made: FileDecryptionProperties = make(wrap_key(decryption))
+    return made
 
 
 def _rebuild_decryption(values: dict[str, Any]) -> FileDecryptionProperties:
@@ -405,7 +407,7 @@ def _check_column_keys(
 
 def _check_key(key: KeyLike, what: str) -> Key:
     try:
-        return as_key(key)
+        return as_given_key(key)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None
 

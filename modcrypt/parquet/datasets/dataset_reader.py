@@ -21,7 +21,7 @@ from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.threads import in_threads, usable_cores
-from modcrypt.keys import KeyLike, Secret
+from modcrypt.keys import KeyLike, Secret, hide_keys
 from modcrypt.parquet.arrow.file_scan import Request, concatenate_tables
 from modcrypt.parquet.arrow.filters import Filters, as_filter, fit_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile, limit_rows
@@ -49,6 +49,7 @@ Decryption: TypeAlias = AnyDecryption | Callable[[str], AnyDecryption]
 _MAX_THREADS = 8
 
 
+@hide_keys
 def read_table(
     source: Any,
     decryption: Decryption,
@@ -70,8 +71,8 @@ def read_table(
 
     Args:
         source: Path, URL, bytes or seekable binary file object; or a folder, or a list of paths.
-        decryption: Keys, and the caller's requirements; for a dataset also a function that returns
-            them for each file's path.
+        decryption: Keys, and the caller's requirements, as for `decrypt_parquet`; for a dataset
+            also a function that returns them for each file's path.
         columns: Names of columns or groups, in the order wanted; None for all.
         filters: Condition for the rows to keep, as in pyarrow.parquet. Row groups are skipped by
             their statistics and, for equality, their bloom filters; pages by the page index.
@@ -104,6 +105,7 @@ def read_table(
         return opened.read(columns, filters=filters, row_groups=row_groups, use_threads=use_threads)
 
 
+@hide_keys
 def iter_batches(
     source: Any,
     decryption: Decryption,
@@ -187,8 +189,7 @@ def _open(
         return _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
     if callable(decryption):
         raise TypeError(
-            "decryption must be FileDecryptionProperties for a single file; a function is for "
-            "datasets"
+            "decryption is a function, which is for datasets; pass what it returns for this file"
         )
     return ParquetFile(source, decryption, filesystem=filesystem, **options)
 

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from modcrypt.io.threads import check_threads
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.arrow_streams import open_stream
 from modcrypt.parquet.arrow.writer import ParquetWriter
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, shared_prefix_error
@@ -51,6 +52,7 @@ _GATHERED_BYTES = 256 << 20
 _OPEN_FILES = 200  # maximum number of open files; each has a buffer of about a megabyte
 
 
+@hide_keys
 def write_dataset(
     data: Any,
     base_dir: Any,

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.crypto.properties import AnyDecryption, AnyEncryption
 
 EncryptionProperties: TypeAlias = "AnyEncryption | pq.FileEncryptionProperties | None"
@@ -65,7 +66,7 @@ def take_arguments_of(
             return function(*given[:after], **dict(zip(positional, values, strict=False)), **named)
 
         call.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
-        return call
+        return hide_keys(call, skip=after)
 
     return decorate
 

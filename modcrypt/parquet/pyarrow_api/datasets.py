@@ -19,7 +19,12 @@ from modcrypt.io.stores import locate
 from modcrypt.parquet.arrow.decoding import row_count_error
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.view import open_parquet
-from modcrypt.parquet.crypto.properties import as_decryption, required_seal, set_prefix_root
+from modcrypt.parquet.crypto.properties import (
+    KeySettings,
+    as_decryption,
+    required_seal,
+    set_prefix_root,
+)
 from modcrypt.parquet.datasets import dataset_reader
 from modcrypt.parquet.datasets.dataset_reader import Decryption
 from modcrypt.parquet.datasets.discovery import as_arrow, is_dataset
@@ -107,7 +112,9 @@ class ParquetDataset:
         as_filter(filters)  # raises for invalid ones
         self._schema, self._filters = schema, filters
         self._partitioning, self._ignored = partitioning, ignore_prefixes
-        self._decryption = decryption_properties
+        given = decryption_properties
+        is_resolved_later = callable(given) or isinstance(given, KeySettings)
+        self._decryption = given if is_resolved_later else as_decryption(given)
         self._options = map_decoding_options(options)
 
     def read(

@@ -15,7 +15,7 @@ from modcrypt.io.destinations import Destination, open_sink_at
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads
-from modcrypt.keys import KeyLike, as_key
+from modcrypt.keys import KeyLike, as_given_key, hide_keys
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
@@ -29,9 +29,9 @@ from modcrypt.parquet.crypto.properties import (
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.parquet.rewrite.file_rewrite import Choice, Rewriting, Rewritten, restore_properties
 from modcrypt.runtime.collector import paused_collector
-from modcrypt.runtime.tracebacks import convert_argument
 
 
+@hide_keys
 def rekey_parquet(
     source: SourceLike,
     destination: Destination,
@@ -80,7 +80,7 @@ def rekey_parquet(
     )  # fmt: skip
 
 
-@convert_argument("hash_key", as_key)
+@hide_keys
 def mask_parquet(
     source: SourceLike,
     destination: Destination,
@@ -143,7 +143,7 @@ def mask_parquet(
         raise ValueError("hashed columns need a hash_key")
     if not (null or hashed or drop or read_restrictions):
         raise ValueError("no columns to mask; name columns in null, hashed or drop")
-    key = None if hash_key is None else as_key(hash_key)
+    key = None if hash_key is None else as_given_key(hash_key)
     change = Change(
         null=null, hashed=hashed, drop=drop, hash_key=key, keep_unknown_fields=keep_unknown_fields,
         read_restrictions=read_restrictions,
@@ -154,6 +154,7 @@ def mask_parquet(
     )  # fmt: skip
 
 
+@hide_keys
 def share_parquet(
     source: SourceLike,
     destination: Destination,

@@ -20,6 +20,7 @@ from modcrypt.errors import ModcryptError
 from modcrypt.io.buffers import WORTH_A_THREAD
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import Lender, check_threads, in_threads, usable_cores
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
 from modcrypt.parquet.crypto.footer import FOOTER
@@ -54,6 +55,7 @@ LARGE_MODULE = 32 << 10
 Python than in AES, and Python runs on one thread at a time."""
 
 
+@hide_keys
 @accept_former_names(properties="decryption")
 def verify_parquet(
     source: SourceLike,

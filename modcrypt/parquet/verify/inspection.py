@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import SourceLike, open_source
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.properties import AnyDecryption, as_decryption
 from modcrypt.parquet.format.byte_map import Region
@@ -126,7 +127,7 @@ class Inspection(FactSheet, JsonFields):
     kms_unavailable: bool = False
 
     def to_html(self) -> str:
-        """Return the page that draws the file; see `modcrypt.render_html`."""
+        """Return the page that draws the file; see `modcrypt.report.render_html`."""
         from modcrypt.parquet.verify.file_drawing import draw
         from modcrypt.report.html import format_name
 
@@ -174,6 +175,7 @@ class Inspection(FactSheet, JsonFields):
         return [*counts, ("Columns", summary if self.encrypted else f"{len(self.columns):,}")]
 
 
+@hide_keys
 @accept_former_names(properties="decryption")
 @paused_collector()
 def inspect_parquet(

@@ -92,7 +92,7 @@ class Verification(VerificationResult):
         return self.ok and all(note.by_design for note in self.not_authenticated)
 
     def to_html(self) -> str:
-        """Return the page that draws the file; see `modcrypt.render_html`."""
+        """Return the page that draws the file; see `modcrypt.report.render_html`."""
         from modcrypt.parquet.verify.file_drawing import draw
         from modcrypt.report.html import format_name
 

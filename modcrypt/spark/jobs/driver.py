@@ -59,7 +59,7 @@ class ConversionOptions(JobOptions, total=False):
 
     overwrite: bool  # whether to replace existing destinations that differ
     dry_run: bool  # whether to only report what would be done
-    # Which new wraps are proved in each task, as in `modcrypt.rotate_keys`.
+    # Which new wraps are proved in each task, as in `modcrypt.jobs.rotate_keys`.
     prove: Prove
 
 

@@ -60,13 +60,13 @@ def shred_keys(
 ) -> DataFrame:
     """Remove the wrapped keys of columns, of master keys or of whole files; this is final.
 
-    As `modcrypt.shred_keys`; destroy master keys afterwards, when no file has failed.
+    As `modcrypt.jobs.shred_keys`; destroy master keys afterwards, when no file has failed.
 
     Args:
         spark, source, options: As in `verify_table`.
         settings: Settings with a key service that decrypts footers, where that is needed; None for
             no key service.
-        columns: Dotted names of columns, as in `modcrypt.shred_keys`.
+        columns: Dotted names of columns, as in `modcrypt.jobs.shred_keys`.
         master_keys: Ids of master keys: removes every key that they have wrapped.
         everything: Whether to remove all keys. Pass exactly one of `columns`, `master_keys` and
             `everything`.
@@ -74,7 +74,7 @@ def shred_keys(
 
     Returns:
         A row for each file: `path`, `result`, `keys`, `columns`, `whole` and `message`, as in
-        `modcrypt.ShreddedFile`, `failed` and `worker`.
+        `modcrypt.jobs.ShreddedFile`, `failed` and `worker`.
 
     Raises:
         ValueError, TypeError, KeyRetrievalError, OSError: As in `encrypt_table`.
@@ -134,7 +134,7 @@ def prove_shredded(
     progress: Callable[[ProvenFile, int], object] | None = None,
     **options: Unpack[JobOptions],
 ) -> Proof:
-    """Return a proof of what can still be read: `modcrypt.prove_shredded` on Spark.
+    """Return a proof of what can still be read: `modcrypt.jobs.prove_shredded` on Spark.
 
     Args:
         spark, source, options: As in `verify_table`.

@@ -58,7 +58,7 @@ def encrypt_table(
         drop_summaries: Whether to remove `_metadata` and `_common_metadata` of the folder that is
             written, which keep statistics in plaintext, once all files are encrypted.
         allow_leaks: Whether to encrypt although hidden files or names of partitions keep values of
-            encrypted columns in plaintext, as `modcrypt.find_leaks` finds them.
+            encrypted columns in plaintext, as `modcrypt.jobs.find_leaks` finds them.
         options: Further options, as in `ConversionOptions`.
 
     Returns:
@@ -276,8 +276,8 @@ def inspect_table(
 
     Returns:
         A row for each file: `path`, `result` (`inspected`, or an error code), `failed`; as in
-        `modcrypt.Inspection` `encrypted`, `footer_mode`, `footer_authenticated`, `algorithm`,
-        `footer_key` as a description, `aad_prefix` as text, `stores_aad_prefix`,
+        `modcrypt.parquet.Inspection` `encrypted`, `footer_mode`, `footer_authenticated`,
+        `algorithm`, `footer_key` as a description, `aad_prefix` as text, `stores_aad_prefix`,
         `needs_aad_prefix`, `aad_file_unique_size`, `created_by`, `writer`, `rows`, `row_groups`,
         `key_value_metadata`, `leaks`, `hidden`, `quirks` and
         `kms_unavailable`; the numbers of `columns`, of
@@ -304,7 +304,9 @@ def rotate_keys(
     prove: Prove = "first",
     **options: Unpack[JobOptions],
 ) -> DataFrame:
-    """Rewrap the keys of files, or re-encrypt them with new keys: `modcrypt.rotate_keys` on Spark.
+    """Rewrap the keys of files, or re-encrypt them with new keys, on Spark.
+
+    It works as `modcrypt.jobs.rotate_keys`.
 
     Files whose keys are under the newest version of their master key are skipped, if the key
     service can report versions; `kek` and `dek` process all files again.
@@ -313,16 +315,16 @@ def rotate_keys(
         spark, source, options: As in `verify_table`.
         settings: Settings with a key service. With a `signing_key`, executors read that key by its
             reference, and sign files again whose signature would else be dropped.
-        what: Level to rotate, as in `modcrypt.rotate_keys`.
+        what: Level to rotate, as in `modcrypt.jobs.rotate_keys`.
         new_master_keys: Mapping of master key ids to the ids that replace them.
         double_wrapping: Whether data keys are wrapped under KEKs afterwards, as in
-            `modcrypt.rotate_keys`; None keeps the wrapping of each key.
+            `modcrypt.jobs.rotate_keys`; None keeps the wrapping of each key.
         dry_run: Whether to report only what would be done.
-        prove: Which new wraps are proved, as in `modcrypt.rotate_keys`, in each task.
+        prove: Which new wraps are proved, as in `modcrypt.jobs.rotate_keys`, in each task.
 
     Returns:
         A row for each file: `path`, `result`, `message`, `keys` and `lost_signature`, as in
-        `modcrypt.RotatedFile`, `failed` and `worker`.
+        `modcrypt.jobs.RotatedFile`, `failed` and `worker`.
 
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
@@ -340,7 +342,7 @@ def scan_keys(
     settings: Settings | None = None,
     **options: Unpack[JobOptions],
 ) -> DataFrame:
-    """List the master key that protects each file and column: `modcrypt.scan_keys` on Spark.
+    """List the master key that protects each file and column: `modcrypt.jobs.scan_keys` on Spark.
 
     Args:
         spark, source, options: As in `verify_table`.
@@ -349,7 +351,7 @@ def scan_keys(
 
     Returns:
         A row for each key: `path`, `kind`, `column`, `master_key_id`, `version`, `kek_id`,
-        `storage`, `message` and `word`, as in `modcrypt.ScannedKey`; `failed` and `worker`.
+        `storage`, `message` and `word`, as in `modcrypt.jobs.ScannedKey`; `failed` and `worker`.
 
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.

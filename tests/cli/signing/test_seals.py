@@ -61,7 +61,7 @@ def test_keys_have_passphrases_and_lines(folder: Path) -> None:
     sign = ("seals", "create", "--sign", "file:archive.key", "lake")
     check_refusal(invoke(folder, *sign), "denied", 3)
     run_ok(folder, *sign, *word)
-    line = str(modcrypt.VerifyingKey.load(folder / "archive.pub"))
+    line = str(modcrypt.kms.VerifyingKey.load(folder / "archive.pub"))
     run_ok(folder, "seals", "verify", "--signed-by", line, "lake")
     check_refusal(invoke(folder, *VERIFY, "lake"), "integrity", 1)
 
@@ -76,7 +76,7 @@ def test_nothing_is_replaced_and_a_writer_is_named(folder: Path) -> None:
 def test_the_verifying_key_of_a_file_is_exported(folder: Path) -> None:
     answer = run_ok(folder, "seals", "export", "--json", "file:writer.key", "again.pub")
     assert (folder / "again.pub").read_text() == (folder / "writer.pub").read_text()
-    line = modcrypt.VerifyingKey.load(folder / "writer.pub")
+    line = modcrypt.kms.VerifyingKey.load(folder / "writer.pub")
     assert json.loads(answer)["id"] == line.hex_id
     assert "exists" in check_refusal(
         invoke(folder, "seals", "export", "file:writer.key", "again.pub")

@@ -53,7 +53,7 @@ def test_other_files_are_refused(folder: Path, command: str) -> None:
 
 
 def test_the_json_of_a_verification_names_the_writer(folder: Path) -> None:
-    key = mc.VerifyingKey.load(folder / "writer.pub")
+    key = mc.kms.VerifyingKey.load(folder / "writer.pub")
     line = run_ok(folder, "verify", *KEY, *VERIFY, "--json", "signed.parquet")
     assert json.loads(line.splitlines()[0])["signed_by"] == key.hex_id
 

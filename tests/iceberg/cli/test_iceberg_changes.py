@@ -363,7 +363,7 @@ def test_a_rotation_that_others_win_is_4(
     run: Run, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose_answer(*arguments: object) -> None:
-        raise modcrypt.CommitConflictError("another writer has committed")
+        raise modcrypt.errors.CommitConflictError("another writer has committed")
 
     monkeypatch.setattr("modcrypt.iceberg.format.table_versions.FolderVersions.commit", lose_answer)
     before = everything(lake)

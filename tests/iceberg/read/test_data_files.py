@@ -42,5 +42,5 @@ def test_rows_that_pyarrow_loses_are_read_from_the_plaintext() -> None:
 def test_a_lost_row_of_a_plaintext_file_is_an_error_that_names_the_decoder() -> None:
     source = MemorySource(plain_file(TABLE, **SMALL))
     file = ParquetDataFile(None, lambda: _open_plaintext(source, None), source)
-    with pytest.raises(mc.FormatError, match=f"row group 0: {DECODER} decoded 0 of 1 rows"):
+    with pytest.raises(mc.errors.FormatError, match=f"row group 0: {DECODER} decoded 0 of 1 rows"):
         list(file.batches(["c"], None, threads=False))

@@ -245,7 +245,7 @@ def test_what_is_not_encrypted_gets_no_new_key(tmp_path: Path, java: Judge) -> N
     table = open_table(plain, SampleKms(), require_encrypted=False)
     before = files(tmp_path)
     for what in ("mek", "kek", "dek"):
-        with pytest.raises(mc.PlaintextError):
+        with pytest.raises(mc.errors.PlaintextError):
             rotate_table(table, what)
     assert files(tmp_path) == before
 
@@ -460,7 +460,7 @@ def test_a_conflict_without_end_leaves_nothing_behind(lake: IcebergTable, java: 
     def change() -> None:
         java.commit(lake.refreshed().place.path, {"do": "append", "rows": rows(30)})
 
-    with pytest.raises(mc.CommitConflictError):
+    with pytest.raises(mc.errors.CommitConflictError):
         rotate_table(with_rival_commits(lake, change, 99), "dek")
     metadata = Path(lake.refreshed().place.path)
     orphans = table_files(folder_of(lake)) - files_needed(java, metadata)
@@ -527,7 +527,7 @@ def test_each_file_is_written_once_however_often_the_commit_is_tried(
 
 def test_work_that_is_not_whole_is_refused(t16: Path, table: IcebergTable) -> None:
     before = files(t16)
-    with pytest.raises(mc.IntegrityError, match="exactly"):
+    with pytest.raises(mc.errors.IntegrityError, match="exactly"):
         rotate_table(table, "dek", run=Elsewhere(forget=True))
     assert files(t16) == before
     with pytest.raises(ValueError, match="run is only for"):
@@ -568,7 +568,7 @@ def test_a_file_that_is_not_what_was_written_is_not_given_a_new_key(
     else:
         path.write_bytes(data if how == "flipped" else data[:-1])
     before = files(t16)
-    with pytest.raises((mc.IntegrityError, FileNotFoundError)):
+    with pytest.raises((mc.errors.IntegrityError, FileNotFoundError)):
         rotate_table(table, "dek")
     assert files(t16) == before
 
@@ -578,7 +578,7 @@ def test_a_service_that_goes_away_leaves_nothing_behind(t16: Path, after: int) -
     before = files(t16)
     kms = Refusing(after=after)
     if after < 3:
-        with pytest.raises(mc.KeyAccessDeniedError):
+        with pytest.raises(mc.errors.KeyAccessDeniedError):
             rotate_table(reopen(t16, kms), "dek")
         assert files(t16) == before
     else:

@@ -319,7 +319,7 @@ def test_a_version_that_its_manifests_contradict_is_not_all_that_stays(t16: Path
     fields[0]["name"], fields[1]["name"] = fields[1]["name"], fields[0]["name"]
     (t16 / "metadata" / "v2.metadata.json").write_text(json.dumps(changed))
     before = files(t16)
-    with pytest.raises(mc.IntegrityError, match="another schema"):
+    with pytest.raises(mc.errors.IntegrityError, match="another schema"):
         expire_history(reopen(t16))
     assert files(t16) == before
 
@@ -368,7 +368,7 @@ def test_nothing_goes_where_it_is_not_known_what_is_needed(t16: Path, damaged: s
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     before = files(t16)
-    with pytest.raises(mc.IntegrityError):
+    with pytest.raises(mc.errors.IntegrityError):
         expire_history(reopen(t16))
     path.unlink()
     del before[f"metadata/{damaged}"]
@@ -401,7 +401,7 @@ def test_a_file_system_that_fails_for_a_moment_has_nothing_dropped(
 
 def test_a_service_that_is_away_has_nothing_dropped(t16: Path) -> None:
     before = files(t16)
-    with pytest.raises(mc.KeyAccessDeniedError):
+    with pytest.raises(mc.errors.KeyAccessDeniedError):
         expire_history(reopen(t16, Refusing(after=0)))
     assert files(t16) == before
 

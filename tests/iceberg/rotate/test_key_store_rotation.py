@@ -152,7 +152,7 @@ def test_a_time_of_new_keks_that_is_none_is_an_error(tmp_path: Path) -> None:
     table = rotate_table(Lake(tmp_path, "partition").open(), "kek").table
     properties = {**table.metadata.properties, "modcrypt.keks-since": "soon"}
     table.versions.commit(table.place, table.metadata.with_members(properties=properties))
-    with pytest.raises(mc.FormatError, match="keks-since"):
+    with pytest.raises(mc.errors.FormatError, match="keks-since"):
         table.append(OF_C)
 
 
@@ -211,12 +211,12 @@ def test_a_service_that_is_away_for_a_moment_has_nothing_dropped(lake: Lake) -> 
     class Away(SampleKms):
         def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
             if master_key_id == "keyA":
-                raise mc.KmsUnavailableError("away")
+                raise mc.errors.KmsUnavailableError("away")
             return super().unwrap(wrapped, master_key_id, aad=aad)
 
     rotate_table(lake.open(), "kek", new_master_key_id="keyB")
     before = sorted(lake.folder.rglob("*"))
-    with pytest.raises(mc.KmsUnavailableError):
+    with pytest.raises(mc.errors.KmsUnavailableError):
         expire_history(open_table(lake.folder / "t", Away(), key_store=lake.store))
     assert sorted(lake.folder.rglob("*")) == before
     assert len(expire_history(lake.open()).manifest_lists) == 3
@@ -254,7 +254,7 @@ def test_rows_that_come_just_before_the_commit_keep_their_keks(lake: Lake) -> No
 
 
 def test_rows_under_the_new_keks_of_a_rotation_that_fails_stay(lake: Lake) -> None:
-    with pytest.raises(mc.CommitConflictError):
+    with pytest.raises(mc.errors.CommitConflictError):
         rotate(lake, lambda: lake.open().append(some(5)), committing.ATTEMPTS)
     assert ids(lake.table) == [1, 2, 3, 4, *[5] * committing.ATTEMPTS]
 

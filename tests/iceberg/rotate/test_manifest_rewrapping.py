@@ -76,7 +76,7 @@ def test_another_process_may_do_the_work_and_no_key_is_in_what_it_is_sent(
     assert {sealed for sealed, _ in new.values()}.isdisjoint(sealed for sealed, _ in old.values())
     keks = table.walk.resolver.keks(table.metadata).values()
     secrets = [key_bytes(key) for kek in keks if (key := table.walk.resolver.open_key(kek)._kek)]
-    plains = [mc.StandardKeyMetadata.decode(plain) for _, plain in new.values()]
+    plains = [mc.ags1.StandardKeyMetadata.decode(plain) for _, plain in new.values()]
     secrets += [key_bytes(metadata.key) for metadata in plains]
     for sent in elsewhere.sent:
         assert not [
@@ -88,7 +88,7 @@ def test_another_process_may_do_the_work_and_no_key_is_in_what_it_is_sent(
 def test_work_that_is_not_whole_is_refused_and_removed(tmp_path: Path, policy: KeyPolicy) -> None:
     table = two_appends(tmp_path / "t", policy)
     before = files(tmp_path)
-    with pytest.raises(mc.IntegrityError, match="exactly"):
+    with pytest.raises(mc.errors.IntegrityError, match="exactly"):
         rotate_table(table, "kek", rewrap=Elsewhere(forget=True, twice=True))
     with pytest.raises(ValueError, match="only for"):
         rotate_table(table, "dek", rewrap=Elsewhere())
@@ -102,6 +102,6 @@ def test_a_manifest_that_was_altered_is_not_sealed_anew(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 1
     manifest.write_bytes(data)
     before = files(tmp_path)
-    with pytest.raises(mc.IntegrityError):
+    with pytest.raises(mc.errors.IntegrityError):
         rotate_table(table, "kek")
     assert files(tmp_path) == before

@@ -98,7 +98,7 @@ def test_registered_plaintext_is_found_and_encrypted(t16: Path, table: IcebergTa
     verified = verify_table(table)
     found = [finding.location for finding in verified.findings if finding.word == "plaintext"]
     assert set(copies) <= set(found)
-    with pytest.raises(mc.PlaintextError, match="encrypt_plaintext=True"):
+    with pytest.raises(mc.errors.PlaintextError, match="encrypt_plaintext=True"):
         rotate_table(table, "dek")
     dry = rotate_table(table, "dek", encrypt_plaintext=True, dry_run=True)
     assert not dry.committed
@@ -143,7 +143,7 @@ def test_a_replaced_copy_of_another_length_is_refused(table: IcebergTable) -> No
     table, copies = register_in_plaintext(table)
     with Path(table.walk.place(copies[0]).path).open("ab") as file:
         file.write(b"x")
-    with pytest.raises(mc.TruncationError):
+    with pytest.raises(mc.errors.TruncationError):
         rotate_table(table, "dek", encrypt_plaintext=True)
 
 

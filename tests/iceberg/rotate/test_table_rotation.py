@@ -124,7 +124,7 @@ def test_after_mek_the_old_master_key_is_needed_for_no_snapshot(
     assert without.calls == [("unwrap", "keyB")]
     assert all_rows(done.table) == rows  # by the client that the table was opened with
     older = open_table(t16 / "metadata/v1.metadata.json", without, location_map=both(t16))
-    with pytest.raises(mc.KeyAccessDeniedError):
+    with pytest.raises(mc.errors.KeyAccessDeniedError):
         older.scan().to_arrow()
 
 
@@ -161,7 +161,7 @@ def test_a_service_that_unwraps_to_something_else_is_found_out(t16: Path) -> Non
             return bytes(16)
 
     before = files(t16)
-    with pytest.raises(mc.KeyMaterialError):
+    with pytest.raises(mc.errors.KeyMaterialError):
         rotate_table(reopen(t16, Confused()), "mek", new_master_key_id="keyB")
     assert files(t16) == before
 
@@ -379,7 +379,7 @@ def test_a_rotation_that_fails_leaves_the_store_as_it_was(t16: Path, table: Iceb
     store = move_kek_to_store(t16, table)
     before = store.keys()
     for what in ("mek", "kek"):
-        with pytest.raises(mc.KeyAccessDeniedError):
+        with pytest.raises(mc.errors.KeyAccessDeniedError):
             rotate_table(
                 reopen(t16, Refusing("keyB"), key_store=store), what, new_master_key_id="keyB"
             )  # fmt: skip
@@ -454,7 +454,7 @@ def test_what_can_not_be_rotated_is_refused_before_anything_changes(
     bound = reopen(t16, kms, master_key_ids=["keyA"])
     with pytest.raises(ValueError, match="master_key_ids"):
         rotate_table(bound, what, new_master_key_id="keyB")
-    with pytest.raises(mc.KeyRetrievalError):
+    with pytest.raises(mc.errors.KeyRetrievalError):
         rotate_table(reopen(t16, kms), what, new_master_key_id="missing")
     with pytest.raises(ValueError, match="mek"):
         rotate_table(bound, "all")  # type: ignore[arg-type]
@@ -470,7 +470,7 @@ def test_a_kek_that_somebody_smuggled_in_is_not_laundered(
         table.place, table.metadata.with_keys([other.key.entry(), *table.metadata.keys.values()])
     )
     before = files(t16)
-    with pytest.raises(mc.KeyMaterialError):
+    with pytest.raises(mc.errors.KeyMaterialError):
         rotate_table(reopen(t16, kms), "mek")
     assert files(t16) == before
 
@@ -556,7 +556,7 @@ def test_what_somebody_else_commits_meanwhile_is_kept_and_rotated(
     assert reopen(t16, Refusing("keyA")).scan(1005).num_rows == 137
 
     before = files(t16)
-    with pytest.raises(mc.CommitConflictError):
+    with pytest.raises(mc.errors.CommitConflictError):
         rotate_table(with_rival_commits(done.table, add_snapshot, 99), what)
     new = {name for name in files(t16) if name not in before and "/other-" not in name}
     assert len(new) == committing.ATTEMPTS  # the other's commits
@@ -721,11 +721,11 @@ def test_a_key_that_is_lost_is_reported(
     table.versions.commit(table.place, metadata.with_keys(keys))
     table = reopen(t16, key_store=Store())
     if (what, lost) == ("kek", "kek"):
-        with pytest.raises(mc.KeyNotFoundError, match="nowhere"):
+        with pytest.raises(mc.errors.KeyNotFoundError, match="nowhere"):
             rotate_table(table, what)
         return
     if not dry_run:
-        with pytest.raises(mc.KeyNotFoundError, match=r"\): restore them with repair_table"):
+        with pytest.raises(mc.errors.KeyNotFoundError, match=r"\): restore them with repair_table"):
             rotate_table(table, what)
         assert table.refreshed().place == table.place
     done = rotate_table(table, what, dry_run=True)

@@ -183,7 +183,7 @@ def test_a_service_that_goes_away_after_any_call_leaves_the_table_as_it_was(
         kms = Refusing(after=after)
         try:
             act(what, t16, kms)
-        except mc.KeyAccessDeniedError:
+        except mc.errors.KeyAccessDeniedError:
             assert files(t16) == before
         else:
             break
@@ -201,7 +201,7 @@ def test_two_rotations_at_once_both_come_to_pass(t16: Path, table: IcebergTable)
         try:
             for _ in range(3):
                 act(what, t16)
-        except mc.CommitConflictError:
+        except mc.errors.CommitConflictError:
             pass  # the others were faster four times
         except BaseException as error:
             failures.append(error)

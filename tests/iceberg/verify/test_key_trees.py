@@ -19,10 +19,10 @@ import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from modcrypt import render_html
 from modcrypt.errors import ModcryptError
 from modcrypt.iceberg import IcebergTable, KeyTree, key_tree, open_table, verify_table
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
+from modcrypt.report import render_html
 from tests.support.browser import EVIL, POOR_CONTRAST, Browser, chromium
 from tests.support.cases import each_case
 from tests.support.iceberg import builder

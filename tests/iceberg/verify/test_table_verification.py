@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from modcrypt import render_html
 from modcrypt.errors import IntegrityError, PlaintextError
 from modcrypt.iceberg import (
     FileKeyStore,
@@ -39,6 +38,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.keys.key_policies import DAY_MS
 from modcrypt.iceberg.verify.table_findings import TableFinding
+from modcrypt.report import render_html
 from tests.support.cases import each_case
 from tests.support.iceberg import builder
 from tests.support.iceberg.builder import Builder, id_field

@@ -161,7 +161,7 @@ def test_keks_in_a_store_that_was_not_given_keep_a_rotation_up(
         table = expire_history(set_policy(table, KeyPolicy()).append(ROWS)).table
     there = files(tmp_path)
     for dry_run in (True, False):
-        with pytest.raises(mc.KeyNotFoundError, match="no key_store was given"):
+        with pytest.raises(mc.errors.KeyNotFoundError, match="no key_store was given"):
             rotate_table(
                 open_table(tmp_path / "t", SampleKms()), kind, new_master_key_id="keyB",
                 dry_run=dry_run,
@@ -199,9 +199,9 @@ def test_a_policy_that_somebody_else_has_set_is_not_replaced(
 ) -> None:
     monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
     files = KeyPolicy(kek_per="files")
-    with pytest.raises(mc.CommitConflictError, match="policy"):
+    with pytest.raises(mc.errors.CommitConflictError, match="policy"):
         set_policy(with_rival_commits(table, lambda: set_policy(table, files), 1), DAILY)
-    with pytest.raises(mc.CommitConflictError, match="policy"):
+    with pytest.raises(mc.errors.CommitConflictError, match="policy"):
         set_policy(table, DAILY)  # which does not know of it
     now = table.refreshed()
     assert KeyPolicy.of(now.metadata) == files
@@ -218,10 +218,10 @@ def test_a_table_without_keys_or_of_a_later_policy_is_left_alone(table: IcebergT
         change(properties)
         return replace(table, metadata=table.metadata.with_members(properties=properties))
 
-    with pytest.raises(mc.PlaintextError):
+    with pytest.raises(mc.errors.PlaintextError):
         set_policy(with_properties(lambda properties: properties.pop("encryption.key-id")), DAILY)
     later = {"modcrypt.encryption.kek-per": "row"}
-    with pytest.raises(mc.FormatError):
+    with pytest.raises(mc.errors.FormatError):
         set_policy(with_properties(lambda properties: properties.update(later)), DAILY)
     assert table.refreshed().place == table.place
 

@@ -149,7 +149,7 @@ def test_a_missing_and_a_foreign_seal_are_refused(folder: Path, kms: SampleKms) 
 
 
 def test_a_seal_of_a_folder_is_none_of_a_table(folder: Path, kms: SampleKms) -> None:
-    mc.seal_dataset(folder.parent / "orders" / "data", WRITER)
+    mc.jobs.seal_dataset(folder.parent / "orders" / "data", WRITER)
     shutil.copy(folder / "data" / SEAL_NAME, folder / "metadata" / SEAL_NAME)
     with pytest.raises(FormatError):
         opened(folder, kms)

@@ -23,7 +23,7 @@ ME = identity()
 
 
 def write_with_keys(path: Path, *identities: mc.Identity, **more: Any) -> Path:
-    encryption = mc.RecipientEncryption(
+    encryption = mc.kms.RecipientEncryption(
         recipients=[i.recipient for i in identities], explicit_keys=True, **more
     )
     mc.write_table(TABLE, path, encryption)
@@ -50,7 +50,7 @@ def test_the_keys_open_the_file_in_pyarrow(
 
 def test_others_open_nothing(tmp_path: Path) -> None:
     beside = write_with_keys(tmp_path / "file.parquet", ME)
-    with pytest.raises(mc.KeyNotFoundError):
+    with pytest.raises(mc.errors.KeyNotFoundError):
         decrypt_explicit_keys(beside.read_bytes(), identity("other"))
 
 
@@ -69,7 +69,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 def test_altered_keys_are_refused(change: str, tmp_path: Path) -> None:
     document = json.loads(write_with_keys(tmp_path / "file.parquet", ME).read_text())
     CHANGES[change](document)
-    with pytest.raises(mc.KeyMaterialError):
+    with pytest.raises(mc.errors.KeyMaterialError):
         decrypt_explicit_keys(json.dumps(document).encode(), ME)
 
 
@@ -86,13 +86,13 @@ def test_keys_of_key_metadata_are_no_explicit_keys(tmp_path: Path) -> None:
     assert material is not None
     assert material.recipients is not None
     document["recipients"][0]["encryptedKeys"] = material.recipients[0].wrapped
-    with pytest.raises(mc.KeyMaterialError, match="does not decrypt"):
+    with pytest.raises(mc.errors.KeyMaterialError, match="does not decrypt"):
         decrypt_explicit_keys(json.dumps(document).encode(), ME)
 
 
 def test_a_file_that_does_not_appear_leaves_no_keys(tmp_path: Path) -> None:
     path = tmp_path / "file.parquet"
-    encryption = mc.RecipientEncryption(recipients=[ME.recipient], explicit_keys=True)
+    encryption = mc.kms.RecipientEncryption(recipients=[ME.recipient], explicit_keys=True)
     plain = io.BytesIO()
     import pyarrow.parquet as pq
 

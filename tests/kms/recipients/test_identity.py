@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from modcrypt import (
-    Identity,
+from modcrypt import Identity, SigningKey
+from modcrypt.errors import (
     KeyAccessDeniedError,
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
-    SigningKey,
 )
 from modcrypt.kms.recipients import private_key_file
 from modcrypt.kms.recipients.identity import load_identities

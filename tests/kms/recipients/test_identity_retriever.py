@@ -18,8 +18,9 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from modcrypt import KeyMaterialError, KeyNotFoundError, KeyTools, ModcryptError, Policy
+from modcrypt import KeyTools, ModcryptError, Policy
 from modcrypt.aead import GcmCipher
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.kms.recipients.identity_retriever import IdentityRetriever, open_also
 from modcrypt.kms.recipients.kinds import ROLE_EXPLICIT_KEYS, encrypt_to, find_kind, make_info
 from modcrypt.pkmt1.recipient_metadata import (
@@ -102,7 +103,7 @@ def test_paths_in_aad_prefixes_bind_files_to_their_places(tmp_path: Path) -> Non
     assert mc.read_table(tmp_path / "lake", reading).num_rows == TABLE.num_rows
     (file,) = (tmp_path / "lake").glob("*.parquet")
     file.rename(file.with_name("other.parquet"))
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         mc.read_table(tmp_path / "lake", reading)
 
 
@@ -110,7 +111,7 @@ def test_masks_keep_or_name_recipients() -> None:
     data, out = write_for(ME), io.BytesIO()
     with pytest.raises(ValueError, match="recipients of the new file"):
         mc.mask_parquet(data, out, open_with(ME), drop=["name"])
-    encryption = mc.RecipientEncryption(recipients=[OTHER.recipient])
+    encryption = mc.kms.RecipientEncryption(recipients=[OTHER.recipient])
     mc.mask_parquet(data, out, open_with(ME), encryption, drop=["name"])
     assert read_with(out.getvalue(), OTHER) == TABLE.drop_columns(["name"])
     with pytest.raises(KeyNotFoundError):
@@ -339,7 +340,7 @@ def test_a_policy_still_requires_keys_of_columns() -> None:
     kms = MemoryKms()
     data = write_for(ME)  # name is under the footer key
     tools = KeyTools(kms).decryption(POLICY)
-    with pytest.raises(mc.PlaintextError, match="a key of its own"):
+    with pytest.raises(mc.errors.PlaintextError, match="a key of its own"):
         mc.read_table(io.BytesIO(data), open_also(tools, (ME,)))
 
 

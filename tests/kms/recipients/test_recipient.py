@@ -9,17 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from modcrypt import (
-    Identity,
-    Key,
-    KeyMaterialError,
-    KeyRetrievalError,
-    Recipient,
-    Settings,
-    SigningKey,
-    VerifyingKey,
-    read_recipients,
-)
+from modcrypt import Identity, Key, Recipient, Settings, SigningKey
+from modcrypt.errors import KeyMaterialError, KeyRetrievalError
+from modcrypt.kms import VerifyingKey, read_recipients
 from modcrypt.kms.recipients.public_lines import MAX_LINE, MAX_PUBLIC_FILE, parse_lines
 from modcrypt.kms.recipients.recipient import (
     check_recipients,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from modcrypt import KeyMaterialError, KeyNotFoundError
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.iceberg import create_table, open_table
 from tests.support.cases import each_case
 from tests.support.cli.program import run
@@ -67,13 +67,13 @@ def test_tables_are_read_by_reference(folder: Path) -> None:
 
 
 def test_streams_have_recipients(folder: Path) -> None:
-    metadata = mc.StandardKeyMetadata.generate()
+    metadata = mc.ags1.StandardKeyMetadata.generate()
     sealed = mc.KeyTools(f"recipients:{folder / 'keys'}").encrypt_key_metadata(metadata, "all")
     assert mc.KeyTools(uri(folder, "hr")).decrypt_key_metadata(sealed) == metadata
 
 
 def test_wrapped_keys_are_bound_to_master_key_and_aad(folder: Path) -> None:
-    client = mc.open_kms(f"{uri(folder, 'me')}#all")
+    client = mc.kms.open_kms(f"{uri(folder, 'me')}#all")
     assert client.default_key == "all"  # type: ignore[attr-defined]
     wrapped = client.wrap(KEY, "all", aad=b"lake")
     assert client.unwrap(wrapped, "all", aad=b"lake") == KEY
@@ -87,7 +87,7 @@ def test_wrapped_keys_are_bound_to_master_key_and_aad(folder: Path) -> None:
 @each_case("master", ["none", "../me", "", "a/b", "all.pub"])
 def test_unknown_master_keys_are_refused(master: str, folder: Path) -> None:
     with pytest.raises(KeyNotFoundError):
-        mc.open_kms(uri(folder, "me")).wrap(KEY, master)
+        mc.kms.open_kms(uri(folder, "me")).wrap(KEY, master)
 
 
 @each_case("wrapped", ["", "{", "[]", '{"modcryptWrapped":2,"recipients":[]}',
@@ -95,27 +95,27 @@ def test_unknown_master_keys_are_refused(master: str, folder: Path) -> None:
                        '{"modcryptWrapped":1,"recipients":[1]}'])  # fmt: skip
 def test_malformed_wrapped_keys_are_refused(wrapped: str, folder: Path) -> None:
     with pytest.raises(KeyMaterialError):
-        mc.open_kms(uri(folder, "me")).unwrap(wrapped, "all")
+        mc.kms.open_kms(uri(folder, "me")).unwrap(wrapped, "all")
 
 
 def test_wrapped_keys_have_a_limit(folder: Path) -> None:
     crowd = [mc.Identity.generate().recipient for _ in range(11)]
     (folder / "keys" / "crowd.pub").write_text("".join(f"{r}\n" for r in crowd))
     with pytest.raises(KeyMaterialError, match="too many recipients"):
-        mc.open_kms(uri(folder, "me")).wrap(KEY, "crowd")
+        mc.kms.open_kms(uri(folder, "me")).wrap(KEY, "crowd")
     (folder / "keys" / "few.pub").write_text("".join(f"{r}\n" for r in crowd[:9]))
-    wrapped = mc.open_kms(uri(folder, "me")).wrap(KEY, "few")
+    wrapped = mc.kms.open_kms(uri(folder, "me")).wrap(KEY, "few")
     assert len(json.loads(wrapped)["recipients"]) == 9
 
 
 def test_wrong_uris_are_refused(folder: Path) -> None:
     for wrong in ("recipients:", "recipients:x?key=1"):
         with pytest.raises(ValueError, match="recipients"):
-            mc.open_kms(wrong)
+            mc.kms.open_kms(wrong)
     with pytest.raises(KeyNotFoundError, match="does not exist"):
-        mc.open_kms("recipients:?identity=none.key")
+        mc.kms.open_kms("recipients:?identity=none.key")
     with pytest.raises(KeyNotFoundError, match="no folder"):
-        mc.open_kms(uri(folder, "me", keys=False)).wrap(KEY, "all")
+        mc.kms.open_kms(uri(folder, "me", keys=False)).wrap(KEY, "all")
 
 
 def test_relative_uris_keep_their_meaning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,10 +31,10 @@ def test_no_seal_is_made_whose_number_cannot_be_remembered(
     own = mc.SigningKey.generate()
     key = mc.SigningKey(own.verifier, None, own.sign)  # as of a key service
     with pytest.raises(OSError, match="no seal can be made: its number cannot be remembered; set"):
-        mc.seal_dataset(tmp_path / "lake", key)
+        mc.jobs.seal_dataset(tmp_path / "lake", key)
     assert not (tmp_path / "lake" / SEAL_NAME).exists()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert mc.seal_dataset(tmp_path / "lake", key).sequence == 1
+    assert mc.jobs.seal_dataset(tmp_path / "lake", key).sequence == 1
 
 
 def test_a_seal_that_another_process_makes_meanwhile_is_no_rollback(
@@ -43,16 +43,16 @@ def test_a_seal_that_another_process_makes_meanwhile_is_no_rollback(
     (tmp_path / "lake").mkdir()
     mc.SigningKey.generate().save(tmp_path / "writer.key")
     mine, theirs = (mc.SigningKey.load(tmp_path / "writer.key") for _ in range(2))
-    mc.seal_dataset(tmp_path / "lake", mine)
+    mc.jobs.seal_dataset(tmp_path / "lake", mine)
 
     def recall_slowly(key: mc.SigningKey) -> SealMemory:
         monkeypatch.undo()
         memory = recall(key)
-        mc.seal_dataset(tmp_path / "lake", theirs)
+        mc.jobs.seal_dataset(tmp_path / "lake", theirs)
         return memory
 
     monkeypatch.setattr(f"{seal_writing.__name__}.recall", recall_slowly)
-    assert mc.seal_dataset(tmp_path / "lake", mine).sequence == 3
+    assert mc.jobs.seal_dataset(tmp_path / "lake", mine).sequence == 3
 
 
 def make_statement() -> Statement:

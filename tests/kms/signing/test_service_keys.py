@@ -88,7 +88,7 @@ def uri(request: pytest.FixtureRequest) -> str:
 
 def test_a_service_signs_and_the_exported_line_verifies(uri: str) -> None:
     key = mc.SigningKey.open(uri)
-    verifier = mc.VerifyingKey.parse(str(key.verifier))
+    verifier = mc.kms.VerifyingKey.parse(str(key.verifier))
     signature = key.sign(MESSAGE)
     assert verifier.verify(signature, MESSAGE)
     assert not verifier.verify(signature, MESSAGE + b"x")
@@ -112,8 +112,8 @@ def test_files_and_folders_are_signed_by_reference(uri: str, tmp_path: Path) -> 
     (tmp_path / "lake").mkdir()
     for number in range(60):  # a statement that is longer than AWS KMS signs
         (tmp_path / "lake" / f"{number}.parquet").write_bytes(b"PAR1")
-    mc.seal_dataset(tmp_path / "lake", mc.SigningKey.open(uri))
-    assert mc.verify_seal(tmp_path / "lake", [verifier]).files == 60
+    mc.jobs.seal_dataset(tmp_path / "lake", mc.SigningKey.open(uri))
+    assert mc.jobs.verify_seal(tmp_path / "lake", [verifier]).files == 60
 
 
 def test_a_rotated_key_of_vault_signs_with_the_version_that_it_was_opened_with(
@@ -259,7 +259,7 @@ def test_readers_need_no_service(uri: str, tmp_path: Path, monkeypatch: pytest.M
     key = mc.SigningKey.open(uri)
     mc.write_table(PEOPLE, tmp_path / "f.parquet", signed_encryption(key))
     monkeypatch.setattr("modcrypt.kms.signing.signing_keys.open_kms", None)
-    reader = signed_decryption(mc.VerifyingKey.parse(str(key.verifier)))
+    reader = signed_decryption(mc.kms.VerifyingKey.parse(str(key.verifier)))
     assert mc.read_table(tmp_path / "f.parquet", reader).equals(PEOPLE)
 
 

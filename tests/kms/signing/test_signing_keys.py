@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from modcrypt import Identity, KeyMaterialError, SigningKey, VerifyingKey
+from modcrypt import Identity, SigningKey
+from modcrypt.errors import KeyMaterialError
+from modcrypt.kms import VerifyingKey
 from modcrypt.kms.recipients import private_key_file
 from modcrypt.kms.signing.signing_keys import check_verifying_keys
 from tests.support.cases import each_case

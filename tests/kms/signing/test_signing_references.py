@@ -42,7 +42,7 @@ def test_settings_sign_and_require(folder: Path) -> None:
     for settings in (reader, pickle.loads(pickle.dumps(reader))):
         assert mc.read_table(folder / "f.parquet", settings).equals(PEOPLE)
     other = mc.Settings(**KEYED, signed_by=read_verifying_keys(["locked.pub"]))
-    with pytest.raises(mc.WriterSignatureError, match="signed by another key"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="signed by another key"):
         mc.read_table(folder / "f.parquet", other)
     assert pickle.loads(pickle.dumps(writer)).signing_key == f"file:{folder / 'writer.key'}"
 
@@ -79,7 +79,7 @@ def test_a_policy_names_the_writers(folder: Path) -> None:
     )
     mc.write_table(PEOPLE, folder / "unsigned", mc.Settings(policy=policy))
     assert mc.read_table(folder / "signed", mc.Settings(policy=policy)).equals(PEOPLE)
-    with pytest.raises(mc.WriterSignatureError, match="no writer has signed it"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="no writer has signed it"):
         mc.read_table(folder / "unsigned", mc.Settings(policy=policy))
 
 

@@ -353,11 +353,11 @@ def test_a_record_of_another_user_does_not_count(folder: Path) -> None:
     (record,) = trust_folder().iterdir()
     for path, safe, mode in ((record, 0o600, 0o666), (trust_folder(), 0o700, 0o777)):
         path.chmod(mode)
-        with pytest.raises(mc.KeyRetrievalError, match="writable by others"):
+        with pytest.raises(mc.errors.KeyRetrievalError, match="writable by others"):
             Lake.open()
         path.chmod(safe)
     trust_folder().chmod(0o777)
-    with pytest.raises(mc.KeyRetrievalError, match="writable by others"):
+    with pytest.raises(mc.errors.KeyRetrievalError, match="writable by others"):
         trust_lake(folder)
     assert list(trust_folder().iterdir()) == [record]
 

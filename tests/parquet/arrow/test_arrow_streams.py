@@ -104,5 +104,5 @@ def test_a_stream_of_altered_bytes_is_an_error(tmp_path: Path) -> None:
 def test_a_stream_needs_the_keys_of_all_columns(tmp_path: Path) -> None:
     mc.write_table(TABLE, tmp_path / "file", ENCRYPTION)
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
-    with mc.ParquetFile(tmp_path / "file", keys) as file, pytest.raises(mc.KeyNotFoundError):
+    with mc.ParquetFile(tmp_path / "file", keys) as file, pytest.raises(mc.errors.KeyNotFoundError):
         pa.table(file)

@@ -89,7 +89,9 @@ def test_the_column_and_the_file_are_named(tmp_path: Path, read: str) -> None:
     data[start + header : start + size] = b"\xff" * (size - header)
     path = tmp_path / "damaged.parquet"
     path.write_bytes(data)
-    with pytest.raises(mc.FormatError, match=r"damaged\.parquet: column num: PyArrow") as caught:
+    with pytest.raises(
+        mc.errors.FormatError, match=r"damaged\.parquet: column num: PyArrow"
+    ) as caught:
         READS[read](path)  # type: ignore[arg-type]
     assert caught.value.__suppress_context__
 
@@ -102,7 +104,7 @@ def test_a_damaged_column_of_a_dataset_is_named(tmp_path: Path) -> None:
     _, header = decode("PageHeader", bytes(data[start : start + size]))
     data[start + header : start + size] = b"\xff" * (size - header)
     (tmp_path / "lake" / "part.parquet").write_bytes(data)
-    with pytest.raises(mc.FormatError, match=r"part\.parquet: column num"):
+    with pytest.raises(mc.errors.FormatError, match=r"part\.parquet: column num"):
         mc.read_table(tmp_path / "lake", KEYS)
 
 
@@ -115,9 +117,11 @@ def test_a_column_with_too_few_rows_is_an_error() -> None:
     assert len(changed) == end
     data[start : start + end] = changed
     for read in ("read_table", "iter_batches"):
-        with pytest.raises(mc.FormatError):
+        with pytest.raises(mc.errors.FormatError):
             READS[read](bytes(data))
-    with pytest.raises(mc.FormatError, match=f"column num: {DECODER} decoded 199 of 200 rows"):
+    with pytest.raises(
+        mc.errors.FormatError, match=f"column num: {DECODER} decoded 199 of 200 rows"
+    ):
         mc.read_table(bytes(data), KEYS, columns=["num"])
 
 
@@ -126,9 +130,12 @@ def test_a_schema_that_pyarrow_refuses_is_a_format_error() -> None:
         metadata.column_orders = metadata.column_orders * 2
 
     data = forging.change_footer(write_file(), FOOTER_KEY, with_more_orders)
-    with pytest.raises(mc.FormatError, match=f"{DECODER} cannot decode its schema"):
+    with pytest.raises(mc.errors.FormatError, match=f"{DECODER} cannot decode its schema"):
         mc.read_table(data, KEYS)
-    with mc.ParquetFile(data, KEYS) as file, pytest.raises(mc.FormatError, match="its schema"):
+    with (
+        mc.ParquetFile(data, KEYS) as file,
+        pytest.raises(mc.errors.FormatError, match="its schema"),
+    ):
         file.schema_arrow  # noqa: B018
 
 
@@ -153,7 +160,7 @@ def test_mistakes_of_the_caller_stay_what_they_are() -> None:
         (OverflowError(), True),
         (UnicodeDecodeError("utf-8", b"", 0, 1, "x"), True),
         (pa.ArrowCancelled("x"), False),
-        (mc.FormatError("x"), False),
+        (mc.errors.FormatError("x"), False),
         (ValueError("x"), False),
         (TypeError("x"), False),
     ],

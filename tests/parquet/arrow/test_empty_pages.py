@@ -224,7 +224,7 @@ def test_an_error_names_the_decoder_and_another_one() -> None:
     array = pa.array([None, {"f": [1, 2]}], pa.struct([inner]))
     data = encrypt_bytes(plain_file(pa.table({"c": array})), ENCRYPTED)
     with pytest.raises(
-        mc.FormatError, match=f"column c.f.list.element: {DECODER} cannot"
+        mc.errors.FormatError, match=f"column c.f.list.element: {DECODER} cannot"
     ) as caught:
         mc.read_table(data, KEYS)
     assert "Polars and DuckDB" in str(caught.value)

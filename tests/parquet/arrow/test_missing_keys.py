@@ -237,7 +237,7 @@ def test_a_file_can_not_have_nulls_in_a_part_alone(name: str) -> None:
     if [leaf.partition(".")[0] for leaf in LEAVES].count(top) == 1:
         return
     for read in (mc.open_parquet, decrypt_bytes):
-        with pytest.raises(mc.KeyNotFoundError, match="drop") as caught:
+        with pytest.raises(mc.errors.KeyNotFoundError, match="drop") as caught:
             read(without(name), keys("null"))
         assert caught.value.column is not None
         assert caught.value.column.startswith(name)
@@ -358,9 +358,9 @@ def test_dropping_leaves_out_what_is_missing_and_nothing_else(name: str) -> None
 
 @pytest.mark.parametrize("read", [mc.read_table, mc.open_parquet, mc.iter_batches])
 def test_nothing_left_is_an_error_when_dropping(read: Any) -> None:
-    with pytest.raises(mc.KeyNotFoundError):
+    with pytest.raises(mc.errors.KeyNotFoundError):
         read(without(*table().column_names), keys("drop"))
-    with pytest.raises(mc.KeyNotFoundError):
+    with pytest.raises(mc.errors.KeyNotFoundError):
         read(without("name"), keys("drop"), columns=["name"])
 
 
@@ -382,7 +382,7 @@ def test_pandas_has_the_frame_without_or_with_nulls() -> None:
 @each_case("name", ["id", "s.a", "pairs.key_value.key", "deep"])
 @each_case("read", [mc.read_table, mc.open_parquet, mc.iter_batches, decrypt_bytes])
 def test_missing_keys_are_an_error_that_names_the_columns(name: str, read: Any) -> None:
-    with pytest.raises(mc.KeyNotFoundError, match=name) as caught:
+    with pytest.raises(mc.errors.KeyNotFoundError, match=name) as caught:
         read(without(name), keys("error"))
     assert caught.value.column is not None
     assert caught.value.column.startswith(name)
@@ -392,7 +392,7 @@ def test_only_the_columns_asked_for_need_keys() -> None:
     sealed = without("name", "s.a", "deep")
     found = mc.read_table(sealed, keys("error"), columns=["id", "s.b", "items"])
     assert found["id"].to_pylist() == list(range(ROWS))
-    with pytest.raises(mc.KeyNotFoundError, match=r"s\.a"):
+    with pytest.raises(mc.errors.KeyNotFoundError, match=r"s\.a"):
         mc.read_table(sealed, keys("error"), columns=["id", "s"])
 
 
@@ -400,7 +400,7 @@ def test_only_the_columns_asked_for_need_keys() -> None:
 def test_a_wrong_key_is_no_missing_one(mode: Mode) -> None:
     wrong = keys(mode, column_keys={"name": OTHER_KEY})
     for read in (mc.read_table, mc.open_parquet, decrypt_bytes):
-        with pytest.raises(mc.TagMismatchError):
+        with pytest.raises(mc.errors.TagMismatchError):
             read(without("name"), wrong)
 
 
@@ -415,7 +415,7 @@ def test_a_refused_key_is_no_missing_one(mode: Mode) -> None:
         column_key_metadata={"name": b"kn"},
     )
     sealed = encrypt_bytes(PLAIN, properties)
-    with pytest.raises(mc.KeyAccessDeniedError):
+    with pytest.raises(mc.errors.KeyAccessDeniedError):
         mc.read_table(sealed, keys(mode, key_retriever=refuse))
     unknown = mc.read_table(sealed, keys(mode, key_retriever=lambda _: None))
     assert unknown.num_rows == ROWS

@@ -147,7 +147,7 @@ def test_mistakes_are_refused_before_a_file_exists(
 
 
 def test_too_many_row_groups_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(mc.LimitError, match="at most 32768 row groups"):
+    with pytest.raises(mc.errors.LimitError, match="at most 32768 row groups"):
         write_table(numbers(32769), tmp_path / "a", UNIFORM, row_group_size=1)
     assert list(tmp_path.iterdir()) == []
 

@@ -24,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
+from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.format.idl import decode, encode
 from tests.support.cases import each_case
 from tests.support.forging import (
@@ -477,7 +478,7 @@ def test_a_filter_on_columns_that_are_not_there(rich: Case) -> None:
 def test_a_filter_on_a_column_without_a_key(rich: Case, mode: Any) -> None:
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, on_missing_key=mode)
     for read in (mc.read_table, mc.iter_batches):
-        with pytest.raises(mc.KeyNotFoundError, match="name") as caught:
+        with pytest.raises(mc.errors.KeyNotFoundError, match="name") as caught:
             read(rich.sealed, keys, columns=["id"], filters=f("name") == "name-1")
         assert caught.value.column == "name"
 
@@ -489,7 +490,7 @@ def test_the_error_about_missing_keys_names_the_first_column() -> None:
     mc.write_table(
         table, sealed, mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys=own)
     )
-    with pytest.raises(mc.KeyNotFoundError, match="b, c") as caught:
+    with pytest.raises(mc.errors.KeyNotFoundError, match="b, c") as caught:
         mc.read_table(sealed.getvalue(), mc.FileDecryptionProperties(footer_key=FOOTER_KEY))
     assert caught.value.column == "b"
 
@@ -525,7 +526,7 @@ def test_an_absent_value_reads_no_page_where_there_is_a_bloom_filter() -> None:
     sealed = encrypt_bytes(plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
     pages = [
         span for span in list_modules(sealed, KEYS)
-        if span.module.type in (mc.ModuleType.DATA_PAGE, mc.ModuleType.DATA_PAGE_HEADER)
+        if span.module.type in (ModuleType.DATA_PAGE, ModuleType.DATA_PAGE_HEADER)
     ]  # fmt: skip
     outside = len(sealed) - sum(span.end - span.start for span in pages)
     source = Watched(sealed)
@@ -632,10 +633,12 @@ def test_what_a_retriever_says_is_not_repeated(failure: Exception) -> None:
         raise failure
 
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, key_retriever=refuse)
-    with pytest.raises(mc.KeyRetrievalError) as caught:
+    with pytest.raises(mc.errors.KeyRetrievalError) as caught:
         mc.read_table(file.sealed, keys)
     assert "s3cret" not in str(caught.value)
-    assert isinstance(caught.value, mc.KeyAccessDeniedError) == isinstance(failure, PermissionError)
+    assert isinstance(caught.value, mc.errors.KeyAccessDeniedError) == isinstance(
+        failure, PermissionError
+    )
     assert mc.read_table(file.sealed, keys, columns=["id"]).num_rows == 900
 
 
@@ -643,7 +646,9 @@ def test_a_missing_key_is_named_before_a_page_is_read(rich: Case) -> None:
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})
     source = Watched(rich.sealed)
     for read in (mc.read_table, mc.iter_batches):
-        with pytest.raises(mc.KeyNotFoundError, match=r"address\.city|address\.zip") as caught:
+        with pytest.raises(
+            mc.errors.KeyNotFoundError, match=r"address\.city|address\.zip"
+        ) as caught:
             read(source, keys)
         assert caught.value.column in ("address.zip", "address.city", "score")
     assert sum(source.taken) <= TAIL
@@ -761,7 +766,7 @@ def test_abandoned_batches_leave_no_file_and_no_thread(rich: Case, tmp_path: Pat
     assert open_now() == (0, 0), "left after a batch"
     with pytest.raises(ValueError, match="zebra"):
         mc.iter_batches(path, KEYS, columns=["zebra"])
-    with pytest.raises(mc.KeyNotFoundError):
+    with pytest.raises(mc.errors.KeyNotFoundError):
         mc.iter_batches(path, mc.FileDecryptionProperties(footer_key=FOOTER_KEY))
     assert open_now() == (0, 0), "refused"
 
@@ -788,8 +793,8 @@ def test_batches_keep_memory_bounded() -> None:
 # --- damage --------------------------------------------------------------------------------------
 
 PAGES = {
-    mc.ModuleType.DATA_PAGE, mc.ModuleType.DATA_PAGE_HEADER, mc.ModuleType.DICTIONARY_PAGE,
-    mc.ModuleType.DICTIONARY_PAGE_HEADER,
+    ModuleType.DATA_PAGE, ModuleType.DATA_PAGE_HEADER, ModuleType.DICTIONARY_PAGE,
+    ModuleType.DICTIONARY_PAGE_HEADER,
 }  # fmt: skip
 
 
@@ -829,12 +834,12 @@ def test_an_altered_page_fails_with_its_address_and_gives_no_rows() -> None:
             lambda data=data, column=column: mc.read_table(data, KEYS, columns=[column]),
             lambda data=data: mc.open_parquet(data, KEYS).readall(),
         ):
-            with pytest.raises(mc.TagMismatchError) as caught:
+            with pytest.raises(mc.errors.TagMismatchError) as caught:
                 read()
             assert caught.value.module == span.module
         assert mc.read_table(data, KEYS, columns=rest).num_rows == 400
         given: list[pa.RecordBatch] = []
-        with pytest.raises(mc.TagMismatchError) as caught:
+        with pytest.raises(mc.errors.TagMismatchError) as caught:
             given.extend(mc.iter_batches(data, KEYS))
         assert caught.value.module == span.module
         other = 1 - span.module.row_group
@@ -875,21 +880,19 @@ def test_an_altered_page_fails_where_single_pages_are_read() -> None:
         data = flip_byte(sealed, span.start + 5)
         try:
             assert mc.read_table(data, KEYS, filters=wanted) == clean
-        except mc.TagMismatchError as error:
+        except mc.errors.TagMismatchError as error:
             assert error.module == span.module  # noqa: PT017  # only some pages are needed
             needed += 1
     assert 0 < needed < len(spans) / 2
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [
-    (mc.ModuleType.COLUMN_INDEX, f("id") == 310),
-    (mc.ModuleType.OFFSET_INDEX, f("id") == 310),
-    (mc.ModuleType.BLOOM_FILTER_HEADER, [("name", "=", "name-007x")]),
-    (mc.ModuleType.BLOOM_FILTER_BITSET, [("name", "=", "name-007x")]),
+    (ModuleType.COLUMN_INDEX, f("id") == 310),
+    (ModuleType.OFFSET_INDEX, f("id") == 310),
+    (ModuleType.BLOOM_FILTER_HEADER, [("name", "=", "name-007x")]),
+    (ModuleType.BLOOM_FILTER_BITSET, [("name", "=", "name-007x")]),
 ])  # fmt: skip
-def test_an_altered_index_or_filter_fails_when_it_is_asked(
-    kind: mc.ModuleType, wanted: Any
-) -> None:
+def test_an_altered_index_or_filter_fails_when_it_is_asked(kind: ModuleType, wanted: Any) -> None:
     sealed, spans = damaged_file()
     column = "name" if "name" in str(wanted) else "id"
     (span,) = [
@@ -897,7 +900,7 @@ def test_an_altered_index_or_filter_fails_when_it_is_asked(
         if s.module.type == kind and (s.module.row_group, s.module.path) == (1, column)
     ]  # fmt: skip
     data = flip_byte(sealed, span.end - 1)
-    with pytest.raises(mc.TagMismatchError) as caught:
+    with pytest.raises(mc.errors.TagMismatchError) as caught:
         mc.read_table(data, KEYS, filters=wanted)
     assert caught.value.module == span.module
     assert mc.read_table(data, KEYS).num_rows == 400, "without a filter it does not matter"
@@ -917,7 +920,9 @@ def test_altered_column_metadata_fails_for_its_column_alone(plaintext_footer: bo
         chunk.encrypted_column_metadata = flip_byte(chunk.encrypted_column_metadata, -1)
 
     data = change_footer(file.sealed, FOOTER_KEY, alter)
-    with pytest.raises(mc.TagMismatchError, match="column metadata, row group 1, column name"):
+    with pytest.raises(
+        mc.errors.TagMismatchError, match="column metadata, row group 1, column name"
+    ):
         mc.read_table(data, KEYS)
     wanted = file.table().drop_columns(["name"])
     names = wanted.column_names
@@ -929,11 +934,11 @@ def test_an_altered_footer_fails_at_once(rich: Case) -> None:
     size = int.from_bytes(rich.sealed[-8:-4], "little")
     data = flip_byte(rich.sealed, len(rich.sealed) - 8 - size // 2)
     for read in (mc.read_table, mc.iter_batches, mc.ParquetFile, mc.open_parquet):
-        with pytest.raises(mc.TagMismatchError, match="footer"):
+        with pytest.raises(mc.errors.TagMismatchError, match="footer"):
             read(data, KEYS)
     signed = case(how={"plaintext_footer": True}).sealed
     data = flip_byte(signed, len(signed) - 9)
-    with pytest.raises(mc.FooterSignatureError):
+    with pytest.raises(mc.errors.FooterSignatureError):
         mc.read_table(data, KEYS)
     unchecked = mc.FileDecryptionProperties(
         footer_key=FOOTER_KEY, column_keys=COLUMN_KEYS, check_footer_integrity=False
@@ -946,7 +951,7 @@ def test_an_unchecked_plaintext_footer_needs_no_footer_key() -> None:
     file = case(how={"plaintext_footer": True, "plaintext_columns": plaintext})
     keys = mc.FileDecryptionProperties(check_footer_integrity=False)
     check_same(mc.read_table(file.sealed, keys, columns=plaintext), file.table(columns=plaintext))
-    with pytest.raises(mc.KeyNotFoundError, match="name"):
+    with pytest.raises(mc.errors.KeyNotFoundError, match="name"):
         mc.read_table(file.sealed, keys)
     own = mc.FileDecryptionProperties(column_keys=COLUMN_KEYS, check_footer_integrity=False)
     check_same(mc.read_table(file.sealed, own), file.table())
@@ -1026,7 +1031,7 @@ def test_a_hostile_offset_index_is_refused(name: str, wanted: pc.Expression) -> 
     data = with_offset_index(file.sealed, HOSTILE[name])
     try:
         found = mc.read_table(data, KEYS, filters=wanted)
-    except mc.FormatError:
+    except mc.errors.FormatError:
         return
     assert found == table.slice(100, 1)
 
@@ -1040,7 +1045,7 @@ def test_a_hostile_number_of_rows_is_refused(
         metadata.row_groups[0].num_rows = rows
 
     data = change_footer(rich.sealed, FOOTER_KEY, change)
-    with pytest.raises(mc.FormatError):
+    with pytest.raises(mc.errors.FormatError):
         mc.read_table(data, KEYS, columns=["id", "name"], filters=wanted)
 
 
@@ -1121,13 +1126,13 @@ def test_a_limit_opens_no_page_that_it_does_not_need() -> None:
     opening = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
     data = bytearray(out.getvalue())
     pages = [
-        span for span in list_modules(data, opening) if span.module.type is mc.ModuleType.DATA_PAGE
+        span for span in list_modules(data, opening) if span.module.type is ModuleType.DATA_PAGE
     ]
     data[pages[-1].end - 1] ^= 1
     with mc.ParquetFile(data, opening) as file:
         (batch,) = file.iter_batches(limit=100)
         assert batch.column(0).to_pylist() == list(range(100))
-        with pytest.raises(mc.TagMismatchError):
+        with pytest.raises(mc.errors.TagMismatchError):
             list(file.iter_batches())
 
 

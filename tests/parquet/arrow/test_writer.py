@@ -675,7 +675,7 @@ def test_a_key_that_runs_out_leaves_no_file(tmp_path: Path, threads: int, short:
     counter = invocation_counter(key)
     needed, counter.count = key.invocations, INVOCATION_LIMIT - key.invocations + short
     path = tmp_path / "sealed"
-    with pytest.raises(mc.KeyExhaustedError, match="2\\*\\*32"):
+    with pytest.raises(mc.errors.KeyExhaustedError, match="2\\*\\*32"):
         write_table(numbers(0, 50), path, encryption, row_group_size=5, threads=threads)
     assert list(tmp_path.iterdir()) == []
     counter.count = INVOCATION_LIMIT - needed
@@ -698,7 +698,7 @@ def test_a_row_group_too_many_is_refused_before_it_is_encoded(
 ) -> None:
     monkeypatch.setattr(writer, "MAX_ROW_GROUPS", 3)
     write_table(numbers(0, 3), tmp_path / "three", UNIFORM, row_group_size=1)
-    with pytest.raises(mc.LimitError, match="at most 3 row groups"):
+    with pytest.raises(mc.errors.LimitError, match="at most 3 row groups"):
         write_table(numbers(0, 4), tmp_path / "four", UNIFORM, row_group_size=1)
     assert list(tmp_path.iterdir()) == [tmp_path / "three"]
 
@@ -707,7 +707,7 @@ def test_too_many_row_groups_of_a_table_are_refused_before_the_first_is_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched = Watched(monkeypatch, lambda: None)
-    with pytest.raises(mc.LimitError, match=r"at most 32768 row groups.* would have 32769"):
+    with pytest.raises(mc.errors.LimitError, match=r"at most 32768 row groups.* would have 32769"):
         write_table(numbers(0, 32_769), io.BytesIO(), UNIFORM, row_group_size=1)
     assert watched.most == 0
 
@@ -740,7 +740,7 @@ def test_a_page_too_many_leaves_no_file(tmp_path: Path, threads: int) -> None:
     out = ParquetWriter(tmp_path / "sealed", NUMBERS, UNIFORM, **options)
     out.write_table(numbers(0, 10))
     out.write_batch(batch(0, 32_769))
-    with pytest.raises(mc.LimitError, match="row group 1, column 0 with 32769 data pages"):
+    with pytest.raises(mc.errors.LimitError, match="row group 1, column 0 with 32769 data pages"):
         out.close()
     assert list(tmp_path.iterdir()) == []
 

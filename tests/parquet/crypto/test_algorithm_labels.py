@@ -100,6 +100,6 @@ def test_an_altered_page_of_a_file_with_the_right_label_is_only_altered(codec: s
     verified = mc.verify_parquet(bytes(data), READER, regions=True)
     body = next(region for region in verified.regions if region.kind == "data page")
     data[body.end - 20] ^= 1
-    with pytest.raises(mc.TagMismatchError) as caught:
+    with pytest.raises(mc.errors.TagMismatchError) as caught:
         mc.read_table(bytes(data), READER)
     assert "CTR" not in str(caught.value)

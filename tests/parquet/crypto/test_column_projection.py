@@ -106,7 +106,7 @@ def test_an_unreadable_pandas_value_goes(bytes_: bytes, tmp_path: Path) -> None:
 
 
 def test_nothing_left_is_a_missing_key(tmp_path: Path) -> None:
-    with pytest.raises(mc.KeyNotFoundError, match="no key for any of the columns"):
+    with pytest.raises(mc.errors.KeyNotFoundError, match="no key for any of the columns"):
         without(pa.table({"only": [1]}), tmp_path, "only")
 
 
@@ -130,7 +130,7 @@ def test_a_column_that_is_encrypted_in_some_row_groups_only_is_refused(tmp_path:
         chunk = metadata.row_groups[1].columns[1]
         chunk.crypto_metadata = chunk.encrypted_column_metadata = None
 
-    with pytest.raises(mc.FormatError, match="column ssn: column key in one row group"):
+    with pytest.raises(mc.errors.FormatError, match="column ssn: column key in one row group"):
         mc.decrypt_parquet(
             change_footer(encrypted.getvalue(), FOOTER_KEY, bare), io.BytesIO(), keys
         )

@@ -107,7 +107,7 @@ def test_keys_without_key_metadata_are_listed_too(plaintext_footer: bool) -> Non
 
 
 def test_a_plaintext_file_is_distinguished() -> None:
-    with pytest.raises(mc.PlaintextError):
+    with pytest.raises(mc.errors.PlaintextError):
         list_key_metadata(MemorySource(plain_file()))
 
 
@@ -115,7 +115,7 @@ def test_an_altered_signature_is_noticed_where_there_is_a_key() -> None:
     data = bytearray(file_of(plaintext_footer=True))
     data[-20] ^= 1
     assert list_key_metadata(MemorySource(data)) == (LISTED, False)
-    with pytest.raises(mc.FooterSignatureError):
+    with pytest.raises(mc.errors.FooterSignatureError):
         list_key_metadata(MemorySource(data), READER)
 
 
@@ -268,7 +268,7 @@ def test_an_altered_footer_is_never_signed_anew(require_encrypted: bool) -> None
         footer_key=FOOTER_KEY, check_footer_integrity=False, require_encrypted=require_encrypted
     )
     source = MemorySource(alter_footer(file_of(plaintext_footer=True)))
-    with pytest.raises(mc.FooterSignatureError):
+    with pytest.raises(mc.errors.FooterSignatureError):
         new_tail(source, properties, lambda old, _: old + b"!")
 
 
@@ -281,7 +281,7 @@ def test_rotation_never_signs_an_altered_footer(tmp_path: Path) -> None:
     kms.rotate()
     careless = tools.decryption(check_footer_integrity=False)
     for what in get_args(What):
-        (file,) = mc.rotate_keys(path, tools, what=what, decryption=careless)
+        (file,) = mc.jobs.rotate_keys(path, tools, what=what, decryption=careless)
         assert (file.result, path.read_bytes()) == ("signature", forged)
 
 
@@ -292,7 +292,7 @@ def test_without_the_footer_key_there_is_no_new_tail(plaintext_footer: bool) -> 
         properties = mc.FileDecryptionProperties(
             key_retriever=lambda _metadata: None, check_footer_integrity=strict
         )
-        with pytest.raises(mc.KeyNotFoundError):
+        with pytest.raises(mc.errors.KeyNotFoundError):
             new_tail(source, properties, lambda old, _: old + b"!")
 
 
@@ -303,16 +303,16 @@ def test_another_footer_key_or_prefix_makes_no_new_tail(plaintext_footer: bool) 
         mc.FileDecryptionProperties(footer_key=OTHER_KEY),
         mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"another"),
     ):
-        with pytest.raises(mc.IntegrityError):
+        with pytest.raises(mc.errors.IntegrityError):
             new_tail(source, wrong, lambda old, _: old + b"!")
 
 
 @MODES
 def test_what_change_raises_comes_through(plaintext_footer: bool) -> None:
     def refuse(_metadata: bytes, _column: str | None) -> bytes:
-        raise mc.KeyAccessDeniedError("no")
+        raise mc.errors.KeyAccessDeniedError("no")
 
-    with pytest.raises(mc.KeyAccessDeniedError):
+    with pytest.raises(mc.errors.KeyAccessDeniedError):
         new_tail(MemorySource(file_of(plaintext_footer=plaintext_footer)), READER, refuse)
 
 

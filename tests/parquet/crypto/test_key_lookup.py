@@ -25,7 +25,7 @@ def find_footer_key(
         (LookupError(), KeyNotFoundError),
         (PermissionError(), KeyAccessDeniedError),
         (ValueError(), KeyRetrievalError),
-        (mc.KmsUnavailableError("busy"), mc.KmsUnavailableError),
+        (mc.errors.KmsUnavailableError("busy"), mc.errors.KmsUnavailableError),
     ],
     ids=repr,
 )
@@ -44,7 +44,9 @@ def test_a_retriever_is_asked_where_no_key_is_given_but_metadata_alone() -> None
     assert find_footer_key(properties, None, b"") is None
     assert find_footer_key(properties, None, None) is None
     assert find_footer_key(retrieving(lambda _: None), None, b"metadata") is None
-    with pytest.raises(mc.KeyMaterialError, match="footer key: the key retriever did not return"):
+    with pytest.raises(
+        mc.errors.KeyMaterialError, match="footer key: the key retriever did not return"
+    ):
         find_footer_key(retrieving(lambda _: b"short"), None, b"metadata")
 
 

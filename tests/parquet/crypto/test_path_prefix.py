@@ -110,7 +110,7 @@ def test_a_url_of_the_root_means_the_same_in_every_thread(tools: mc.KeyTools) ->
     for where in (root, [f"{root}/{name}" for name in names]):
         assert mc.read_table(where, rooted)["limit"].to_pylist() == list(TENANTS.values())
         assert mc.verify_dataset(where, rooted).ok
-    rotated = mc.rotate_keys(root, tools, what="dek", decryption=rooted)
+    rotated = mc.jobs.rotate_keys(root, tools, what="dek", decryption=rooted)
     assert [file.result for file in rotated] == ["rotated", "rotated"]
     other = fsspec.filesystem("memory", skip_instance_cache=True, other_store=True)
     with pytest.raises(ValueError, match="is not inside root"):
@@ -150,7 +150,7 @@ def test_a_file_named_by_itself_needs_a_root(tmp_path: Path, tools: mc.KeyTools)
     assert mc.inspect_parquet(path).aad_prefix == b"t/x=1/a.parquet"
     with pytest.raises(ValueError, match="pass root="):
         mc.read_table(path, tools.decryption(policy("t/{path}")))
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         mc.read_table(path, tools.decryption(policy("t/{path}"), root=path.parent))
     with pytest.raises(ValueError, match="the AAD prefix depends"):
         mc.read_table(path.read_bytes(), tools.decryption(policy("t/{path}"), root=root))
@@ -170,7 +170,9 @@ def test_files_of_equal_names_cannot_swap_folders(
     opening = tools.decryption(by_path)
     assert mc.read_table(lake, opening)["limit"].to_pylist() == list(TENANTS.values())
     assert mc.verify_dataset(lake, opening).ok
-    assert [row.failed for row in mc.rotate_keys(lake, tools, decryption=opening)] == [False] * 2
+    assert [row.failed for row in mc.jobs.rotate_keys(lake, tools, decryption=opening)] == [
+        False
+    ] * 2
     swap(one, other)
     with pytest.raises(mc.ModcryptError):
         mc.read_table(lake, opening)
@@ -190,7 +192,7 @@ def test_a_dataset_may_move_as_a_whole(tmp_path: Path, tools: mc.KeyTools) -> No
     assert mc.read_table(moved, opening).select(["tenant", "limit"]) == data
     part = tools.decryption(policy("people/{path}"), root=moved)
     assert mc.read_table(moved / "tenant=evil", part)["limit"].to_pylist() == [1_000_000]
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         mc.read_table(moved / "tenant=evil", opening)
 
 
@@ -372,5 +374,8 @@ def test_only_encrypted_files_may_store_a_prefix(
     with open_source(encrypted) as source:
         assert stored_prefix(read_tail(source), "f") == (b"prefix" if stored else None)
     pq.write_table(table(), plain)
-    with open_source(plain) as source, pytest.raises(mc.PlaintextError, match="f is a plaintext"):
+    with (
+        open_source(plain) as source,
+        pytest.raises(mc.errors.PlaintextError, match="f is a plaintext"),
+    ):
         stored_prefix(read_tail(source), "f")

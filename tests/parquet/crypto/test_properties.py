@@ -25,7 +25,7 @@ from tests.support.tables import small_table, write_plain
             ValueError,
             "footer key: an AES key must have 16, 24 or 32 bytes",
         ),
-        ({"footer_key": "0123456789012345"}, TypeError, "footer key: an AES key must be bytes"),
+        ({"footer_key": "0123456789012345"}, ValueError, "footer key: .* hex digits"),
         ({"footer_key": bytes(16)}, ValueError, "footer key is all zeros"),
         ({"column_keys": {"id": b"short"}}, ValueError, "key of id"),
         ({"column_keys": [("id", COLUMN_KEY)]}, TypeError, "column_keys must map names to keys"),
@@ -113,18 +113,20 @@ def test_properties_of_the_other_direction_are_a_type_error(tmp_path: Path) -> N
     source: Any = write_plain(tmp_path / "plain.parquet")
     encryption: Any = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
     decryption: Any = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
-    with pytest.raises(TypeError, match="properties must be FileEncryptionProperties"):
+    with pytest.raises(TypeError, match=r"encryption must be .* pass FileEncryptionProperties"):
         mc.encrypt_parquet(source, io.BytesIO(), decryption)
-    with pytest.raises(TypeError, match="properties must be FileDecryptionProperties"):
+    with pytest.raises(TypeError, match=r"decryption must be .* pass FileDecryptionProperties"):
         mc.decrypt_parquet(source, io.BytesIO(), encryption)
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        mc.TagMismatchError(mc.ModuleId(mc.ModuleType.DATA_PAGE, 0, 1, 2, "a"), "a hint"),
-        mc.KeyNotFoundError("no key", "a"),
-        mc.FormatError("bad"),
+        mc.errors.TagMismatchError(
+            mc.parquet.ModuleId(mc.parquet.ModuleType.DATA_PAGE, 0, 1, 2, "a"), "a hint"
+        ),
+        mc.errors.KeyNotFoundError("no key", "a"),
+        mc.errors.FormatError("bad"),
     ],
 )
 def test_errors_survive_a_worker_process(error: mc.ModcryptError) -> None:

@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 
-from modcrypt import (
-    AadPrefixError,
-    FileDecryptionProperties,
-    FormatError,
-    ModuleId,
-    ModuleType,
-    TruncationError,
-    UnsupportedFormatError,
-)
+from modcrypt import FileDecryptionProperties
+from modcrypt.errors import AadPrefixError, FormatError, TruncationError, UnsupportedFormatError
+from modcrypt.parquet import ModuleId, ModuleType
 from modcrypt.parquet.crypto.bloom_filters import part_modules
 from modcrypt.parquet.crypto.ciphers import check_length
 from modcrypt.parquet.crypto.crypto_fields import (

@@ -125,7 +125,7 @@ def test_a_missing_part_is_named(tmp_path: Path, how: dict[str, Any]) -> None:
     folder = dataset(tmp_path, 6, how)
     (folder / "part-00002.parquet").unlink()
     (folder / "part-00005.parquet").unlink()
-    with pytest.raises(mc.AadPrefixError, match=r"people\.part2.*people\.part5"):
+    with pytest.raises(mc.errors.AadPrefixError, match=r"people\.part2.*people\.part5"):
         parts_of(folder, expected_parts=6)
 
 
@@ -135,13 +135,13 @@ def test_the_last_part_is_missed_only_when_the_number_is_known(
     folder = dataset(tmp_path, 4, how)
     (folder / "part-00003.parquet").unlink()
     assert parts_of(folder) == [0, 1, 2]
-    with pytest.raises(mc.AadPrefixError, match=r"people\.part3"):
+    with pytest.raises(mc.errors.AadPrefixError, match=r"people\.part3"):
         parts_of(folder, expected_parts=4)
 
 
 def test_too_many_parts_are_named(tmp_path: Path, how: dict[str, Any]) -> None:
     folder = dataset(tmp_path, 4, how)
-    with pytest.raises(mc.AadPrefixError, match=r"part-0000[23]\.parquet"):
+    with pytest.raises(mc.errors.AadPrefixError, match=r"part-0000[23]\.parquet"):
         parts_of(folder, expected_parts=2)
 
 
@@ -149,7 +149,9 @@ def test_a_part_that_is_there_twice_is_named(tmp_path: Path, how: dict[str, Any]
     folder = dataset(tmp_path, 3, how)
     shutil.copy(folder / "part-00001.parquet", folder / "part-00002.parquet")
     for expected in (None, 3):
-        with pytest.raises(mc.AadPrefixError, match=r"part-00001\.parquet.*part-00002\.parquet"):
+        with pytest.raises(
+            mc.errors.AadPrefixError, match=r"part-00001\.parquet.*part-00002\.parquet"
+        ):
             parts_of(folder, expected_parts=expected)
 
 
@@ -169,7 +171,7 @@ def test_a_foreign_file_is_named(tmp_path: Path, how: dict[str, Any], foreign: b
     folder = dataset(tmp_path, 3, how)
     (folder / "part-00001.parquet").write_bytes(foreign)
     for expected in (None, 3):
-        with pytest.raises(mc.IntegrityError) as caught:
+        with pytest.raises(mc.errors.IntegrityError) as caught:
             parts_of(folder, expected_parts=expected)
         notes = getattr(caught.value, "__notes__", [])
         assert "part-00001.parquet" in " ".join([str(caught.value), *notes])
@@ -180,7 +182,7 @@ def test_a_plaintext_file_is_no_part(tmp_path: Path, how: dict[str, Any], requir
     folder = dataset(tmp_path, 3, how)
     (folder / "part-00001.parquet").write_bytes(plain_file(pa.table({"part": [1, 1, 1]})))
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, require_encrypted=required)
-    with pytest.raises(mc.PlaintextError, match=r"part-00001\.parquet"):
+    with pytest.raises(mc.errors.PlaintextError, match=r"part-00001\.parquet"):
         parts_of(folder, keys, expected_parts=3)
 
 
@@ -188,7 +190,7 @@ def test_a_replayed_older_part_has_another_prefix(tmp_path: Path, how: dict[str,
     folder = dataset(tmp_path, 3, how)
     old = part_of(1, b"people.monday.part1", **how)
     (folder / "part-00001.parquet").write_bytes(old)
-    with pytest.raises(mc.AadPrefixError, match=r"part-00001\.parquet"):
+    with pytest.raises(mc.errors.AadPrefixError, match=r"part-00001\.parquet"):
         parts_of(folder, expected_parts=3)
 
 
@@ -206,7 +208,7 @@ def test_numbers_have_one_spelling(tmp_path: Path, prefix: bytes) -> None:
     folder = dataset(tmp_path, 1, {})
     (folder / "part-00001.parquet").write_bytes(part_of(1, prefix))
     for expected in (None, 2):
-        with pytest.raises(mc.AadPrefixError, match=r"part-00001\.parquet.*foreign"):
+        with pytest.raises(mc.errors.AadPrefixError, match=r"part-00001\.parquet.*foreign"):
             parts_of(folder, expected_parts=expected)
 
 
@@ -223,7 +225,7 @@ def test_a_part_that_claims_another_number_is_refused(tmp_path: Path) -> None:
     folder = dataset(tmp_path, 3, {})
     data = (folder / "part-00001.parquet").read_bytes()
     (folder / "part-00001.parquet").write_bytes(replace_prefix(data, b"people.part2"))
-    with pytest.raises((mc.TagMismatchError, mc.AadPrefixError)):
+    with pytest.raises((mc.errors.TagMismatchError, mc.errors.AadPrefixError)):
         parts_of(folder, expected_parts=3)
 
 
@@ -239,14 +241,14 @@ def test_a_prefix_grown_by_the_bytes_after_it_is_refused(tmp_path: Path) -> None
 
     (folder / "part-00001.parquet").write_bytes(edit_crypto(data, move))
     (folder / "part-00010.parquet").unlink()
-    with pytest.raises(mc.AadPrefixError, match="aad_file_unique"):
+    with pytest.raises(mc.errors.AadPrefixError, match="aad_file_unique"):
         parts_of(folder)
 
 
 def test_a_huge_number_costs_nothing(tmp_path: Path) -> None:
     folder = dataset(tmp_path, 1, {})
     (folder / "part-00001.parquet").write_bytes(part_of(9_999_999_999))
-    with pytest.raises(mc.AadPrefixError, match=r"part-00001\.parquet"):
+    with pytest.raises(mc.errors.AadPrefixError, match=r"part-00001\.parquet"):
         parts_of(folder, expected_parts=2)
 
 
@@ -275,16 +277,16 @@ def test_expected_parts_is_a_count(tmp_path: Path, expected: Any) -> None:
 
 def test_a_template_and_a_prefix_exclude_each_other(tmp_path: Path) -> None:
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"another")
-    with pytest.raises((ValueError, mc.AadPrefixError)):
+    with pytest.raises((ValueError, mc.errors.AadPrefixError)):
         parts_of(dataset(tmp_path, 2, {}), keys)
 
 
 def test_a_template_holds_for_a_single_file_too(tmp_path: Path) -> None:
     folder = dataset(tmp_path, 2, {})
     assert parts_of(folder / "part-00001.parquet") == [1]
-    with pytest.raises(mc.AadPrefixError, match=r"people\.part0"):
+    with pytest.raises(mc.errors.AadPrefixError, match=r"people\.part0"):
         parts_of(folder / "part-00001.parquet", expected_parts=2)
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         parts_of(folder / "part-00001.parquet", aad_prefix_template="other{i}")
 
 
@@ -341,7 +343,7 @@ def test_a_verifier_sees_the_prefix_once(read: Any, plaintext_footer: bool) -> N
 @pytest.mark.parametrize("answer", [False, None, 0, 1, "yes", b"people.part7"])
 def test_what_is_not_true_refuses(answer: Any) -> None:
     for read in READERS:
-        with pytest.raises(mc.AadPrefixError, match=r"people\.part7"):
+        with pytest.raises(mc.errors.AadPrefixError, match=r"people\.part7"):
             read(part_of(7), reader_with_verifier(lambda _: answer))
 
 
@@ -363,7 +365,7 @@ def test_a_verifier_sees_authenticated_prefixes_alone() -> None:
         (signed, reader_with_verifier(verify, footer_key=OTHER_KEY)),
     ):
         for read in READERS:
-            with pytest.raises((mc.TagMismatchError, mc.FooterSignatureError)):
+            with pytest.raises((mc.errors.TagMismatchError, mc.errors.FooterSignatureError)):
                 read(file, keys)
     assert seen == []
 
@@ -371,13 +373,13 @@ def test_a_verifier_sees_authenticated_prefixes_alone() -> None:
 def test_files_without_a_prefix_to_verify_are_refused() -> None:
     for data in (part_of(7, aad_prefix=None), part_of(7, store_aad_prefix=False)):
         for read in READERS:
-            with pytest.raises(mc.AadPrefixError):
+            with pytest.raises(mc.errors.AadPrefixError):
                 read(data, reader_with_verifier(lambda _: True))
 
 
 def test_an_empty_stored_prefix_is_none() -> None:
     data = replace_prefix(part_of(7, aad_prefix=None), b"")
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         mc.read_table(data, reader_with_verifier(lambda _: True))
 
 
@@ -412,7 +414,7 @@ def test_a_moved_border_is_refused_before_the_verifier() -> None:
         algorithm.aad_prefix, last = algorithm.aad_prefix[:-1], algorithm.aad_prefix[-1:]
         algorithm.aad_file_unique = last + algorithm.aad_file_unique
 
-    with pytest.raises(mc.AadPrefixError, match="aad_file_unique"):
+    with pytest.raises(mc.errors.AadPrefixError, match="aad_file_unique"):
         mc.read_table(edit_crypto(part_of(10), move), reader_with_verifier(verify))
     assert seen == []
 
@@ -440,9 +442,9 @@ ALL_READERS: list[Callable[..., Any]] = [mc.read_table, mc.open_parquet, mc.iter
 @each_case("required", [True, ["ssn"], []])
 def test_a_plaintext_file_is_refused_unless_it_is_said(read: Any, required: Any) -> None:
     plain = plain_file(pa.table({"id": [1], "ssn": ["x"]}))
-    with pytest.raises(mc.PlaintextError):
+    with pytest.raises(mc.errors.PlaintextError):
         read(plain, insisting(required))
-    with pytest.raises(mc.PlaintextError):
+    with pytest.raises(mc.errors.PlaintextError):
         read(plain, mc.FileDecryptionProperties(footer_key=FOOTER_KEY))
 
 
@@ -463,7 +465,7 @@ def test_a_plaintext_file_is_read_where_it_is_said(footer_key: bytes | None) -> 
 @pytest.mark.parametrize("read", ALL_READERS)
 def test_a_column_in_plaintext_is_refused_where_its_key_is_given(read: Any) -> None:
     data = encrypt_file(plaintext_columns=["ssn"])
-    with pytest.raises(mc.PlaintextError, match="ssn"):
+    with pytest.raises(mc.errors.PlaintextError, match="ssn"):
         read(data, insisting(True, column_keys={"ssn": COLUMN_KEY}))
     read(data, insisting(True))
     read(data, insisting(False, column_keys={"ssn": COLUMN_KEY}))
@@ -473,9 +475,9 @@ def test_a_column_in_plaintext_is_refused_where_its_key_is_given(read: Any) -> N
 def test_named_columns_are_refused_in_plaintext(read: Any) -> None:
     data = encrypt_file(plaintext_columns=["ssn", "a.c"])
     for names in (["ssn"], ["id", "ssn"], ["a"], ["a.c"]):
-        with pytest.raises(mc.PlaintextError, match=r"ssn|a\.c"):
+        with pytest.raises(mc.errors.PlaintextError, match=r"ssn|a\.c"):
             read(data, insisting(names))
-        with pytest.raises(mc.PlaintextError):
+        with pytest.raises(mc.errors.PlaintextError):
             read(data, insisting(names), columns=["id"])
     read(data, insisting(["id", "a.b"]))
 
@@ -485,7 +487,7 @@ def test_named_columns_are_refused_under_the_footer_key_where_they_have_their_ow
     read: Any,
 ) -> None:
     keys = {"ssn": COLUMN_KEY}
-    with pytest.raises(mc.PlaintextError, match="ssn"):
+    with pytest.raises(mc.errors.PlaintextError, match="ssn"):
         read(encrypt_file(), insisting(["ssn"], column_keys=keys))
     read(encrypt_file(column_keys=keys), insisting(["ssn"], column_keys=keys))
     read(encrypt_file(), insisting(["ssn"]))
@@ -494,7 +496,7 @@ def test_named_columns_are_refused_under_the_footer_key_where_they_have_their_ow
 @pytest.mark.parametrize("read", ALL_READERS)
 def test_names_that_fit_no_column_are_refused(read: Any) -> None:
     """A typing mistake would turn the check off."""
-    with pytest.raises((ValueError, mc.PlaintextError), match="snn"):
+    with pytest.raises((ValueError, mc.errors.PlaintextError), match="snn"):
         read(encrypt_file(plaintext_columns=["ssn"]), insisting(["snn"]))
 
 
@@ -516,7 +518,7 @@ def test_a_footer_whose_algorithm_was_removed_is_refused(required: Any) -> None:
     forged = join_tail(body, encode(metadata), magic)
     for read in ALL_READERS:
         for check in (True, False):
-            with pytest.raises(mc.PlaintextError):
+            with pytest.raises(mc.errors.PlaintextError):
                 read(forged, insisting(required, check_footer_integrity=check))
 
 
@@ -534,7 +536,7 @@ def test_a_column_swapped_to_plaintext_by_a_holder_of_the_footer_key() -> None:
     keys = {"ssn": COLUMN_KEY}
     for read in ALL_READERS:
         for required in (True, ["ssn"]):
-            with pytest.raises((mc.PlaintextError, mc.FormatError)):
+            with pytest.raises((mc.errors.PlaintextError, mc.errors.FormatError)):
                 read(forged, insisting(required, column_keys=keys))
-        with pytest.raises(mc.PlaintextError):
+        with pytest.raises(mc.errors.PlaintextError):
             read(forged, insisting(["ssn"], key_retriever=lambda _: COLUMN_KEY))

@@ -344,7 +344,7 @@ def test_each_file_has_its_own_keys(tmp_path: Path) -> None:
     assert mc.read_table(tmp_path, keys_of)["id"].to_pylist() == [*range(9)]
     assert sorted(asked) == [str(tmp_path / name) for name in secrets]
     assert sum(batch.num_rows for batch in mc.iter_batches(tmp_path, keys_of)) == 9
-    with pytest.raises(mc.TagMismatchError):
+    with pytest.raises(mc.errors.TagMismatchError):
         mc.read_table(tmp_path, mc.FileDecryptionProperties(footer_key=FOOTER_KEY))
 
 
@@ -384,14 +384,14 @@ def test_a_key_that_is_missing_for_one_file_alone(tmp_path: Path, mode: Any, wit
         )
 
     if mode == "error":
-        with pytest.raises(mc.KeyNotFoundError, match="name") as caught:
+        with pytest.raises(mc.errors.KeyNotFoundError, match="name") as caught:
             mc.read_table(tmp_path, keys_of)
         assert without in error_text(caught.value)
         return
     assert mc.read_table(tmp_path, keys_of, columns=["id"])["id"].to_pylist() == [0, 1, 2] * 2
     try:
         found = mc.read_table(tmp_path, keys_of)
-    except mc.KeyNotFoundError:  # dropping a column for some rows only has no meaning
+    except mc.errors.KeyNotFoundError:  # dropping a column for some rows only has no meaning
         assert mode == "drop"
         return
     if mode == "drop":
@@ -405,7 +405,7 @@ def test_a_key_that_is_missing_for_one_file_alone(tmp_path: Path, mode: Any, wit
 def test_one_file_takes_properties_or_a_function(folders: Folders) -> None:
     folders.put("a.parquet", rows(0, 3))
     assert mc.read_table([folders.sealed / "a.parquet"], lambda _: KEYS).num_rows == 3
-    nothing: list[Any] = [None, {}, FOOTER_KEY]
+    nothing: list[Any] = [None, {}, [FOOTER_KEY]]
     for wrong in nothing:
         with pytest.raises(TypeError, match="FileDecryptionProperties"):
             mc.read_table(folders.sealed / "a.parquet", wrong)
@@ -431,19 +431,19 @@ def flip_byte(data: bytes, at: int = 40) -> bytes:
 
 
 DAMAGE: dict[str, tuple[type[Exception], Callable[[bytes], bytes]]] = {
-    "altered page": (mc.TagMismatchError, flip_byte),
-    "altered footer": (mc.TagMismatchError, lambda data: flip_byte(data, -9)),
-    "plaintext": (mc.PlaintextError, lambda _: plain_file(rows(0, 3))),
-    "cut short": (mc.FormatError, lambda data: data[:-5]),
-    "empty": (mc.FormatError, lambda _: b""),
+    "altered page": (mc.errors.TagMismatchError, flip_byte),
+    "altered footer": (mc.errors.TagMismatchError, lambda data: flip_byte(data, -9)),
+    "plaintext": (mc.errors.PlaintextError, lambda _: plain_file(rows(0, 3))),
+    "cut short": (mc.errors.FormatError, lambda data: data[:-5]),
+    "empty": (mc.errors.FormatError, lambda _: b""),
     "another key": (
-        mc.TagMismatchError,
+        mc.errors.TagMismatchError,
         lambda _: encrypt_bytes(
             plain_file(rows(0, 3)), mc.FileEncryptionProperties(footer_key=OTHER_KEY)
         ),
     ),
     "a column key": (
-        mc.KeyNotFoundError,
+        mc.errors.KeyNotFoundError,
         lambda _: encrypt_bytes(
             plain_file(rows(0, 3)),
             mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY}),
@@ -464,7 +464,7 @@ def test_the_damaged_file_is_named(folders: Folders, what: str, where: int) -> N
         mc.read_table(folders.sealed, KEYS)
     assert f"part-{where}.parquet" in error_text(caught.value)
     assert sum(f"part-{n}.parquet" in error_text(caught.value) for n in range(10)) == 1
-    if isinstance(caught.value, mc.TagMismatchError):
+    if isinstance(caught.value, mc.errors.TagMismatchError):
         assert caught.value.module is not None
     given: list[int] = []
     with pytest.raises(error) as caught:
@@ -557,13 +557,13 @@ def test_no_file_and_no_thread_is_left_behind(folders: Folders) -> None:
         with pytest.raises(ValueError, match="zebra"):
             mc.read_table(folders.sealed, KEYS, **how)
     assert count_open() == (0, 0), "refused"
-    with pytest.raises(mc.TagMismatchError):
+    with pytest.raises(mc.errors.TagMismatchError):
         mc.read_table(folders.sealed, mc.FileDecryptionProperties(footer_key=OTHER_KEY))
     last = folders.sealed / "country=__HIVE_DEFAULT_PARTITION__/year=-7/z.parquet"
     last.write_bytes(flip_byte(last.read_bytes()))
-    with pytest.raises(mc.TagMismatchError):
+    with pytest.raises(mc.errors.TagMismatchError):
         mc.read_table(folders.sealed, KEYS)
-    with pytest.raises(mc.TagMismatchError):
+    with pytest.raises(mc.errors.TagMismatchError):
         list(mc.iter_batches(folders.sealed, KEYS))
     assert count_open() == (0, 0), "failed"
 

@@ -648,7 +648,7 @@ def test_a_file_that_is_missing_or_foreign_shows(stored: bool, fault: str, tmp_p
         (tmp_path / "in" / "more.parquet").write_bytes(victim.read_bytes())
     else:
         victim.write_bytes((tmp_path / "other" / paths[2]).read_bytes())
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         parts(tmp_path / "in", len(paths))
 
 
@@ -694,7 +694,7 @@ def test_each_file_has_the_keys_that_a_function_gives_for_its_path(tmp_path: Pat
 def test_column_keys_are_those_of_columns_in_the_files(tmp_path: Path) -> None:
     keys = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"v": COLUMN_KEY})
     mc.write_dataset(WHOLE, tmp_path, keys, partitioning=["p"])
-    with pytest.raises(mc.KeyNotFoundError):
+    with pytest.raises(mc.errors.KeyNotFoundError):
         mc.read_table(tmp_path, DECRYPTION)
     both = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"v": COLUMN_KEY})
     assert mc.read_table(tmp_path, both).num_rows == 100
@@ -791,7 +791,7 @@ def test_files_of_the_same_names_are_replaced_on_request_and_others_stay(tmp_pat
     assert (len(old), len(new), len(files(tmp_path))) == (4, 3, 4)
     rows = by_folder(tmp_path, new)[""]
     assert [row["v"] for row in rows] == list(range(100))
-    with pytest.raises(mc.AadPrefixError, match="foreign files, beyond 3 parts"):
+    with pytest.raises(mc.errors.AadPrefixError, match="foreign files, beyond 3 parts"):
         parts(tmp_path, len(new))
 
 

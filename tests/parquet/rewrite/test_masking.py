@@ -773,7 +773,7 @@ def test_a_note_outside_arrows_schema_is_the_only_one() -> None:
 def test_a_note_that_can_not_be_read_stops_masks_and_nothing_else(value: str) -> None:
     table = pa.table({"id": [1], "name": ["x"]}, metadata={"modcrypt.masked": value})
     sealed = encrypt(write_file(table), **KEYS)
-    with pytest.raises(mc.FormatError, match=r"modcrypt\.masked"):
+    with pytest.raises(mc.errors.FormatError, match=r"modcrypt\.masked"):
         mask_file(sealed, null=["id"])
     out = io.BytesIO()
     mc.rekey_parquet(sealed, out, READER, mc.FileEncryptionProperties(**KEYS))
@@ -924,7 +924,7 @@ def test_a_plaintext_file_is_masked_and_encrypted_in_one_pass() -> None:
     assert found == [masked_row(row) for row in read(plain).to_pylist()]
     with pytest.raises(ValueError, match="plaintext"):
         mc.mask_parquet(plain, io.BytesIO(), taken, null=["id"])
-    with pytest.raises(mc.PlaintextError):
+    with pytest.raises(mc.errors.PlaintextError):
         mc.mask_parquet(plain, io.BytesIO(), READER, new, null=["id"])
 
 
@@ -939,7 +939,7 @@ def test_no_key_is_needed_for_what_goes_away_whole(what: str) -> None:
     else:
         assert found.column("name").null_count == found.column("address").null_count == 60
     for part in ({"null": ["address.zip", "name"]}, {"hashed": ["name", "address"]}):
-        with pytest.raises(mc.KeyNotFoundError, match=r"address|name"):
+        with pytest.raises(mc.errors.KeyNotFoundError, match=r"address|name"):
             mask_file(sealed, READER, **part)
 
 
@@ -1044,7 +1044,7 @@ def test_a_flipped_bit_in_a_masked_column_publishes_nothing(tmp_path: Path) -> N
     pages = [m for m in verify(bytes(sealed), FOOTER_KEY, {}) if m.type == 2 and m.column == 1]
     assert pages[0].offset is not None
     sealed[pages[0].offset + 20] ^= 1
-    with pytest.raises(mc.TagMismatchError, match="column name"):
+    with pytest.raises(mc.errors.TagMismatchError, match="column name"):
         mc.mask_parquet(bytes(sealed), out, READER, hashed=["name"], hash_key=HASH_KEY)
     assert list(tmp_path.iterdir()) == []
 
@@ -1060,7 +1060,9 @@ def test_rows_beyond_the_largest_row_group_of_pyarrow_are_not_lost(
 
     sealed = encrypt(plain_of("one row group"), **KEYS)
     monkeypatch.setattr(pq, "write_table", least)
-    with pytest.raises(mc.UnsupportedFormatError, match=r"column address\.city.*so many rows"):
+    with pytest.raises(
+        mc.errors.UnsupportedFormatError, match=r"column address\.city.*so many rows"
+    ):
         mask_file(sealed, null=["address.city"])
 
 

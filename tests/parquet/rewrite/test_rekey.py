@@ -220,7 +220,7 @@ def test_a_plaintext_source_is_encrypted_where_the_caller_takes_those(shape: str
     taken = mc.FileDecryptionProperties(require_encrypted=False)
     sealed = rekey(plain, taken, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
     assert decrypt(sealed, footer_key=FOOTER_KEY) == plain
-    with pytest.raises(mc.PlaintextError):
+    with pytest.raises(mc.errors.PlaintextError):
         rekey(plain, READER, NEW)
 
 
@@ -324,7 +324,7 @@ def test_a_prefix_by_the_files_name_is_known_for_the_source(tmp_path: Path) -> N
     mc.rekey_parquet(source, tmp_path / "b.parquet", by_name, NEW)
     check_new((tmp_path / "b.parquet").read_bytes())
     source.rename(tmp_path / "c.parquet")
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         mc.rekey_parquet(tmp_path / "c.parquet", tmp_path / "d.parquet", by_name, NEW)
     assert not (tmp_path / "d.parquet").exists()
 
@@ -431,18 +431,21 @@ def test_no_single_flipped_bit_goes_through_unseen(plaintext_footer: bool) -> No
 @each_case(
     ("reader", "error"),
     [
-        ({}, mc.KeyNotFoundError),
-        ({"footer_key": OTHER_KEY}, mc.IntegrityError),
-        ({"footer_key": FOOTER_KEY}, mc.KeyNotFoundError),
-        ({"footer_key": FOOTER_KEY, "column_keys": {"name": OTHER_KEY}}, mc.TagMismatchError),
+        ({}, mc.errors.KeyNotFoundError),
+        ({"footer_key": OTHER_KEY}, mc.errors.IntegrityError),
+        ({"footer_key": FOOTER_KEY}, mc.errors.KeyNotFoundError),
+        (
+            {"footer_key": FOOTER_KEY, "column_keys": {"name": OTHER_KEY}},
+            mc.errors.TagMismatchError,
+        ),
         (
             {"footer_key": FOOTER_KEY, "column_keys": {"name": COLUMN_KEY}, "aad_prefix": PREFIX},
-            mc.AadPrefixError,
+            mc.errors.AadPrefixError,
         ),
-        ({"column_keys": {"name": COLUMN_KEY}}, mc.KeyNotFoundError),
+        ({"column_keys": {"name": COLUMN_KEY}}, mc.errors.KeyNotFoundError),
         (
             {"column_keys": {"name": COLUMN_KEY}, "check_footer_integrity": False},
-            mc.KeyNotFoundError,
+            mc.errors.KeyNotFoundError,
         ),
     ],
 )
@@ -467,7 +470,7 @@ def test_a_wrong_prefix_is_refused(stored: bool, given: bytes | None, old_file: 
     else:
         decryption = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=given)
     # A prefix that is supplied is a part of the AAD: whether it is the wrong one, no tag can show.
-    error = mc.AadPrefixError if stored or not given else mc.TagMismatchError
+    error = mc.errors.AadPrefixError if stored or not given else mc.errors.TagMismatchError
     with pytest.raises(error):
         mc.rekey_parquet(data, old_file, decryption, NEW)
 
@@ -504,7 +507,7 @@ def test_a_forged_plaintext_footer_is_not_signed_anew(check: bool, old_file: Pat
     at = tail.index(b"parquet-cpp-arrow")
     forged = forging.join_tail(body, tail[:at] + b"P" + tail[at + 1 :], magic)
     decryption = mc.FileDecryptionProperties(**keys_of_rich(), check_footer_integrity=check)
-    with pytest.raises(mc.FooterSignatureError):
+    with pytest.raises(mc.errors.FooterSignatureError):
         mc.rekey_parquet(forged, old_file, decryption, NEW)
 
 
@@ -515,9 +518,9 @@ def test_a_label_of_another_algorithm_is_refused(old_file: Path) -> None:
         ctr = new("AesGcmCtrV1", aad_file_unique=gcm.aad_file_unique, supply_aad_prefix=False)
         crypto.encryption_algorithm = new("EncryptionAlgorithm", AES_GCM_CTR_V1=ctr)
 
-    with pytest.raises(mc.UnsupportedFormatError, match="AES_GCM_CTR_V1"):
+    with pytest.raises(mc.errors.UnsupportedFormatError, match="AES_GCM_CTR_V1"):
         mc.rekey_parquet(forging.edit_crypto(rich(False), relabel), old_file, RICH, NEW)
-    with pytest.raises(mc.UnsupportedFormatError, match="accept_algorithms="):
+    with pytest.raises(mc.errors.UnsupportedFormatError, match="accept_algorithms="):
         mc.rekey_parquet(rich(False, CTR), old_file, RICH, NEW)
 
 
@@ -530,7 +533,7 @@ def test_a_damaged_page_under_ctr_is_seen_by_its_crc(old_file: Path) -> None:
     assert pages[0].offset is not None
     data[pages[0].offset + 20] ^= 1
     decryption = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, accept_algorithms=[CTR])
-    with pytest.raises(mc.ChecksumError):
+    with pytest.raises(mc.errors.ChecksumError):
         mc.rekey_parquet(bytes(data), old_file, decryption, NEW)
 
 
@@ -677,7 +680,7 @@ def test_a_key_service_that_refuses_leaves_file_and_material(tmp_path: Path) -> 
         kms.denied = {denied}
         fresh = mc.KeyTools(kms)
         new = mc.Policy(footer_key="kf", column_keys={"kc2": ["name"]}, internal_key_material=False)
-        with pytest.raises(mc.KeyAccessDeniedError):
+        with pytest.raises(mc.errors.KeyAccessDeniedError):
             mc.rekey_parquet(path, path, fresh.decryption(), fresh.encryption(new))
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     kms.denied = set()
@@ -696,7 +699,7 @@ def test_a_bit_flipped_late_leaves_file_and_material(tmp_path: Path) -> None:
     data[pages[-1].end - 1] ^= 1
     path.write_bytes(data)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(mc.TagMismatchError):
+    with pytest.raises(mc.errors.TagMismatchError):
         mc.rekey_parquet(path, path, tools.decryption(), encryption)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -881,9 +884,9 @@ def test_nothing_is_kept_where_the_border_of_the_prefix_may_have_been_moved() ->
     plain = decrypt(out.getvalue(), footer_key=FOOTER_KEY, aad_prefix=b"part.1")
     assert plain == plain_of("small")
     strict = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.1")
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         rekey(moved, strict, new)
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         mc.mask_parquet(moved, io.BytesIO(), READER, null=["id"])
 
 
@@ -903,7 +906,7 @@ def test_a_kept_page_that_was_altered_is_still_seen_by_whoever_reads_it() -> Non
     data[page.offset + 20] ^= 1
     new = mc.FileEncryptionProperties(**keys_of_rich(), footer_key_metadata=b"new")
     made = rekey(bytes(data), RICH, new, keep_unchanged=True)
-    with pytest.raises(mc.TagMismatchError):
+    with pytest.raises(mc.errors.TagMismatchError):
         decrypt(made, **keys_of_rich())
 
 

@@ -47,7 +47,7 @@ def test_data_pages_keep_their_layout_and_keys_their_lengths(tmp_path: Path, lev
     path = tmp_path / "a.parquet"
     mc.write_table(table, path, tools.encryption(policy), data_page_version="2.0")
     before, plain = path.read_bytes(), decrypt_file(path, tools)
-    (rotated,) = mc.rotate_keys(path, tools, what="dek")
+    (rotated,) = mc.jobs.rotate_keys(path, tools, what="dek")
     assert (rotated.result, rotated.keys) == ("rotated", 2)
     assert path.read_bytes() != before
     assert decrypt_file(path, tools) == plain
@@ -79,7 +79,7 @@ def test_a_file_larger_than_what_is_held_at_once_comes_through(tmp_path: Path) -
     mc.write_table(table, path, tools.encryption(policy), write_page_index=True, **options)
     plain = decrypt_file(path, tools)
     assert len(plain) > 20 << 20
-    (rotated,) = mc.rotate_keys(path, tools, what="dek")
+    (rotated,) = mc.jobs.rotate_keys(path, tools, what="dek")
     assert rotated.result == "rotated"
     assert decrypt_file(path, tools) == plain
 
@@ -97,7 +97,7 @@ def test_a_page_that_does_not_authenticate_leaves_the_file_alone(
     page = pages[int(len(pages) * part)]
     damaged[(page.start + page.end) // 2] ^= 1
     path.write_bytes(damaged)
-    (rotated,) = mc.rotate_keys(path, tools, what="dek")
+    (rotated,) = mc.jobs.rotate_keys(path, tools, what="dek")
     assert rotated.result == "tag"
     assert path.read_bytes() == bytes(damaged)
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
@@ -114,7 +114,7 @@ def test_what_is_missing_is_not_put_in_its_place_for_good(tmp_path: Path) -> Non
     tools = mc.KeyTools(kms)
     for mode in ("null", "drop"):
         lenient = tools.decryption(on_missing_key=mode)
-        (rotated,) = mc.rotate_keys(path, tools, what="dek", decryption=lenient)
+        (rotated,) = mc.jobs.rotate_keys(path, tools, what="dek", decryption=lenient)
         assert rotated.failed
         assert path.read_bytes() == before
 
@@ -135,20 +135,20 @@ def test_a_moved_border_of_the_aad_prefix_does_not_become_the_true_one(tmp_path:
     moved = tail[: at - 1] + b"\x06part.1" + b"\x18\x09" + b"0" + tail[at + 9 :]
     path.write_bytes(data[:start] + moved + data[-8:])
     assert mc.read_table(path, tools.decryption()).num_rows == table.num_rows
-    (rotated,) = mc.rotate_keys(path, tools, what="dek")
+    (rotated,) = mc.jobs.rotate_keys(path, tools, what="dek")
     assert rotated.result == "aad-prefix"
 
 
 def test_key_metadata_of_ags1_streams_is_rotated_with_the_files_beside_it(tmp_path: Path) -> None:
     kms = RotatingKms(kf=1)
     tools = mc.KeyTools(kms)
-    metadata = mc.StandardKeyMetadata.generate()
+    metadata = mc.ags1.StandardKeyMetadata.generate()
     where = tmp_path / "stream.key"
     where.write_bytes(tools.encrypt_key_metadata(metadata, "kf"))
-    (found,) = mc.scan_keys(where)
+    (found,) = mc.jobs.scan_keys(where)
     assert (found.kind, found.master_key_id, found.version) == ("key metadata", "kf", "1")
     kms.rotate()
-    assert [file.result for file in mc.rotate_keys(tmp_path, tools)] == ["rotated"]
-    assert [file.result for file in mc.rotate_keys(tmp_path, tools)] == ["current"]
+    assert [file.result for file in mc.jobs.rotate_keys(tmp_path, tools)] == ["rotated"]
+    assert [file.result for file in mc.jobs.rotate_keys(tmp_path, tools)] == ["current"]
     kms.disable_old()
     assert mc.KeyTools(kms).decrypt_key_metadata(where.read_bytes()) == metadata

@@ -170,7 +170,7 @@ def test_no_key_is_needed_nor_asked_for_but_those_of_the_columns(plaintext_foote
     copy = share_columns(sealed, ["name", "score"], reader)
     assert read(open_copy(copy)).equals(table.select(["name", "score"]))
     assert asked == [b"kf", b"name"]
-    with pytest.raises(mc.KeyNotFoundError, match=r"address\.zip"):
+    with pytest.raises(mc.errors.KeyNotFoundError, match=r"address\.zip"):
         share_columns(sealed, ["address.zip"])
 
 
@@ -178,7 +178,7 @@ def test_the_partners_key_opens_the_copy_and_nothing_else() -> None:
     sealed = encrypt(write_file(small_table()), footer_key=FOOTER_KEY)
     copy = share_columns(sealed, ["id", "score"])
     for data, key in ((copy, FOOTER_KEY), (sealed, PARTNER_KEY)):
-        with pytest.raises(mc.TagMismatchError):
+        with pytest.raises(mc.errors.TagMismatchError):
             decrypt(data, footer_key=key)
     for key in (FOOTER_KEY, PARTNER_KEY):
         assert key not in copy
@@ -366,7 +366,7 @@ def test_a_flipped_bit_publishes_nothing(tmp_path: Path) -> None:
         module = next(m for m in modules if m.type == kind and m.column == 0)
         assert module.offset is not None
         sealed[module.offset + 20] ^= 1
-        with pytest.raises(mc.TagMismatchError):
+        with pytest.raises(mc.errors.TagMismatchError):
             mc.share_parquet(bytes(sealed), out, READER, PARTNER, ["id"])
         sealed[module.offset + 20] ^= 1
     mc.share_parquet(bytes(sealed), out, READER, PARTNER, ["id"])

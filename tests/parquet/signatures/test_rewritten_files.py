@@ -53,7 +53,7 @@ def test_a_rewritten_file_without_a_signing_key_has_no_signature(verb: str) -> N
     new, done = rewrite(verb, signed_file(), unsigned)
     assert done.lost_signatures == (WRITER,)
     assert mc.read_table(new, signed_decryption(signed_by=(), column_keys={})).num_rows == 900
-    with pytest.raises(mc.WriterSignatureError, match="no writer has signed it"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="no writer has signed it"):
         mc.read_table(new, signed_decryption())
 
 
@@ -64,7 +64,7 @@ def test_masking_with_the_keys_of_the_file_drops_the_signature() -> None:
 
 
 def test_a_file_that_another_writer_signed_is_not_rewritten() -> None:
-    with pytest.raises(mc.WriterSignatureError, match="signed by another key"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="signed by another key"):
         rewrite("rekey", signed_file(key=writer_key(number=1)), signed_encryption())
 
 
@@ -115,7 +115,7 @@ def test_new_key_metadata_keeps_the_signature_where_it_can(
 
 
 def test_only_what_the_same_key_signed_is_signed_again() -> None:
-    with pytest.raises(mc.WriterSignatureError, match="signed by another key"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="signed by another key"):
         rename_keys(named_file(True, False), writer_key(number=1))
 
 

@@ -57,15 +57,18 @@ Alter = Callable[[bytes], bytes]
 def assert_refused(data: bytes, match: str, reader: Any = None) -> None:
     """Raise AssertionError unless each way of reading, and verification, refuse a file."""
     reader = reader or signed_decryption()
-    with pytest.raises(mc.WriterSignatureError, match=match):
+    with pytest.raises(mc.errors.WriterSignatureError, match=match):
         mc.read_table(data, reader)
-    with pytest.raises(mc.WriterSignatureError, match=match):
+    with pytest.raises(mc.errors.WriterSignatureError, match=match):
         mc.decrypt_parquet(data, io.BytesIO(), reader)
-    with pytest.raises(mc.WriterSignatureError, match=match), mc.open_parquet(data, reader) as view:
+    with (
+        pytest.raises(mc.errors.WriterSignatureError, match=match),
+        mc.open_parquet(data, reader) as view,
+    ):
         view.read()
     faults = [f for f in mc.verify_parquet(data, reader).findings if f.word == "writer-signature"]
     assert faults
-    with pytest.raises(mc.WriterSignatureError):
+    with pytest.raises(mc.errors.WriterSignatureError):
         raise faults[0].error()
 
 
@@ -109,7 +112,7 @@ def test_a_file_was_never_signed(mode: dict[str, Any]) -> None:
 
 def test_a_plaintext_file_takes_its_place() -> None:
     reader = signed_decryption(require_encrypted=False, column_keys={})
-    with pytest.raises(mc.WriterSignatureError, match="plaintext file"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="plaintext file"):
         mc.read_table(plain_file(PEOPLE), reader)
     assert not mc.verify_parquet(plain_file(PEOPLE), reader).ok
 
@@ -172,7 +175,7 @@ def test_every_byte_of_the_block_counts(mode: dict[str, Any]) -> None:
         def flip(content: bytes, at: int = at) -> bytes:
             return content[:at] + bytes((content[at] ^ 1,)) + content[at + 1 :]
 
-        with pytest.raises(mc.WriterSignatureError):
+        with pytest.raises(mc.errors.WriterSignatureError):
             mc.read_table(change_extension(data, flip), signed_decryption())
 
 
@@ -214,7 +217,7 @@ def _alter_creator(metadata: Any) -> None:
 @each_case("change", [_drop_row_group, _repeat_row_group, _rename_column, _alter_creator])
 def test_the_footer_is_altered(mode: dict[str, Any], change: Any) -> None:
     data = change_footer(signed_file(**mode), FOOTER_KEY, change)
-    with pytest.raises(mc.WriterSignatureError, match="does not match"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="does not match"):
         mc.read_table(data, signed_decryption())
     words = {finding.word for finding in mc.verify_parquet(data, signed_decryption()).findings}
     assert "writer-signature" in words
@@ -229,7 +232,7 @@ def test_the_footer_is_that_of_another_signed_file(mode: dict[str, Any]) -> None
     swapped = join_tail(body, split_tail(replayed)[1], magic)
     with pytest.raises(mc.ModcryptError):
         mc.read_table(swapped, signed_decryption())
-    with pytest.raises(mc.WriterSignatureError, match="not those that the writer signed"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="not those that the writer signed"):
         mc.read_table(swapped, signed_decryption(), columns=["city"])
     assert tail
 
@@ -271,7 +274,7 @@ def test_a_page_under_ctr_is_altered(footer: bool) -> None:
 @each_case("kind", [ModuleType.COLUMN_INDEX, ModuleType.OFFSET_INDEX])
 def test_an_index_is_altered(kind: ModuleType) -> None:
     altered = _flip_module(signed_file(), kind, -1)
-    with pytest.raises(mc.WriterSignatureError, match="its bytes are not those"):
+    with pytest.raises(mc.errors.WriterSignatureError, match="its bytes are not those"):
         mc.read_table(altered, signed_decryption(), filters=[("id", "=", 20)])
     faults = mc.verify_parquet(altered, signed_decryption()).findings
     assert "writer-signature" in {fault.word for fault in faults}

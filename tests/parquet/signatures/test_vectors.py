@@ -30,7 +30,7 @@ def read_case(case: dict[str, Any]) -> tuple[bytes, str, bytes | None]:
 
 def reading(case: dict[str, Any], **changes: Any) -> mc.FileDecryptionProperties:
     _, line, prefix = read_case(case)
-    required = {"signed_by": [mc.VerifyingKey.parse(line)], **changes}
+    required = {"signed_by": [mc.kms.VerifyingKey.parse(line)], **changes}
     return mc.FileDecryptionProperties(
         footer_key=FOOTER_KEY, column_keys=KEYS, aad_prefix=prefix,
         accept_algorithms=[case["algorithm"]], **required,

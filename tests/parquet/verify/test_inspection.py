@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt import FileDecryptionProperties, FileEncryptionProperties, ModuleType
+from modcrypt import FileDecryptionProperties, FileEncryptionProperties
+from modcrypt.parquet import ModuleType
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, set_fields
 from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection, inspect_parquet
 from tests.support import forging
@@ -205,7 +206,7 @@ def check_facts(found: Inspection, judge: pq.FileMetaData) -> None:
 def test_every_byte_of_tampered_files_has_its_name(folder: str, entry: dict[str, Any]) -> None:
     path = shared_vectors() / folder / entry["file"]
     if "truncate" in entry["tamper"]:
-        with pytest.raises(mc.FormatError):
+        with pytest.raises(mc.errors.FormatError):
             inspect_parquet(path)
         return
     for _ in inspect_each_way(path, *properties_in(entry)):
@@ -715,7 +716,7 @@ def number_like_go(data: bytes) -> bytes:
 
 def test_differently_numbered_module_types_are_named() -> None:
     data = number_like_go(encrypt_sample())
-    with pytest.raises(mc.TagMismatchError):
+    with pytest.raises(mc.errors.TagMismatchError):
         mc.decrypt_parquet(data, io.BytesIO(), READER)
     right = inspect_parquet(encrypt_sample(), READER, pages=True)
     for _, pages, found in inspect_each_way(data, READER):
@@ -975,7 +976,7 @@ def test_a_retriever_that_fails_is_no_error_of_the_file() -> None:
         asked.append(metadata)
         if metadata == b"foot":
             return FOOTER_KEY
-        raise mc.KmsUnavailableError("nobody answers")
+        raise mc.errors.KmsUnavailableError("nobody answers")
 
     found = inspect_parquet(data, FileDecryptionProperties(key_retriever=retrieve))
     assert found.footer_authenticated
@@ -1008,13 +1009,13 @@ def with_key_metadata() -> bytes:
 def test_an_ags1_stream_is_sent_to_its_own_inspection() -> None:
     out = io.BytesIO()
     mc.encrypt_ags1(b"x" * 100, out, FOOTER_KEY)
-    with pytest.raises(mc.FormatError, match="inspect_ags1"):
+    with pytest.raises(mc.errors.FormatError, match="inspect_ags1"):
         inspect_parquet(out.getvalue())
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1PAR1", b"x" * 100, b"PARE" + bytes(20)])
 def test_what_is_no_parquet_file_is_a_format_error(data: bytes) -> None:
-    with pytest.raises(mc.FormatError):
+    with pytest.raises(mc.errors.FormatError):
         inspect_parquet(data)
 
 
@@ -1023,7 +1024,7 @@ def test_a_prefix_by_name_needs_a_name() -> None:
     with pytest.raises(ValueError, match="name"):
         inspect_parquet(encrypt_sample(), properties)
     with pytest.raises(TypeError):
-        inspect_parquet(encrypt_sample(), FOOTER_KEY)  # type: ignore[arg-type]  # the test
+        inspect_parquet(encrypt_sample(), [FOOTER_KEY])  # type: ignore[arg-type]  # the test
 
 
 def test_without_pages_no_page_is_read_but_for_the_first_ones_of_one_column() -> None:
@@ -1042,7 +1043,12 @@ def test_without_pages_no_page_is_read_but_for_the_first_ones_of_one_column() ->
 
 
 def check_shows_none_of(found: Inspection, *secrets: bytes) -> None:
-    shown = [repr(found), json.dumps(found.fields()), mc.render_html(found), str(found.footer_key)]
+    shown = [
+        repr(found),
+        json.dumps(found.fields()),
+        mc.report.render_html(found),
+        str(found.footer_key),
+    ]
     shown += [repr(found.columns), repr(found.regions[:50])]
     for secret in secrets:
         spelt = {secret.decode("latin-1"), secret.hex(), repr(secret)[2:-1]}
@@ -1052,7 +1058,7 @@ def check_shows_none_of(found: Inspection, *secrets: bytes) -> None:
 
 
 def test_no_key_and_no_key_metadata_of_an_unknown_kind_is_shown() -> None:
-    standard = mc.StandardKeyMetadata(key=b"Sk?xW4ce@9MnVt!7").encode()  # holds its key
+    standard = mc.ags1.StandardKeyMetadata(key=b"Sk?xW4ce@9MnVt!7").encode()  # holds its key
     secrets = [b"Fk!qZ7wv%h2Tj-16", b"Ck:x8Hd~sGk5Qw=2", b"\x01opaque~metadata", standard]
     footer_key, column_key, opaque, _ = secrets
     for plaintext_footer in (False, True):
@@ -1158,7 +1164,7 @@ def check_survives(data: bytes) -> None:
                 continue
             check_regions(found)
             json.dumps(found.fields())
-            mc.render_html(found)
+            mc.report.render_html(found)
 
 
 @pytest.mark.parametrize("mode", ["encrypted", "plaintext"])

@@ -27,16 +27,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt import (
-    FileDecryptionProperties,
-    FileEncryptionProperties,
-    FormatError,
-    ModuleType,
-)
+from modcrypt import FileDecryptionProperties, FileEncryptionProperties
+from modcrypt.errors import FormatError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs import dataset_verification
 from modcrypt.jobs.dataset_verification import verify_dataset
+from modcrypt.parquet import ModuleType
 from modcrypt.parquet.crypto.algorithm_labels import looks_like_ctr
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS
@@ -388,7 +385,9 @@ def test_a_flip_in_sealed_column_metadata_is_placed(case: Case) -> None:
             checked = verify_parquet(flip_bits(data, position), case.reader)
             assert words(checked) == ["signature", "tag"]
             finding = checked.findings[1]
-            assert finding.module == mc.ModuleId(ModuleType.COLUMN_METADATA, r, c, None, "abc"[c])
+            assert finding.module == mc.parquet.ModuleId(
+                ModuleType.COLUMN_METADATA, r, c, None, "abc"[c]
+            )
             assert (finding.start, finding.end) == (position - 30, position - 30 + len(sealed))
             # Its pages were found by the copy for legacy readers.
             # That copy names no bloom filter, which has two modules.
@@ -681,7 +680,7 @@ def test_checksums_of_plaintext_columns_are_checked() -> None:
     start = md.dictionary_page_offset or md.data_page_offset
     checked = verify_parquet(flip_bits(data, start + md.total_compressed_size - 1), KEYED_READER)
     assert words(checked) == ["checksum"]
-    assert checked.findings[0].module == mc.ModuleId(ModuleType.DATA_PAGE, 0, 2, 0, "c")
+    assert checked.findings[0].module == mc.parquet.ModuleId(ModuleType.DATA_PAGE, 0, 2, 0, "c")
     assert last
     assert ("column", "c") in open_to_alteration(checked)
 
@@ -1025,11 +1024,13 @@ def test_why_a_key_could_not_be_had_is_reported() -> None:
 
     assert check(KeyError("x")).ok
     assert check(PermissionError("x")).ok
-    assert words(check(mc.KeyMaterialError("the wrapped key is cut short"))) == ["key-material"]
-    unavailable = check(mc.KmsUnavailableError("no answer"))
+    assert words(check(mc.errors.KeyMaterialError("the wrapped key is cut short"))) == [
+        "key-material"
+    ]
+    unavailable = check(mc.errors.KmsUnavailableError("no answer"))
     assert unavailable.ok
     assert words(unavailable) == ["unavailable"]
-    for error in (KeyError("x"), mc.KmsUnavailableError("no answer")):
+    for error in (KeyError("x"), mc.errors.KmsUnavailableError("no answer")):
         assert ("column", "b") in open_to_alteration(check(error))
 
 
@@ -1095,7 +1096,7 @@ def test_the_callers_own_mistakes_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected_rows"):
         verify_parquet(b"", expected_rows=-1)
     with pytest.raises(TypeError):
-        verify_parquet(b"", FOOTER_KEY)  # type: ignore[arg-type]  # a key is no properties
+        verify_parquet(b"", [FOOTER_KEY])  # type: ignore[arg-type]  # a list of keys
     with pytest.raises(TypeError):
         verify_parquet(7)  # type: ignore[arg-type]  # no source
 
@@ -1114,7 +1115,7 @@ def test_regions_say_what_every_byte_is() -> None:
         # Column metadata lies in the footer's bytes, which are counted once.
         assert checked.authenticated_bytes == authentic
         assert verify_parquet(data, case.reader).regions == ()
-    page = mc.render_html(verify_parquet(CASES[3].write(), KEYED_READER, regions=True))
+    page = mc.report.render_html(verify_parquet(CASES[3].write(), KEYED_READER, regions=True))
     assert page.startswith("<!DOCTYPE html>")
 
 
@@ -1162,7 +1163,7 @@ def test_facts_are_for_people(tmp_path: Path) -> None:
     path.write_bytes(flip_bits(CASES[0].write(), 100))
     checked = verify_parquet(path, READER, regions=True)
     assert ("Result", "1 fault, 0 warnings") in checked.facts()
-    page = mc.render_html(checked)
+    page = mc.report.render_html(checked)
     assert "a.parquet" in page
     assert "secret-folder-name" not in page
     assert checked.findings[0].fields()["module"] == {
@@ -1178,7 +1179,7 @@ def test_nothing_of_the_data_is_shown() -> None:
     data = encrypt_bytes(plain, writer)
     for span in list_modules(data, READER):
         checked = verify_parquet(flip_bits(data, span.end - 1), READER, regions=True)
-        text = json.dumps(checked.fields()) + mc.render_html(checked) + repr(checked)
+        text = json.dumps(checked.fields()) + mc.report.render_html(checked) + repr(checked)
         assert secret not in text
         assert FOOTER_KEY.decode() not in text
         assert FOOTER_KEY.hex() not in text
@@ -1189,16 +1190,16 @@ def test_faults_are_raised_as_reading_raises_them() -> None:
     verify_parquet(data, READER).raise_for_faults()
     for span in list_modules(data, READER):
         altered = flip_bits(data, span.end - 1)
-        with pytest.raises(mc.TagMismatchError) as caught:
+        with pytest.raises(mc.errors.TagMismatchError) as caught:
             verify_parquet(altered, READER).raise_for_faults()
         assert caught.value.module == span.module
-    with pytest.raises(mc.AadPrefixError):
+    with pytest.raises(mc.errors.AadPrefixError):
         verify_parquet(
             data, FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"x")
         ).raise_for_faults()
-    with pytest.raises(mc.PlaintextError):
+    with pytest.raises(mc.errors.PlaintextError):
         verify_parquet(plain_file(TABLE), READER).raise_for_faults()
-    with pytest.raises(mc.FormatError):
+    with pytest.raises(mc.errors.FormatError):
         verify_parquet(b"").raise_for_faults()
 
 
@@ -1221,7 +1222,7 @@ def check_verdict(data: bytes, reader: FileDecryptionProperties | None) -> None:
         forging.decrypt_bytes(data, reader)
     except (mc.ModcryptError, ValueError) as error:  # ValueError: a column is not there
         refused = error
-    if isinstance(refused, mc.KeyNotFoundError):
+    if isinstance(refused, mc.errors.KeyNotFoundError):
         assert not checked.complete
     elif refused is not None:
         assert not checked.ok, refused
@@ -1342,7 +1343,7 @@ def test_a_copy_is_named_without_a_template(folder: Path) -> None:
     assert "part-00001.parquet" in faults[0].message
     assert "part-00009.parquet" in faults[0].message
     assert not checked.ok
-    with pytest.raises(mc.IntegrityError):
+    with pytest.raises(mc.errors.IntegrityError):
         checked.raise_for_faults()
 
 
@@ -1508,7 +1509,7 @@ def test_faults_of_files_are_those_of_the_set_too(folder: Path) -> None:
     checked = verify_dataset(folder, READER, aad_prefix_template=TEMPLATE, jobs=2)
     assert not checked.ok
     assert [file.ok for file in checked.files] == [True, False, True, True]
-    with pytest.raises(mc.TagMismatchError):
+    with pytest.raises(mc.errors.TagMismatchError):
         checked.raise_for_faults()
 
 
@@ -1563,7 +1564,7 @@ def test_mistakes_about_sets_are_errors(tmp_path: Path) -> None:
             aad_prefix_template=TEMPLATE,
         )
     with pytest.raises(TypeError):
-        verify_dataset(tmp_path, FOOTER_KEY)  # type: ignore[arg-type]  # a key is no properties
+        verify_dataset(tmp_path, [FOOTER_KEY])  # type: ignore[arg-type]  # a list of keys
 
 
 # --- notes about writes ---------------------------------------------------------------------------

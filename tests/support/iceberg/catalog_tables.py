@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from modcrypt import find_leaks
 from modcrypt.errors import CommitConflictError
 from modcrypt.iceberg import (
     IcebergTable,
@@ -27,6 +26,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.rotate.expiry import Expiry
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
+from modcrypt.jobs import find_leaks
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64())])

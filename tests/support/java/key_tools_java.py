@@ -56,7 +56,7 @@ class MemoryKms:
                 continue
             self.lengths.append(len(key))
             return key
-        raise mc.KeyMaterialError(f"no version of {master_key_id} unwraps this")
+        raise mc.errors.KeyMaterialError(f"no version of {master_key_id} unwraps this")
 
     def rotate(self, *master_key_ids: str) -> None:
         """Add a version of each master key, or of all."""
@@ -87,7 +87,7 @@ class MemoryKms:
 
     def _find_versions(self, master_key_id: str) -> list[bytes]:
         if master_key_id not in self.versions:
-            raise mc.KeyNotFoundError(f"there is no master key {master_key_id}")
+            raise mc.errors.KeyNotFoundError(f"there is no master key {master_key_id}")
         return self.versions[master_key_id]
 
 

@@ -47,5 +47,5 @@ def read(path: Path, kms: BasicKms, policy: mc.Policy | None = None) -> pa.Table
     return mc.read_table(path, mc.KeyTools(kms).decryption(policy))
 
 
-def results(files: list[mc.RotatedFile] | list[ShreddedFile]) -> list[str]:
+def results(files: list[mc.jobs.RotatedFile] | list[ShreddedFile]) -> list[str]:
     return [file.result for file in files]

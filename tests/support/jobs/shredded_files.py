@@ -35,7 +35,7 @@ def check_column_is_gone(
     assert read_by_pyarrow(path, kms, rest).equals(table.select(rest))
     with pytest.raises(OSError, match=r"key"):
         read_by_pyarrow(path, kms, [column])
-    with pytest.raises(mc.KeyNotFoundError, match=column):
+    with pytest.raises(mc.errors.KeyNotFoundError, match=column):
         read(path, kms)
     for how, names in (("drop", rest), ("null", table.column_names)):
         rows = mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key=how))

@@ -19,14 +19,14 @@ import pyarrow.parquet.encryption as pe
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from modcrypt import (
-    Capabilities,
+from modcrypt.errors import (
     KeyAccessDeniedError,
     KeyDisabledError,
     KeyMaterialError,
     KeyNotFoundError,
     KmsUnavailableError,
 )
+from modcrypt.kms import Capabilities
 
 MASTERS = {
     "kf": b"0123456789012345",

@@ -15,7 +15,8 @@ import pyarrow.parquet.encryption as pe
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from modcrypt import Capabilities, KeyDisabledError, KeyMaterialError, KeyNotFoundError
+from modcrypt.errors import KeyDisabledError, KeyMaterialError, KeyNotFoundError
+from modcrypt.kms import Capabilities
 
 
 class BasicKms:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modcrypt import ModuleType
+from modcrypt.parquet import ModuleType
 from tests.support.keys import FOOTER_KEY
 from tests.support.tamper import forgeries as forge
 from tests.support.tamper.files import (

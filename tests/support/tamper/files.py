@@ -18,20 +18,15 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from modcrypt import (
-    FileDecryptionProperties,
-    FileEncryptionProperties,
-    ModuleType,
-    Policy,
-    SigningKey,
-    VerifyingKey,
-)
+from modcrypt import FileDecryptionProperties, FileEncryptionProperties, Policy, SigningKey
 from modcrypt.io.sources import MemorySource
 from modcrypt.keys import Secret
+from modcrypt.kms import VerifyingKey
 from modcrypt.kms.signing.ledger import SEAL_NAME
 from modcrypt.kms.signing.schemes import find_scheme
 from modcrypt.kms.signing.seal_format import DATASET, SealedFile, encode_files
 from modcrypt.kms.signing.sealed_statements import Draft, encode_statement
+from modcrypt.parquet import ModuleType
 from modcrypt.parquet.format.framing import close_tail, read_tail
 from modcrypt.parquet.signatures.signers import hash_footer
 from tests.support.forging import encrypt_bytes, plain_file

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from modcrypt import ModuleType
 from modcrypt.kms.signing.ledger import SEAL_NAME
+from modcrypt.parquet import ModuleType
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, new, set_extension
 from tests.support import forging
 from tests.support.forging import plain_file

@@ -83,7 +83,7 @@ def properties(reading: Reading) -> mc.FileDecryptionProperties:
         "on_missing_key": "drop" if reading.drop else "error",
         "require_encrypted": reading.own_key or True,
         "signed_by": [WRITER.verifier] if reading.signed else (),
-        "seal": mc.RequiredSeal((WRITER.verifier,), at_least=2) if reading.sealed else None,
+        "seal": mc.kms.RequiredSeal((WRITER.verifier,), at_least=2) if reading.sealed else None,
     }
     if reading.material:
         policy = POLICY if reading.policy else None

@@ -51,7 +51,7 @@ def read_parquet(request: Json) -> Json:
 
 
 def read_signed(request: Json) -> Json:
-    verifier = mc.VerifyingKey.parse(request["verifier"])
+    verifier = mc.kms.VerifyingKey.parse(request["verifier"])
     return read_rows(request["path"], decryption(request, signed_by=[verifier]))
 
 
@@ -67,7 +67,7 @@ def read_pkmt1(request: Json) -> Json:
 
 def read_ags1(request: Json) -> Json:
     out = io.BytesIO()
-    length = mc.UNVERIFIED if request["length"] is None else request["length"]
+    length = mc.ags1.UNVERIFIED if request["length"] is None else request["length"]
     try:
         key = mc.Key(bytes.fromhex(request["key"]))
     except ValueError as error:  # a size that AES does not have
@@ -79,7 +79,7 @@ def read_ags1(request: Json) -> Json:
 
 
 def read_key_metadata(request: Json) -> Json:
-    found = mc.StandardKeyMetadata.decode(bytes.fromhex(request["bytes"]))
+    found = mc.ags1.StandardKeyMetadata.decode(bytes.fromhex(request["bytes"]))
     prefix = None if found.aad_prefix is None else found.aad_prefix.hex()
     key = key_bytes(found.key).hex()
     return {"outcome": "key", "key": key, "aad_prefix": prefix, "file_length": found.file_length}
@@ -97,7 +97,7 @@ READERS = {
 
 def write(request: Json) -> Json:
     if request["format"] == "key-metadata":
-        made = mc.StandardKeyMetadata(
+        made = mc.ags1.StandardKeyMetadata(
             key=bytes.fromhex(request["key"]), aad_prefix=unhex(request["aad_prefix"]),
             file_length=request["file_length"],
         )  # fmt: skip

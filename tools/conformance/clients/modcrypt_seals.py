@@ -24,19 +24,19 @@ def read_seal(request: Json) -> Json:
     return {"outcome": "findings", "findings": find(request, writers)}
 
 
-def parse_keys(lines: Sequence[str]) -> list[mc.VerifyingKey]:
-    return [mc.VerifyingKey.parse(line) for line in lines]
+def parse_keys(lines: Sequence[str]) -> list[mc.kms.VerifyingKey]:
+    return [mc.kms.VerifyingKey.parse(line) for line in lines]
 
 
-def find_in_folder(request: Json, writers: Sequence[mc.VerifyingKey]) -> list[Json]:
+def find_in_folder(request: Json, writers: Sequence[mc.kms.VerifyingKey]) -> list[Json]:
     demands: Any = {name: request[name] for name in ("at_least", "needed", "dataset")}
     demands["witness_store"] = f"{request['path']}/_modcrypt_seals"
     witnesses = parse_keys(request["witnessed_by"])
-    report = mc.verify_seal(request["path"], writers, witnessed_by=witnesses, **demands)
+    report = mc.jobs.verify_seal(request["path"], writers, witnessed_by=witnesses, **demands)
     return [{"path": finding.path, "problem": finding.problem} for finding in report.findings]
 
 
-def find_in_table(request: Json, writers: Sequence[mc.VerifyingKey]) -> list[Json]:
+def find_in_table(request: Json, writers: Sequence[mc.kms.VerifyingKey]) -> list[Json]:
     """Return no findings; metadata that differs from its seal is an error.
 
     This calls an internal function, since the public ones open a whole table.

@@ -1,0 +1,34 @@
+"""The public names of the package, and the modules that define them."""
+
+from modcrypt.jobs.dataset_seals import SealFinding as SealFinding
+from modcrypt.jobs.dataset_seals import SealUpdate as SealUpdate
+from modcrypt.jobs.dataset_seals import SealVerification as SealVerification
+from modcrypt.jobs.dataset_seals import seal_dataset as seal_dataset
+from modcrypt.jobs.dataset_seals import update_seal as update_seal
+from modcrypt.jobs.dataset_seals import verify_seal as verify_seal
+from modcrypt.jobs.declared_changes import sealing as sealing
+from modcrypt.jobs.key_rotation import RotatedFile as RotatedFile
+from modcrypt.jobs.key_rotation import rotate_keys as rotate_keys
+from modcrypt.jobs.key_scan import ScannedKey as ScannedKey
+from modcrypt.jobs.key_scan import scan_keys as scan_keys
+from modcrypt.jobs.leaks.scan import LeakReport as LeakReport
+from modcrypt.jobs.leaks.scan import ValueLeak as ValueLeak
+from modcrypt.jobs.leaks.scan import find_leaks as find_leaks
+from modcrypt.jobs.recipients import ChangedRecipients as ChangedRecipients
+from modcrypt.jobs.recipients import ListedRecipient as ListedRecipient
+from modcrypt.jobs.recipients import ListedRecipients as ListedRecipients
+from modcrypt.jobs.recipients import add_recipients as add_recipients
+from modcrypt.jobs.recipients import list_recipients as list_recipients
+from modcrypt.jobs.recipients import remove_recipients as remove_recipients
+from modcrypt.jobs.seal_writers import SealEntry as SealEntry
+from modcrypt.jobs.seal_writers import SealLog as SealLog
+from modcrypt.jobs.seal_writers import change_seal_writers as change_seal_writers
+from modcrypt.jobs.seal_writers import cosign_seal as cosign_seal
+from modcrypt.jobs.seal_writers import seal_log as seal_log
+from modcrypt.jobs.seal_writers import witness_seal as witness_seal
+from modcrypt.jobs.shredding.proof import Proof as Proof
+from modcrypt.jobs.shredding.proof import ProvenFile as ProvenFile
+from modcrypt.jobs.shredding.proof import prove_shredded as prove_shredded
+from modcrypt.jobs.shredding.removal import ShreddedFile as ShreddedFile
+from modcrypt.jobs.shredding.removal import shred_keys as shred_keys
+from modcrypt.jobs.shredding.trial import KeyProof as KeyProof

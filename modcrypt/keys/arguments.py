@@ -1,0 +1,93 @@
+"""Keys as callers pass them: objects, bytes or hex text, which become `Key` objects at once.
+
+Tracebacks hold the arguments of functions. `hide_keys` converts those that may be raw keys before
+a function runs, so that no frame of modcrypt contains one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from modcrypt.keys.encoding import decode_hex
+from modcrypt.keys.key import Key, KeyLike
+from modcrypt.runtime.tracebacks import hide_frames
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_KINDS = ("decryption", "encryption")
+_NAMES = {"hash_key", "properties", *_KINDS, *(f"{kind}_properties" for kind in _KINDS)}
+"""Names of arguments that may be a key."""
+
+
+@hide_frames
+def as_given_key(value: KeyLike | bytearray | memoryview) -> Key:
+    """Return a key that a caller passed, which may be hex text.
+
+    Raises:
+        ValueError: The bytes have another length than 16, 24 or 32, or are hex digits; or text is
+            anything but 32, 48 or 64 hex digits. Messages never repeat the value.
+    """
+    if isinstance(value, Key):
+        return value
+    if isinstance(value, str):
+        return Key.from_hex(value)
+    if isinstance(value, bytes | bytearray | memoryview) and decode_hex(bytes(value).strip()):
+        raise ValueError(
+            "the key is hex text as bytes; pass the text as str, or Key(...) if its digits "
+            "themselves are the key"
+        )
+    return Key(value)
+
+
+@hide_frames
+def wrap_key(value: object) -> object:
+    """Return a `Key` for bytes or hex text, a `Path` for text that is one, and else the value.
+
+    Raises:
+        ValueError: As `as_given_key`, or text is neither hex digits nor the path of a policy. It
+            may be a secret, so the message does not repeat it.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return as_given_key(value)
+    if not isinstance(value, str):
+        return value
+    if decode_hex(value.strip().encode("ascii", "replace")) is not None:
+        return Key.from_hex(value)
+    if value.endswith(".toml") or os.path.isfile(value):
+        return Path(value)
+    raise ValueError(
+        "expected a key of 32, 48 or 64 hex digits, or the path of a policy (.toml); the text is "
+        "neither, and not shown"
+    )
+
+
+def hide_keys(function: Callable[P, R], *, skip: int = 0) -> Callable[P, R]:
+    """Decorate a function to convert its arguments that may be keys, see `wrap_key`.
+
+    `skip` is the number of first arguments that the function's signature does not have.
+    """
+    names = enumerate(signature(function).parameters, skip)
+    positions = {position for position, name in names if name in _NAMES}
+
+    @hide_frames
+    def wrap(given: tuple[object, ...], named: dict[str, object]) -> tuple[list[object], object]:
+        return (
+            [wrap_key(value) if at in positions else value for at, value in enumerate(given)],
+            {name: wrap_key(v) if name in _NAMES else v for name, v in named.items()},
+        )
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            wrapped = wrap(args, kwargs)
+        finally:
+            del args, kwargs
+        return function(*wrapped[0], **wrapped[1])  # type: ignore[arg-type]
+
+    return call

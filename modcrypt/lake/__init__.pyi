@@ -1,0 +1,11 @@
+"""The public names of the package, and the modules that define them."""
+
+from modcrypt.lake.application import LakeApplication as LakeApplication
+from modcrypt.lake.dataset import LakeDataset as LakeDataset
+from modcrypt.lake.file_states import FileState as FileState
+from modcrypt.lake.key_impact import DatasetImpact as DatasetImpact
+from modcrypt.lake.key_path import KeyStep as KeyStep
+from modcrypt.lake.lake import Lake as Lake
+from modcrypt.lake.lake_report import LakeReport as LakeReport
+from modcrypt.lake.status import DatasetStatus as DatasetStatus
+from modcrypt.lake.verification.results import LakeVerification as LakeVerification
