@@ -7,6 +7,7 @@ all executors. Therefore file descriptors and typed passphrases are not supporte
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from modcrypt.cli.datasets import find_declared
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.references import refuse_descriptors
@@ -120,3 +122,9 @@ def is_any_typed(options: Collection[str]) -> bool:
         context.get_parameter_source(name) in (given.COMMANDLINE, given.ENVIRONMENT)
         for name in options
     )
+
+
+def names_keys(reading: dict[str, Any]) -> bool:
+    """Return whether options, the declaration of a lake or MODCRYPT_KMS describe the files."""
+    named = is_any_typed(reading) or bool(os.environ.get("MODCRYPT_KMS"))
+    return named or find_declared(reading.get("policy_file")) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ def scan(
     """
     if spark_master is not None:
         return _scan_on_spark(spark_master, paths, options, as_json=as_json)
-    settings = service_settings(options)
+    settings = service_settings(options, needed=bool(os.environ.get("MODCRYPT_KMS")))
     tools = decryption = None
     if settings is not None:
         tools, decryption = settings.tools(), settings.requirements()

@@ -43,6 +43,7 @@ from modcrypt.cli.shared import (
     json_option,
     lines_option,
     make_accept_option,
+    optional_paths_argument,
     print_json,
     print_line,
     prove_option,
@@ -301,7 +302,7 @@ def _print_master(done: str, master: MasterKey, as_json: bool, version: int | No
 
 
 @keys.command(epilog=_ROTATE_EXAMPLE)
-@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@optional_paths_argument
 @reading_service_options
 @root_option
 @click.option("--key", "key_id", metavar="ID", help="Add a version to this master key first.")

@@ -9,6 +9,7 @@ import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.datasets import declared_members, take_paths
 from modcrypt.cli.former_options import use_present_names
 from modcrypt.cli.options.signing_options import SIGNING_SERVICES
 from modcrypt.cli.output.progress import batch_bar
@@ -196,7 +197,7 @@ _valid_option = click.option(
 _propose_option = click.option(
     "--propose", is_flag=True, help="Propose the seal: other writers must sign it, too."
 )
-_folder = click.argument("folder")
+_folder = click.argument("folder", callback=take_paths)
 _files = click.argument("files", nargs=-1, required=True)
 
 
@@ -432,6 +433,7 @@ def verify(
     The exit code is 1 if a file is missing, foreign, hidden or changed, or the seal is not signed
     by the writers, has expired, or is an older one.
     """
+    signed_by, options["at_least"] = _required_seal({"signed_by": signed_by, **options})
     with batch_bar("Hashing", 0, None) as bar:
         result = modcrypt.verify_seal(
             folder, _require_writers(signed_by), witnessed_by=_read_keys(witnessed_by),
@@ -448,7 +450,15 @@ def _load_keys(options: dict[str, Any]) -> list[modcrypt.SigningKey]:
 
 def _trusting(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that say which old seal is accepted."""
-    return {"signed_by": _read_keys(options["signed_by"]), "at_least": options["at_least"]}
+    signed_by, least = _required_seal(options)
+    return {"signed_by": _read_keys(signed_by), "at_least": least}
+
+
+def _required_seal(options: dict[str, Any]) -> tuple[tuple[str, ...], int]:
+    """Return the writers and the least number that options or the declaration of a lake name."""
+    declared = declared_members({"signed_by": options["signed_by"]})
+    writers = options["signed_by"] or declared.get("signed_by") or ()
+    return tuple(writers), max(options["at_least"], declared.get("seal_at_least") or 1)
 
 
 def _writing(options: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -135,7 +136,10 @@ def shred(
     if spark_master is not None:
         refuse_local_options()
     check_paths_exist(paths)
-    settings = service_settings(options, accept_algorithms=accept_algorithms or None)
+    settings = service_settings(
+        options, needed=bool(os.environ.get("MODCRYPT_KMS")),
+        accept_algorithms=accept_algorithms or None,
+    )  # fmt: skip
     if settings is None:
         refuse({"audit", "accept_algorithms", "destroy"}, "this needs --kms or --policy")
     elif settings.policy or accept_algorithms:

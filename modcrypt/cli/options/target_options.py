@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 import modcrypt
+from modcrypt.cli.datasets import Declared, find_declared, find_named
 from modcrypt.cli.former_options import NewOptions
-from modcrypt.cli.options.kms_options import service_settings
+from modcrypt.cli.options.kms_options import dataset_settings, named_service
 from modcrypt.cli.options.parquet_options import encryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients
 from modcrypt.cli.options.signing_options import sign_options, signing_references
@@ -21,7 +22,8 @@ target_options = combine_options(
         "--to",
         metavar="POLICY",
         multiple=True,
-        help="Keys of the new files: a policy (.toml), or public keys of recipients. Repeatable.",
+        help="Keys of the new files: a policy (.toml), a dataset of a lake, or public keys of "
+        "recipients. Repeatable.",
     ),
     sign_options,
 )
@@ -44,6 +46,9 @@ def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt
         OSError: A file cannot be read.
     """
     own = {name: options.pop(name) for name in PARAMETERS}
+    if (declared := _find_dataset(own["to"])) is not None:
+        given = {name: options[name] for name in ("passphrase", "audit")}
+        return dataset_settings(declared, given, signing_references(own))
     policies = [text for text in own["to"] if text.endswith(".toml")]
     own["to"] = tuple(text for text in own["to"] if text not in policies)
     former = click.get_current_context().obj
@@ -59,15 +64,34 @@ def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt
     return modcrypt.Settings(**more)
 
 
+def _find_dataset(targets: tuple[str, ...]) -> Declared | None:
+    """Return the dataset that --to names, or in which the new files lie; None for neither.
+
+    Raises:
+        click.UsageError: Both differ, or something else says how the files are encrypted.
+    """
+    named = [found for text in targets if (found := find_named(text)) is not None]
+    place = find_declared(None, writes=True)
+    declared = named[0] if named else place
+    if declared is None:
+        return None
+    others = len(targets) > 1 or len(named) < len(targets) or click.get_current_context().obj
+    if others or (place is not None and str(place) != str(declared)):
+        raise click.UsageError(
+            f"--to: {place or declared} and how its files are encrypted; remove other keys"
+        )
+    return declared
+
+
 def _policy_settings(path: str, options: dict[str, Any], more: dict[str, Any]) -> modcrypt.Settings:
-    """Return the settings of a policy file; a dataset of a lake will be resolved here, too."""
+    """Return the settings of a policy file."""
     policy = modcrypt.Policy.load(path)
     service = {"kms": None, "policy_file": path, "passphrase": options["passphrase"]}
     if policy.names_keys:
         service["passphrase"] = None
     else:
         service["audit"] = options["audit"]
-    settings = service_settings(service, **more)
+    settings = named_service(service, needed=True, **more)
     assert settings is not None  # a policy is named
     return settings
 
