@@ -401,9 +401,8 @@ def _check_options(declared: Declared, settings: Any, options: Mapping[str, Any]
         _refuse(declared, "policy_file", "with its own keys and columns")
     if kms is not None and not _is_same_service(kms, what["kms"]):
         _refuse(declared, "kms", f"with the key service {what['kms']}")
-    if what["aad_prefix"] is not None:
-        if options.get("aad_prefix") is not None:
-            _refuse(declared, "aad_prefix", f"with the AAD prefix {what['aad_prefix']}")
+    if what["aad_prefix"] is not None and options.get("aad_prefix") is not None:
+        _refuse(declared, "aad_prefix", f"with the AAD prefix {what['aad_prefix']}")
     root = options.get("root")
     if root is not None and not _is_same_folder(root, what["root"]):
         _refuse(declared, "root", f"at {what['root']}")
