@@ -13,6 +13,7 @@ import cloup
 import modcrypt
 from modcrypt.cli.datasets import find_lake, take_paths
 from modcrypt.cli.options.kms_options import (
+    names_service,
     service_of_lake,
     service_options,
     service_settings,
@@ -142,9 +143,11 @@ class _Examination:
                     return
             if kms is None and modcrypt.Policy.load(path).kms is None:
                 return
-        self._service = service_settings(self._options, needed=bool(os.environ.get("MODCRYPT_KMS")))
+        self._service = service_settings(self._options)
         if self._service is None and self._explicit.footer_key is None:
             yield from self._declaration()
+        if self._service is None and names_service():
+            self._service = service_settings(self._options, needed=True)
 
     def _declaration(self) -> Iterator[Check]:
         """Check the declaration of a lake that is found, and take its key service."""
@@ -158,7 +161,7 @@ class _Examination:
             yield about.hint(str(lake.refusal), "doctor ignores it")
             return
         yield about.ok(lake.path)
-        self._service = service_of_lake(self._options)
+        self._service = service_of_lake(lake, self._options)
 
     def _secret_files(self) -> Iterator[Check]:
         from modcrypt.doctor.checkup import keyring, secret_file

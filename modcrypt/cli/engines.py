@@ -7,7 +7,6 @@ all executors. Therefore file descriptors and typed passphrases are not supporte
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
@@ -17,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from modcrypt.cli.datasets import find_declared
-from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.options.kms_options import names_service, refuse
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import format_failures, print_json, print_line
@@ -126,5 +125,5 @@ def is_any_typed(options: Collection[str]) -> bool:
 
 def names_keys(reading: dict[str, Any]) -> bool:
     """Return whether options, the declaration of a lake or MODCRYPT_KMS describe the files."""
-    named = is_any_typed(reading) or bool(os.environ.get("MODCRYPT_KMS"))
+    named = is_any_typed(reading) or names_service()
     return named or find_declared(reading.get("policy_file")) is not None

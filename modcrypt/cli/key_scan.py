@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from modcrypt.cli.engines import (
 )
 from modcrypt.cli.options.kms_options import (
     audit_option,
+    names_service,
     reading_service_options,
     refuse,
     service_settings,
@@ -64,7 +64,7 @@ def scan(
     """
     if spark_master is not None:
         return _scan_on_spark(spark_master, paths, options, as_json=as_json)
-    settings = service_settings(options, needed=bool(os.environ.get("MODCRYPT_KMS")))
+    settings = service_settings(options, needed=names_service())
     tools = decryption = None
     if settings is not None:
         tools, decryption = settings.tools(), settings.requirements()

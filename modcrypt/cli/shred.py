@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -22,6 +21,7 @@ from modcrypt.cli.engines import (
 )
 from modcrypt.cli.options.kms_options import (
     audit_option,
+    names_service,
     refuse,
     service_options,
     service_settings,
@@ -137,7 +137,7 @@ def shred(
         refuse_local_options()
     check_paths_exist(paths)
     settings = service_settings(
-        options, needed=bool(os.environ.get("MODCRYPT_KMS")),
+        options, needed=names_service(),
         accept_algorithms=accept_algorithms or None,
     )  # fmt: skip
     if settings is None:

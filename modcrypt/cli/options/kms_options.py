@@ -12,6 +12,7 @@ from click.core import ParameterSource
 import modcrypt
 from modcrypt.cli.datasets import (
     Declared,
+    Lake,
     declared_settings,
     find_declared,
     find_lake,
@@ -167,30 +168,38 @@ def _settings_of_keys(
     return modcrypt.Settings(policy=policy, root=options.get("root"), **more)
 
 
+def names_service() -> bool:
+    """Return whether the environment names a key service for what also works without keys.
+
+    VAULT_ADDR does not: it is set for other programs, too.
+    """
+    return bool(os.environ.get("MODCRYPT_KMS"))
+
+
 def required_service(options: dict[str, Any]) -> Settings:
-    """Return `service_settings`, but raise click.UsageError if the options name no key service."""
-    settings = service_settings(options, needed=True) or service_of_lake(options)
+    """Return `service_settings`, but raise click.UsageError if nothing names a key service.
+
+    A command that is about no file takes that of the lake which is found.
+    """
+    settings = service_settings(options)
+    refusal = None
+    if settings is None and not names_paths() and (lake := find_lake()) is not None:
+        settings, refusal = service_of_lake(lake, options), lake.refusal
+    settings = settings or named_service(options, needed=True)
     if settings is None:
+        more = "" if refusal is None else f"; {refusal}"
         raise click.UsageError(
-            "a key service is needed: --kms, or --policy with a file that names one"
+            f"a key service is needed: --kms, or --policy with a file that names one{more}"
         )
-    if not settings.has_service:
-        raise click.UsageError("a key service is needed; the policy names keys by reference")
     return settings
 
 
-def service_of_lake(options: dict[str, Any]) -> Settings | None:
-    """Return the key service of the lake that is found, for commands that are about no file."""
-    lake = None if names_paths() else find_lake()
-    if lake is None:
+def service_of_lake(lake: Lake, options: dict[str, Any]) -> Settings | None:
+    """Return the declared key service; None if the declaration does not decide."""
+    if lake.refusal is not None:
         return None
-    try:
-        uri = lake.kms
-    except (ValueError, OSError) as error:
-        raise click.UsageError(str(error)) from None
-    return modcrypt.Settings(
-        kms=uri, passphrase=passphrase_reference(uri, options), audit=options.get("audit")
-    )
+    passphrase = passphrase_reference(lake.kms, options)
+    return modcrypt.Settings(kms=lake.kms, passphrase=passphrase, audit=options.get("audit"))
 
 
 def passphrase_reference(uri: str, options: dict[str, Any]) -> str | None:

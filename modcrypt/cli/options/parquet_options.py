@@ -18,6 +18,7 @@ from modcrypt.cli.options.kms_options import (
     dataset_settings,
     default_key,
     named_service,
+    names_service,
     parse_pairs,
     reading_service_options,
     refuse,
@@ -413,7 +414,10 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     others = others or find_declared(options["policy_file"]) is not None
     more |= identity_references(options, others=others or bool(keys["column_keys"]))
     others = others or bool(keys["column_keys"] or "identities" in more)
-    settings = service_settings(options, needed=not others, **more)
+    params = click.get_current_context().params
+    is_optional = params.get("allow_plaintext") or params.get("no_check_footer")
+    needed = not others and (not is_optional or names_service())
+    settings = service_settings(options, needed=needed, **more)
     policy = None if settings is None else settings.policy
     signed = (settings and settings.signed_by) or (policy and policy.signed_by)
     signed = signed or getattr(settings, "declared", {}).get("signed_by")

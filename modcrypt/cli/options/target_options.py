@@ -104,7 +104,7 @@ def _former_settings(
     spark = [] if master is None else [f"--spark={master}"]
     try:
         with encrypt.make_context(
-            "encrypt", [*former, *spark, "--", "SOURCE", "TARGET"]
+            "encrypt", [*former, *spark, "--", "./SOURCE", "./TARGET"]
         ) as context:
             return encryption_settings({**context.params, **own})
     except click.UsageError as error:
