@@ -93,6 +93,11 @@ class Declared:
     name: str
     file: str | None = None  # the declaration, if the user named it by FILE#NAME
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Values that two objects for the same dataset share."""
+        return os.path.realpath(self.lake.path), self.name
+
     def __str__(self) -> str:
         return f"{printable(self.lake.path)} declares {printable(self.name)}"
 
@@ -257,12 +262,12 @@ def _agrees(parameter: str, given: Any, declared: Any) -> bool:
 def find_named(policy: str | None) -> Declared | None:
     """Return the dataset that the value of an option for policies names: FILE#NAME, or NAME alone.
 
-    A path that exists is that of a policy.
+    A file that exists is a policy.
     """
     if (reference := split_reference(policy)) is not None:
         lake = find_lake(reference[0])
         return None if lake is None else Declared(lake, *reference[::-1])
-    if policy is None or not _NAME.fullmatch(policy) or os.path.lexists(policy):
+    if policy is None or not _NAME.fullmatch(policy) or os.path.isfile(policy):
         return None
     lake = find_lake()
     return None if lake is None or not lake.has(policy) else Declared(lake, policy)
@@ -283,7 +288,7 @@ def find_declared(policy_file: str | None, *, writes: bool = False) -> Declared 
     paths = [str(arguments.destination)] if is_apart else arguments.sources
     found = [dataset_of(path) for path in paths]
     names = dict.fromkeys("no dataset" if each is None else each.name for each in found)
-    if len(names) > 1:
+    if len({None if each is None else each.key for each in found}) > 1:
         raise click.UsageError(
             f"the paths belong to several datasets ({', '.join(names)}), which have keys of their "
             "own; run the command once for each"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -413,16 +414,12 @@ def rotate(
                 for row in iterate_rows(report.drop("failed", "worker")):
                     show(modcrypt.RotatedFile(**row), total)
         else:
-            modcrypt.rotate_keys(
-                list(paths),
-                tools,
-                decryption=settings.requirements(),
-                record=record,
-                jobs=jobs,
-                progress=show,
-                signing_key=settings.writer_key,
-                **how,
-            )
+            sealing = nullcontext() if dry_run else getattr(settings, "hand_over", nullcontext)()
+            with sealing:
+                modcrypt.rotate_keys(
+                    list(paths), tools, decryption=settings.requirements(), record=record,
+                    jobs=jobs, progress=show, signing_key=settings.writer_key, **how,
+                )  # fmt: skip
     warn_about_lost_signatures(len(lost), "pass --sign to sign again")
     _print_totals(tally, dry_run)
     return exit_code(file.result for file in tally.failures)

@@ -65,6 +65,7 @@ class LakeReference(Settings):
             "aad_prefix": self.dataset.aad_prefix,
             "signed_by": tuple(members.get("signed_by", ())) or None,
             "seal_at_least": members.get("seal_at_least"),
+            "recipients": tuple(self.dataset.recipients),
             "accept_algorithms": (algorithm, *previous.algorithms),
         }
 

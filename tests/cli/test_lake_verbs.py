@@ -154,6 +154,17 @@ def test_rewritten_files_stay_as_declared(folder: Path) -> None:
     assert run(folder, "mask", "--null", "mail", FIRST, copy).returncode == 0
     assert run(folder, "verify").returncode == 0
     assert run(folder, "share", "--column", "id", FIRST, "s.parquet").returncode == 2
+    mc.Identity.generate().save(folder / "partner.key")
+    (folder / "partner.pub").write_text(f"{mc.Identity.load(folder / 'partner.key').recipient}\n")
+    answer = run(folder, "recipients", "add", "--to", "partner.pub", FIRST)
+    assert "and run modcrypt apply" in check_failure(answer, 2, "usage")
+    for target in ("orders", "modcrypt.toml#orders"):
+        assert run(folder, "rekey", "--to", target, "--in-place", FIRST).returncode == 0
+    both = run(folder, "rekey", "--to", "partner.pub", "--in-place", FIRST)
+    assert "declares orders and how its files are encrypted" in check_failure(both, 2, "usage")
+    outside = run(folder, "share", "--column", "id", "--to", "orders", FIRST, "s.parquet")
+    assert "is not in the dataset orders" in check_failure(outside, 2, "usage")
+    assert not (folder / "s.parquet").exists()
 
 
 # --- trust ---------------------------------------------------------------------------------------

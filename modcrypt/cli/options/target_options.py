@@ -76,7 +76,7 @@ def _find_dataset(targets: tuple[str, ...]) -> Declared | None:
     if declared is None:
         return None
     others = len(targets) > 1 or len(named) < len(targets) or click.get_current_context().obj
-    if others or (place is not None and str(place) != str(declared)):
+    if others or (place is not None and place.key != declared.key):
         raise click.UsageError(
             f"--to: {place or declared} and how its files are encrypted; remove other keys"
         )
