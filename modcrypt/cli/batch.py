@@ -20,7 +20,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch_report import BatchReport
-from modcrypt.cli.datasets import take_paths
+from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.engines import (
     SHOWN,
     iterate_rows,

@@ -12,7 +12,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option, paths_argument
-from modcrypt.cli.datasets import destination_dataset, find_declared
+from modcrypt.cli.datasets.arguments import destination_dataset, find_declared
 from modcrypt.cli.options.kms_options import audit_option, refuse
 from modcrypt.cli.options.parquet_options import (
     accept_option,

@@ -11,7 +11,8 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.datasets import find_lake, take_paths
+from modcrypt.cli.datasets.arguments import take_paths
+from modcrypt.cli.datasets.declared import find_lake
 from modcrypt.cli.options.kms_options import (
     names_service,
     service_of_lake,

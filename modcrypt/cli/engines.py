@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from modcrypt.cli.datasets import find_declared
+from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.options.kms_options import names_service, refuse
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.references import refuse_descriptors

@@ -9,7 +9,8 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.datasets import declared_members, take_paths
+from modcrypt.cli.datasets.arguments import take_paths
+from modcrypt.cli.datasets.requirements import declared_members
 from modcrypt.cli.former_options import use_present_names
 from modcrypt.cli.options.signing_options import SIGNING_SERVICES
 from modcrypt.cli.output.progress import batch_bar

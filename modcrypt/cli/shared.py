@@ -18,7 +18,7 @@ import click
 from cloup.constraints import Constraint, ConstraintViolated, constraint, mutually_exclusive
 from cloup.constraints.common import get_params_whose_value_is_set
 
-from modcrypt.cli.datasets import take_paths
+from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.output import json_output
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.cli.references import take_one

@@ -76,19 +76,14 @@ class FoundLake:
 
     def _contains(self, dataset: DatasetDeclaration, where: str) -> bool:
         path, root = local_path(where), local_path(dataset.location)
-        if path is None or root is None:
-            start = dataset.location.rstrip("/")
-            return path is root and f"{where}/".startswith(f"{start}/")
-        inside = os.path.relpath(os.path.abspath(path), root)
-        if self.refusal is None:
-            place, folder = Place(None, path), Place(None, root)
-            if place.resolve() == folder.resolve():
-                return True
-            inside = place.inside(folder) or ".."
-        if inside == os.curdir or inside.split(os.sep)[0] == os.pardir:
-            return inside == os.curdir
-        matches = None if dataset.include is None else make_matcher(dataset.include)
-        return matches is None or os.path.isdir(path) or bool(matches(inside))
+        if path is None or root is None or self.refusal is not None:
+            return _is_within(where, dataset.location)
+        if os.path.realpath(path) == os.path.realpath(root):
+            return True
+        inside = Place(None, path).inside(Place(None, root))
+        if inside is None or dataset.include is None or os.path.isdir(path):
+            return inside is not None
+        return bool(make_matcher(dataset.include)(inside))
 
     def inside(self, name: str, where: str) -> str:
         """Return the path of a file or folder inside a dataset; empty for all of it."""
@@ -97,6 +92,21 @@ class FoundLake:
         if path is None or root is None:
             return where[len(location.rstrip("/")) :].strip("/")
         return Place(None, path).inside(Place(None, root)) or ""
+
+    def may_have(self, where: str) -> bool:
+        """Return whether a path may belong to a dataset or table, whoever trusts the lake."""
+        if self.declaration is None:
+            return True
+        return any(_is_within(where, each.location) for each in self.declaration.all.values())
+
+    def is_place_of(self, name: str, where: str) -> bool:
+        """Return whether a path is that of a dataset or table."""
+        location = local_path(self.declaration.find(name).location) if self.declaration else None
+        if location is None:
+            return False
+        if self.refusal is not None:
+            return os.path.abspath(where) == os.path.abspath(location)
+        return os.path.realpath(where) == os.path.realpath(location)
 
     def has(self, name: str) -> bool:
         """Return whether a dataset, or a table of a namespace, is declared under a name."""
@@ -177,6 +187,14 @@ class FoundLake:
         if self.refusal is not None or self.declaration is None:
             raise self.refusal or ValueError(f"{self.path} has mistakes")
         return self.declaration
+
+
+def _is_within(where: str, location: str) -> bool:
+    """Return whether a path is a folder or below it, by their text alone."""
+    path, root = local_path(where), local_path(location)
+    if path is None or root is None:
+        return path is root and f"{where}/".startswith(f"{location.rstrip('/')}/")
+    return f"{os.path.abspath(path)}/".startswith(f"{os.path.abspath(root)}/")
 
 
 def read_lake(path: Path, *, found: bool) -> FoundLake:

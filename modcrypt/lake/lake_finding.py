@@ -17,7 +17,10 @@ def find_lake(file: str | None = None) -> FoundLake | None:
         file: Path that the user named; None for MODCRYPT_CONFIG, or the file in the working
             directory or a folder above it.
     """
-    path = find_declaration(file)
+    try:
+        path = find_declaration(file)
+    except OSError:  # the working directory was removed, or a folder above cannot be searched
+        return None
     if path is None:
         return None
     from modcrypt.lake.found_lake import read_lake

@@ -472,5 +472,6 @@ def test_commands_for_tables_take_what_is_declared(
         assert f"{options[0]} contradicts the declaration" in answer.stderr
         assert answer.returncode == 2
     assert "iceberg scan sales" in run(tmp_path, "head", "sales").stderr
+    assert "sales: 7 of 7" in run(tmp_path, "verify", "./tables/s").stdout
     (tmp_path / "modcrypt.toml").write_text(text + "\n# changed")
     assert "since it was trusted" in run(tmp_path, "iceberg", "scan", "sales").stderr

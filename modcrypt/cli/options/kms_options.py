@@ -10,14 +10,9 @@ import click
 from click.core import ParameterSource
 
 import modcrypt
-from modcrypt.cli.datasets import (
-    Declared,
-    Lake,
-    declared_settings,
-    find_declared,
-    find_lake,
-    names_paths,
-)
+from modcrypt.cli.datasets.arguments import find_declared, names_paths
+from modcrypt.cli.datasets.declared import Declared, Lake, find_lake
+from modcrypt.cli.datasets.requirements import declared_settings
 from modcrypt.cli.references import (
     PASSPHRASE_KINDS,
     check_private_file,

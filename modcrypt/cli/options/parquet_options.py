@@ -12,7 +12,8 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.datasets import find_declared, refuse_declared
+from modcrypt.cli.datasets.arguments import find_declared
+from modcrypt.cli.datasets.requirements import refuse_declared
 from modcrypt.cli.options.kms_options import (
     audit_option,
     dataset_settings,

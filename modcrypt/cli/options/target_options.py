@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 import modcrypt
-from modcrypt.cli.datasets import Declared, find_declared, find_named
+from modcrypt.cli.datasets.arguments import find_declared
+from modcrypt.cli.datasets.declared import Declared, find_named
 from modcrypt.cli.former_options import NewOptions
 from modcrypt.cli.options.kms_options import dataset_settings, named_service
 from modcrypt.cli.options.parquet_options import encryption_settings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from modcrypt.cli.datasets import declared_table, take_table
+from modcrypt.cli.datasets.table_arguments import declared_table, take_table
 from modcrypt.cli.options.kms_options import (
     audit_option,
     kms_option,

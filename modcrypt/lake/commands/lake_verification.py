@@ -15,14 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import cloup
 
-from modcrypt.cli.datasets import (
-    KEYS,
-    dataset_of,
-    find_lake,
-    list_typed,
-    take_paths,
-    use_paths,
-)
+from modcrypt.cli.datasets.arguments import dataset_of, take_paths, use_paths
+from modcrypt.cli.datasets.declared import KEYS, find_lake, list_typed
 from modcrypt.cli.engines import load_spark, start_spark
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.progress import progress_bar
@@ -139,7 +133,7 @@ def _find_targets(
     datasets: dict[str | None, list[str]] = {}
     are_whole = False
     for path in paths:
-        declared = dataset_of(path)
+        declared = dataset_of(path, tables=True)
         if declared is None:
             _check_apart(path, options, others)
             files.append(path)
@@ -160,8 +154,7 @@ def _check_apart(path: str, options: Mapping[str, Any], others: Mapping[str, Any
     lake = find_lake(options["config"])
     if lake is None or lake.refusal is None or os.path.isfile(path):
         return
-    in_question = not lake.is_valid or lake.dataset_at(path) is not None
-    if in_question and not list_typed(KEYS.__contains__):
+    if lake.may_have(path) and not list_typed(KEYS.__contains__):
         open_lake({**options, **others})  # raises
 
 
