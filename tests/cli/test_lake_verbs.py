@@ -99,7 +99,8 @@ def test_files_in_no_dataset_are_as_without_a_lake(folder: Path) -> None:
 
 
 CONTRADICTIONS = (
-    ("--kms", "file:other.keyring"), ("--kms", "file:lake.keyring#other"), ("--key", "file:footer.key"), ("--policy", "policy.toml"),
+    ("--kms", "file:other.keyring"), ("--kms", "file:lake.keyring#other"),
+    ("--key", "file:footer.key"), ("--policy", "policy.toml"),
     ("--column-key", "mail=file:x.key"), ("--aad-prefix", "orders"), ("--root", "."),
     ("--accept-algorithm", "AES_GCM_CTR_V1"),
 )  # fmt: skip
