@@ -459,7 +459,7 @@ def _required_seal(options: dict[str, Any]) -> tuple[tuple[str, ...], int]:
     """Return the writers and the least number that options or the declaration of a lake name."""
     declared = declared_members({"signed_by": options["signed_by"]})
     writers = options["signed_by"] or declared.get("signed_by") or ()
-    return tuple(writers), max(options["at_least"], declared.get("seal_at_least") or 1)
+    return tuple(writers), max(options["at_least"], declared.get("seal_at_least") or 0)
 
 
 def _writing(options: dict[str, Any]) -> dict[str, Any]:

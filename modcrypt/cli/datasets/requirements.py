@@ -40,9 +40,24 @@ def declared_settings(
     for name in ("signed_by", "seal_at_least", "aad_prefix", "kms", "root"):
         if settings.declared.get(name):
             own.pop(name, None)
-    own.setdefault("passphrase", make_passphrase(settings.kms))
+    own["passphrase"] = _choose_passphrase(declared, settings.kms, make_passphrase(settings.kms))
     evolved: Settings = settings.evolve(**own)
     return evolved
+
+
+def _choose_passphrase(declared: Declared, kms: str, given: str | None) -> str | None:
+    """Return the reference to the passphrase of a keyring; None if the declared URI names it."""
+    from modcrypt.kms.key_references import absolute_reference
+    from modcrypt.kms.keyring.keyring import passphrase_of_uri
+
+    known = passphrase_of_uri(kms)
+    if known is None or given is None:
+        return given
+    are_files = given.startswith("file:") and known.startswith("file:")
+    is_same = are_files and absolute_reference(given) == absolute_reference(known)
+    if given != known and not is_same:
+        refuse_contradiction(declared, "passphrase", f"with passphrase={known}")
+    return None
 
 
 def declared_members(options: Mapping[str, Any]) -> Mapping[str, Any]:
