@@ -451,8 +451,8 @@ def _load_keys(options: dict[str, Any]) -> list[modcrypt.SigningKey]:
 
 def _trusting(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that say which old seal is accepted."""
-    signed_by, least = _required_seal(options)
-    return {"signed_by": _read_keys(signed_by), "at_least": least}
+    signed_by, _ = _required_seal(options)  # the first seal is made under the declaration, too
+    return {"signed_by": _read_keys(signed_by), "at_least": options["at_least"]}
 
 
 def _required_seal(options: dict[str, Any]) -> tuple[tuple[str, ...], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -238,3 +239,24 @@ def test_a_part_of_a_dataset_is_verified_as_declared(folder: Path) -> None:
         assert [line["ok"] for line in files].count(False) == 1
         assert (totals["schema"], totals["ok"]) == ("modcrypt.verify.totals/1", False)
     assert run(folder, "verify", "orders/day=2026-11-02").returncode == 0
+
+
+def test_new_files_of_a_sealed_dataset_are_sealed(folder: Path) -> None:
+    assert run(folder, "seals", "generate", "writer.key").returncode == 0
+    shutil.rmtree(folder / "orders")
+    write_day(folder, "2026-11-01", 4)
+    more = 'include = "*.parquet"\nsigned_by = ["writer.pub"]\nseal_at_least = 1\n'
+    (folder / "modcrypt.toml").write_text(DECLARATION.replace('include = "*.parquet"\n', more))
+    trust_lake(folder)
+    sign = ("--sign", "file:writer.key")
+    for verb in (("apply", "--accept-replaced"), ("seals", "create")):
+        answer = run(folder, *verb, *sign, *(["orders"] * (verb[0] == "seals")))
+        assert answer.returncode == 0, (answer.stdout, answer.stderr)
+    pq.write_table(order_table(), folder / "plain.parquet")
+    new = "orders/day=2026-11-01/new.parquet"
+    unsigned = run(folder, "encrypt", "plain.parquet", new)
+    assert "requires signatures" in check_failure(unsigned, 2, "usage")
+    assert run(folder, "encrypt", *sign, "plain.parquet", new).returncode == 0
+    assert run(folder, "verify").returncode == 0
+    assert "seal 2: 5 files" in run(folder, "seals", "verify", "orders").stdout
+    assert run(folder, "head", "orders").returncode == 0
