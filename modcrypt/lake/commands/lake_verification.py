@@ -268,7 +268,7 @@ def parse_since(text: str | None) -> datetime.datetime | Literal["last"] | None:
 
 
 def _print_result(result: LakeVerification) -> None:
-    of_files = ((result.name_of(file), f) for file in result.files for f in file.findings)
+    of_files = ((file.path, f) for file in result.files for f in file.findings)
     found = chain(of_files, ((None, finding) for finding in result.findings))
     print_findings(found, adapt_advice, named=True)
     for line in result.describe_missing():
