@@ -186,6 +186,8 @@ def required_service(options: dict[str, Any]) -> Settings:
         raise click.UsageError(
             f"a key service is needed: --kms, or --policy with a file that names one{more}"
         )
+    if not settings.has_service:
+        raise click.UsageError("a key service is needed; the policy names keys by reference")
     return settings
 
 
