@@ -11,8 +11,8 @@ Summaries of footers are removed last, and only if no file failed: until then th
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch_report import BatchReport
+from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.engines import (
     SHOWN,
     iterate_rows,
@@ -84,7 +85,9 @@ batch_options = cloup.option_group(
 _OF_FOLDERS = {"glob", "jobs", "fail_fast", "drop_summaries", "allow_leaks"}
 
 
-paths_argument = click.argument("paths", metavar="SOURCE... [DESTINATION]", nargs=-1, required=True)
+paths_argument = click.argument(
+    "paths", metavar="SOURCE... [DESTINATION]", nargs=-1, required=True, callback=take_paths
+)
 
 
 class Batch:
@@ -103,6 +106,7 @@ class Batch:
         self._allow_leaks: bool = options.pop("allow_leaks", False)
         self._prove: Prove = options.pop("prove", "first")
         self._master: str | None = options.pop("spark_master")
+        self._hand_over: Callable[[], AbstractContextManager[None]] = nullcontext
         in_place = options.pop("in_place", False)
         context = click.get_current_context()
         self._parameters = context.params | vars(context.obj or FormerOptions())
@@ -191,6 +195,7 @@ class Batch:
         # The record notices other keys at the same place.
         keys = settings.footer_key or "", *settings.column_keys.values()
         self._parameters = {**self._parameters, "keys": keys}
+        self._hand_over = getattr(settings, "hand_over", nullcontext)
         if self._master is not None:
             return settings
         if self._is_folder:
@@ -263,6 +268,8 @@ class Batch:
             for folder in self._list_folders():
                 check_sidecars(folder.place, to, encryption, drop_summaries=self._drop_summaries)
         with ExitStack() as stack:
+            if not options["dry_run"]:
+                stack.enter_context(self._hand_over())
             record = self._open_record()
             how["change"] = replace(how["change"], hash_key=hash_key)
             conversion = Conversion(
@@ -386,11 +393,6 @@ def _split_paths(
     paths: tuple[str, ...], in_place: bool, may: bool
 ) -> tuple[tuple[str, ...], str | None]:
     """Return the sources and the destination; raise click.UsageError if one is missing."""
-    if "-" in paths:
-        raise click.UsageError(
-            "pipes are not supported: Parquet needs random access; use modcrypt ags1 for any "
-            "file or pipe"
-        )
     if in_place:
         return paths, None
     if len(paths) == 1:

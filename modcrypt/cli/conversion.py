@@ -12,6 +12,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option, paths_argument
+from modcrypt.cli.datasets.arguments import destination_dataset, find_declared
 from modcrypt.cli.former_options import FORMER_READING
 from modcrypt.cli.options.kms_options import audit_option, refuse
 from modcrypt.cli.options.parquet_options import (
@@ -91,6 +92,10 @@ def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
     authenticates every module that it reads. A file appears only when it is complete. An AAD prefix
     given here must be the one that the file was written with.
     """
+    if (declared := find_declared(None, writes=True)) is not None:
+        raise click.UsageError(
+            f"{declared} encrypted, so its files are not decrypted there; name another DESTINATION"
+        )
     batch = Batch("decrypt", paths, options)
     return batch.run(decryption=batch.decryption(options))
 
@@ -232,7 +237,7 @@ def mask(
     reference = _hash_key_reference(options, bool(hashed))
     hash_key = reference if on_spark else read_key(reference, "key of the hashes")
     encryption = None
-    if is_target_named():
+    if is_target_named() or destination_dataset() is not None:
         encryption = batch.encryption(target_settings(options, encrypt))
     return batch.run(
         decryption=batch.decryption(options), encryption=encryption, null=null, hashed=hashed,

@@ -11,7 +11,14 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.options.kms_options import service_options, service_settings
+from modcrypt.cli.datasets.arguments import take_paths
+from modcrypt.cli.datasets.declared import find_lake
+from modcrypt.cli.options.kms_options import (
+    names_service,
+    service_of_lake,
+    service_options,
+    service_settings,
+)
 from modcrypt.cli.options.parquet_options import key_references, parquet_key_options
 from modcrypt.cli.output.failures import explain, use_option_names
 from modcrypt.cli.shared import json_option, print_json, print_line, root_option
@@ -41,7 +48,8 @@ MAX_PROBED = 20
     "files",
     metavar="FILE",
     multiple=True,
-    help="Parquet file whose keys to try, or file with a secret whose permissions to check. "
+    callback=take_paths,
+    help="Parquet file or dataset whose keys to try, or file with a secret to check the mode of. "
     "Repeatable.",
 )
 @click.option(
@@ -137,6 +145,24 @@ class _Examination:
             if kms is None and modcrypt.Policy.load(path).kms is None:
                 return
         self._service = service_settings(self._options)
+        if self._service is None and self._explicit.footer_key is None:
+            yield from self._declaration()
+        if self._service is None and names_service():
+            self._service = service_settings(self._options, needed=True)
+
+    def _declaration(self) -> Iterator[Check]:
+        """Check the declaration of a lake that is found, and take its key service."""
+        from modcrypt.doctor.machine_checks import Subject
+
+        lake = find_lake()
+        if lake is None:
+            return
+        about = Subject("declaration")
+        if lake.refusal is not None:
+            yield about.hint(str(lake.refusal), "doctor ignores it")
+            return
+        yield about.ok(lake.path)
+        self._service = service_of_lake(lake, self._options)
 
     def _secret_files(self) -> Iterator[Check]:
         from modcrypt.doctor.checkup import keyring, secret_file
@@ -183,6 +209,8 @@ class _Examination:
         """Return the master keys to try: the policy's, the URI's, or else the first enabled."""
         assert self._service is not None
         policy = self._service.policy
+        if declared := getattr(self._service, "declared", None):
+            return list(declared["master_keys"])
         if policy is not None:
             return list(dict.fromkeys((policy.footer_key, *policy.column_keys)))
         client: Any = self._client

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.datasets.arguments import find_declared
+from modcrypt.cli.options.kms_options import names_service, refuse
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import format_failures, print_json, print_line, rare_option
@@ -120,3 +121,9 @@ def is_any_typed(options: Collection[str]) -> bool:
         context.get_parameter_source(name) in (given.COMMANDLINE, given.ENVIRONMENT)
         for name in options
     )
+
+
+def names_keys(reading: dict[str, Any]) -> bool:
+    """Return whether options, the declaration of a lake or MODCRYPT_KMS describe the files."""
+    named = is_any_typed(reading) or names_service()
+    return named or find_declared(reading.get("policy_file")) is not None

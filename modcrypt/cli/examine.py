@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.engines import is_any_typed
+from modcrypt.cli.engines import names_keys
 from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import combine_options, needs_one_of, print_line
@@ -33,8 +33,11 @@ html_options = combine_options(
 def properties_of_options(
     reading: dict[str, Any], root: str | None
 ) -> FileDecryptionProperties | None:
-    """Return the properties for files below `root` that options describe; None if none is typed."""
-    if not is_any_typed(reading):
+    """Return the properties for files below `root` that options describe; None if none is typed.
+
+    A lake's dataset, and MODCRYPT_KMS, describe them, too.
+    """
+    if not names_keys(reading):
         return None
     settings = decryption_settings(reading)
     return (settings if root is None else settings.under(root)).decryption()

@@ -13,15 +13,20 @@ import cloup
 from modcrypt.cli.batch import files_options
 from modcrypt.cli.engines import (
     SHOWN,
-    is_any_typed,
     load_spark,
+    names_keys,
     print_report,
     refuse_local_options,
     spark_option,
     start_spark,
     take_details,
 )
-from modcrypt.cli.examine import html_options, prepare_page, print_list, properties_of_options
+from modcrypt.cli.examine import (
+    html_options,
+    prepare_page,
+    print_list,
+    properties_of_options,
+)
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.output.failures import explain
@@ -185,7 +190,7 @@ def _inspect_on_spark(
     """Run `inspect` on files, printing numbers of files for people; return the exit code."""
     refuse_local_options()
     refuse({"html", "force", "pages"}, "not supported with --spark")
-    settings = decryption_settings(options) if is_any_typed(options) else None
+    settings = decryption_settings(options) if names_keys(options) else None
     with start_spark(master, "inspect") as spark:
         inspected = load_spark().inspect_table(spark, list(paths), settings)
         if not as_json:

@@ -9,7 +9,7 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.engines import is_any_typed
+from modcrypt.cli.engines import names_keys
 from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_table, lines_option, paths_argument, print_json, print_line
@@ -77,7 +77,7 @@ def find_leaks_below(paths: Sequence[str], reading: dict[str, Any]) -> list[Find
     from modcrypt.jobs.leaks.scan import find_leak_faults
     from modcrypt.jobs.listing import Folder
 
-    settings = decryption_settings(reading) if is_any_typed(reading) else None
+    settings = decryption_settings(reading) if names_keys(reading) else None
     folders = [Folder.at(path, absolute=False) for path in paths]
     return [
         finding

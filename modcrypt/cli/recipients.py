@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from modcrypt.jobs.failures import exit_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.recipients import ChangedRecipients
+    from modcrypt.kms.settings import Settings
 
 _GROUP_EXAMPLE = """\b
 Examples: a key pair for a partner, a file for the partner, and one more recipient
@@ -128,6 +129,7 @@ def add(
     if not to:
         raise click.UsageError("no recipient is named; use --to")
     decryption = decryption_settings(options)
+    _check_declared(decryption, [recipient.id for recipient in to], belong=True)
     run = partial(
         modcrypt.jobs.add_recipients, list(paths), to, decryption, jobs=jobs,
         signing_key=read_signing_key(options),
@@ -165,6 +167,7 @@ def remove(
     ids = [_read_id(text) for text in removed]
     remaining = read_recipients(options)
     decryption = decryption_settings(options)
+    _check_declared(decryption, ids, belong=False)
     run = partial(
         modcrypt.jobs.remove_recipients, list(paths), ids, decryption,
         new_recipients=remaining, jobs=jobs, signing_key=read_signing_key(options),
@@ -177,6 +180,17 @@ def remove(
             err=True,
         )
     return _exit_code(counts)
+
+
+def _check_declared(settings: Settings, ids: Sequence[bytes], *, belong: bool) -> None:
+    """Raise a usage error if the declaration of a lake does not name, or names, recipients."""
+    if (declared := getattr(settings, "declared", None)) is None:
+        return
+    known = {recipient.id for recipient in declared["recipients"]}
+    if any((id_ in known) is not belong for id_ in ids):
+        raise click.UsageError(
+            "the declaration of the dataset names its recipients; change it and run modcrypt apply"
+        )
 
 
 def _read_id(text: str) -> bytes:

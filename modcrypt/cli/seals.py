@@ -9,6 +9,8 @@ import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.datasets.arguments import take_paths
+from modcrypt.cli.datasets.requirements import declared_members
 from modcrypt.cli.former_options import use_present_names
 from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.signing_options import SIGNING_SERVICES
@@ -165,7 +167,7 @@ _valid_option = click.option(
 _propose_option = click.option(
     "--propose", is_flag=True, help="Propose the seal: other writers must sign it, too."
 )
-_folder = click.argument("folder")
+_folder = click.argument("folder", callback=take_paths)
 _files = click.argument("files", nargs=-1, required=True)
 
 
@@ -403,6 +405,7 @@ def verify(
     The exit code is 1 if a file is missing, foreign, hidden or changed, or the seal is not signed
     by the writers, has expired, or is an older one.
     """
+    signed_by, options["at_least"] = _required_seal({"signed_by": signed_by, **options})
     with batch_bar("Hashing", 0, None) as bar:
         result = modcrypt.jobs.verify_seal(
             folder, _require_writers(signed_by), witnessed_by=_read_keys(witnessed_by),
@@ -419,7 +422,15 @@ def _load_keys(options: dict[str, Any]) -> list[modcrypt.SigningKey]:
 
 def _trusting(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that say which old seal is accepted."""
-    return {"signed_by": _read_keys(options["signed_by"]), "at_least": options["at_least"]}
+    signed_by, _ = _required_seal(options)  # the first seal is made under the declaration, too
+    return {"signed_by": _read_keys(signed_by), "at_least": options["at_least"]}
+
+
+def _required_seal(options: dict[str, Any]) -> tuple[tuple[str, ...], int]:
+    """Return the writers and the least number that options or the declaration of a lake name."""
+    declared = declared_members({"signed_by": options["signed_by"]})
+    writers = options["signed_by"] or declared.get("signed_by") or ()
+    return tuple(writers), max(options["at_least"], declared.get("seal_at_least") or 0)
 
 
 def _writing(options: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import click
 from cloup.constraints import Constraint, ConstraintViolated, constraint, mutually_exclusive
 from cloup.constraints.common import get_params_whose_value_is_set
 
+from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.output import json_output
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.cli.references import take_one
@@ -168,19 +169,12 @@ key_length_option = click.option(
 )
 
 
-def _refuse_pipes(
-    context: click.Context, parameter: click.Parameter, paths: tuple[str, ...]
-) -> tuple[str, ...]:
-    if "-" in paths:
-        raise click.UsageError("pipes are not supported: Parquet needs random access")
-    return paths
-
-
 paths_argument = click.argument(
-    "paths", metavar="PATH...", nargs=-1, required=True, callback=_refuse_pipes
+    "paths", metavar="PATH...", nargs=-1, required=True, callback=take_paths
 )
+path_argument = click.argument("path", metavar="FILE|DIR", callback=take_paths)
 optional_paths_argument = click.argument(
-    "paths", metavar="[PATH]...", nargs=-1, callback=_refuse_pipes
+    "paths", metavar="[PATH]...", nargs=-1, callback=take_paths
 )
 
 

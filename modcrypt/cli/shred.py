@@ -21,6 +21,7 @@ from modcrypt.cli.engines import (
 )
 from modcrypt.cli.options.kms_options import (
     audit_option,
+    names_service,
     refuse,
     service_options,
     service_settings,
@@ -135,7 +136,10 @@ def shred(
     if spark_master is not None:
         refuse_local_options()
     check_paths_exist(paths)
-    settings = service_settings(options, accept_algorithms=accept_algorithms or None)
+    settings = service_settings(
+        options, needed=names_service(),
+        accept_algorithms=accept_algorithms or None,
+    )  # fmt: skip
     if settings is None:
         refuse({"audit", "accept_algorithms", "destroy"}, "this needs --kms or --policy")
     elif settings.policy or accept_algorithms:

@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 import modcrypt
+from modcrypt.cli.datasets.arguments import find_declared
+from modcrypt.cli.datasets.declared import Declared, find_named
 from modcrypt.cli.engines import refuse_local_options
 from modcrypt.cli.former_options import FormerOptions
-from modcrypt.cli.options.kms_options import service_settings
+from modcrypt.cli.options.kms_options import dataset_settings, named_service
 from modcrypt.cli.options.parquet_options import encryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients
 from modcrypt.cli.options.signing_options import sign_options, signing_references
@@ -25,7 +27,8 @@ target_options = combine_options(
         "--to",
         metavar="POLICY",
         multiple=True,
-        help="Keys of the new files: a policy (.toml), or public keys of recipients. Repeatable.",
+        help="Keys of the new files: a policy (.toml), a dataset of a lake, or public keys of "
+        "recipients. Repeatable.",
     ),
     sign_options,
 )
@@ -54,8 +57,8 @@ def add_former_reading(options: dict[str, Any], decrypt: click.Command) -> None:
 
 
 def _for(options: Sequence[str]) -> list[str]:
-    """Return arguments of a command: options, and what stands for its paths."""
-    return [*options, "--", "SOURCE", "DESTINATION"]
+    """Return arguments of a command: options, and paths, which are no names of datasets."""
+    return [*options, "--", "./SOURCE", "./DESTINATION"]
 
 
 def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt.Settings:
@@ -69,6 +72,9 @@ def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt
         OSError: A file cannot be read.
     """
     own = {name: options.pop(name) for name in PARAMETERS}
+    if (declared := _find_dataset(own["to"])) is not None:
+        given = {name: options[name] for name in ("passphrase", "audit")}
+        return dataset_settings(declared, given, signing_references(own))
     policies = [text for text in own["to"] if text.endswith(".toml")]
     own["to"] = tuple(text for text in own["to"] if text not in policies)
     former = former_options().new
@@ -84,14 +90,33 @@ def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt
     return modcrypt.Settings(**more)
 
 
+def _find_dataset(targets: tuple[str, ...]) -> Declared | None:
+    """Return the dataset that --to names, or in which the new files lie; None for neither.
+
+    Raises:
+        click.UsageError: Both differ, or something else says how the files are encrypted.
+    """
+    named = [found for text in targets if (found := find_named(text)) is not None]
+    place = find_declared(None, writes=True)
+    declared = named[0] if named else place
+    if declared is None:
+        return None
+    others = len(targets) > 1 or len(named) < len(targets) or former_options().new
+    if others or (place is not None and place.key != declared.key):
+        raise click.UsageError(
+            f"--to: {place or declared} and how its files are encrypted; remove other keys"
+        )
+    return declared
+
+
 def _policy_settings(path: str, options: dict[str, Any], more: dict[str, Any]) -> modcrypt.Settings:
-    """Return the settings of a policy file; a dataset of a lake will be resolved here, too."""
+    """Return the settings of a policy file."""
     policy = modcrypt.Policy.load(path)
     service = {"kms": None, "policy_file": path, "passphrase": None}
     if not policy.names_keys:
         service["audit"] = options["audit"]
         service["passphrase"] = _passphrase_for(policy.kms, options)
-    settings = service_settings(service, **more)
+    settings = named_service(service, needed=True, **more)
     assert settings is not None  # a policy is named
     return settings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,11 @@ from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
     combine_options,
-    format_table,
     lines_option,
     paths_argument,
     print_json,
     print_line,
+    print_long_table,
     rare_option,
     shared_prefix_option,
     strict_option,
@@ -119,9 +119,15 @@ def verify_files(
     force: bool,
     spark_master: str | None,
     as_json: bool,
+    changed_since: float | None = None,
+    report: Callable[[DatasetVerification], object] | None = None,
     **reading: Any,
 ) -> int:
-    """Verify files; `reading` are the options that open them. Return the exit code."""
+    """Verify files; return the exit code.
+
+    Those before `changed_since`, in seconds since 1970, are skipped; `report` is called with the
+    result. `reading` are the options that open files.
+    """
     if spark_master is not None:
         options = {**reading, "shared_aad_prefix": shared_aad_prefix}
         code: int = load_spark().verify_files(
@@ -135,10 +141,13 @@ def verify_files(
 
     started = time.perf_counter()
     files, properties, missing = _find_files(paths, glob, reading)
+    files = _skip_unchanged(files, changed_since)
     if strict:
         missing += find_leaks_below(paths, reading)
     if not files:
         verification = DatasetVerification(files=(), findings=tuple(missing))
+        if report is not None:
+            report(verification)
         return print_result(verification, 0, strict, as_json, started)
     write_page = prepare_page(html, force, files)
     with (
@@ -154,7 +163,20 @@ def verify_files(
     verification = replace(verification, findings=(*verification.findings, *missing))
     if html is not None:
         write_page(verification.files[0])
+    if report is not None:
+        report(verification)
     return print_result(verification, len(files), strict, as_json, started)
+
+
+def _skip_unchanged(files: list[File], since: float | None) -> list[File]:
+    """Return the files that changed at a time or later, or whose time is unknown."""
+    if since is None:
+        return files
+    times = [file.place.modified() for file in files]
+    changed = [f for f, time in zip(files, times, strict=True) if time is None or time >= since]
+    if skipped := len(files) - len(changed):
+        click.echo(f"modcrypt: {format_count(skipped, 'file')} unchanged and skipped", err=True)
+    return changed
 
 
 def _find_files(
@@ -268,7 +290,7 @@ def print_result(
     findings = [(name, found) for name, part in named for found in part.findings]
     notes = [(name, note) for name, part in named for note in part.not_authenticated]
     if findings:
-        print_line(format_findings(findings))
+        print_findings(findings)
     _print_unauthenticated(notes)
     what = format_count(len(files), "file") if several else printable(files[0].name)
     print_line(f"{what}: {_verdict(files, [found for _, found in findings], result.complete)}")
@@ -326,9 +348,21 @@ def _finding_fields(finding: Finding) -> dict[str, Any]:
     return {**finding.fields(), "message": use_option_names(finding.message)}
 
 
-def format_findings(findings: Sequence[tuple[str | None, Finding]]) -> str:
-    """Return the table of findings, with file names if there are several files."""
-    rows = [
+def print_findings(
+    findings: Iterable[tuple[str | None, Finding]], adapt: Callable[[str], str] = use_option_names,
+    *, named: bool | None = None,
+) -> None:  # fmt: skip
+    """Print the table of findings.
+
+    Args:
+        findings: Name of the file of each, None for one about the set.
+        adapt: Function that returns a message in the words of the command line.
+        named: Whether to print names; by default, if there is one.
+    """
+    if named is None:
+        findings = list(findings)
+        named = any(name is not None for name, _ in findings)
+    rows = (
         (
             name,
             finding.severity,
@@ -336,13 +370,13 @@ def format_findings(findings: Sequence[tuple[str | None, Finding]]) -> str:
             None if finding.module is None else str(finding.module),
             None if finding.start is None else f"{finding.start}-{finding.end}",
             # without its leading module, which has a column of its own
-            use_option_names(finding.message).removeprefix(f"{finding.module}: "),
+            adapt(finding.message).removeprefix(f"{finding.module}: "),
         )
         for name, finding in findings
-    ]
+    )
+    first = 0 if named else 1
     titles = ("file", "severity", "error", "module", "bytes", "meaning")
-    first = 0 if any(name is not None for name, _ in findings) else 1
-    return format_table(titles[first:], [row[first:] for row in rows], left=range(6))
+    print_long_table(titles[first:], (row[first:] for row in rows))
 
 
 def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticated]]) -> None:

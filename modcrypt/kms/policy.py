@@ -230,6 +230,17 @@ def find_service(kms: S | None, policy: Policy | None) -> S | str:
     return service
 
 
+def service_of_environment() -> str | None:
+    """Return the URI of the key service that MODCRYPT_KMS or VAULT_ADDR names; None for none."""
+    if kms := os.environ.get("MODCRYPT_KMS"):
+        return kms
+    if address := os.environ.get("VAULT_ADDR"):
+        parts = urllib.parse.urlsplit(address)
+        host = parts.netloc.rpartition("@")[2]
+        return f"hcvault://{host}/transit{'?tls=off' * (parts.scheme == 'http')}"
+    return None
+
+
 def _list_name_faults(
     column_keys: Mapping[str, Sequence[str]], plaintext_columns: Sequence[str]
 ) -> list[str]:

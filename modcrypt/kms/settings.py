@@ -183,7 +183,7 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
         return self if self.root is not None else self.evolve(root=root)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _receive, (self._portable_values(),)
+        return _receive, (type(self), self._portable_values())
 
     def _portable_values(self) -> dict[str, Any]:
         """Return the fields, with absolute paths, as other processes may run in other folders.
@@ -437,12 +437,12 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
 _opening = fork_safe(threading.RLock())
 
 
-def _receive(values: dict[str, Any]) -> Settings:
+def _receive(kind: type[Settings], values: dict[str, Any]) -> Settings:
     """Return the settings that another process sent, as the same object each time.
 
     A process therefore opens a key service once for all tasks.
     """
-    settings = Settings(**values)
+    settings = kind(**values)
     for known in _received:
         if known == settings:
             return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.parse
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
@@ -75,7 +76,7 @@ def _list_results(result: LakeVerification) -> Iterator[dict[str, Any]]:
     if result.error:
         yield _make_result("file", "fault", result.error, result.location)
     for file in result.files:
-        where = f"{result.location.rstrip('/')}/{file.path}"
+        where = result.name_of(file)
         for finding in file.findings:
             region = (finding.start, finding.end)
             yield _make_result(finding.word, finding.severity, finding.message, where, region)
@@ -88,7 +89,7 @@ def _make_result(
     word: str, severity: str, message: str, where: str,
     region: tuple[int | None, int | None] = (None, None),
 ) -> dict[str, Any]:  # fmt: skip
-    uri = where if "://" in where else f"file://{urllib.parse.quote(where)}"
+    uri = where if "://" in where else f"file://{urllib.parse.quote(os.path.abspath(where))}"
     location: dict[str, Any] = {"artifactLocation": {"uri": uri}}
     start, end = region
     if start is not None and end is not None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from modcrypt.kms.keyed_encryption import KeyedEncryption
+from modcrypt.lake.declared_encryption import DeclaredEncryption
+from modcrypt.lake.declared_keys import declared_decryption
 from modcrypt.lake.file_policies import DatasetPolicies, read_columns
 from modcrypt.lake.lake_files import LakeFiles
 from modcrypt.parquet.arrow.field_metadata import plan_footer
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties, KeySettings
 from modcrypt.parquet.datasets.dataset_reader import iter_batches, read_table
 from modcrypt.parquet.datasets.dataset_writer import open_batches, write_dataset
 
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LakeDataset:
+class LakeDataset(KeySettings):
     """A dataset of a lake. Reading refuses what is not as declared; writing makes it so.
+
+    It is accepted wherever `Settings` are, for files of the dataset.
 
     Args:
         policies: Policies of its files.
@@ -34,6 +38,23 @@ class LakeDataset:
     def location(self) -> str:
         """Path or URL of the dataset."""
         return self.policies.dataset.location
+
+    def decryption(self) -> FileDecryptionProperties:
+        """Return the properties that open each file of the dataset exactly as declared."""
+        return declared_decryption(self.policies)
+
+    def decryption_of(self, path: str) -> FileDecryptionProperties:
+        """Return the properties that open a file: `decryption()` for every file."""
+        return self.decryption()
+
+    def encryption(self) -> DeclaredEncryption:
+        """Return the encryption of new files of the dataset, each exactly as declared.
+
+        Raises:
+            ValueError: The declaration requires signatures, and the lake has no signing key.
+        """
+        self.policies.check_signing_key()
+        return DeclaredEncryption(self.policies)
 
     def read(
         self,
@@ -56,7 +77,9 @@ class LakeDataset:
             ModcryptError: A file is not as declared, or a key is refused.
         """
         source, more = self._choose_source()
-        decryption = self._decryption_of(master_key_ids, on_missing_key)
+        decryption = declared_decryption(
+            self.policies, master_key_ids=master_key_ids, on_missing_key=on_missing_key
+        )
         return read_table(source, decryption, **{**more, **options})
 
     def scan(
@@ -76,7 +99,9 @@ class LakeDataset:
             ModcryptError: As `read`, partly during iteration.
         """
         source, more = self._choose_source()
-        decryption = self._decryption_of(master_key_ids, on_missing_key)
+        decryption = declared_decryption(
+            self.policies, master_key_ids=master_key_ids, on_missing_key=on_missing_key
+        )
         return iter_batches(source, decryption, **{**more, **options})
 
     def view(self, path: str, *, columns: Sequence[str] | None = None) -> PlaintextView:
@@ -147,18 +172,3 @@ class LakeDataset:
         if seal is not None:  # the reader does it for folders
             seal.check_complete(root.place, [*paths, *files.strays])
         return [root.file(path) for path in paths], more
-
-    def _decryption_of(
-        self, master_key_ids: Collection[str], on_missing_key: str
-    ) -> FileDecryptionProperties | Callable[[str], FileDecryptionProperties]:
-        """Return the properties of a single file, or a function of the paths of a dataset."""
-
-        def decryption_of(path: str) -> FileDecryptionProperties:
-            return self.policies.reading(
-                self.policies.place_at(path), master_key_ids=master_key_ids,
-                on_missing_key=on_missing_key,
-            )  # fmt: skip
-
-        if self.policies.root.is_folder:
-            return decryption_of
-        return decryption_of(self.policies.root.place.path)

@@ -121,11 +121,6 @@ class DatasetPolicies:
         """
         return self.root.place.below(path) if self.is_folder else self.root.place
 
-    def place_at(self, path: str) -> Place:
-        """Return the place of a file of the dataset by its path in the file system."""
-        root = self.root.place
-        return Place(root.filesystem, path, root.path)
-
     def find_listed(self, place: Place) -> Place | None:
         """Return the place of a file of the dataset as it is listed; None for another file."""
         root = self.root.place
@@ -202,14 +197,14 @@ class DatasetPolicies:
     def check_signing_key(self) -> None:
         """Raise ValueError if readers require a signature, and there is no key that makes it."""
         own = None if self.signing_key is None else self.signing_key.verifier
-        if self._writers and own not in self._writers:
+        if self.writers and own not in self.writers:
             raise ValueError(
                 "the declaration requires signatures (signed_by); pass the signing key of one of "
                 "these writers"
             )
 
     @cached_property
-    def _writers(self) -> tuple[VerifyingKey, ...]:
+    def writers(self) -> tuple[VerifyingKey, ...]:
         """The keys of the writers, one of whom must have signed each file; empty for anyone."""
         return read_verifying_keys(self.dataset.members.get("signed_by", ()))
 
@@ -217,7 +212,7 @@ class DatasetPolicies:
     def required_seal(self) -> RequiredSeal | None:
         """The seal that the declaration requires; None if it requires none."""
         least = self.dataset.members.get("seal_at_least")
-        return None if least is None else RequiredSeal(self._writers, least, self.root.place)
+        return None if least is None else RequiredSeal(self.writers, least, self.root.place)
 
     def hand_over(self, *, accept_new: bool = False) -> AbstractContextManager[None]:
         """Sign what is changed while the block runs, in the next seal of the dataset.
@@ -307,7 +302,7 @@ class DatasetPolicies:
                 *self.dataset.previous.master_keys,
                 *master_key_ids,
             },
-            signed_by=self._writers,
+            signed_by=self.writers,
         )
 
     def compare(

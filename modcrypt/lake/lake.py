@@ -19,17 +19,15 @@ from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.lake.application import AppliedFile, LakeApplication, carry_out_plan
 from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import LakeDeclaration, TableDeclaration
-from modcrypt.lake.declarations.declaration_file import (
-    FILE_NAME,
-    open_declaration,
-    require_valid,
-)
+from modcrypt.lake.declarations.declaration_file import open_declaration, require_valid
+from modcrypt.lake.declarations.declaration_path import FILE_NAME
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.key_ages import KeyAges, add_versions
 from modcrypt.lake.key_impact import DatasetImpact, KeyChoice, find_impact
 from modcrypt.lake.key_path import KeyStep, follow_keys
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
+from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.lake.lake_report import LakeReport, make_report
 from modcrypt.lake.plan import LakePlan, make_plan
 from modcrypt.lake.state_cache import StateCache, open_cache
@@ -157,6 +155,27 @@ class Lake:
             raise ValueError(f"{name} is no Iceberg table; open it with Lake.dataset")
         return table
 
+    def reference(self, name: str, **options: Any) -> LakeReference:
+        """Return a dataset of Parquet files as settings, which other processes can receive.
+
+        Args:
+            name: Name of the dataset.
+            options: Arguments of `Settings`, such as `on_missing_key`.
+
+        Raises:
+            ValueError: As `dataset`.
+        """
+        key, passphrase = self.signing_reference or (None, None)
+        audit = None if self.audit is None else os.path.abspath(self.audit)
+        return LakeReference.of(
+            self.declaration, name, passphrase=self.passphrase, audit=audit, signing_key=key,
+            signing_passphrase=passphrase, **options,
+        )  # fmt: skip
+
+    def __getitem__(self, name: str) -> LakeDataset | LakeTable:
+        """Return a dataset of either kind; raise as `dataset` and `table`."""
+        return self._find_table(name) or self.dataset(name)
+
     def _find_table(self, name: str) -> LakeTable | None:
         """Return the dataset of a name if it is a table; raise ValueError if it is not declared."""
         declared = self.declaration.find(name)
@@ -165,10 +184,11 @@ class Lake:
         kind = load_table_kind()
         return kind.open_declared(declared, self.client, self.audit, self.signing_key)
 
-    def list_files(self, dataset: str) -> LakeFiles:
-        """Return the files of a dataset, which are listed by iterating."""
+    def list_files(self, dataset: str, parts: Sequence[str] = ()) -> LakeFiles:
+        """Return the files of a dataset, or of parts of it, which are listed by iterating."""
         policies = self.policies(dataset)
-        return LakeFiles(policies.root, policies.dataset.include, policies.source)
+        source = None if parts else policies.source
+        return LakeFiles(policies.root, policies.dataset.include, source, parts)
 
     # --- status ----------------------------------------------------------------------------------
 
@@ -289,7 +309,7 @@ class Lake:
     def verify(
         self, dataset: str | None = None, *, since: Since | None = None, resume: bool = False,
         jobs: int | None = None, progress: Callable[[int], None] | None = None,
-        check: CheckElsewhere | None = None,
+        check: CheckElsewhere | None = None, parts: Sequence[str] = (),
     ) -> list[LakeVerification]:  # fmt: skip
         """Verify files against the declaration: every tag of every module, and how it is made.
 
@@ -304,29 +324,35 @@ class Lake:
             progress: Function called with the number of bytes of a dataset checked so far.
             check: Function that verifies files of a dataset elsewhere, such as on Spark
                 (`modcrypt.spark.verify`).
+            parts: Paths inside the dataset of the files and folders to verify; none for all.
+                What is beside them, and what a seal says about others, is not examined.
 
         Raises:
-            ValueError: The dataset is not declared.
+            ValueError: The dataset is not declared, or is a table, which has no `parts`.
             KeyRetrievalError: The key service cannot be opened.
         """
         with open_cache(self.declaration) as cache:
             return [
-                self._verify_one(name, cache, since, resume, check, jobs=jobs, progress=progress)
+                self._verify_one(
+                    name, cache, since, resume, check, parts, jobs=jobs, progress=progress
+                )
                 for name in self.names(dataset)
             ]
 
     def _verify_one(
         self, name: str, cache: StateCache, since: Since | None, resume: bool,
-        check: CheckElsewhere | None, **how: Any,
+        check: CheckElsewhere | None, parts: Sequence[str], **how: Any,
     ) -> LakeVerification:  # fmt: skip
         location = self.declaration.find(name).location
         try:
             if (table := self._find_table(name)) is not None:
                 return load_table_kind().verify_declared_table(table, **how)
-            started = cache.begin_verification(name, resume=resume)
+            whole = resume or not parts
+            started = cache.begin_verification(name, resume=resume) if whole else None
             is_unchanged = choose_unchanged(since, started if resume else None)
             result = verify_files(
-                self.list_files(name), self.policies(name), cache, is_unchanged=is_unchanged,
+                self.list_files(name, parts), self.policies(name), cache,
+                is_unchanged=is_unchanged,
                 check=None if check is None else partial(check, name), **how,
             )  # fmt: skip
         except (OSError, ValueError, ImportError, FormatError) as error:
@@ -334,7 +360,8 @@ class Lake:
             return LakeVerification(
                 dataset=name, location=location, error=failure.message, error_code=failure.code
             )
-        cache.end_verification(name)
+        if not parts:
+            cache.end_verification(name)
         return result
 
     # --- report, impact and why ------------------------------------------------------------------

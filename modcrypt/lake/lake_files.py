@@ -13,8 +13,8 @@ import posixpath
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -58,12 +58,14 @@ class LakeFiles:
         root: Folder or file of the dataset.
         include: Pattern that the paths of its files match; None for all visible files.
         source: Folder whose plaintext files are encrypted into the dataset; None for none.
+        parts: Paths inside the dataset of the files and folders to list; none for all.
     """
 
     def __init__(
-        self, root: Folder, include: str | None = None, source: Folder | None = None
-    ) -> None:
-        self.root, self.source = root, source
+        self, root: Folder, include: str | None = None, source: Folder | None = None,
+        parts: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.root, self.source, self.parts = root, source, parts
         is_file = source is None and not root.is_folder
         self._matches = None if include is None or is_file else make_matcher(include)
         self.strays: Spool[str] = Spool()
@@ -82,7 +84,7 @@ class LakeFiles:
         self.strays, self.links = Spool(), Spool()
         found = False
         try:
-            for file in list_folder(self.root, self._note_link):
+            for file in self._list_parts():
                 found = True
                 if self._is_included(file.path):
                     yield file
@@ -94,6 +96,19 @@ class LakeFiles:
         if not found and self.source is None:
             name = self.root.name
             raise ValueError(f"{name}: no files found; name a file, or a folder with files")
+
+    def _list_parts(self) -> Iterator[LakeFile]:
+        if not self.parts:
+            yield from list_folder(self.root, self._note_link)
+        seen = set[str]()
+        for part in self.parts:
+            folder = Folder.at(self.root.file(part))
+            above = part if folder.is_folder else posixpath.dirname(part)
+            for file in list_folder(folder):
+                path = posixpath.join(above, file.path)
+                if path not in seen:
+                    seen.add(path)
+                    yield replace(file, path=path)
 
     def _note_link(self, path: str) -> None:
         if self._is_included(path) or os.path.isdir(os.path.join(self.root.place.path, path)):

@@ -3,6 +3,7 @@
     modcrypt.commands   a function that adds commands to the program, which is its argument
     modcrypt.engines    a module with the jobs that run elsewhere than in threads, such as on Spark
     modcrypt.tables     a module for a format of tables that a lake declares
+    modcrypt.declarations  a function that finds the declaration of a command's files
 
 The core never imports a plug-in, and one that is not there is left out. Key services have a group
 of entry points that every distribution may use, see `modcrypt.kms.references`.
@@ -14,6 +15,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from typing import Any
 
 COMMANDS, ENGINES, TABLES = "modcrypt.commands", "modcrypt.engines", "modcrypt.tables"
+DECLARATIONS = "modcrypt.declarations"
 """Groups of entry points."""
 
 

@@ -28,8 +28,8 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from modcrypt.io.locks import lock
 from modcrypt.errors import KeyMaterialError
+from modcrypt.io.locks import lock
 from modcrypt.io.sinks import FdSink
 from modcrypt.kms import external_keys
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata

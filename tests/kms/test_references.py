@@ -93,12 +93,12 @@ def test_a_uri_is_split_and_a_plus_stays_a_plus() -> None:
 @pytest.mark.parametrize("uri", [None, b"env:KEY", 1])
 def test_a_uri_is_a_string(uri: Any) -> None:
     with pytest.raises(TypeError, match="URI must be a string"):
-        mc.open_kms(uri)
+        mc.kms.open_kms(uri)
 
 
 def test_a_scheme_is_suggested_and_vault_has_two_names() -> None:
     with pytest.raises(ValueError, match=r"; did you mean hcvault\?"):
-        mc.open_kms("hcvalt://x/transit")
+        mc.kms.open_kms("hcvalt://x/transit")
     with pytest.raises(ValueError, match="hcvault: "):
-        mc.open_kms("vault://x/transit?hunter2")
+        mc.kms.open_kms("vault://x/transit?hunter2")
     assert mc.Settings(kms="vault://x/transit").uri == "hcvault://x/transit"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from modcrypt.io.places import Place
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION, make_lake, order_table, write_day
@@ -155,7 +157,7 @@ def test_unknown_datasets_are_mistakes(config: Path) -> None:
 
 def test_the_properties_of_a_file_hold_no_key_in_their_text(config: Path, tmp_path: Path) -> None:
     policies = orders(config).policies
-    properties = policies.reading(policies.place_at(str(tmp_path / FIRST)))
+    properties = policies.reading(Place(None, str(tmp_path / FIRST)))
     assert isinstance(properties, FileDecryptionProperties)
     assert "Key(" not in repr(properties)
 
@@ -168,3 +170,17 @@ def test_types_may_hold_extension_types(config: Path) -> None:
     (path,) = orders(config).write(data)
     written = mc.Lake.open(config).dataset("orders").view(path)
     assert pq.read_schema(written).field("parts").type == kind
+
+
+def test_a_dataset_is_accepted_as_settings(config: Path, tmp_path: Path) -> None:
+    dataset = mc.Lake.open(config)["orders"]
+    file = tmp_path / FIRST
+    assert mc.read_table(file, dataset).num_rows == 2
+    assert mc.verify_parquet(file, dataset).ok
+    assert mc.read_table(file, dataset.decryption_of(str(file))).num_rows == 2
+    mc.decrypt_parquet(file, tmp_path / "plain.parquet", dataset)
+    shutil.copy(file, tmp_path / "away.parquet")
+    with pytest.raises(ValueError, match="not in the dataset orders"):
+        mc.read_table(tmp_path / "away.parquet", dataset)
+    with pytest.raises(ValueError, match="depend on the columns"):
+        mc.encrypt_parquet(tmp_path / "plain.parquet", tmp_path / "orders/x.parquet", dataset)

@@ -36,8 +36,7 @@ def make_folder(folder: Path) -> Path:
 
 def test_the_console_examples_run(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
-    first, second = blocks("console")
-    for line in (first + second).splitlines():
+    for line in "".join(blocks("console")).splitlines():
         _, program, *arguments = shlex.split(line)
         assert program == "modcrypt"
         answer = run(folder, *arguments)

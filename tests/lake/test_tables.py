@@ -452,3 +452,26 @@ def test_mistakes_about_seals_are_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "writer.pub").write_text(f"{mc.SigningKey.generate().verifier}\n")
     with pytest.raises(ValueError, match=r"signed_by|seal_at_least|none\.pub"):
         Lake.open(declare(tmp_path, text))
+
+
+def test_commands_for_tables_take_what_is_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    make_table(tmp_path, destination=tmp_path / "tables/s")
+    text = DECLARATION.replace('"sales"\nmaster', '"tables/s"\nmaster')
+    declare(tmp_path, text=text)
+    trust_lake(tmp_path)
+    for verb in (("scan",), ("verify",), ("keys",), ("snapshots",), ("rotate", "mek"), ("tree",)):
+        for table in ("sales", "tables/s", "modcrypt.toml#sales"):
+            answer = run(tmp_path, "iceberg", *verb, table)
+            assert answer.returncode == 0, (verb, table, answer.stderr)
+    assert "sales: 7 of 7" in run(tmp_path, "verify", "sales").stdout
+    for options in (("--kms", "file:other"), ("--master-key", "other"), ("--catalog", "x")):
+        answer = run(tmp_path, "iceberg", "scan", *options, "sales")
+        assert f"{options[0]} contradicts the declaration" in answer.stderr
+        assert answer.returncode == 2
+    assert "iceberg scan sales" in run(tmp_path, "head", "sales").stderr
+    assert "sales: 7 of 7" in run(tmp_path, "verify", "./tables/s").stdout
+    (tmp_path / "modcrypt.toml").write_text(text + "\n# changed")
+    assert "since it was trusted" in run(tmp_path, "iceberg", "scan", "sales").stderr

@@ -24,9 +24,9 @@ from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.kms_options import (
     default_key,
     master_keys_option,
+    named_service,
     refuse,
     service_options,
-    service_settings,
 )
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.references import check_private_file, is_stdin, key_option
@@ -336,7 +336,7 @@ _KEY_PARAMETERS = {
 
 
 def _parse_service(source: str, options: dict[str, Any]) -> Settings | None:
-    settings = service_settings(options)
+    settings = named_service(options, needed=False)
     if source == "-" and is_stdin(options, "passphrase"):
         raise click.UsageError("standard input cannot be both SOURCE and passphrase")
     return settings

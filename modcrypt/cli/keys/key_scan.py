@@ -19,6 +19,7 @@ from modcrypt.cli.engines import (
 )
 from modcrypt.cli.options.kms_options import (
     audit_option,
+    names_service,
     reading_service_options,
     refuse,
     service_settings,
@@ -63,7 +64,7 @@ def scan(
     """
     if spark_master is not None:
         return _scan_on_spark(spark_master, paths, options, as_json=as_json)
-    settings = service_settings(options)
+    settings = service_settings(options, needed=names_service())
     tools = decryption = None
     if settings is not None:
         tools, decryption = settings.tools(), settings.requirements()

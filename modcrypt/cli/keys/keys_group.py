@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,6 +46,7 @@ from modcrypt.cli.shared import (
     json_option,
     lines_option,
     make_accept_option,
+    optional_paths_argument,
     print_json,
     print_line,
     prove_option,
@@ -301,7 +303,7 @@ def _print_master(done: str, master: MasterKey, as_json: bool, version: int | No
 
 
 @keys.command(epilog=_ROTATE_EXAMPLE)
-@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@optional_paths_argument
 @reading_service_options
 @root_option
 @click.option("--key", "key_id", metavar="ID", help="Add a version to this master key first.")
@@ -412,16 +414,12 @@ def rotate(
                 for row in iterate_rows(report.drop("failed", "worker")):
                     show(modcrypt.jobs.RotatedFile(**row), total)
         else:
-            modcrypt.jobs.rotate_keys(
-                list(paths),
-                tools,
-                decryption=settings.requirements(),
-                record=record,
-                jobs=jobs,
-                progress=show,
-                signing_key=settings.writer_key,
-                **how,
-            )
+            sealing = nullcontext() if dry_run else getattr(settings, "hand_over", nullcontext)()
+            with sealing:
+                modcrypt.jobs.rotate_keys(
+                    list(paths), tools, decryption=settings.requirements(), record=record,
+                    jobs=jobs, progress=show, signing_key=settings.writer_key, **how,
+                )  # fmt: skip
     warn_about_lost_signatures(len(lost), "pass --sign to sign again")
     _print_totals(tally, dry_run)
     return exit_code(file.result for file in tally.failures)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 import modcrypt
+from modcrypt.cli.datasets.arguments import find_declared, names_paths
+from modcrypt.cli.datasets.declared import Declared, Lake, find_lake
+from modcrypt.cli.datasets.requirements import declared_settings
 from modcrypt.cli.references import (
     PASSPHRASE_KINDS,
     check_private_file,
@@ -31,12 +34,19 @@ passphrase_option = reference_option(
 )
 
 
+def _find_default_service() -> str | None:
+    from modcrypt.kms.policy import service_of_environment  # not to be loaded for the help
+
+    return service_of_environment()
+
+
 def kms_option(what: str, *, required: bool = False) -> Callable[[F], F]:
     """Return the option for the URI of a key service, which the help text describes as `what`."""
     return click.option(
         "--kms",
         metavar="URI",
         required=required,
+        default=_find_default_service if required else None,
         help=f"{what}: file:KEYRING, env:VARIABLE, hcvault://HOST/MOUNT, aws-kms://ARN, "
         "gcp-kms://NAME, azure-kms://HOST or pkcs11:TOKEN.",
     )
@@ -49,7 +59,7 @@ service_options = combine_options(
         "policy_file",
         metavar="FILE",
         help="TOML file of master keys, columns, encryption settings and, without --kms, the key "
-        "service.",
+        "service; or a dataset of a lake, as modcrypt.toml#orders.",
     ),
     passphrase_option,
 )
@@ -72,28 +82,64 @@ audit_option = rare_option(
 # --- what they mean ------------------------------------------------------------------------------
 
 
-def service_settings(options: dict[str, Any], **more: Any) -> Settings | None:
+def service_settings(
+    options: dict[str, Any], *, needed: bool = False, **more: Any
+) -> Settings | None:
     """Return references to the key service that options name; None if they name none.
 
-    Nothing is opened. A keyring's passphrase is that of the options, the URI or the environment,
-    or is asked for on the terminal, except on Spark. It uses the options of `service_options` and
+    They are those of a lake's dataset if the command is about its files. Nothing is opened. A
+    keyring's passphrase is that of the options, the URI or the environment, or is asked for on the
+    terminal, except on Spark. It uses the options of `service_options` and
     `reading_service_options`, `--root` and `--audit`; `more` are attributes of the Settings.
+
+    Args:
+        options: Values of the options.
+        needed: Whether nothing else names keys, so that the environment may name the service.
+        more: Further attributes of the Settings.
 
     Raises:
         click.UsageError: The options contradict each other.
         ValueError: The policy or the URI is invalid.
         OSError: The policy cannot be read.
     """
+    declared = find_declared(options.get("policy_file"))
+    if declared is None:
+        return named_service(options, needed=needed, **more)
+    return dataset_settings(declared, options, more)
+
+
+def dataset_settings(
+    declared: Declared, options: dict[str, Any], more: Mapping[str, Any]
+) -> Settings:
+    """Return the settings of a dataset, with the attributes that options may add to them."""
+    given = {
+        "audit": options.get("audit"),
+        "master_key_ids": tuple(options.get("master_keys") or ()),
+        **more,
+    }
+    return declared_settings(
+        declared, options, lambda uri: passphrase_reference(uri, options), given
+    )
+
+
+def named_service(options: dict[str, Any], *, needed: bool, **more: Any) -> Settings | None:
+    """Return `service_settings` of a command that is about no dataset of a lake."""
     kms, policy_file = options["kms"], options.get("policy_file")
+    if kms is None and policy_file is None and needed:
+        from modcrypt.kms.policy import service_of_environment
+
+        kms = service_of_environment()
     if kms is None and policy_file is None:
         if options["passphrase"] is not None:
             raise click.UsageError("a passphrase needs a keyring; name it by --kms or --policy")
         return None
-    from modcrypt.kms.policy import find_service  # not to be loaded for the help
+    from modcrypt.kms.policy import find_service, service_of_environment  # not for the help
 
     policy = None if policy_file is None else modcrypt.Policy.load(policy_file)
     if policy is not None and policy.names_keys:
         return _settings_of_keys(policy, options, more)
+    if kms is None and (policy is None or policy.kms is None):
+        kms = service_of_environment()
     uri = find_service(kms, policy)
     return modcrypt.Settings(
         kms=uri,
@@ -118,16 +164,40 @@ def _settings_of_keys(
     return modcrypt.Settings(policy=policy, root=options.get("root"), **more)
 
 
+def names_service() -> bool:
+    """Return whether the environment names a key service for what also works without keys.
+
+    VAULT_ADDR does not: it is set for other programs, too.
+    """
+    return bool(os.environ.get("MODCRYPT_KMS"))
+
+
 def required_service(options: dict[str, Any]) -> Settings:
-    """Return `service_settings`, but raise click.UsageError if the options name no key service."""
+    """Return `service_settings`, but raise click.UsageError if nothing names a key service.
+
+    A command that is about no file takes that of the lake which is found.
+    """
     settings = service_settings(options)
+    refusal = None
+    if settings is None and not names_paths() and (lake := find_lake()) is not None:
+        settings, refusal = service_of_lake(lake, options), lake.refusal
+    settings = settings or named_service(options, needed=True)
     if settings is None:
+        more = "" if refusal is None else f"; {refusal}"
         raise click.UsageError(
-            "a key service is needed: --kms, or --policy with a file that names one"
+            f"a key service is needed: --kms, or --policy with a file that names one{more}"
         )
     if not settings.has_service:
         raise click.UsageError("a key service is needed; the policy names keys by reference")
     return settings
+
+
+def service_of_lake(lake: Lake, options: dict[str, Any]) -> Settings | None:
+    """Return the declared key service; None if the declaration does not decide."""
+    if lake.refusal is not None:
+        return None
+    passphrase = passphrase_reference(lake.kms, options)
+    return modcrypt.Settings(kms=lake.kms, passphrase=passphrase, audit=options.get("audit"))
 
 
 def passphrase_reference(uri: str, options: dict[str, Any]) -> str | None:

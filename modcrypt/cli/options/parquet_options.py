@@ -12,9 +12,14 @@ import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.datasets.arguments import find_declared
+from modcrypt.cli.datasets.requirements import refuse_declared
 from modcrypt.cli.options.kms_options import (
     audit_option,
+    dataset_settings,
     default_key,
+    named_service,
+    names_service,
     parse_pairs,
     reading_service_options,
     refuse,
@@ -288,6 +293,9 @@ _OF_A_POLICY = {
     "plaintext_columns", "plaintext_footer", "algorithm", "aad_prefix", "no_store_aad_prefix",
     "v2_levels", *_OF_A_SERVICE - {"audit"},
 }  # fmt: skip
+_OF_A_DECLARATION = (
+    _OF_A_POLICY | _OF_EXPLICIT_KEYS | {"to", "recipients_files", "shared_aad_prefix"}
+)
 
 
 def encryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
@@ -301,12 +309,17 @@ def encryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
         ModcryptError: The key service that names the master key cannot be opened.
     """
     more = {"shared_aad_prefix": options["shared_aad_prefix"], **signing_references(options)}
+    declared = find_declared(options.get("policy_file"), writes=True)
+    if declared is not None:
+        refuse_declared(declared, _OF_A_DECLARATION)
+        return dataset_settings(declared, options, more)
     recipients = read_recipients(options)
     if recipients:
         more["recipients"] = recipients
         refuse(_OF_EXPLICIT_KEYS, "files for recipients get fresh keys")
         refuse({"external_key_material"}, "recipients need keys inside the file")
-    settings = service_settings(options, **more)
+    others = recipients or any(options.get(name) for name in EXPLICIT_KEYS)
+    settings = named_service(options, needed=not others, **more)
     if settings is None and recipients:
         refuse(_OF_A_SERVICE, "this needs --kms or --policy")
         return modcrypt.Settings(**more, **_own_modes(options), root=options["root"])
@@ -400,10 +413,16 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     }
     keys = key_references(options)
     others = bool(options["kms"] or options["policy_file"] or keys["footer_key"])
+    others = others or find_declared(options["policy_file"]) is not None
     more |= identity_references(options, others=others or bool(keys["column_keys"]))
-    settings = service_settings(options, **more)
+    others = others or bool(keys["column_keys"] or "identities" in more)
+    params = click.get_current_context().params
+    is_optional = params.get("allow_plaintext") or params.get("no_check_footer")
+    needed = not others and (not is_optional or names_service())
+    settings = service_settings(options, needed=needed, **more)
     policy = None if settings is None else settings.policy
     signed = (settings and settings.signed_by) or (policy and policy.signed_by)
+    signed = signed or getattr(settings, "declared", {}).get("signed_by")
     if more["seal_at_least"] and not (more["signed_by"] or signed):
         raise click.UsageError("--seal-at-least needs --signed-by, or a policy with signed_by")
     if settings is not None:

@@ -39,6 +39,7 @@ from modcrypt.cli.shared import (
     force_option,
     format_table,
     json_option,
+    path_argument,
     print_json,
     print_line,
 )
@@ -83,8 +84,6 @@ class _Reading:
         allow_plaintext: bool,
         **reading: Any,
     ) -> None:
-        if where == "-":
-            raise click.UsageError("pipes are not supported: Parquet needs random access")
         settings = decryption_settings(reading)
         if allow_plaintext:
             settings = settings.evolve(require_encrypted=False)
@@ -131,7 +130,7 @@ Examples: with only the footer key; with a keyring, in Parquet's form
 
 
 @cloup.command(epilog=_SCHEMA_EXAMPLE)
-@click.argument("path", metavar="FILE|DIR")
+@path_argument
 @click.option(
     "--parquet",
     "as_parquet",
@@ -198,7 +197,7 @@ _HEAD_ROWS = 65536  # rows per batch
 
 
 @cloup.command(epilog=_HEAD_EXAMPLE)
-@click.argument("path", metavar="FILE|DIR")
+@path_argument
 @count_option("Number of rows.", default=10, show_default=True)
 @_row_options
 @_file_options
@@ -250,7 +249,7 @@ Examples: all rows as lines of JSON; two columns for a spreadsheet; an Arrow str
 
 
 @cloup.command(epilog=_CAT_EXAMPLE)
-@click.argument("path", metavar="FILE|DIR")
+@path_argument
 @format_option(default="jsonl", show_default=True)
 @output_option
 @safe_option

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from modcrypt.cli.datasets.table_arguments import declared_table, take_table
 from modcrypt.cli.options.kms_options import (
     audit_option,
     kms_option,
@@ -34,8 +35,10 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-table_argument = click.argument("where", metavar="TABLE")
-optional_table_argument = click.argument("where", metavar="[TABLE]", required=False)
+table_argument = click.argument("where", metavar="TABLE", callback=take_table)
+optional_table_argument = click.argument(
+    "where", metavar="[TABLE]", required=False, callback=take_table
+)
 snapshot_option = click.option(
     "--snapshot",
     metavar="ID|NAME",
@@ -150,6 +153,13 @@ def open_selected_table(where: str, options: dict[str, Any], **more: Any) -> Ice
         click.UsageError: The options contradict each other.
         ModcryptError, ValueError, OSError: As `open_table`.
     """
+    restrictions = declared_table().get("read_restrictions")
+    if restrictions is not None:
+        if more.get("read_restrictions") is not None:
+            raise click.UsageError(
+                "--read-restrictions contradicts the declaration, which restricts reading already"
+            )
+        more["read_restrictions"] = restrictions
     arguments = {**opening_arguments(options), **more}
     catalog = open_catalog(options["catalog"], options["catalog_name"])
     kms = open_service(options)

@@ -49,7 +49,8 @@ def trust(
     if lists:
         _list_records(as_json)
         return
-    from modcrypt.lake.declarations.declaration_file import find_declaration, read_content
+    from modcrypt.lake.declarations.declaration_file import read_content
+    from modcrypt.lake.declarations.declaration_path import find_declaration
     from modcrypt.lake.declarations.trust import remove_record, resolve_declaration, write_record
 
     path = find_declaration(file)

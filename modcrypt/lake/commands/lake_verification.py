@@ -5,27 +5,38 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import cloup
 
-from modcrypt.cli.engines import is_any_typed, load_spark, start_spark
+from modcrypt.cli.datasets.arguments import dataset_of, take_paths, use_paths
+from modcrypt.cli.datasets.declared import KEYS, find_lake, list_typed
+from modcrypt.cli.engines import load_spark, start_spark
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.references import refuse_descriptors
-from modcrypt.cli.shared import optional_paths_argument, print_line, print_long_table, rare_option
-from modcrypt.cli.verify import CHECKS, EXAMPLE, EXIT_CODES, options_of_files, verify_files
+from modcrypt.cli.shared import print_json, print_line, rare_option
+from modcrypt.cli.verify import (
+    CHECKS,
+    EXAMPLE,
+    EXIT_CODES,
+    options_of_files,
+    print_findings,
+    verify_files,
+)
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
 from modcrypt.lake.commands.lake_options import adapt_advice, config_option, open_lake
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.verification.results import LakeVerification
+    from modcrypt.parquet.verify.verification_results import DatasetVerification
 
 lake_verify_options = cloup.option_group(
     "Lake",
@@ -33,8 +44,8 @@ lake_verify_options = cloup.option_group(
     click.option(
         "--since",
         metavar="WHEN",
-        help="Verify only files that changed since: last (the last verification that found them "
-        "correct), a time such as 2026-11-26T08:00, or an age such as 2d.",
+        help="Verify only files that changed since: a time such as 2026-11-26T08:00, an age such "
+        "as 2d, or last (for datasets: the last verification that found them correct).",
     ),
     rare_option(
         "--resume",
@@ -45,22 +56,21 @@ lake_verify_options = cloup.option_group(
     click.option("--junit", metavar="OUT", help="Write the result to OUT as JUnit XML."),
     rare_option("--sarif", metavar="OUT", help="Write the result to OUT as SARIF 2.1.0."),
 )
-LAKE_PARAMETERS = ("config", "since", "resume", "junit", "sarif")
+_LAKE_PARAMETERS = ("config", "since", "resume", "junit", "sarif")
 
 _AGE = re.compile(r"([0-9]{1,6})([mhdw])")
 _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10080}
 
 
-_NOT_OF_LAKES = {
-    "key", "column_key_refs", "signed_by", "seal_at_least",
-    "aad_prefix", "root", "kms", "policy_file", "master_keys",
-    "shared_aad_prefix", "accept_algorithms", "aad_prefix_template", "expected_parts",
-    "expected_rows", "strict", "glob", "record", "threads", "html",
+_AS_DECLARED = {
+    *_LAKE_PARAMETERS, "paths", "jobs", "spark_master", "as_json", "passphrase", "audit",
 }  # fmt: skip
+"""Parameters with which a dataset is verified as declared; others are about files."""
 
 _LAKE_EXAMPLE = """\b
-a lake against modcrypt.toml, for a CI system
+a lake against modcrypt.toml, for a CI system; its dataset "lake"
   modcrypt verify --junit result.xml
+  modcrypt verify lake
 
 """
 
@@ -68,83 +78,164 @@ a lake against modcrypt.toml, for a CI system
 _HELP = f"""\
 Verify that Parquet files are authentic and consistent, or a lake against its declaration.
 
-PATH is a file or a folder; or a dataset that modcrypt.toml declares. Without PATH, all its datasets
-are verified. {CHECKS}"""
+PATH is a file or a folder, or the name of a dataset or table that modcrypt.toml declares. What lies
+in a dataset is verified as declared. Without PATH, all datasets are verified. {CHECKS}"""
 
 
 @cloup.command(help=_HELP, epilog=EXAMPLE + _LAKE_EXAMPLE + EXIT_CODES)
-@optional_paths_argument
+@click.argument("paths", metavar="[PATH]...", nargs=-1, callback=partial(take_paths, tables=True))
 @lake_verify_options
 @options_of_files
-def verify(
-    *, paths: tuple[str, ...], jobs: int | None, spark_master: str | None, as_json: bool,
-    **options: Any,
-) -> int:  # fmt: skip
-    """Verify files, or a lake if it is meant."""
-    how: dict[str, Any] = {"jobs": jobs, "as_json": as_json}
-    lake = {name: options.pop(name) for name in LAKE_PARAMETERS}
-    opening = options.keys() - verify_files.__annotations__.keys()  # its `reading`
-    if is_of_lake(paths, lake, has_keys=is_any_typed(opening)):
-        refuse(_NOT_OF_LAKES, "a lake is verified as its declaration says; remove it")
-        return verify_lake(paths, {**options, **lake}, master=spark_master, **how)
-    return verify_files(paths=paths, spark_master=spark_master, **how, **options)
+def verify(*, paths: tuple[str, ...], **options: Any) -> int:
+    """Verify files, datasets and tables, each as what it is."""
+    lake = {name: options.pop(name) for name in _LAKE_PARAMETERS}
+    targets = _find_targets(paths, lake, options)
+    about_files = list_typed(lambda name: name not in _AS_DECLARED)
+    if about_files and targets.datasets:
+        if targets.are_whole:
+            refuse(about_files, "a lake is verified as its declaration says; remove it")
+        targets = _Targets(paths)  # with the declared keys, and what the options demand
+    results: list[LakeVerification] = []
+    codes = [verify_dataset(*part, {**options, **lake}, results) for part in targets.parts()]
+    if targets.files:
+        codes.append(_verify_paths(targets.files, lake, options, results))
+    _write_reports(results, lake)
+    return combine_codes(codes)
 
 
-def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool) -> bool:
-    """Return whether `verify` is to verify a lake, not files at paths.
+@dataclass(frozen=True)
+class _Targets:
+    """What the arguments name.
 
-    It is if no path or an option of lakes is given; or if keys are not given, and the only path is
-    the name of a dataset, or of a table of a namespace.
+    Attributes:
+        files: Paths in no dataset.
+        datasets: Paths inside each dataset, by its name; none for all of it.
+        are_whole: Whether a dataset has no folder of its own, or the whole lake is meant.
     """
-    if not paths or any(options[name] is not None for name in LAKE_PARAMETERS):
-        return True
-    if has_keys or len(paths) > 1 or not re.fullmatch(r"[\w.-]+(/[^/]+)?", paths[0]):
-        return False
-    from modcrypt.lake.declarations.declaration_file import find_declaration, read_content
 
-    path = find_declaration()
-    if path is None:
-        return False
-    declaration = None
-    with suppress(ValueError):  # `open_lake` reports it, and decides about trust
-        declaration = read_content(path, reads_outside=False).declaration
-    dataset, _, table = paths[0].partition("/")
-    if declaration is None:  # its mistakes are reported, unless a file is meant
-        return not table and not os.path.isfile(paths[0])
-    declared = declaration.all.get(dataset)
-    return declared is not None and (not table or getattr(declared, "namespace", None) is not None)
+    files: Sequence[str] = ()
+    datasets: Mapping[str | None, Sequence[str]] = field(default_factory=dict)
+    are_whole: bool = False
+
+    def parts(self) -> Iterator[tuple[str | None, Sequence[str]]]:
+        """Yield each dataset, and the paths inside it; an empty path is all of it."""
+        for name, parts in self.datasets.items():
+            yield name, () if "" in parts else parts
 
 
-def verify_lake(
-    paths: Sequence[str], options: dict[str, Any], *, jobs: int | None, master: str | None,
-    as_json: bool,
+def _find_targets(
+    paths: Sequence[str], options: dict[str, Any], others: Mapping[str, Any]
+) -> _Targets:
+    """Return what the arguments name; `FILE#NAME` sets the declaration in the options."""
+    if not paths:
+        return _Targets(datasets={None: ()}, are_whole=True)
+    files: list[str] = []
+    datasets: dict[str | None, list[str]] = {}
+    are_whole = False
+    for path in paths:
+        declared = dataset_of(path, tables=True)
+        if declared is None:
+            _check_apart(path, options, others)
+            files.append(path)
+            continue
+        options["config"] = declared.file or options["config"]
+        is_table = declared.lake.locate(declared.name) is None
+        inside = "" if is_table else declared.lake.inside(declared.name, path)
+        datasets.setdefault(declared.name, []).append(inside)
+        are_whole = are_whole or is_table
+    return _Targets(files, datasets, are_whole)
+
+
+def _check_apart(path: str, options: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+    """Raise if a folder may belong to a declaration that does not decide, without keys.
+
+    A folder of plaintext files has no fault, so that a check in CI would pass.
+    """
+    lake = find_lake(options["config"])
+    if lake is None or lake.refusal is None or os.path.isfile(path):
+        return
+    if lake.may_have(path) and not list_typed(KEYS.__contains__):
+        open_lake({**options, **others})  # raises
+
+
+def _verify_paths(
+    paths: Sequence[str], lake: Mapping[str, Any], options: dict[str, Any],
+    results: list[LakeVerification],
 ) -> int:  # fmt: skip
-    """Verify a dataset or all datasets of a lake; print the result and return the exit code."""
-    if len(paths) > 1:
-        raise click.UsageError("name one dataset, or none for all")
+    """Verify files by the options, or with declared keys; add the result; return the exit code."""
+    from modcrypt.lake.verification.results import LakeVerification, VerifiedFile
+
+    use_paths(paths)
+    since = parse_since(lake["since"])
+    if since == "last" or lake["resume"]:
+        raise click.UsageError(
+            "--since last and --resume need a dataset, verified as declared; use --record FILE"
+        )
+    if options["spark_master"] is not None:
+        refuse({"since", "junit", "sarif"}, "not supported with --spark, but for a dataset")
+
+    def add(result: DatasetVerification) -> None:
+        verified = tuple(
+            VerifiedFile(
+                path=file.name, verification=file, findings=file.findings,
+                missing=tuple(note for note in file.not_authenticated if note.word is not None),
+            )
+            for file in result.files
+        )  # fmt: skip
+        results.append(
+            LakeVerification(dataset="files", location="", files=verified, findings=result.findings)
+        )
+
+    return verify_files(
+        paths=tuple(paths), changed_since=None if since is None else since.timestamp(),
+        report=add, **options,
+    )  # fmt: skip
+
+
+def verify_dataset(
+    name: str | None, parts: Sequence[str], options: dict[str, Any],
+    results: list[LakeVerification],
+) -> int:  # fmt: skip
+    """Verify a dataset or part of it, or all datasets of a lake; return the exit code."""
     how: dict[str, Any] = {
         "since": parse_since(options["since"]),
         "resume": bool(options["resume"]),
     }
+    master, started = options["spark_master"], time.perf_counter()
     if master is not None:
         refuse({"jobs"}, "not supported with --spark")
         refuse_descriptors()
-    lake = open_lake(options, "Missing argument 'PATH...': name files or folders; " * (not paths))
-    dataset = next(iter(paths), None)
+        if parts:
+            raise click.UsageError(f"--spark verifies {name} as a whole; name the dataset")
+    hint = "Missing argument 'PATH...': name files or folders; " * (name is None)
+    lake = open_lake(options, hint)
     if master is not None:
         with start_spark(master, "verify") as spark:
-            results: list[LakeVerification] = load_spark().verify_lake(spark, lake, dataset, **how)
+            found: list[LakeVerification] = load_spark().verify_lake(spark, lake, name, **how)
     else:
         with progress_bar("Verifying", None) as progress:
-            results = lake.verify(dataset, jobs=jobs, progress=progress, **how)
-    for result in results:
-        if as_json:
-            for fields in result.fields():
-                print_line(dump_line(fields))
+            how |= {"jobs": options["jobs"], "parts": parts}
+            found = lake.verify(name, progress=progress, **how)
+    for result in found:
+        if options["as_json"]:
+            _print_lines(result, started)
         else:
             _print_result(result)
-    _write_reports(results, options)
-    return combine_codes([result.code for result in results])
+    results += found
+    return combine_codes([result.code for result in found])
+
+
+def _print_lines(result: LakeVerification, started: float) -> None:
+    """Print the lines of JSON that `verify` prints about files, and the totals."""
+
+    def adapted(fields: dict[str, Any]) -> dict[str, Any]:
+        findings = [{**f, "message": adapt_advice(f["message"])} for f in fields["findings"]]
+        return {**fields, "findings": findings}
+
+    for fields in result.file_fields():
+        print_json("verify.file", adapted(fields))
+    seconds = round(time.perf_counter() - started, 6)
+    print_json("verify.totals", {**adapted(result.fields()), "seconds": seconds})
 
 
 def combine_codes(codes: Sequence[int]) -> int:
@@ -178,9 +269,8 @@ def parse_since(text: str | None) -> datetime.datetime | Literal["last"] | None:
 
 def _print_result(result: LakeVerification) -> None:
     of_files = ((file.path, f) for file in result.files for f in file.findings)
-    found = chain(of_files, (("-", finding) for finding in result.findings))
-    rows = ((path, f.severity, f.word, adapt_advice(f.message)) for path, f in found)
-    print_long_table(("file", "severity", "error", "meaning"), rows)
+    found = chain(of_files, ((None, finding) for finding in result.findings))
+    print_findings(found, adapt_advice, named=True)
     for line in result.describe_missing():
         print_line(printable(line))
     if result.limits:

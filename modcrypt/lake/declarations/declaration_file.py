@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from modcrypt.errors import KeyRetrievalError
 from modcrypt.io.private_files import read_unalterable
+from modcrypt.kms.policy import service_of_environment
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.declarations.declaration_faults import DeclarationFault
 from modcrypt.lake.declarations.declaration_parsing import parse_declaration
+from modcrypt.lake.declarations.declaration_path import find_declaration, is_named
 from modcrypt.lake.declarations.inclusions import Inclusions
 from modcrypt.lake.declarations.trust import check_trust, has_word
-
-FILE_NAME = "modcrypt.toml"
 
 MAX_DECLARATION = 4 << 20
 """Size limit of a declaration, in bytes."""
@@ -41,20 +40,6 @@ class ReadDeclaration:
     digest: str
 
 
-def find_declaration(config: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return the path of the declaration; None if there is none.
-
-    It is `config`, the value of MODCRYPT_CONFIG, or the first `modcrypt.toml` in the working
-    directory or a folder above it.
-    """
-    named = config or os.environ.get("MODCRYPT_CONFIG")
-    if named:
-        return Path(named)
-    here = Path.cwd()
-    found = (folder / FILE_NAME for folder in (here, *here.parents))
-    return next((path for path in found if path.is_file()), None)
-
-
 def open_declaration(
     config: str | os.PathLike[str] | None = None, *, is_found: bool = False
 ) -> ReadDeclaration | None:
@@ -71,7 +56,7 @@ def open_declaration(
     path = find_declaration(config)
     if path is None:
         return None
-    if not is_found and (config or os.environ.get("MODCRYPT_CONFIG")):
+    if not is_found and is_named(config):
         return read_content(path)
     content = read_content(path, is_found=True, reads_outside=has_word(path))
     check_trust(path, content.digest, content.commands)
@@ -104,7 +89,7 @@ def read_content(
     inclusions = Inclusions(path.absolute().parent, reads_outside)
     try:
         declaration, faults = parse_declaration(
-            text, path.absolute(), _service_of_environment(), inclusions
+            text, path.absolute(), service_of_environment(), inclusions
         )
     except KeyRetrievalError as error:
         raise ValueError(f"{path} includes a file of others: {error}") from None
@@ -129,14 +114,3 @@ def require_valid(content: ReadDeclaration) -> LakeDeclaration:
     if content.declaration is None:
         raise ValueError(f"{content.path}: {'; '.join(map(str, content.faults))}")
     return content.declaration
-
-
-def _service_of_environment() -> str | None:
-    """Return the URI of the key service that environment variables name; None for none."""
-    if kms := os.environ.get("MODCRYPT_KMS"):
-        return kms
-    if address := os.environ.get("VAULT_ADDR"):
-        parts = urllib.parse.urlsplit(address)
-        host = parts.netloc.rpartition("@")[2]
-        return f"hcvault://{host}/transit{'?tls=off' * (parts.scheme == 'http')}"
-    return None

@@ -14,7 +14,12 @@ from typing import Literal, TypeAlias
 from modcrypt.errors import MAX_NAMES, AadPrefixError, list_names
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.leaks.scan import ValueLeak
-from modcrypt.jobs.set_findings import compare_with_seal, find_links, find_shared_unique
+from modcrypt.jobs.set_findings import (
+    compare_with_seal,
+    find_links,
+    find_missing_below,
+    find_shared_unique,
+)
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.file_policies import DatasetPolicies
@@ -115,10 +120,14 @@ def verify_files(
                 _note_results(cache, name, checked)
         findings = [*_compare_files(file_set, policies), *_report_strays(files.strays, policies)]
         findings += find_links(files.links, MAX_NAMES)
-        findings += map(ValueLeak.as_fault, find_dataset_leaks(policies))
+        if not files.parts:
+            findings += map(ValueLeak.as_fault, find_dataset_leaks(policies))
     if seal is not None:
         present.update(files.strays)
-        missing = compare_with_seal(seal, policies.root.place, present, MAX_NAMES)
+        if files.parts:
+            missing, _ = find_missing_below(seal, [files.root.file(part) for part in files.parts])
+        else:
+            missing = compare_with_seal(seal, policies.root.place, present, MAX_NAMES)
         if emptied and not missing:
             raise emptied[0]
         findings += missing

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import KmsUnavailableError, list_names
+from modcrypt.io.addresses import is_url
 from modcrypt.jobs.failures import describe_result
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
 from modcrypt.parquet.verify.verification_results import Verification
@@ -16,9 +17,6 @@ from modcrypt.runtime.fork_safety import cached_property
 
 MAX_NOTES = 1000
 """Maximum number of kinds of notes, and of columns in each, that are counted apart."""
-
-SCHEMA = "modcrypt.lake.verify/1"
-"""The name and version of the lines of JSON."""
 
 POLICY = "policy"
 """The error code of a file that is authentic, but not encrypted as declared."""
@@ -50,25 +48,22 @@ class VerifiedFile:
         """The faults."""
         return [finding for finding in self.findings if finding.severity == "fault"]
 
-    def fields(self) -> dict[str, Any]:
-        """Return the attributes as values for JSON."""
-        fields = describe_result(self.verification)
-        del fields["ok"], fields["complete"], fields["name"]
-        findings = [finding.fields() for finding in self.findings]
-        return {"file": self.path, "ok": self.ok, **fields, "findings": findings}
-
 
 class VerificationTotals:
     """Counts of verified files, made in one pass."""
 
     def __init__(self, files: Iterable[VerifiedFile]) -> None:
         self.correct = self.closed = self.faults = self.modules = self.bytes = 0
+        self.complete = self.unknown = self.rows = 0
         self.missing: set[str] = set()  # error codes
         self.limits: dict[tuple[str, str], NoteCount] = {}
         self.not_opened: dict[tuple[str, str], NoteCount] = {}
         for file in files:
             verification = file.verification
             self.correct += file.ok
+            self.complete += not file.faults and verification.complete
+            self.unknown += verification.num_rows is None
+            self.rows += verification.num_rows or 0
             self.closed += bool(file.missing)
             self.faults += len(file.faults)
             self.modules += verification.modules
@@ -194,16 +189,33 @@ class LakeVerification(FactSheet):
         size = format_size(totals.bytes)
         return f"{self.dataset}: {text}; {totals.modules:,} modules authenticated, {size}"
 
-    def fields(self) -> Iterator[dict[str, Any]]:
-        """Yield the result as lines of JSON: one for each file, then the totals."""
-        start = {"schema": SCHEMA, "dataset": self.dataset}
+    def name_of(self, file: VerifiedFile) -> str:
+        """Return the path or URL of a file."""
+        path = file.path
+        if "/" not in self.location or path.startswith("/") or is_url(path):
+            return path
+        is_dataset = self.location.rpartition("/")[2] == path
+        return self.location if is_dataset else f"{self.location.rstrip('/')}/{path}"
+
+    def file_fields(self) -> Iterator[dict[str, Any]]:
+        """Yield what `verify` prints about each file, as values for JSON."""
         for file in self.files:
-            yield {**start, "kind": "file", **file.fields()}
-        yield {
-            **start, "kind": "dataset", "location": self.location, "files": len(self.files),
-            "ok": self.code == 0, "code": self.code, "skipped": self.skipped,
-            "findings": [finding.fields() for finding in self.findings],
-            "strays": list(self.strays), "limits": self.limits, "error": self.error,
+            result = replace(
+                file.verification, name=self.name_of(file), findings=tuple(file.findings)
+            )
+            yield {**describe_result(result), "dataset": self.dataset}
+
+    def fields(self) -> dict[str, Any]:
+        """Return what `verify` prints about the dataset, as values for JSON."""
+        totals = self.totals
+        ok = not (self.fault_count or self.error)
+        return {
+            "ok": ok, "complete": ok and totals.complete == len(self.files),
+            "num_rows": None if totals.unknown else totals.rows, "files": len(self.files),
+            "findings": [finding.fields() for finding in self.findings], "not_authenticated": [],
+            "dataset": self.dataset, "location": self.location, "code": self.code,
+            "skipped": self.skipped, "strays": list(self.strays), "limits": self.limits,
+            "error": self.error,
         }  # fmt: skip
 
 

@@ -260,11 +260,17 @@ def bind_to_file(properties: FileDecryptionProperties, source: Source) -> FileDe
     depend on the file and the seal of a dataset become those of this file. Code that opens footers
     and chunks relies on it.
 
+    A retriever with `properties_of` replaces all properties: it knows what each file of a dataset
+    must be like.
+
     Raises:
         ValueError: The prefix depends on the place or name of a file without one, or on a root
             that is unknown or does not contain the file.
         KeyRetrievalError: The key retriever raises it.
     """
+    properties_of = getattr(properties.key_retriever, "properties_of", None)
+    if properties_of is not None:
+        properties = properties_of(source, properties)
     retriever, prefix = properties.key_retriever, properties.aad_prefix
     if isinstance(prefix, PathPrefix):
         properties = replace(properties, aad_prefix=prefix.of(source.place))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from modcrypt.cli.engines import (
     SHOWN,
-    is_any_typed,
     iterate_rows,
+    names_keys,
     print_report,
     refuse_local_options,
     start_spark,
@@ -20,7 +20,7 @@ from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.shared import format_counts, print_json, print_line
 from modcrypt.cli.verify import (
-    format_findings,
+    print_findings,
     print_result,
     print_totals,
     verification_code,
@@ -49,7 +49,7 @@ def verify_on_spark(
         {"aad_prefix_template", "expected_parts", "expected_rows", "html"},
         "not supported with --spark",
     )
-    settings = decryption_settings(options) if is_any_typed(options) else None
+    settings = decryption_settings(options) if names_keys(options) else None
     started = time.perf_counter()
     leaks = find_leaks_below(paths, options) if strict else []
     seal = None if settings is None else settings.required_seal
@@ -75,7 +75,7 @@ def verify_on_spark(
         else:
             print_report(verified, take_details, as_json, schema="verify.file")
             if findings:
-                print_line(format_findings([(None, finding) for finding in findings]))
+                print_findings((None, finding) for finding in findings)
     if not as_json:
         names = ("authentic", "partial", "failed")
         texts = format_counts({name: counts[name] for name in names})

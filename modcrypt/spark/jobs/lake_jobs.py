@@ -30,6 +30,7 @@ from modcrypt.lake.file_states import FileState
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake import Lake
 from modcrypt.lake.lake_files import LakeFile
+from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.lake.plan import Action, LakePlan, PlannedChange, plan_file
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.lake.verification.dataset_check import Since
@@ -46,7 +47,6 @@ from modcrypt.spark.jobs.driver import (
     run_tasks,
 )
 from modcrypt.spark.jobs.file_work import INT, TEXT, RecordedJob, Row, TableJob
-from modcrypt.spark.lake_reference import LakeReference
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ def apply(
     """
 
     def carry_out(plan: LakePlan) -> Spool[AppliedFile]:
-        reference = LakeReference.of(lake, plan.dataset)
+        reference = lake.reference(plan.dataset)
         results: Spool[AppliedFile] = Spool()
         for batch in take_batches(plan.files, BATCH):
             results.extend(_apply_batch(spark, reference, batch, files_per_task, bytes_per_task))
@@ -195,7 +195,7 @@ def verify(
     """
 
     def check(name: str, files: Sequence[LakeFile]) -> Iterator[CheckedFile]:
-        job = LakeVerificationJob(reference=LakeReference.of(lake, name))
+        job = LakeVerificationJob(reference=lake.reference(name))
         columns = name_columns((file.path, file.size) for file in files)
         frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
         done = {

@@ -21,10 +21,10 @@ from modcrypt.kms.policy import Policy
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import names_service, read_verifying_keys
+from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.pkmt1.strict_json import load_json
 from modcrypt.settings.kinds import COUNT, FLAG, NAMES, TEXT, Kind
 from modcrypt.spark.key_options import KEY_OPTIONS
-from modcrypt.spark.lake_reference import LakeReference
 
 Alternatives: TypeAlias = tuple[tuple[tuple[str, str, Any], ...], ...]
 """Filters in disjunctive normal form: column, operator and a value out of JSON."""
@@ -253,14 +253,13 @@ class _Options:
         from modcrypt.lake.lake import Lake  # not to be loaded by executors
 
         # The options of a table are the word of who made it, not of who reads it.
-        return LakeReference.of(
-            Lake.open(local, is_found=self._is_table), name,
-            on_missing_key=self.value("onMissingKey") or "error",
+        return Lake.open(local, is_found=self._is_table).reference(
+            name, on_missing_key=self.value("onMissingKey") or "error",
             master_key_ids=self.value("masterKeyIds") or (),
         )  # fmt: skip
 
 
-ReadSettings: TypeAlias = Settings | LakeReference
+ReadSettings: TypeAlias = Settings
 """References to keys for reading: for all files, or by the declaration of a lake."""
 
 _TABLE, _OPTION = "provider", "option."  # what Spark adds to the options of a table in SQL

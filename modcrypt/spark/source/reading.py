@@ -29,7 +29,6 @@ from pyspark.sql.types import StructType
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
-from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.parquet.arrow.column_masks import restriction_error
 from modcrypt.parquet.arrow.decoding import merge_small
@@ -239,13 +238,13 @@ def read_pieces(
 def _read_all(
     settings: ReadSettings, pieces: Iterable[Piece], table: _Table
 ) -> Iterator[pa.RecordBatch]:
-    # Settings give all files the same properties; the declaration of a lake depends on the path.
-    common = cache(settings.decryption) if isinstance(settings, Settings) else None
+    decryption = cache(settings.decryption)
     for piece in pieces:
-        with add_path_to_errors(piece.path):
-            decryption = common() if common else settings.decryption_of(piece.path)
-            with open_file(piece.path, decryption, piece.identity) as file:
-                yield from _read_batches(file, piece, table)
+        with (
+            add_path_to_errors(piece.path),
+            open_file(piece.path, decryption(), piece.identity) as file,
+        ):
+            yield from _read_batches(file, piece, table)
 
 
 def _read_batches(file: ParquetFile, piece: Piece, table: _Table) -> Iterator[pa.RecordBatch]:

@@ -108,7 +108,7 @@ def test_the_documentation_lists_what_needs_a_confirmation() -> None:
 
 def test_dropped_refs_lose_their_snapshots(folder: Path) -> None:
     expire = ("iceberg", "expire", "--yes", *TABLE)
-    kms = mc.open_kms("file:lake.keyring")
+    kms = mc.kms.open_kms("file:lake.keyring")
     assert CliRunner().invoke(program, expire).exit_code == 0
     assert len(open_table("table", kms).metadata.snapshots) == 2
     assert CliRunner().invoke(program, [*expire, "--drop-refs"]).exit_code == 0

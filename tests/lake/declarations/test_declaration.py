@@ -17,7 +17,6 @@ from modcrypt.lake.declarations.columns import ColumnRule
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.declarations.declaration_faults import MAX_FAULTS
 from modcrypt.lake.declarations.declaration_file import (
-    find_declaration,
     open_declaration,
     read_content,
     require_valid,
@@ -25,6 +24,7 @@ from modcrypt.lake.declarations.declaration_file import (
 from modcrypt.lake.declarations.declaration_parsing import (
     parse_declaration,
 )
+from modcrypt.lake.declarations.declaration_path import find_declaration
 from modcrypt.lake.declarations.toml_lines import MemberPath, TomlLines, find_lines
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION, trust_lake

@@ -1,0 +1,1 @@
+"""Datasets of a lake in arguments and options of commands."""

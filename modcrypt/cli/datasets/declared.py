@@ -1,0 +1,144 @@
+"""The lake that a command finds or names, and its datasets.
+
+A dataset is named by its name, or by FILE#NAME, which says which declaration.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import click
+from click.core import ParameterSource
+
+from modcrypt.errors import printable
+from modcrypt.runtime.plugins import DECLARATIONS, load_all
+
+KEYS = {"kms", "policy_file", "key", "column_key_refs"}
+"""Parameters that name keys which a declaration names, too."""
+
+NAME = re.compile(r"[\w-]+(/[\w.-]+)?")
+"""Names of datasets, and of tables of namespaces."""
+
+_LAKES = "modcrypt.lakes"
+
+
+class Lake(Protocol):
+    """What the plug-in for lakes offers: see `modcrypt.lake.found_lake.FoundLake`."""
+
+    path: str
+    refusal: Exception | None
+    is_valid: bool
+    kms: str
+
+    def dataset_at(self, where: str) -> str | None:
+        """Return the name of the dataset that a path belongs to."""
+
+    def may_have(self, where: str) -> bool:
+        """Return whether a path may belong to a dataset or table, whoever trusts the lake."""
+
+    def is_place_of(self, name: str, where: str) -> bool:
+        """Return whether a path is that of a dataset or table."""
+
+    def has(self, name: str) -> bool:
+        """Return whether a dataset is declared."""
+
+    def inside(self, name: str, where: str) -> str:
+        """Return the path of a file or folder inside a dataset; empty for all of it."""
+
+    def locate(self, name: str) -> str | None:
+        """Return the path or URL of a dataset; None for a table."""
+
+    def table_at(self, where: str) -> str | None:
+        """Return the name of the table at a path."""
+
+    def table_options(self, name: str) -> dict[str, Any] | None:
+        """Return the values that options of commands for tables have by declaration."""
+
+    def suggest(self, name: str) -> str:
+        """Return a question for the name of a dataset that resembles another."""
+
+    def settings(self, name: str, **options: Any) -> Any:
+        """Return the settings of a dataset."""
+
+    def advise(self, name: str, command: str) -> str:
+        """Return which command works on a table instead of one that works on files."""
+
+
+def find_lake(file: str | None = None) -> Lake | None:
+    """Return the lake of a named declaration, or the one that is found; None if there is none.
+
+    It is read once in a command. The option --config of a command names it, too.
+    """
+    context = click.get_current_context()
+    file = file or context.params.get("config")
+    known: dict[str | None, Lake | None] = context.meta.setdefault(_LAKES, {})
+    if file not in known:
+        found = [find(file) for find in load_all(DECLARATIONS)]
+        known[file] = found[0] if found else None
+    return known[file]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The dataset that has the files of a command."""
+
+    lake: Lake
+    name: str
+    file: str | None = None  # the declaration, if the user named it by FILE#NAME
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Values that two objects for the same dataset share."""
+        return os.path.realpath(self.lake.path), self.name
+
+    def __str__(self) -> str:
+        return f"{printable(self.lake.path)} declares {printable(self.name)}"
+
+
+def split_reference(text: str | None) -> tuple[str, str] | None:
+    """Return the declaration and the dataset of FILE#NAME; None for anything else."""
+    file, mark, name = (text or "").rpartition("#")
+    if not mark or not file or not name or os.path.exists(text or "") or not os.path.isfile(file):
+        return None
+    return file, name
+
+
+def find_named(policy: str | None) -> Declared | None:
+    """Return the dataset that the value of an option for policies names: FILE#NAME, or NAME alone.
+
+    A file that exists is a policy.
+    """
+    if (reference := split_reference(policy)) is not None:
+        lake = find_lake(reference[0])
+        return None if lake is None else Declared(lake, *reference[::-1])
+    if policy is None or not NAME.fullmatch(policy) or os.path.isfile(policy):
+        return None
+    lake = find_lake()
+    return None if lake is None or not lake.has(policy) else Declared(lake, policy)
+
+
+def usage_error(error: Exception) -> click.UsageError:
+    """Return a usage error with the message of another error."""
+    return click.UsageError(str(error))
+
+
+def list_typed(is_wanted: Callable[[str], bool]) -> list[str]:
+    """Return the parameters of the running command that are typed, and wanted."""
+    command = click.get_current_context().command
+    names = [parameter.name or "" for parameter in command.params]
+    return [p.name or "" for p in find_typed([name for name in names if is_wanted(name)])]
+
+
+def find_typed(parameters: Collection[str]) -> list[click.Parameter]:
+    """Return those of some parameters of the running command that are typed."""
+    context = click.get_current_context()
+    return [
+        parameter
+        for parameter in context.command.params
+        if parameter.name in parameters
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]

@@ -1,0 +1,67 @@
+"""Iceberg tables that a declaration names, as arguments of commands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from modcrypt.cli.datasets.declared import Declared, find_lake, split_reference, usage_error
+from modcrypt.cli.datasets.requirements import is_same_service, refuse_contradiction
+
+_TABLE = "modcrypt.table"
+
+
+def take_table(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Return the Iceberg table of an argument: its place or identifier, if it is declared by name.
+
+    It is the callback of arguments. What is declared becomes the default of the options.
+
+    Raises:
+        click.UsageError: An option contradicts the declaration, or it may not decide.
+    """
+    found = None if value is None else _find_table(value)
+    if found is None:
+        return value
+    try:
+        declared = found.lake.table_options(found.name)
+    except (ValueError, OSError) as error:
+        raise usage_error(error) from None
+    if declared is None:
+        raise click.UsageError(f"{found.name} is a dataset of Parquet files, not an Iceberg table")
+    for option, wanted in declared.items():
+        given, is_open = context.params.get(option), wanted is None and "catalog" not in option
+        if given not in (None, ()) and not is_open and not _agrees(option, given, wanted):
+            refuse_contradiction(
+                found, option, f"with {wanted}" if wanted else f"at {declared['where']}"
+            )
+    context.meta[_TABLE] = declared
+    context.default_map = {**(context.default_map or {}), **declared}
+    return str(declared["where"])
+
+
+def _find_table(text: str) -> Declared | None:
+    """Return the dataset that an argument for a table names, or whose folder it is."""
+    file, name = split_reference(text) or (None, text)
+    lake = find_lake(file)
+    if lake is None:
+        return None
+    if file is None and os.path.lexists(text):
+        found = lake.table_at(text) if lake.refusal is None else None
+        return None if found is None else Declared(lake, found)
+    return Declared(lake, name) if file is not None or lake.has(name) else None
+
+
+def declared_table() -> Mapping[str, Any]:
+    """Return what `take_table` found about the table of the running command."""
+    members: Mapping[str, Any] = click.get_current_context().meta.get(_TABLE, {})
+    return members
+
+
+def _agrees(parameter: str, given: Any, declared: Any) -> bool:
+    """Return whether the value of an option is the declared one; a list may be a part of it."""
+    if parameter == "kms":
+        return is_same_service(given, declared)
+    return set(given) <= set(declared) if isinstance(given, tuple) else given == declared

@@ -1,0 +1,110 @@
+"""The keys of all files of a dataset in one object: each file gets what is declared for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from modcrypt.errors import ModcryptError
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source
+from modcrypt.keys import FileKeys, KeyLike
+from modcrypt.kms.recipients.file_recipients import PrivateKey
+from modcrypt.kms.recipients.identity_retriever import open_also
+from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.parquet.crypto.path_prefix import require_place
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+
+
+def declared_decryption(
+    policies: DatasetPolicies, *, master_key_ids: Collection[str] = (),
+    identities: tuple[PrivateKey, ...] = (), **properties: Any,
+) -> FileDecryptionProperties:  # fmt: skip
+    """Return the properties that open every file of a dataset, each exactly as declared.
+
+    `properties` are further arguments of `FileDecryptionProperties`; see `DeclaredKeys`.
+    """
+    demands: dict[str, Any] = {
+        "accept_algorithms": policies.algorithms,
+        "signed_by": policies.writers,
+        "seal": policies.required_seal,
+    }
+    keys = DeclaredKeys(policies, tuple(master_key_ids), identities)
+    return FileDecryptionProperties(**{**demands, **properties, "key_retriever": keys})
+
+
+@dataclass(frozen=True)
+class DeclaredKeys:
+    """A key retriever that opens each file of a dataset exactly as declared.
+
+    Args:
+        policies: Policies of the files.
+        master_key_ids: Ids of further master keys to accept, although they are not declared.
+        identities: Identities that open the files, too.
+    """
+
+    policies: DatasetPolicies
+    master_key_ids: Collection[str] = ()
+    identities: tuple[PrivateKey, ...] = ()
+
+    def properties_of(
+        self, source: Source, given: FileDecryptionProperties
+    ) -> FileDecryptionProperties:
+        """Return the declared properties of a file, with what the caller demands in addition.
+
+        Raises:
+            ValueError: As `DatasetPolicies.reading_with`, or the file is outside the dataset.
+        """
+        place = require_place(source.place)
+        declared = replace(
+            self._properties_at(place, source),
+            on_missing_key=given.on_missing_key,
+            check_footer_integrity=given.check_footer_integrity,
+        )
+        if given.require_encrypted is not True:
+            declared = replace(declared, require_encrypted=given.require_encrypted)
+        if given.aad_prefix is not None:
+            declared = replace(declared, aad_prefix=given.aad_prefix)
+        accepted = [a for a in given.accept_algorithms if a in self.policies.algorithms]
+        if accepted and set(accepted) < set(declared.accept_algorithms):
+            declared = replace(declared, accept_algorithms=accepted)
+        if given.signed_by and set(declared.signed_by) >= set(given.signed_by):
+            declared = replace(declared, signed_by=given.signed_by)
+        elif given.signed_by and not declared.signed_by:
+            declared = replace(declared, signed_by=given.signed_by, seal=given.seal)
+        return open_also(declared, self.identities)
+
+    def for_file(self, source: Source, lenient: bool) -> FileKeys:
+        """Return the retriever of one file's keys; see `KmsKeyRetriever.for_file`."""
+        declared = self.properties_of(source, FileDecryptionProperties())
+        retriever: Any = declared.key_retriever
+        keys: FileKeys = retriever.for_file(source, lenient)
+        return keys
+
+    def _properties_at(self, place: Place, source: Source) -> FileDecryptionProperties:
+        """Return the declared properties; if the columns are needed and closed, nothing opens."""
+        policies = self.policies
+        if policies.find_listed(place) is None:
+            raise ValueError(f"{place.path} is not in the dataset {policies.dataset.name}")
+        path, columns = policies.path_of(place), None
+        ids = {*self.master_key_ids, *policies.dataset.previous.master_keys}
+        if policies.dataset.needs_columns:
+            opening = open_also(policies.opening(place, master_key_ids=ids), self.identities)
+            try:
+                columns = policies.open_columns(source, opening)
+            except ModcryptError as error:
+                # Opening it again reports the error as for any file, but must not succeed.
+                return replace(opening, key_retriever=_Refusal(error))
+        return policies.reading_with(path, columns, ids)
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """A key retriever that repeats an error."""
+
+    error: ModcryptError
+
+    def __call__(self, key_metadata: bytes, column: str | None = None) -> KeyLike | None:
+        """Raise the error."""
+        raise self.error

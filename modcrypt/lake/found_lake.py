@@ -1,0 +1,219 @@
+"""The lake that a command finds: the datasets that its arguments name, and their settings.
+
+A declaration that nobody named or trusted still says which datasets there are, so that a command
+that needs it can say what is missing. Until it is trusted, it opens nothing, and is compared with
+paths by their text alone: looking at a place outside its folder can contact a server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modcrypt.errors import KeyRetrievalError
+from modcrypt.io.addresses import local_path
+from modcrypt.io.places import Place
+from modcrypt.lake.declarations.declaration import (
+    DatasetDeclaration,
+    LakeDeclaration,
+    TableDeclaration,
+)
+from modcrypt.lake.declarations.declaration_file import read_content, require_valid
+from modcrypt.lake.declarations.trust import check_trust, has_word
+from modcrypt.lake.lake_files import make_matcher
+from modcrypt.lake.lake_reference import LakeReference
+from modcrypt.report.suggestions import suggest
+
+_OF_TABLES = {
+    "append": "append", "cat": "scan", "decrypt": "scan", "encrypt": "append", "head": "scan",
+    "inspect": "tree", "rekey": "rotate dek", "rotate": "rotate mek", "scan": "keys",
+    "schema": "scan", "share": "scan",
+}  # fmt: skip
+"""Commands for Iceberg tables that do what a command does for files."""
+
+
+@dataclass(frozen=True)
+class FoundLake:
+    """A declaration that a command found, or that its arguments name.
+
+    Attributes:
+        path: Path of the declaration.
+        declaration: The declaration; None if it cannot be read or has mistakes.
+        refusal: Why it decides about nothing; None if it may.
+    """
+
+    path: str
+    declaration: LakeDeclaration | None = None
+    refusal: Exception | None = None
+
+    @property
+    def is_valid(self) -> bool:
+        """True if the declaration can be read and has no mistakes."""
+        return self.declaration is not None
+
+    def dataset_at(self, where: str) -> str | None:
+        """Return the name of the dataset of Parquet files that a path or URL belongs to.
+
+        Raises:
+            ValueError: Several datasets share the folder.
+        """
+        found = [(len(d.location), d.name) for d in self._datasets if self._contains(d, where)]
+        longest = max(found, default=(0, ""))[0]
+        names = [name for length, name in found if length == longest]
+        if len(names) > 1:
+            raise ValueError(
+                f"{where} belongs to several datasets of {self.path}: {', '.join(names)}; choose "
+                f"one by --policy {self.path}#{names[0]}"
+            )
+        return names[0] if names else None
+
+    @property
+    def _datasets(self) -> Iterator[DatasetDeclaration]:
+        yield from () if self.declaration is None else self.declaration.datasets.values()
+
+    def _contains(self, dataset: DatasetDeclaration, where: str) -> bool:
+        path, root = local_path(where), local_path(dataset.location)
+        if path is None or root is None or self.refusal is not None:
+            return _is_within(where, dataset.location)
+        if os.path.realpath(path) == os.path.realpath(root):
+            return True
+        inside = Place(None, path).inside(Place(None, root))
+        if inside is None or dataset.include is None or os.path.isdir(path):
+            return inside is not None
+        return bool(make_matcher(dataset.include)(inside))
+
+    def inside(self, name: str, where: str) -> str:
+        """Return the path of a file or folder inside a dataset; empty for all of it."""
+        location = self.locate(name) or ""
+        path, root = local_path(where), local_path(location)
+        if path is None or root is None:
+            return where[len(location.rstrip("/")) :].strip("/")
+        return Place(None, path).inside(Place(None, root)) or ""
+
+    def may_have(self, where: str) -> bool:
+        """Return whether a path may belong to a dataset or table, whoever trusts the lake."""
+        if self.declaration is None:
+            return True
+        return any(_is_within(where, each.location) for each in self.declaration.all.values())
+
+    def is_place_of(self, name: str, where: str) -> bool:
+        """Return whether a path is that of a dataset or table."""
+        location = local_path(self.declaration.find(name).location) if self.declaration else None
+        if location is None:
+            return False
+        if self.refusal is not None:
+            return os.path.abspath(where) == os.path.abspath(location)
+        return os.path.realpath(where) == os.path.realpath(location)
+
+    def has(self, name: str) -> bool:
+        """Return whether a dataset, or a table of a namespace, is declared under a name."""
+        try:
+            return self.declaration is not None and bool(self.declaration.find(name))
+        except ValueError:
+            return False
+
+    def locate(self, name: str) -> str | None:
+        """Return the path or URL of a dataset of Parquet files; None for an Iceberg table.
+
+        Raises:
+            ValueError: The dataset is not declared, or the declaration may not decide.
+        """
+        dataset = self._require().find(name)
+        return dataset.location if isinstance(dataset, DatasetDeclaration) else None
+
+    def suggest(self, name: str) -> str:
+        """Return a question for the name of a dataset that resembles another."""
+        return suggest(name, () if self.declaration is None else self.declaration.all)
+
+    def settings(self, name: str, **options: Any) -> LakeReference:
+        """Return the settings of a dataset; `options` are arguments of `Settings`.
+
+        Raises:
+            ValueError: As `locate`, or the dataset is an Iceberg table.
+        """
+        return LakeReference.of(self._require(), name, **options)
+
+    @property
+    def kms(self) -> str:
+        """The URI of the declared key service; raise ValueError if it may not decide."""
+        return self._require().kms
+
+    def table_at(self, where: str) -> str | None:
+        """Return the name of the Iceberg table in a folder, or of which a path is metadata."""
+        place = Place(None, where)
+        for table in self._require().tables.values():
+            root = None if table.table else local_path(table.location)
+            if root is not None and (
+                place.resolve() == Place(None, root).resolve()
+                or (place.inside(Place(None, root)) or "").startswith("metadata/")
+            ):
+                return table.name
+        return None
+
+    def table_options(self, name: str) -> dict[str, Any] | None:
+        """Return what an Iceberg table is opened with, by parameters of commands for tables.
+
+        It is None for another dataset; `where` is the table itself.
+
+        Raises:
+            ValueError: As `locate`, or the dataset is a namespace, not one of its tables.
+        """
+        lake = self._require()
+        table = lake.find(name)
+        if not isinstance(table, TableDeclaration):
+            return None
+        if table.namespace is not None:
+            raise ValueError(f"{name} is a namespace; name one of its tables, {name}/TABLE")
+        return {
+            "where": table.table or table.location, "kms": lake.kms, "catalog": table.catalog,
+            "catalog_name": table.catalog_name, "key_store": table.key_store,
+            "location_map": tuple(f"{a}={b}" for a, b in table.location_map.items()),
+            "table_uuid": table.table_uuid, "master_keys": tuple(table.master_key_ids),
+            "signed_by": tuple(table.signed_by),
+            "seal_at_least": table.seal_at_least if table.signed_by else None,
+            "read_restrictions": table.read_restrictions,
+        }  # fmt: skip
+
+    def advise(self, name: str, command: str) -> str:
+        """Return which command works on a table instead of one that works on files."""
+        better = _OF_TABLES.get(command)
+        how = f"use modcrypt iceberg {better} {name}" if better else "see modcrypt iceberg --help"
+        return f"{name} is an Iceberg table, which modcrypt {command} cannot use; {how}"
+
+    def _require(self) -> LakeDeclaration:
+        if self.refusal is not None or self.declaration is None:
+            raise self.refusal or ValueError(f"{self.path} has mistakes")
+        return self.declaration
+
+
+def _is_within(where: str, location: str) -> bool:
+    """Return whether a path is a folder or below it, by their text alone."""
+    path, root = local_path(where), local_path(location)
+    if path is None or root is None:
+        return path is root and f"{where}/".startswith(f"{location.rstrip('/')}/")
+    return f"{os.path.abspath(path)}/".startswith(f"{os.path.abspath(root)}/")
+
+
+def read_lake(path: Path, *, found: bool) -> FoundLake:
+    """Return the lake of a declaration, without opening its key service.
+
+    This keeps the rules of `open_declaration`: only what the user named or trusted decides.
+
+    Args:
+        path: Path of the declaration.
+        found: Whether nobody named it.
+    """
+    try:
+        content = read_content(path, is_found=found, reads_outside=not found or has_word(path))
+        declaration = require_valid(content)
+    except (OSError, ValueError, KeyRetrievalError) as error:
+        return FoundLake(str(path), refusal=error)
+    try:
+        if found:
+            check_trust(path, content.digest, content.commands)
+    except (OSError, ValueError, KeyRetrievalError) as error:
+        return FoundLake(str(path), declaration, error)
+    return FoundLake(str(path), declaration)

@@ -1,0 +1,146 @@
+"""A dataset of a lake as settings, which other processes can receive: it holds no keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.settings import Settings
+from modcrypt.kms.signing.required_seal import RequiredSeal
+from modcrypt.kms.signing.signing_keys import read_verifying_keys
+from modcrypt.lake.declarations.declaration import DatasetDeclaration, LakeDeclaration
+from modcrypt.lake.declarations.partitions import names_in
+from modcrypt.lake.declared_encryption import DeclaredEncryption
+from modcrypt.lake.declared_keys import declared_decryption
+from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
+
+if TYPE_CHECKING:
+    from modcrypt.parquet.crypto.properties import Encryption
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LakeReference(Settings):
+    """Settings of a dataset of a lake: the declaration decides about each file.
+
+    Attributes:
+        dataset: Declaration of the dataset.
+        digest: Digest of the declaration of the lake.
+        declared_in: Path of the declaration, for messages.
+    """
+
+    dataset: DatasetDeclaration
+    digest: str
+    declared_in: str = ""
+
+    @classmethod
+    def of(cls, declaration: LakeDeclaration, name: str, **options: Any) -> Self:
+        """Return the settings of a dataset; `options` are arguments of `Settings`.
+
+        Raises:
+            ValueError: The dataset is not declared, or is an Iceberg table.
+        """
+        dataset = declaration.find(name)
+        if not isinstance(dataset, DatasetDeclaration):
+            raise ValueError(
+                f"{name} is an Iceberg table: modcrypt iceberg and Spark's own catalogs open it"
+            )
+        return cls(
+            **options, kms=declaration.kms, root=dataset.location, dataset=dataset,
+            digest=declaration.digest, declared_in=declaration.path,
+        )  # fmt: skip
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What the declaration decides, by the names of attributes; None where it says nothing."""
+        members, previous = self.dataset.members, self.dataset.previous
+        algorithm = members.get("encryption_algorithm", GCM_V1)
+        return {
+            "kms": self.kms,
+            "master_keys": [key for key in self.dataset.key_templates if not names_in(key)],
+            "root": self.dataset.location,
+            "aad_prefix": self.dataset.aad_prefix,
+            "signed_by": tuple(members.get("signed_by", ())) or None,
+            "seal_at_least": members.get("seal_at_least"),
+            "recipients": tuple(self.dataset.recipients),
+            "accept_algorithms": (algorithm, *previous.algorithms),
+        }
+
+    @property
+    def policies(self) -> DatasetPolicies:
+        """The policies of its files, opened once in each process so that files share KEKs.
+
+        Raises:
+            KeyRetrievalError: The key service cannot be opened.
+        """
+        return self._open_once("policies", self._open_policies)
+
+    def _open_policies(self) -> DatasetPolicies:
+        return DatasetPolicies(self.dataset, self.client, self.audit, self.writer_key)
+
+    @property
+    def required_seal(self) -> RequiredSeal | None:
+        """The seal that the declaration requires; None if it requires none."""
+        least = self.dataset.members.get("seal_at_least")
+        if least is None:
+            return super().required_seal
+        writers = read_verifying_keys(self.dataset.members["signed_by"])
+        return RequiredSeal(writers, least, self.dataset.location)  # Spark may read a part of it
+
+    def check_distinct(self, paths: Iterable[str]) -> None:
+        """Do nothing: the declaration decides which files may share an AAD prefix."""
+
+    def decryption(self) -> FileDecryptionProperties:
+        """Return the properties that open each file exactly as declared.
+
+        Raises:
+            KeyRetrievalError: The key service cannot be opened.
+        """
+        more: dict[str, Any] = {}
+        if self.accept_algorithms is not None:
+            more["accept_algorithms"] = self.accept_algorithms
+        if self.aad_prefix is not None:
+            more["aad_prefix"] = self.prefix
+        if self.signed_by:
+            more["signed_by"] = self.signed_by
+        if (seal := self.required_seal) is not None:
+            more["seal"] = seal
+        return declared_decryption(
+            self.policies, master_key_ids=self.master_key_ids, identities=self.identity_keys,
+            on_missing_key=self.on_missing_key, require_encrypted=self.require_encrypted,
+            check_footer_integrity=self.check_footer_integrity, **more,
+        )  # fmt: skip
+
+    def requirements(self) -> FileDecryptionProperties:
+        """Return properties that open footers under any declared or previous master key.
+
+        If the master keys depend on partitions, they are `decryption`.
+        """
+        if self.dataset.used_partitions:
+            return self.decryption()
+        policies = self.policies
+        return policies.opening(policies.root.place, master_key_ids=self.master_key_ids)
+
+    def tools(self) -> KeyTools:
+        """Return the tools of the key service; raises as `client`."""
+        return self.policies.tools
+
+    def encryption(self) -> Encryption:
+        """Return the encryption of new files, each exactly as declared.
+
+        Raises:
+            ValueError: As `DatasetPolicies.check_signing_key`.
+            KeyRetrievalError: The key service cannot be opened.
+        """
+        self.policies.check_signing_key()
+        return DeclaredEncryption(self.policies)
+
+    def hand_over(self) -> AbstractContextManager[None]:
+        """Sign what is changed while the block runs; see `DatasetPolicies.hand_over`."""
+        return self.policies.hand_over()
+
+    def check_writing(self) -> None:
+        """Do nothing: a declaration says how files are encrypted."""

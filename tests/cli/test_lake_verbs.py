@@ -1,0 +1,262 @@
+"""Verbs that take the keys and requirements of a dataset from the declaration of its lake."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import modcrypt as mc
+from tests.support.cases import each_case
+from tests.support.cli.program import check_failure, run
+from tests.support.lake_folder import (
+    DECLARATION,
+    leave_environment,
+    make_lake,
+    order_table,
+    trust_lake,
+    write_day,
+)
+
+FIRST = "orders/day=2026-11-01/part-0.parquet"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lake whose files are as declared, by patterns and field metadata."""
+    leave_environment(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    make_lake(tmp_path)
+    trust_lake(tmp_path)
+    assert run(tmp_path, "apply").returncode == 0
+    return tmp_path
+
+
+# --- names, paths and references -----------------------------------------------------------------
+
+
+READING = (
+    ("head",), ("cat",), ("schema",), ("inspect",), ("keys", "scan"), ("keys", "rotate"),
+    ("recipients", "list"), ("shred", "--column", "mail"), ("leaks",), ("verify",),
+)  # fmt: skip
+
+
+@each_case("verb", READING)
+def test_a_verb_needs_no_keys_for_a_dataset(folder: Path, verb: tuple[str, ...]) -> None:
+    for path in ("modcrypt.toml#orders", FIRST if verb != ("leaks",) else "orders"):
+        answer = run(folder, *verb, path)
+        assert (answer.returncode, answer.stderr.count("error")) == (0, 0), answer.stderr
+    answer = run(folder, *verb, "ordrs")
+    assert "declares no dataset ordrs; did you mean orders?" in check_failure(answer, 2, "usage")
+
+
+def test_head_takes_the_name_of_a_dataset(folder: Path) -> None:
+    (folder / "orders").rename(folder / "files")
+    text = DECLARATION.replace('"orders"', '"files"')
+    (folder / "modcrypt.toml").write_text(text)
+    trust_lake(folder)
+    lines = run(folder, "head", "orders", "--json").stdout.splitlines()
+    assert [json.loads(line)["mail"] for line in lines[:2]] == ["0@example.com", "1@example.com"]
+
+
+def test_a_policy_may_name_a_dataset(folder: Path) -> None:
+    reference = f"{folder}/modcrypt.toml#orders"
+    assert run(folder, "head", "--policy", reference, FIRST).returncode == 0
+    wrong = run(folder, "head", "--policy", "modcrypt.toml#order", FIRST)
+    assert "did you mean orders?" in check_failure(wrong, 2, "usage")
+    pq.write_table(order_table(), folder / "x.parquet")
+    message = check_failure(run(folder, "head", "--policy", reference, "x.parquet"), 2, "usage")
+    assert "not in the dataset orders" in message
+
+
+def test_a_path_that_is_also_another_dataset_is_refused(folder: Path) -> None:
+    (folder / "orders").rename(folder / "files")
+    (folder / "modcrypt.toml").write_text(DECLARATION.replace('"orders"', '"files"'))
+    trust_lake(folder)
+    pq.write_table(order_table(), folder / "orders")
+    message = check_failure(run(folder, "head", "orders"), 2, "usage")
+    assert "write ./orders or " in message
+    assert "modcrypt.toml#orders" in message
+    assert run(folder, "head", "--allow-plaintext", "./orders").returncode == 0
+    assert run(folder, "head", "modcrypt.toml#orders").returncode == 0
+
+
+def test_files_in_no_dataset_are_as_without_a_lake(folder: Path) -> None:
+    (folder / "footer.key").write_bytes(bytes(range(16)))
+    (folder / "footer.key").chmod(0o600)
+    pq.write_table(order_table(), folder / "plain.parquet")
+    options = ("--key", "file:footer.key")
+    assert run(folder, "encrypt", *options, "plain.parquet", "e.parquet").returncode == 0
+    assert run(folder, "head", *options, "e.parquet").returncode == 0
+    check_failure(run(folder, "head", "e.parquet"), 3, "no-key")
+
+
+# --- options that contradict the declaration -----------------------------------------------------
+
+
+CONTRADICTIONS = (
+    ("--kms", "file:other.keyring"), ("--kms", "file:lake.keyring#other"),
+    ("--key", "file:footer.key"), ("--policy", "policy.toml"),
+    ("--column-key", "mail=file:x.key"), ("--aad-prefix", "orders"), ("--root", "."),
+    ("--accept-algorithm", "AES_GCM_CTR_V1"),
+)  # fmt: skip
+
+
+@each_case("options", CONTRADICTIONS)
+def test_an_option_that_contradicts_is_refused(folder: Path, options: tuple[str, str]) -> None:
+    for verb in ("head", "decrypt", "verify"):
+        more = ("out",) if verb == "decrypt" else ()
+        message = check_failure(run(folder, verb, *options, "orders", *more), 2, "usage")
+        assert message.startswith(f"{options[0]} contradicts the declaration: "), message
+        assert "modcrypt.toml declares orders" in message
+    assert not (folder / "out").exists()
+
+
+def test_an_option_that_repeats_the_declaration_is_accepted(folder: Path) -> None:
+    options = ("--kms", "file:./lake.keyring", "--root", "orders", "--master-key", "old")
+    assert run(folder, "head", *options, FIRST).returncode == 0
+    for option in ("--kms=file:other.keyring", "--key=file:footer.key"):
+        answer = run(folder, "head", option, FIRST, env={"MODCRYPT_CONFIG": "none"})
+        assert "contradicts" not in answer.stderr
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def test_encrypt_makes_a_file_as_declared(folder: Path) -> None:
+    pq.write_table(order_table(), folder / "plain.parquet")
+    new, other = "orders/day=2026-11-01/new.parquet", "orders/day=2026-11-01/x.parquet"
+    assert run(folder, "encrypt", "plain.parquet", new).returncode == 0
+    assert run(folder, "status").stdout.startswith("orders: 5 files: 5 as declared")
+    for options in (("--key", "file:x"), ("--plaintext-column", "id"), ("--to", "x.pub")):
+        answer = run(folder, "encrypt", *options, "plain.parquet", other)
+        assert "declares orders" in check_failure(answer, 2, "usage")
+    write_day(folder, "2026-11-03", 1)
+    assert run(folder, "encrypt", "--in-place", "orders/day=2026-11-03").returncode == 0
+    assert run(folder, "status").stdout.startswith("orders: 6 files: 6 as declared")
+
+
+def test_decrypt_writes_no_plaintext_into_a_dataset(folder: Path) -> None:
+    for paths in ((FIRST, "orders/x.parquet"), ("--in-place", FIRST)):
+        message = check_failure(run(folder, "decrypt", *paths), 2, "usage")
+        assert "declares orders encrypted" in message
+    assert run(folder, "decrypt", "orders", "out").returncode == 0
+    assert pq.read_table(folder / "out/day=2026-11-01/part-0.parquet").num_rows == 2
+
+
+def test_rewritten_files_stay_as_declared(folder: Path) -> None:
+    assert run(folder, "rekey", "--in-place", FIRST).returncode == 0
+    assert run(folder, "mask", "--null", "id", "--in-place", FIRST).returncode == 0
+    copy = "orders/day=2026-11-02/copy.parquet"
+    assert run(folder, "mask", "--null", "mail", FIRST, copy).returncode == 0
+    assert run(folder, "verify").returncode == 0
+    assert run(folder, "share", "--column", "id", FIRST, "s.parquet").returncode == 2
+    mc.Identity.generate().save(folder / "partner.key")
+    (folder / "partner.pub").write_text(f"{mc.Identity.load(folder / 'partner.key').recipient}\n")
+    answer = run(folder, "recipients", "add", "--to", "partner.pub", FIRST)
+    assert "and run modcrypt apply" in check_failure(answer, 2, "usage")
+    for target in ("orders", "modcrypt.toml#orders"):
+        assert run(folder, "rekey", "--to", target, "--in-place", FIRST).returncode == 0
+    both = run(folder, "rekey", "--to", "partner.pub", "--in-place", FIRST)
+    assert "declares orders and how its files are encrypted" in check_failure(both, 2, "usage")
+    outside = run(folder, "share", "--column", "id", "--to", "orders", FIRST, "s.parquet")
+    assert "is not in the dataset orders" in check_failure(outside, 2, "usage")
+    assert not (folder / "s.parquet").exists()
+
+
+# --- trust ---------------------------------------------------------------------------------------
+
+
+def test_a_declaration_that_nobody_trusts_opens_nothing(folder: Path) -> None:
+    (folder / "modcrypt.toml").write_text(DECLARATION + "# changed\n")
+    for path in ("modcrypt.toml#orders", "orders"):
+        trusted = path != "orders"
+        answer = run(folder, "head", path)
+        assert (answer.returncode == 0) == trusted, answer.stderr
+    assert "is ignored, because it is not trusted" in " ".join(answer.stderr.split())
+    answer = run(folder, "head", "--kms", "file:lake.keyring", "--root", "orders", FIRST)
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+def test_a_missing_name_needs_trust(folder: Path) -> None:
+    (folder / "orders").rename(folder / "files")
+    (folder / "modcrypt.toml").write_text(DECLARATION.replace('"orders"', '"files"'))
+    message = check_failure(run(folder, "head", "orders"), 2, "usage")
+    assert "has changed since it was trusted" in message
+
+
+# --- the environment -----------------------------------------------------------------------------
+
+
+def test_the_environment_names_a_key_service_for_all_verbs(tmp_path: Path) -> None:
+    keyring = mc.Keyring.create(tmp_path / "k.keyring", plaintext=True)
+    keyring.create_key("footer")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "p.parquet")
+    environment = {"MODCRYPT_KMS": "file:k.keyring#footer", "MODCRYPT_CONFIG": "none"}
+    for verb in (
+        ("encrypt", "p.parquet", "e.parquet"), ("head", "e.parquet"), ("verify", "e.parquet"),
+        ("keys", "list"), ("keys", "scan", "e.parquet"), ("decrypt", "e.parquet", "d.parquet"),
+        ("keys", "rotate", "e.parquet"), ("shred", "--all", "e.parquet"),
+    ):  # fmt: skip
+        answer = run(tmp_path, *verb, env=environment)
+        assert answer.returncode == 0, (verb, answer.stderr)
+    assert "authentic" in run(tmp_path, "verify", "e.parquet", env=environment).stdout
+    address = {"VAULT_ADDR": "http://127.0.0.1:9", "MODCRYPT_KMS_PATIENCE": "0"}
+    assert run(tmp_path, "head", "e.parquet", env=address).returncode in (3, 4)
+    assert "hcvault" not in run(tmp_path, "inspect", "e.parquet", env=address).stderr
+
+
+# --- verify --------------------------------------------------------------------------------------
+
+
+def test_reports_for_ci_systems_are_the_same_for_files(folder: Path) -> None:
+    pq.write_table(order_table(), folder / "plain.parquet")
+    outputs = ("--junit", "out.xml", "--sarif", "out.sarif")
+    answer = run(folder, "verify", FIRST, "plain.parquet", *outputs)
+    assert answer.returncode == 0
+    text = (folder / "out.xml").read_text()
+    assert 'testsuite name="orders"' in text
+    assert 'testsuite name="files"' in text
+    assert "since last and --resume need a dataset" in check_failure(
+        run(folder, "verify", "plain.parquet", "--since", "last"), 2, "usage"
+    )
+    late = run(folder, "verify", "plain.parquet", "--since", "2999-01-01")
+    assert "1 file unchanged and skipped" in late.stderr
+
+
+def test_a_part_of_a_dataset_is_verified_as_declared(folder: Path) -> None:
+    pq.write_table(order_table(), folder / FIRST)
+    for path in (FIRST, f"./{FIRST}", "orders/day=2026-11-01", "orders"):
+        answer = run(folder, "verify", "--json", path)
+        assert answer.returncode == 1
+        *files, totals = map(json.loads, answer.stdout.splitlines())
+        assert {line["schema"] for line in files} == {"modcrypt.verify.file/1"}
+        assert [line["ok"] for line in files].count(False) == 1
+        assert (totals["schema"], totals["ok"]) == ("modcrypt.verify.totals/1", False)
+    assert run(folder, "verify", "orders/day=2026-11-02").returncode == 0
+
+
+def test_new_files_of_a_sealed_dataset_are_sealed(folder: Path) -> None:
+    assert run(folder, "seals", "generate", "writer.key").returncode == 0
+    shutil.rmtree(folder / "orders")
+    write_day(folder, "2026-11-01", 4)
+    more = 'include = "*.parquet"\nsigned_by = ["writer.pub"]\nseal_at_least = 1\n'
+    (folder / "modcrypt.toml").write_text(DECLARATION.replace('include = "*.parquet"\n', more))
+    trust_lake(folder)
+    sign = ("--sign", "file:writer.key")
+    for verb in (("apply", "--accept-replaced"), ("seals", "create")):
+        answer = run(folder, *verb, *sign, *(["orders"] * (verb[0] == "seals")))
+        assert answer.returncode == 0, (answer.stdout, answer.stderr)
+    pq.write_table(order_table(), folder / "plain.parquet")
+    new = "orders/day=2026-11-01/new.parquet"
+    unsigned = run(folder, "encrypt", "plain.parquet", new)
+    assert "requires signatures" in check_failure(unsigned, 2, "usage")
+    assert run(folder, "encrypt", *sign, "plain.parquet", new).returncode == 0
+    assert run(folder, "verify").returncode == 0
+    assert "seal 2: 5 files" in run(folder, "seals", "verify", "orders").stdout
+    assert run(folder, "head", "orders").returncode == 0
