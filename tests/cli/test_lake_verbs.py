@@ -242,15 +242,15 @@ def test_a_part_of_a_dataset_is_verified_as_declared(folder: Path) -> None:
 
 
 def test_new_files_of_a_sealed_dataset_are_sealed(folder: Path) -> None:
-    assert run(folder, "seals", "generate", "writer.key").returncode == 0
+    assert run(folder, "keys", "generate", "--kind", "signing", "writer.key").returncode == 0
     shutil.rmtree(folder / "orders")
     write_day(folder, "2026-11-01", 4)
     more = 'include = "*.parquet"\nsigned_by = ["writer.pub"]\nseal_at_least = 1\n'
     (folder / "modcrypt.toml").write_text(DECLARATION.replace('include = "*.parquet"\n', more))
     trust_lake(folder)
     sign = ("--sign", "file:writer.key")
-    for verb in (("apply", "--accept-replaced"), ("seals", "create")):
-        answer = run(folder, *verb, *sign, *(["orders"] * (verb[0] == "seals")))
+    for verb in (("apply", "--accept-replaced", "--yes"), ("seals", "create", "orders")):
+        answer = run(folder, *verb, *sign)
         assert answer.returncode == 0, (answer.stdout, answer.stderr)
     pq.write_table(order_table(), folder / "plain.parquet")
     new = "orders/day=2026-11-01/new.parquet"

@@ -11,6 +11,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.io.places import Place
+from modcrypt.lake import LakeDataset
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION, make_lake, order_table, write_day
@@ -173,8 +174,9 @@ def test_types_may_hold_extension_types(config: Path) -> None:
 
 
 def test_a_dataset_is_accepted_as_settings(config: Path, tmp_path: Path) -> None:
-    dataset = mc.Lake.open(config)["orders"]
-    file = tmp_path / FIRST
+    lake, file = mc.Lake.open(config), tmp_path / FIRST
+    dataset = lake.dataset("orders")
+    assert isinstance(lake["orders"], LakeDataset)
     assert mc.read_table(file, dataset).num_rows == 2
     assert mc.verify_parquet(file, dataset).ok
     assert mc.read_table(file, dataset.decryption_of(str(file))).num_rows == 2
