@@ -31,6 +31,9 @@ class Setting:
         default: Value if it is not given.
         required: True if there is no default.
         option: Spelling on the command line, if it is not the name with hyphens.
+        group: Group of options that has it on the command line; empty if a command declares its
+            option itself, because it takes another form there.
+        rare: True if only `--help-all` shows its option.
         off: Help of the option that turns it off, if the option does that.
         spark: Spelling among Spark's options, if it is not the name in camel case.
         use: What it is for: `read`, `write` or `both`.
@@ -45,6 +48,8 @@ class Setting:
     default: Any = None
     required: bool = False
     option: str = ""
+    group: str = ""
+    rare: bool = False
     off: str = ""
     spark: str = ""
     use: str = "both"
@@ -54,8 +59,12 @@ class Setting:
 
     @property
     def help(self) -> str:
-        """The first sentence of its text."""
-        return re.split(r"(?<=\.) |; ", self.text, maxsplit=1)[0].rstrip(".") + "."
+        """The help of its option: the first sentence of its text, or what the option turns off."""
+        sentence = self.off or re.split(r"(?<=\.) ", self.text, maxsplit=1)[0].replace("`", "")
+        start = "Whether to "
+        if sentence.startswith(start):
+            sentence = sentence[len(start) :].capitalize()
+        return sentence
 
     @property
     def spelt_on_spark(self) -> str:

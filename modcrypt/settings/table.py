@@ -82,14 +82,20 @@ class PolicySettings:
         metadata=declare(_KEY_TABLE, option="--column-master-key", free=True),
     )
     plaintext_columns: Sequence[str] = field(
-        default=(), metadata=declare(NAMES, option="--plaintext-column", free=True)
+        default=(),
+        metadata=declare(NAMES, option="--plaintext-column", free=True, group="Encryption"),
     )
     kms: str | None = field(default=None, metadata=declare(URI))
     kms_aad: str | None = field(default=None, metadata=declare(TEXT, absent=_RARE, free=True))
     encryption_algorithm: str = field(
-        default=GCM_V1, metadata=declare(one_of(*ALGORITHMS), option="--algorithm", free=True)
+        default=GCM_V1,
+        metadata=declare(
+            one_of(*ALGORITHMS), option="--algorithm", free=True, group="Encryption", rare=True
+        ),
     )
-    plaintext_footer: bool = field(default=False, metadata=declare(FLAG, free=True))
+    plaintext_footer: bool = field(
+        default=False, metadata=declare(FLAG, free=True, group="Encryption", rare=True)
+    )
     aad_prefix: str | None = field(default=None, metadata=declare(NAME, free=True))
     store_aad_prefix: bool = field(
         default=True,
@@ -98,10 +104,15 @@ class PolicySettings:
             option="--no-store-aad-prefix",
             off="Do not store the AAD prefix; readers must supply it.",
             free=True,
+            group="AAD prefix",
+            rare=True,
         ),
     )
     data_page_v2_levels: str = field(
-        default="encrypted", metadata=declare(one_of(*LEVELS), option="--v2-levels", free=True)
+        default="encrypted",
+        metadata=declare(
+            one_of(*LEVELS), option="--v2-levels", free=True, group="Encryption", rare=True
+        ),
     )
     double_wrapping: bool = field(
         default=True,
@@ -110,6 +121,8 @@ class PolicySettings:
             option="--single-wrapping",
             off="Wrap data keys under master keys directly, in more calls of the key service.",
             free=True,
+            group="Key service",
+            rare=True,
         ),
     )
     internal_key_material: bool = field(
@@ -119,6 +132,8 @@ class PolicySettings:
             option="--external-key-material",
             off="Store wrapped keys beside the file.",
             free=True,
+            group="Key service",
+            rare=True,
         ),
     )
     data_key_length_bits: int = field(
@@ -181,8 +196,7 @@ class KeyReferences:
             `plaintext_footer`, `encryption_algorithm`, `store_aad_prefix`, `data_page_v2_levels`,
             `footer_key_metadata` and `column_key_metadata`.
         shared_aad_prefix: Whether several files may have the same AAD prefix.
-        on_missing_key: Treatment of columns that no key opens: `error`, `drop`, or `null` to fill
-            them with nulls.
+        on_missing_key: Columns without a key: `error`, `drop`, or `null` for nulls.
         check_footer_integrity: Whether to verify the signature of a plaintext footer.
         audit: Path of a file to which modcrypt appends each use of the key service's keys, as a
             line of JSON.
@@ -231,7 +245,8 @@ class KeyReferences:
     )
     shared_aad_prefix: bool = field(default=False, metadata=declare(FLAG))
     on_missing_key: Literal["error", "drop", "null"] = field(
-        default="error", metadata=declare(one_of("error", "drop", "null"), use="read")
+        default="error",
+        metadata=declare(one_of("error", "drop", "null"), use="read", group="Missing keys"),
     )
     check_footer_integrity: bool = field(
         default=True,
@@ -241,6 +256,8 @@ class KeyReferences:
             option="--no-check-footer",
             off="Trust a plaintext footer without verifying its signature.",
             absent=_NOT_OF_TABLES,
+            group="Reading",
+            rare=True,
         ),
     )
     audit: str | None = field(default=None, metadata=declare(NAME, absent=_NOT_OF_TABLES))
@@ -283,22 +300,36 @@ class TablePolicySettings:
     """
 
     kek_per: Literal["table", "partition", "day", "files"] = field(
-        default="table", metadata=declare(one_of("table", "partition", "day", "files"), free=True)
+        default="table",
+        metadata=declare(
+            one_of("table", "partition", "day", "files"), group="Keys of tables", free=True
+        ),
     )
     files: int = field(
         default=1000,
-        metadata=declare(number_from(1, 10**9 - 1), option="--files-per-kek", free=True),
+        metadata=declare(
+            number_from(1, 10**9 - 1),
+            option="--files-per-kek",
+            group="Keys of tables",
+            rare=True,
+            free=True,
+        ),
     )
     wrapping: Literal["double", "single"] = field(
-        default="double", metadata=declare(one_of("double", "single"), free=True)
+        default="double",
+        metadata=declare(one_of("double", "single"), group="Keys of tables", rare=True, free=True),
     )
     kek_lifetime_days: int = field(
         default=730,
-        metadata=declare(number_from(1, MAX_KEK_DAYS), option="--kek-lifetime", free=True),
+        metadata=declare(
+            number_from(1, MAX_KEK_DAYS), option="--kek-lifetime", group="Keys of tables", free=True
+        ),
     )
     store: Literal["table", "key-store"] = field(
         default="table",
-        metadata=declare(one_of("table", "key-store"), option="--keks-in", free=True),
+        metadata=declare(
+            one_of("table", "key-store"), option="--keks-in", group="Place of KEKs", free=True
+        ),
     )
 
 

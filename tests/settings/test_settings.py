@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
+import click
 import pytest
 
+from modcrypt.cli.app import program
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.settings import Settings
 from modcrypt.lake.declarations.member_table import DATASET_MEMBERS
 from modcrypt.settings.kinds import COUNT, FLAG, NAME, NAMES, URI, Kind, one_of, table_of
-from modcrypt.settings.setting import NOT_ON_SPARK, Setting, list_faults, settings_of
+from modcrypt.settings.setting import NO_OPTION, NOT_ON_SPARK, Setting, list_faults, settings_of
 from modcrypt.settings.table import KeyReferences, PolicySettings, TablePolicySettings
 from modcrypt.spark.key_options import KEY_OPTIONS, write_java_source
 from tests.support.cases import each_case
@@ -98,7 +101,7 @@ def test_derived_files_are_what_the_table_gives() -> None:
 @each_case("cls", [PolicySettings, KeyReferences, TablePolicySettings])
 def test_each_setting_has_a_text(cls: type) -> None:
     for name, setting in settings_of(cls).items():
-        assert setting.help[0].isupper() or setting.help[0] == "`", name
+        assert setting.help[0].isupper(), name
         assert setting.help.endswith("."), name
 
 
@@ -109,6 +112,20 @@ def test_no_surface_lacks_a_setting_without_a_reason() -> None:
     assert all(each.absent[NOT_ON_SPARK] for each in lacking)
     source = write_java_source()
     assert [name for name in KEY_OPTIONS if f'"{name}"' not in source] == []
+
+
+def test_each_setting_has_an_option_or_a_reason() -> None:
+    spelt = {name for option in options_of(program) for name in option.opts}
+    for cls in (PolicySettings, KeyReferences, TablePolicySettings):
+        for setting in settings_of(cls).values():
+            assert setting.spelt_as_option in spelt or setting.absent.get(NO_OPTION), setting.name
+
+
+def options_of(command: click.Command) -> Iterator[click.Parameter]:
+    """Yield the options of a command, and of those in a group."""
+    yield from command.params
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from options_of(each)
 
 
 @each_case("cls", [Policy, Settings])

@@ -40,6 +40,13 @@ def _find_default_service() -> str | None:
     return service_of_environment()
 
 
+def _require(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Return the value of a required option; click 8.3 takes a computed None for one."""
+    if value is None and not context.resilient_parsing:
+        raise click.MissingParameter(ctx=context, param=option)
+    return value
+
+
 def kms_option(what: str, *, required: bool = False) -> Callable[[F], F]:
     """Return the option for the URI of a key service, which the help text describes as `what`."""
     return click.option(
@@ -47,6 +54,7 @@ def kms_option(what: str, *, required: bool = False) -> Callable[[F], F]:
         metavar="URI",
         required=required,
         default=_find_default_service if required else None,
+        callback=_require if required else None,
         help=f"{what}: file:KEYRING, env:VARIABLE, hcvault://HOST/MOUNT, aws-kms://ARN, "
         "gcp-kms://NAME, azure-kms://HOST or pkcs11:TOKEN.",
     )

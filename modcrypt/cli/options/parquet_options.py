@@ -39,6 +39,7 @@ from modcrypt.cli.options.signing_options import (
     signed_by_option,
     signing_references,
 )
+from modcrypt.cli.options.table_options import settings_in, table_options, table_values
 from modcrypt.cli.references import check_private_file, key_option
 from modcrypt.cli.shared import (
     combine_options,
@@ -53,7 +54,7 @@ from modcrypt.cli.shared import (
     shared_prefix_option,
     threads_option,
 )
-from modcrypt.parquet.crypto.properties import ALGORITHMS
+from modcrypt.settings.table import KeyReferences, PolicySettings
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.policy import Policy
@@ -104,14 +105,6 @@ output_options = cloup.option_group(
 accept_option = make_accept_option(
     "only AES_GCM_V1, because AES_GCM_CTR_V1 does not authenticate pages."
 )
-missing_key_option = click.option(
-    "--on-missing-key",
-    metavar="ACTION",
-    type=click.Choice(["error", "drop", "null"]),
-    default="error",
-    show_default=True,
-    help="Column without a key: error; drop it; or null, fill it with nulls.",
-)
 decryption_options = combine_options(
     cloup.option_group("Keys", _explicit_key_options, identity_options, signed_by_option),
     cloup.option_group("AAD prefix", prefix_option, root_option),
@@ -133,15 +126,9 @@ template_options = combine_options(
     needs_one_of("expected_parts", "aad_prefix_template"),
     exclude_each_other("aad_prefix_template", "aad_prefix"),
 )
+missing_key_option = table_options(KeyReferences, "Missing keys", on_missing_key="ACTION")
 reading_options = cloup.option_group(
-    "Reading",
-    accept_option,
-    missing_key_option,
-    rare_option(
-        "--no-check-footer",
-        is_flag=True,
-        help="Trust a plaintext footer without verifying its signature.",
-    ),
+    "Reading", accept_option, missing_key_option, table_options(KeyReferences, "Reading")
 )
 
 # How a file is encrypted. Commands add --audit themselves.
@@ -149,27 +136,7 @@ encryption_options = combine_options(
     cloup.option_group("Keys", _explicit_key_options, recipient_option, sign_options),
     cloup.option_group(
         "Encryption",
-        click.option(
-            "--plaintext-column",
-            "plaintext_columns",
-            metavar="NAME",
-            multiple=True,
-            help="Leave a column or group unencrypted. Repeatable.",
-        ),
-        rare_option(
-            "--plaintext-footer",
-            is_flag=True,
-            help="Sign the footer but leave it readable: schema, row counts, metadata of "
-            "plaintext columns.",
-        ),
-        rare_option(
-            "--algorithm",
-            metavar="NAME",
-            type=click.Choice(ALGORITHMS),
-            default=ALGORITHMS[0],
-            show_default=True,
-            help="AES_GCM_V1, or AES_GCM_CTR_V1, which does not authenticate pages.",
-        ),
+        table_options(PolicySettings, "Encryption"),
         rare_option(
             "--footer-key-metadata",
             metavar="TEXT",
@@ -182,25 +149,13 @@ encryption_options = combine_options(
             help="Text by which readers find the key of NAME; readable in a plaintext footer. "
             "Repeatable.",
         ),
-        rare_option(
-            "--v2-levels",
-            metavar="FORM",
-            type=click.Choice(["encrypted", "plaintext"]),
-            default="encrypted",
-            show_default=True,
-            help="Levels of data pages V2; plaintext for parquet-java.",
-        ),
     ),
     cloup.option_group(
         "AAD prefix",
         prefix_option,
         root_option,
         shared_prefix_option,
-        rare_option(
-            "--no-store-aad-prefix",
-            is_flag=True,
-            help="Do not store the prefix; readers must supply it.",
-        ),
+        table_options(PolicySettings, "AAD prefix"),
         needs_one_of("no_store_aad_prefix", "aad_prefix"),
     ),
     cloup.option_group(
@@ -219,17 +174,7 @@ encryption_options = combine_options(
             help="With --kms: master key of a column or group; the last = separates them. "
             "Repeatable.",
         ),
-        rare_option(
-            "--single-wrapping",
-            is_flag=True,
-            help="With --kms: wrap data keys under master keys directly, in more calls of the "
-            "key service.",
-        ),
-        rare_option(
-            "--external-key-material",
-            is_flag=True,
-            help="With --kms: store wrapped keys beside the file.",
-        ),
+        table_options(PolicySettings, "Key service"),
     ),
 )
 
@@ -287,11 +232,11 @@ def key_references(options: dict[str, Any]) -> dict[str, Any]:
 EXPLICIT_KEYS = {"key", "column_key_refs"}
 _OF_EXPLICIT_KEYS = EXPLICIT_KEYS | {"footer_key_metadata", "column_key_metadata"}
 _OF_A_SERVICE = {
-    "master_key", "column_master_keys", "single_wrapping", "external_key_material", "audit",
+    "master_key", "column_master_keys", "audit", *settings_in(PolicySettings, "Key service"),
 }  # fmt: skip
 _OF_A_POLICY = {
-    "plaintext_columns", "plaintext_footer", "algorithm", "aad_prefix", "no_store_aad_prefix",
-    "v2_levels", *_OF_A_SERVICE - {"audit"},
+    "aad_prefix", *settings_in(PolicySettings, "Encryption"),
+    *settings_in(PolicySettings, "AAD prefix"), *_OF_A_SERVICE - {"audit"},
 }  # fmt: skip
 _OF_A_DECLARATION = (
     _OF_A_POLICY | _OF_EXPLICIT_KEYS | {"to", "recipients_files", "shared_aad_prefix"}
@@ -357,15 +302,11 @@ def _explicit_settings(options: dict[str, Any], more: dict[str, Any]) -> modcryp
 
 def _own_modes(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options about encryption without a policy, as arguments of Settings."""
+    modes = table_values(PolicySettings, options, "Encryption", "AAD prefix")
     return {
-        "plaintext_columns": options["plaintext_columns"],
+        "plaintext_columns": modes.pop("plaintext_columns"),
         "aad_prefix": read_aad_prefix(options),
-        "encryption_options": {
-            "store_aad_prefix": not options["no_store_aad_prefix"],
-            "plaintext_footer": options["plaintext_footer"],
-            "encryption_algorithm": options["algorithm"],
-            "data_page_v2_levels": options["v2_levels"],
-        },
+        "encryption_options": modes,
     }
 
 
@@ -380,14 +321,8 @@ def _make_policy(options: dict[str, Any]) -> Policy:
         return modcrypt.Policy(
             footer_key="later" if options["master_key"] is None else options["master_key"],
             column_keys=columns,
-            plaintext_columns=options["plaintext_columns"],
-            encryption_algorithm=options["algorithm"],
-            plaintext_footer=options["plaintext_footer"],
             aad_prefix=None if prefix is None else prefix.decode(),
-            store_aad_prefix=not options["no_store_aad_prefix"],
-            data_page_v2_levels=options["v2_levels"],
-            double_wrapping=not options["single_wrapping"],
-            internal_key_material=not options["external_key_material"],
+            **table_values(PolicySettings, options, "Encryption", "AAD prefix", "Key service"),
         )
     except UnicodeDecodeError:
         raise click.UsageError("with --kms the AAD prefix must be UTF-8 text") from None
@@ -402,8 +337,7 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     Raise click.UsageError if the options contradict each other, ValueError for an invalid policy.
     """
     more = {
-        "on_missing_key": options.get("on_missing_key", "error"),
-        "check_footer_integrity": not options.get("no_check_footer"),
+        **table_values(KeyReferences, options, "Missing keys", "Reading"),
         "accept_algorithms": options.get("accept_algorithms") or None,
         "shared_aad_prefix": options.get("shared_aad_prefix", False),
         # Without one, the policy's prefix applies, if any.

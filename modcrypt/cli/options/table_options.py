@@ -1,42 +1,74 @@
-"""Options of commands that derive from the table of settings."""
+"""Options of commands that derive from the table of settings.
+
+A setting of a group has an option in every command with that group; nothing else names it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 
-from modcrypt.settings.setting import Setting
+from modcrypt.cli.shared import F, combine_options, rare_option
+from modcrypt.settings.setting import Setting, settings_of
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def table_option(setting: Setting, *, shows_default: bool = True) -> Callable[[F], F]:
-    """Return the option of a setting; its parameter has the setting's name and value.
+def table_options(
+    cls: type, group: str = "", *, has_defaults: bool = True, **metavars: str
+) -> Callable[[F], F]:
+    """Return the options of a group of settings.
 
     Args:
-        setting: Setting whose kind, spelling, default and help the option gets.
-        shows_default: Whether the setting's default applies; otherwise None stands for no choice.
+        cls: Class that declares the settings.
+        group: Group of the settings; empty for all of them.
+        has_defaults: Whether the defaults of settings apply; otherwise None stands for no choice.
+        metavars: Metavariables by setting, where `TEXT`, `NAME` or `N` says too little.
     """
-    schema = setting.kind.schema
-    text = setting.off or setting.help
-    options: dict[str, Any] = {"default": setting.default if shows_default else None}
+    found = settings_in(cls, group).values()
+    options = [_make_option(each, has_defaults, metavars.get(each.name)) for each in found]
+    return combine_options(*options)
+
+
+def settings_in(cls: type, group: str = "") -> Mapping[str, Setting]:
+    """Return the settings of a group, by the parameters of their options."""
+    settings = settings_of(cls).values()
+    return {_parameter(each): each for each in settings if not group or each.group == group}
+
+
+def table_values(cls: type, options: Mapping[str, Any], *groups: str) -> dict[str, Any]:
+    """Return the values of settings, by name, for the options of some groups that a command has."""
+    found = [item for group in groups for item in settings_in(cls, group).items()]
+    return {
+        setting.name: not options[parameter] if setting.off else options[parameter]
+        for parameter, setting in found
+        if parameter in options
+    }
+
+
+def _parameter(setting: Setting) -> str:
+    if setting.kind.schema.get("type") == "array":
+        return setting.name
+    return setting.spelt_as_option.lstrip("-").replace("-", "_")
+
+
+def _make_option(setting: Setting, has_defaults: bool, metavar: str | None) -> Callable[[F], F]:
+    schema, text = setting.kind.schema, setting.help
+    attributes: dict[str, Any] = {}
+    if has_defaults and setting.default is not None:
+        attributes = {"default": setting.default, "show_default": True}
     if setting.kind.choices:
-        options |= {"type": click.Choice(setting.kind.choices), "show_default": shows_default}
+        attributes |= {"type": click.Choice(setting.kind.choices)}
     elif schema["type"] == "boolean":
-        options = {"is_flag": True, "callback": _negate if setting.off else None}
+        attributes = {"is_flag": True}
     elif schema["type"] == "array":
-        options = {"multiple": True, "metavar": "NAME"}
-        text = f"{text} Repeatable."
+        attributes, text = {"multiple": True, "metavar": "NAME"}, f"{text} Repeatable."
     elif schema["type"] == "integer":
-        limits = schema.get("minimum"), schema.get("maximum")
-        options |= {"type": click.IntRange(*limits), "metavar": "N", "show_default": shows_default}
+        limits = click.IntRange(schema.get("minimum"), schema.get("maximum"))
+        attributes |= {"type": limits, "metavar": "N"}
     else:
-        options |= {"metavar": "TEXT"}
-    return click.option(setting.spelt_as_option, setting.name, help=text, **options)
-
-
-def _negate(_context: click.Context, _option: click.Parameter, given: bool) -> bool:
-    """Return the value of a setting that the option turns off."""
-    return not given
+        attributes |= {"metavar": "TEXT"}
+    if metavar is not None:
+        attributes["metavar"] = metavar
+    option = rare_option if setting.rare else click.option
+    return option(setting.spelt_as_option, _parameter(setting), help=text, **attributes)

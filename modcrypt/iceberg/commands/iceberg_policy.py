@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import cloup
 
 from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import (
-    combine_options,
-    lines_option,
-    print_facts,
-    print_json,
-    print_line,
-    rare_option,
-)
+from modcrypt.cli.options.table_options import settings_in, table_options, table_values
+from modcrypt.cli.shared import F, lines_option, print_facts, print_json, print_line
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     listing_options,
@@ -24,6 +18,7 @@ from modcrypt.iceberg.commands.iceberg_options import (
     open_key_store,
     table_argument,
 )
+from modcrypt.settings.table import TablePolicySettings
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
@@ -32,65 +27,26 @@ Examples: show the policy; use a KEK for each partition; apply it to existing fi
   modcrypt iceberg admin policy --kek-per partition lake/orders
   modcrypt iceberg rotate dek --kms file:lake.keyring lake/orders"""
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_MEMBERS = {
-    "kek_per": "kek_per", "files_per_kek": "files", "kek_lifetime": "kek_lifetime_days",
-    "wrapping": "wrapping",
-}  # fmt: skip
+_GROUP = "Keys of tables"
 
 
 def policy_options(*, new: bool) -> Callable[[F], F]:
     """Return the options that set a table's key policy, with defaults if the table is new."""
-    return combine_options(
-        click.option(
-            "--kek-per",
-            type=click.Choice(["table", "day", "partition", "files"]),
-            default="table" if new else None,
-            show_default=new,
-            help="Scope of a KEK; Iceberg's Java implementation reads table and day only.",
-        ),
-        rare_option(
-            "--files-per-kek",
-            metavar="N",
-            type=click.IntRange(min=1),
-            help="With --kek-per files: number of files that share a KEK.",
-        ),
-        click.option(
-            "--kek-lifetime",
-            metavar="DAYS",
-            type=click.IntRange(min=1),
-            default=730 if new else None,
-            show_default=new,
-            help="Age in days at which a new KEK replaces the current one.",
-        ),
-        rare_option(
-            "--wrapping",
-            type=click.Choice(["double", "single"]),
-            default="double" if new else None,
-            show_default=new,
-            help="Wrap data keys under KEKs, which the master key wraps (double, readable by "
-            "Iceberg's Java implementation), or directly under the master key (single, one call "
-            "of the key service for each data key).",
-        ),
-    )
+    return table_options(TablePolicySettings, _GROUP, has_defaults=new, kek_lifetime_days="DAYS")
 
 
 def policy_members(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the values of `policy_options` from the options; return fields of a `KeyPolicy`."""
-    values = {member: options.pop(name) for name, member in _MEMBERS.items()}
+    values = table_values(TablePolicySettings, options, _GROUP)
+    for parameter in settings_in(TablePolicySettings, _GROUP):
+        del options[parameter]
     return {member: value for member, value in values.items() if value is not None}
 
 
 @cloup.command(epilog=_EXAMPLE)
 @table_argument
 @policy_options(new=False)
-@click.option(
-    "--keks-in",
-    type=click.Choice(["table", "key-store"]),
-    help="Place of the KEKs: the table's metadata, which Iceberg's Java implementation "
-    "reads, or --key-store, which is created if it does not exist.",
-)
+@table_options(TablePolicySettings, "Place of KEKs", has_defaults=False)
 @listing_options
 @sign_options
 @lines_option
