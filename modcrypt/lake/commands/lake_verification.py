@@ -44,8 +44,8 @@ lake_verify_options = cloup.option_group(
     click.option(
         "--since",
         metavar="WHEN",
-        help="Verify only files that changed since: a time such as 2026-11-26T08:00, an age such "
-        "as 2d, or last (for datasets: the last verification that found them correct).",
+        help="Verify only files that changed since a time (2026-11-26T08:00) or an age (2d), or "
+        "of datasets since the last verification (last).",
     ),
     rare_option(
         "--resume",
