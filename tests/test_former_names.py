@@ -210,11 +210,12 @@ def test_a_passphrase_was_a_flag(folder: Path) -> None:
 
 
 def test_a_file_that_is_called_like_a_reference_is_not_taken_for_it(folder: Path) -> None:
-    run_ok(folder, "seals", "generate", "writer.key")
+    run_ok(folder, "keys", "generate", "--kind", "signing", "writer.key")
     private(folder / "file:writer.key", b"{}")
     private(folder / "pass.key", b"correct horse")
     run_ok(folder, "encrypt", *KEY, "--sign", "file:writer.key", "plain.parquet", "out")
-    run_ok(folder, "seals", "generate", "--passphrase", "file:pass.key", "other.key")
+    other = ("--kind", "signing", "--passphrase", "file:pass.key", "other.key")
+    run_ok(folder, "keys", "generate", *other)
 
 
 def test_an_identity_of_the_environment_that_is_not_needed_may_be_missing(folder: Path) -> None:

@@ -56,9 +56,7 @@ def test_console_examples_run(tmp_path: Path) -> None:
     for name in ("people", "more"):
         table = pa.table({"name": ["Ada"], "ssn": ["123-45"]})
         pq.write_table(table, tmp_path / f"{name}.parquet")
-    (policy,) = _blocks('toml title="next.toml"', CONSOLE)
-    (tmp_path / "next.toml").write_text(policy)
-    for name in ("footer.key", "ssn.key", "hash.key", "next.key"):
+    for name in ("footer.key", "ssn.key", "hash.key"):
         (tmp_path / name).write_bytes(name.encode().ljust(16, b"."))
         (tmp_path / name).chmod(0o600)
     (tmp_path / "passphrase.txt").write_text("correct horse battery staple\n")

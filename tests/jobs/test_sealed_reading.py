@@ -285,7 +285,7 @@ def test_a_seal_needs_signatures_and_a_folder(lake: Path) -> None:
         mc.read_table(lake / "day=1/a.parquet", required)
     with pytest.raises(ValueError, match="pass root="):
         mc.read_table((lake / "day=1/a.parquet").read_bytes(), required)
-    with pytest.raises(ValueError, match="seal_at_least must be 1 or more"):
+    with pytest.raises(ValueError, match="seal_at_least needs signed_by"):
         mc.Policy(footer_key="k", seal_at_least=1)
 
 

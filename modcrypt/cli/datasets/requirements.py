@@ -100,8 +100,9 @@ def _check_options(declared: Declared, settings: Any, options: Mapping[str, Any]
         refuse_contradiction(declared, "kms", f"with the key service {what['kms']}")
     if named and named not in what["master_keys"]:
         refuse_contradiction(declared, "kms", f"with {', '.join(what['master_keys'])}")
-    if what["aad_prefix"] is not None and options.get("aad_prefix") is not None:
-        refuse_contradiction(declared, "aad_prefix", f"with the AAD prefix {what['aad_prefix']}")
+    prefix = what["aad_prefix"]
+    if prefix is not None and options.get("aad_prefix") not in (None, prefix, f"text:{prefix}"):
+        refuse_contradiction(declared, "aad_prefix", f"with the AAD prefix {prefix}")
     root = options.get("root")
     if root is not None and not _is_same_folder(root, what["root"]):
         refuse_contradiction(declared, "root", f"at {what['root']}")
