@@ -59,7 +59,7 @@ IMPORTERS = {
         "modcrypt.iceberg.verify.orphan_files",  # file systems
         "modcrypt.iceberg.write",
         "modcrypt.kms.services.pyarrow_clients",
-        "modcrypt.lake.lake_files",  # listings of stores
+        "modcrypt.lake.files.lake_files",  # listings of stores
         "modcrypt.parquet.arrow",
         "modcrypt.parquet.crypto.column_projection",
         "modcrypt.parquet.datasets",

@@ -28,7 +28,7 @@ import modcrypt as mc
 from modcrypt.lake import application
 from modcrypt.lake.application import AppliedFile
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.lake_files import LakeFile, LakeFiles
+from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.verification.file_check import CheckedFile, FileCheck
 from modcrypt.parquet.verify.file_verification import FileAad
 

@@ -34,12 +34,12 @@ from typing import Any, Self, TypeVar
 from modcrypt.errors import MAX_NAME, list_names, printable
 from modcrypt.io.places import Root
 from modcrypt.kms.key_references import KEY_KINDS, is_reference
-from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
 from modcrypt.parquet.crypto.properties import KeySource
 from modcrypt.pkmt1.material import check_id
 from modcrypt.report.short_repr import ShortRepr
 from modcrypt.settings.setting import explain_arguments, list_faults, settings_of
+from modcrypt.settings.strict_toml import strict_toml
 from modcrypt.settings.table import PolicySettings
 
 _VERIFIER = "modcrypt-verifier:"  # the beginning of the line of a verifying key

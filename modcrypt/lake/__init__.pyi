@@ -2,7 +2,7 @@
 
 from modcrypt.lake.application import LakeApplication as LakeApplication
 from modcrypt.lake.dataset import LakeDataset as LakeDataset
-from modcrypt.lake.file_states import FileState as FileState
+from modcrypt.lake.files.file_states import FileState as FileState
 from modcrypt.lake.key_impact import DatasetImpact as DatasetImpact
 from modcrypt.lake.key_path import KeyStep as KeyStep
 from modcrypt.lake.lake import Lake as Lake

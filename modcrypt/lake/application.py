@@ -21,9 +21,9 @@ from modcrypt.jobs.failures import common_code, describe, exit_code
 from modcrypt.jobs.key_rotation import rotate_keys
 from modcrypt.jobs.listing import File, Folder
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_policies import DatasetPolicies, read_plain_columns
+from modcrypt.lake.files.file_policies import DatasetPolicies, read_plain_columns
+from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
-from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.plan import SCHEMA, LakePlan, PlannedChange
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.report.fact_sheet import FactSheet

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from modcrypt.kms.keyed_encryption import KeyedEncryption
-from modcrypt.lake.declared_encryption import DeclaredEncryption
-from modcrypt.lake.declared_keys import declared_decryption
-from modcrypt.lake.file_policies import DatasetPolicies, read_columns
-from modcrypt.lake.lake_files import LakeFiles
+from modcrypt.lake.files.declared_encryption import DeclaredEncryption
+from modcrypt.lake.files.declared_keys import declared_decryption
+from modcrypt.lake.files.file_policies import DatasetPolicies, read_columns
+from modcrypt.lake.files.lake_files import LakeFiles
 from modcrypt.parquet.arrow.field_metadata import plan_footer
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, KeySettings

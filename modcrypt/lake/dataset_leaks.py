@@ -7,8 +7,8 @@ import os
 from modcrypt.jobs.leaks.exposure import Secrecy
 from modcrypt.jobs.leaks.scan import Folder, ValueLeak
 from modcrypt.lake.declarations.columns import FileColumns
-from modcrypt.lake.file_policies import DatasetPolicies
-from modcrypt.lake.lake_files import make_matcher
+from modcrypt.lake.files.file_policies import DatasetPolicies
+from modcrypt.lake.files.lake_files import make_matcher
 from modcrypt.parquet.datasets.discovery import is_hidden
 
 _NO_COLUMNS = FileColumns((), {})

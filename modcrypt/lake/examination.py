@@ -23,10 +23,10 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.idempotence.key_comparison import ExternalMaterial, KeyFacts, gather_key_facts
 from modcrypt.jobs.key_scan import parse_wrapped_version
-from modcrypt.lake.file_policies import DatasetPolicies, is_encrypted, read_columns
-from modcrypt.lake.file_states import FileState, KeyUse, State
+from modcrypt.lake.files.file_policies import DatasetPolicies, is_encrypted, read_columns
+from modcrypt.lake.files.file_states import FileState, KeyUse, State
+from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
-from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.spool import Memo
 from modcrypt.parquet.crypto.ciphers import ColumnKey
 from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, PLAINTEXT

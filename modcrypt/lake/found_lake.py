@@ -23,7 +23,7 @@ from modcrypt.lake.declarations.declaration import (
 )
 from modcrypt.lake.declarations.declaration_file import read_content, require_valid
 from modcrypt.lake.declarations.trust import check_trust, has_word
-from modcrypt.lake.lake_files import make_matcher
+from modcrypt.lake.files.lake_files import make_matcher
 from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.report.suggestions import suggest
 
@@ -154,7 +154,7 @@ class FoundLake:
         return None
 
     def table_options(self, name: str) -> dict[str, Any] | None:
-        """Return what an Iceberg table is opened with, by parameters of commands for tables.
+        """Return the arguments that open an Iceberg table, by parameters of commands for tables.
 
         It is None for another dataset; `where` is the table itself.
 

@@ -10,7 +10,7 @@ from typing import Any
 from modcrypt.errors import KeyRetrievalError
 from modcrypt.kms.client import KmsClient, MasterKey
 from modcrypt.lake.declarations.declaration import Rotation
-from modcrypt.lake.file_states import KeyUse
+from modcrypt.lake.files.file_states import KeyUse
 from modcrypt.runtime.fork_safety import cached_property
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.errors import list_names
-from modcrypt.lake.file_states import KeyUse
+from modcrypt.lake.files.file_states import KeyUse
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.text import format_count, format_size
 

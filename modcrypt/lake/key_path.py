@@ -12,7 +12,7 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_policies import DatasetPolicies, read_columns
+from modcrypt.lake.files.file_policies import DatasetPolicies, read_columns
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import list_footer_keys, list_key_metadata
 from modcrypt.parquet.format.schema import covering_name

@@ -22,11 +22,11 @@ from modcrypt.lake.declarations.declaration import LakeDeclaration, TableDeclara
 from modcrypt.lake.declarations.declaration_file import open_declaration, require_valid
 from modcrypt.lake.declarations.declaration_path import FILE_NAME
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.files.file_policies import DatasetPolicies
+from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.key_ages import KeyAges, add_versions
 from modcrypt.lake.key_impact import DatasetImpact, KeyChoice, find_impact
 from modcrypt.lake.key_path import KeyStep, follow_keys
-from modcrypt.lake.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.lake.lake_report import LakeReport, make_report
 from modcrypt.lake.plan import LakePlan, make_plan

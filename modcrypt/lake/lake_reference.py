@@ -13,9 +13,9 @@ from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import read_verifying_keys
 from modcrypt.lake.declarations.declaration import DatasetDeclaration, LakeDeclaration
 from modcrypt.lake.declarations.partitions import names_in
-from modcrypt.lake.declared_encryption import DeclaredEncryption
-from modcrypt.lake.declared_keys import declared_decryption
-from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.files.declared_encryption import DeclaredEncryption
+from modcrypt.lake.files.declared_keys import declared_decryption
+from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LakeReference(Settings):
 
     @property
     def declared(self) -> dict[str, Any]:
-        """What the declaration decides, by the names of attributes; None where it says nothing."""
+        """The values that the declaration sets, by attribute; None where it says nothing."""
         members, previous = self.dataset.members, self.dataset.previous
         algorithm = members.get("encryption_algorithm", GCM_V1)
         return {

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from modcrypt import __version__
-from modcrypt.lake.file_states import STATES
+from modcrypt.lake.files.file_states import STATES
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.fact_sheet import FactSheet

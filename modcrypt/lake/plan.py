@@ -16,7 +16,7 @@ from modcrypt.errors import PlaintextError
 from modcrypt.jobs.failures import exit_code
 from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
-from modcrypt.lake.file_states import FileState
+from modcrypt.lake.files.file_states import FileState
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.fact_sheet import FactSheet

@@ -27,8 +27,8 @@ from typing import Any
 
 from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.lake.declarations.declaration import LakeDeclaration
-from modcrypt.lake.file_states import FileState, KeyUse
-from modcrypt.lake.lake_files import LakeFile
+from modcrypt.lake.files.file_states import FileState, KeyUse
+from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.spool import Memo
 
 _VERSION = 5

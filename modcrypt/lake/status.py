@@ -18,8 +18,8 @@ from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_states import STATES, FileState, KeyUse
-from modcrypt.lake.lake_files import LakeFile, LakeFiles
+from modcrypt.lake.files.file_states import STATES, FileState, KeyUse
+from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Memo, Spool, take_batches
 from modcrypt.lake.state_cache import StateCache
 from modcrypt.report.fact_sheet import FactSheet

@@ -56,7 +56,7 @@ def attach(
 
 
 def load(module: str, name: str) -> Any:
-    """Return what a module defines that lies above the caller's layer, as only a value needs it."""
+    """Return a name of a module above the caller's layer, which only a value needs."""
     return getattr(import_module(module), name)
 
 

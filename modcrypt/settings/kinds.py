@@ -40,7 +40,7 @@ class Kind:
         return _matches(value, self.schema)
 
     def list_faults(self, name: str, value: object) -> list[str]:
-        """Return what is wrong with the value of a setting; empty if it is of this kind."""
+        """Return the faults of a setting's value; empty if it is of this kind."""
         if self.members is None or not isinstance(value, Mapping):
             return [] if self.accepts(value) else [f"{name} must be {self.words}"]
         faults = [self.members.list_faults(f"{name} of {key}", each) for key, each in value.items()]

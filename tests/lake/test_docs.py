@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from modcrypt.lake.declarations.declaration_file import read_content, require_valid
-from modcrypt.lake.file_states import STATES
+from modcrypt.lake.files.file_states import STATES
 from tests.support.cli.program import run
 from tests.support.lake_folder import write_day
 from tests.support.paths import ROOT

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from modcrypt.lake import application, status
 from modcrypt.lake.examination import FooterExamination
+from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.lake import Lake
-from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.spool import BLOCK, Spool, take_batches
 from modcrypt.lake.verification import dataset_check, file_check
 from modcrypt.lake.verification.dataset_check import FileSet

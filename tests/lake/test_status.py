@@ -14,10 +14,10 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.lake import examination
-from modcrypt.lake.file_states import FileState
+from modcrypt.lake.files.file_states import FileState
+from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake import Lake
-from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.status import DatasetStatus
 from tests.support.cases import each_case
 from tests.support.forging import flip
@@ -320,7 +320,7 @@ def test_a_file_without_a_stamp_is_never_taken_for_an_old_one(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some stores report nothing by which a version of a file is known again."""
-    monkeypatch.setattr("modcrypt.lake.lake_files.make_stamp", lambda *status: "")
+    monkeypatch.setattr("modcrypt.lake.files.lake_files.make_stamp", lambda *status: "")
     for _ in range(2):
         assert status_of(config).unverified == 4
         assert Lake.open(config).verify(since="last")[0].skipped == 0

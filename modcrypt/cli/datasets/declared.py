@@ -27,7 +27,7 @@ _LAKES = "modcrypt.lakes"
 
 
 class Lake(Protocol):
-    """What the plug-in for lakes offers: see `modcrypt.lake.found_lake.FoundLake`."""
+    """A lake, as its plug-in offers it: see `modcrypt.lake.found_lake.FoundLake`."""
 
     path: str
     refusal: Exception | None

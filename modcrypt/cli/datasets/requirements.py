@@ -61,7 +61,7 @@ def _choose_passphrase(declared: Declared, kms: str, given: str | None) -> str |
 
 
 def declared_members(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is declared for the dataset of the running command; empty for other files.
+    """Return the declared values of the running command's dataset; empty for other files.
 
     Raises:
         click.UsageError: As `declared_settings`.

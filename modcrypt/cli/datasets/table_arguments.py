@@ -55,7 +55,7 @@ def _find_table(text: str) -> Declared | None:
 
 
 def declared_table() -> Mapping[str, Any]:
-    """Return what `take_table` found about the table of the running command."""
+    """Return the values that `take_table` found for the table of the running command."""
     members: Mapping[str, Any] = click.get_current_context().meta.get(_TABLE, {})
     return members
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from modcrypt.errors import IntegrityError, ModcryptError, PlaintextError
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
-from modcrypt.lake.file_states import FileState, KeyUse, State
+from modcrypt.lake.files.file_states import FileState, KeyUse, State
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.key_impact import DatasetImpact, KeyChoice
 from modcrypt.lake.spool import Spool

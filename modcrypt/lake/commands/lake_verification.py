@@ -105,7 +105,7 @@ def verify(*, paths: tuple[str, ...], **options: Any) -> int:
 
 @dataclass(frozen=True)
 class _Targets:
-    """What the arguments name.
+    """The files, datasets and tables that the arguments name.
 
     Attributes:
         files: Paths in no dataset.
@@ -126,7 +126,7 @@ class _Targets:
 def _find_targets(
     paths: Sequence[str], options: dict[str, Any], others: Mapping[str, Any]
 ) -> _Targets:
-    """Return what the arguments name; `FILE#NAME` sets the declaration in the options."""
+    """Return the subjects of the arguments; `FILE#NAME` sets the declaration in the options."""
     if not paths:
         return _Targets(datasets={None: ()}, are_whole=True)
     files: list[str] = []

@@ -11,7 +11,6 @@ from typing import Any
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.kms.policy import MAX_POLICY, Policy, resolve_service, resolve_writer
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
-from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.lake.declarations.columns import ColumnRule, make_rule
 from modcrypt.lake.declarations.declaration import (
     AnyDataset,
@@ -37,6 +36,7 @@ from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous
 from modcrypt.lake.declarations.table_parsing import TableParsing
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
+from modcrypt.settings.strict_toml import strict_toml
 
 _WILD = re.compile(r"[*?]")
 

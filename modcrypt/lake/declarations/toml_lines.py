@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from modcrypt.kms.strict_toml import STRING_OR_COMMENT
+from modcrypt.settings.strict_toml import STRING_OR_COMMENT
 
 MemberPath: TypeAlias = tuple[str, ...]
 """The names that lead to a member, such as `("dataset", "orders", "location")`."""

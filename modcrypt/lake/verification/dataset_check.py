@@ -22,8 +22,8 @@ from modcrypt.jobs.set_findings import (
 )
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.lake.dataset_leaks import find_dataset_leaks
-from modcrypt.lake.file_policies import DatasetPolicies
-from modcrypt.lake.lake_files import LakeFile, LakeFiles
+from modcrypt.lake.files.file_policies import DatasetPolicies
+from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.lake.state_cache import CorrectFile, StateCache
 from modcrypt.lake.verification.file_check import NO_AAD, CheckedFile, FileCheck

@@ -15,8 +15,8 @@ from modcrypt.jobs.engine import Job, Meter, run_job
 from modcrypt.jobs.idempotence.key_comparison import KeyFacts, gather_key_facts
 from modcrypt.kms.policy import Policy
 from modcrypt.lake.declarations.columns import FileColumns
-from modcrypt.lake.file_policies import DatasetPolicies, is_encrypted, read_columns
-from modcrypt.lake.lake_files import LakeFile
+from modcrypt.lake.files.file_policies import DatasetPolicies, is_encrypted, read_columns
+from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.verification.results import POLICY, VerifiedFile
 from modcrypt.parquet.crypto.ciphers import ColumnKey
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties

@@ -206,7 +206,7 @@ class LakeVerification(FactSheet):
             yield {**describe_result(result), "dataset": self.dataset}
 
     def fields(self) -> dict[str, Any]:
-        """Return what `verify` prints about the dataset, as values for JSON."""
+        """Return the totals that `verify` prints about the dataset, as values for JSON."""
         totals = self.totals
         ok = not (self.fault_count or self.error)
         return {

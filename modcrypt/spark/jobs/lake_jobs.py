@@ -26,10 +26,10 @@ import pyarrow as pa
 from modcrypt.jobs.listing import File
 from modcrypt.lake.application import AppliedFile, LakeApplication, PlanRun, refuse_file
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_states import FileState
+from modcrypt.lake.files.file_states import FileState
+from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake import Lake
-from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.lake.plan import Action, LakePlan, PlannedChange, plan_file
 from modcrypt.lake.spool import Spool, take_batches

@@ -12,7 +12,7 @@ from modcrypt.io.sources import Source
 from modcrypt.keys import FileKeys, KeyLike
 from modcrypt.kms.recipients.file_recipients import PrivateKey
 from modcrypt.kms.recipients.identity_retriever import open_also
-from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.parquet.crypto.path_prefix import require_place
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 

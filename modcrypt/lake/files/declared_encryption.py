@@ -10,7 +10,7 @@ from modcrypt.io.sources import open_source_at
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
 from modcrypt.lake.declarations.columns import FileColumns, names_by_key
-from modcrypt.lake.file_policies import DatasetPolicies, read_plain_columns
+from modcrypt.lake.files.file_policies import DatasetPolicies, read_plain_columns
 from modcrypt.parquet.crypto.path_prefix import require_place
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
 
