@@ -245,7 +245,7 @@ def test_the_command_line_has_spark_do_it(
     ring = ["--kms", "file:lake.keyring", "--passphrase", "fd:0"]
     refused = CliRunner().invoke(program, ["iceberg", "rotate", "dek", "--spark", "x", *ring, "t"])
     assert refused.exit_code == 2
-    assert "executors cannot read this" in refused.output
+    assert "executors cannot read a file descriptor" in refused.output
     assert CliRunner().invoke(program, ["iceberg", "rotate", "mek", *arguments[3:]]).exit_code == 2
 
 
