@@ -94,17 +94,21 @@ def test_writers_at_the_same_time_leave_nothing_behind(tmp_path: Path, make: Any
     for number in range(2):
         folder = tmp_path / str(number)
         named = make(folder)
-        ended = list[BaseException]()
+        ended, gone = list[BaseException](), threading.Event()
 
-        def append(named: Any = named, ended: list[BaseException] = ended) -> None:
+        def append(
+            named: Any = named, ended: list[BaseException] = ended, gone: threading.Event = gone
+        ) -> None:
             try:
                 table = named.load()
                 for _ in range(200):
                     table = table.append(pa.table({"id": [1]}))
+                gone.wait()  # it was quicker than the purge, which now has its turn
+                table.append(pa.table({"id": [1]}))
             except (ModcryptError, ValueError, OSError) as error:
                 ended.append(error)
 
-        writer = threading.Thread(target=append)
+        writer = threading.Thread(target=append, daemon=True)
         writer.start()
         while True:
             try:
@@ -112,6 +116,7 @@ def test_writers_at_the_same_time_leave_nothing_behind(tmp_path: Path, make: Any
                 break
             except CommitConflictError:
                 continue
+        gone.set()
         writer.join()
         assert done.left == ()
         assert ended

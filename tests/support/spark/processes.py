@@ -55,11 +55,14 @@ if __name__ == "__main__":
         path, *sys.argv[1:] = json.loads(line)
         scope = {"__name__": "__main__", "spark": spark.newSession() if cluster else spark}
         printed, failure = io.StringIO(), None
+        before = {} if cluster else spark.conf.getAll
         with contextlib.redirect_stdout(printed):
             try:
                 exec(compile(open(path).read(), path, "exec"), scope)
             except BaseException:
                 failure = traceback.format_exc()
+        for name in [] if cluster else spark.conf.getAll.keys() - before.keys():
+            spark.conf.unset(name)  # the next script has the same session
         print(json.dumps([printed.getvalue(), failure]), file=answers, flush=True)
     spark.stop()
 """
