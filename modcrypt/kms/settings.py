@@ -239,12 +239,8 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
 
     # --- keys ---
 
-    def decryption(self) -> FileDecryptionProperties:
-        """Return the properties that decrypt files; resolves keys in the calling process.
-
-        Raises:
-            KeyRetrievalError: A key is missing, or the key service is unavailable or refuses.
-        """
+    def _demands(self) -> dict[str, Any]:
+        """Return the arguments of `FileDecryptionProperties` that are about no key."""
         arguments: dict[str, Any] = {
             "on_missing_key": self.on_missing_key,
             "require_encrypted": self.require_encrypted,
@@ -258,6 +254,15 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             arguments["signed_by"] = self.signed_by
         if (seal := self.required_seal) is not None:
             arguments["seal"] = seal
+        return arguments
+
+    def decryption(self) -> FileDecryptionProperties:
+        """Return the properties that decrypt files; resolves keys in the calling process.
+
+        Raises:
+            KeyRetrievalError: A key is missing, or the key service is unavailable or refuses.
+        """
+        arguments = self._demands()
         if self.has_service:
             ids = self.master_key_ids or None
             arguments |= {"master_key_ids": ids, "root": self.root}

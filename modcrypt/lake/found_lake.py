@@ -94,7 +94,7 @@ class FoundLake:
         return Place(None, path).inside(Place(None, root)) or ""
 
     def may_have(self, where: str) -> bool:
-        """Return whether a path may belong to a dataset or table, whoever trusts the lake."""
+        """Return whether a path may belong to a dataset or table, be the lake trusted or not."""
         if self.declaration is None:
             return True
         return any(_is_within(where, each.location) for each in self.declaration.all.values())

@@ -99,19 +99,9 @@ class LakeReference(Settings):
         Raises:
             KeyRetrievalError: The key service cannot be opened.
         """
-        more: dict[str, Any] = {}
-        if self.accept_algorithms is not None:
-            more["accept_algorithms"] = self.accept_algorithms
-        if self.aad_prefix is not None:
-            more["aad_prefix"] = self.prefix
-        if self.signed_by:
-            more["signed_by"] = self.signed_by
-        if (seal := self.required_seal) is not None:
-            more["seal"] = seal
         return declared_decryption(
             self.policies, master_key_ids=self.master_key_ids, identities=self.identity_keys,
-            on_missing_key=self.on_missing_key, require_encrypted=self.require_encrypted,
-            check_footer_integrity=self.check_footer_integrity, **more,
+            **self._demands(),
         )  # fmt: skip
 
     def requirements(self) -> FileDecryptionProperties:

@@ -161,7 +161,3 @@ URI = Kind(
     {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9+.-]*:.*$"},
 )
 KEY_BITS = one_of(128, 192, 256)
-DURATION = Kind(
-    "a number of minutes, hours, days or weeks, such as 90d",
-    {"type": "string", "pattern": r"^[0-9]{1,6}[mhdw]$"},
-)

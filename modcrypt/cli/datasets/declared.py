@@ -38,7 +38,7 @@ class Lake(Protocol):
         """Return the name of the dataset that a path belongs to."""
 
     def may_have(self, where: str) -> bool:
-        """Return whether a path may belong to a dataset or table, whoever trusts the lake."""
+        """Return whether a path may belong to a dataset or table, be the lake trusted or not."""
 
     def is_place_of(self, name: str, where: str) -> bool:
         """Return whether a path is that of a dataset or table."""

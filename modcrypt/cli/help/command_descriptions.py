@@ -1,4 +1,4 @@
-"""What the declarations of commands say, for the manual page and the pages of the website."""
+"""Descriptions of commands, for the manual page and the pages of the website."""
 
 from __future__ import annotations
 

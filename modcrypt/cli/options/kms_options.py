@@ -134,20 +134,18 @@ def named_service(options: dict[str, Any], *, needed: bool, **more: Any) -> Sett
     """Return `service_settings` of a command that is about no dataset of a lake."""
     kms, policy_file = options["kms"], options.get("policy_file")
     if kms is None and policy_file is None and needed:
-        from modcrypt.kms.policy import service_of_environment
-
-        kms = service_of_environment()
+        kms = _find_default_service()
     if kms is None and policy_file is None:
         if options["passphrase"] is not None:
             raise click.UsageError("a passphrase needs a keyring; name it by --kms or --policy")
         return None
-    from modcrypt.kms.policy import find_service, service_of_environment  # not for the help
+    from modcrypt.kms.policy import find_service  # not for the help
 
     policy = None if policy_file is None else modcrypt.Policy.load(policy_file)
     if policy is not None and policy.names_keys:
         return _settings_of_keys(policy, options, more)
     if kms is None and (policy is None or policy.kms is None):
-        kms = service_of_environment()
+        kms = _find_default_service()
     uri = find_service(kms, policy)
     return modcrypt.Settings(
         kms=uri,

@@ -15,13 +15,13 @@ from modcrypt.settings.setting import Setting, settings_of
 
 
 def table_options(
-    cls: type, group: str = "", *, has_defaults: bool = True, **metavars: str
+    cls: type, group: str, *, has_defaults: bool = True, **metavars: str
 ) -> Callable[[F], F]:
     """Return the options of a group of settings.
 
     Args:
         cls: Class that declares the settings.
-        group: Group of the settings; empty for all of them.
+        group: Group of the settings.
         has_defaults: Whether the defaults of settings apply; otherwise None stands for no choice.
         metavars: Metavariables by setting, where `TEXT`, `NAME` or `N` says too little.
     """
@@ -30,10 +30,10 @@ def table_options(
     return combine_options(*options)
 
 
-def settings_in(cls: type, group: str = "") -> Mapping[str, Setting]:
+def settings_in(cls: type, group: str) -> Mapping[str, Setting]:
     """Return the settings of a group, by the parameters of their options."""
     settings = settings_of(cls).values()
-    return {_parameter(each): each for each in settings if not group or each.group == group}
+    return {_parameter(each): each for each in settings if each.group == group}
 
 
 def table_values(cls: type, options: Mapping[str, Any], *groups: str) -> dict[str, Any]:
