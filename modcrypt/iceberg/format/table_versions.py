@@ -179,20 +179,24 @@ class FolderVersions:
         return place, metadata.named(place.path)
 
     def _check_still_last(self, base: Place, place: Place, metadata: TableMetadata) -> None:
-        """Remove a version that was created after others had continued from another one.
+        """Remove a version that was created after others had continued from, or purged, another.
 
         Its number was free again if another writer's file was removed since we looked. Writers log
-        the version that they continue from; the logs of much later versions may have lost it.
+        the version that they continue from; the logs of much later versions may have lost it. A
+        purge removes `base` before the empty version that it had committed.
 
         Raises:
-            CommitConflictError: Others had continued from another version.
+            CommitConflictError: Others had continued from another version, or purged the table.
             OSError: The outcome is unknown: the version that would show it was removed too.
         """
         number = version_number(place.name) or 0
         names = _folder_versions(self.folder)
         newer = sorted(later for later in names if later > number)
-        if not newer:
+        if not newer and number - 1 in names:
             return
+        if not newer:
+            remove_new(place)
+            raise _conflict(base)
         logged = (number, metadata.document.get("last-updated-ms"))
         versions = [read_metadata(self.folder.below(names[n])) for n in (newer[0], newer[-1])]
         log = {(version_number(name), ms) for version in versions for ms, name in version.log}

@@ -151,7 +151,7 @@ def _commit(
         try:
             table = table.refreshed()
             sealing = begin_sealing(table)
-        except (ModcryptError, ValueError) as error:
+        except (ModcryptError, ValueError, OSError) as error:
             raise error from conflict  # `_has_certainly_failed` looks at the cause
         table.metadata.check_members()
         try:
@@ -211,7 +211,7 @@ def _has_certainly_failed(error: BaseException, table: TableVersion, offered: Pl
     """
     if offered is None or isinstance(error, CommitConflictError):
         return True
-    if isinstance(error.__cause__, CommitConflictError):  # after which the table was refused
+    if isinstance(error.__cause__, CommitConflictError):  # the table was then refused, or gone
         return True
     answered = is_answered(error, offered, table.versions)
     return answered and table.versions.current() == offered

@@ -20,8 +20,10 @@ from modcrypt.iceberg import (
     remove_orphan_files,
     rotate_table,
 )
+from modcrypt.iceberg.format import table_versions
 from modcrypt.iceberg.rotate.expiry import Expiry
 from modcrypt.iceberg.tables import sql_pointer
+from modcrypt.io.places import Place
 from tests.support.folder_contents import files
 from tests.support.iceberg.branched_table import SCHEMA as BRANCHED
 from tests.support.iceberg.branched_table import rows
@@ -379,3 +381,22 @@ def test_plaintext_files_that_were_registered_from_elsewhere_stay(
     done = purge_table(table)
     assert data.exists()
     assert done.deleted.rules == {str(data): "outside"}
+
+
+def test_a_writer_overtaken_by_a_whole_purge_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of the version that it is about to create has become free again."""
+    table = make_folder_table(tmp_path).load().append(ids(1))
+    create_once = table_versions.create_once
+
+    def create_after_purge(place: Place, data: bytes) -> None:
+        monkeypatch.undo()
+        purge_table(table)
+        create_once(place, data)
+
+    monkeypatch.setattr(table_versions, "create_once", create_after_purge)
+    with pytest.raises(FileNotFoundError, match="not a table") as caught:
+        table.append(ids(2))
+    assert isinstance(caught.value.__cause__, CommitConflictError)
+    assert table_files(tmp_path) == set()
