@@ -3,47 +3,29 @@
     keys of the columns -> rows that may match -> lots of row groups -> chunks, or single pages
 
 PyArrow judges the statistics, decodes, and applies the filter.
-
-This module has more than 400 lines because choosing, decrypting and decoding share one scan's plan.
 """
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from modcrypt.errors import FormatError, IntegrityError, KeyNotFoundError, UnsupportedFormatError
-from modcrypt.io.sources import Source
-from modcrypt.io.threads import SharedResources, ThreadPool
-from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages
-from modcrypt.parquet.arrow.decoding import Decoder, Loaded, is_fault_of_bytes
+from modcrypt.errors import KeyNotFoundError, UnsupportedFormatError
+from modcrypt.parquet.arrow.decoding import Loaded, is_fault_of_bytes
 from modcrypt.parquet.arrow.filters import Filter, bind_filter, fit_filter, replace_views
+from modcrypt.parquet.arrow.lot_loading import Decrypt, LotLoader
+from modcrypt.parquet.arrow.plan_parts import PlanParts
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
-from modcrypt.parquet.arrow.schema_files import (
-    SchemaFile,
-    SchemaFiles,
-    freeze_schema,
-    make_schema_file,
-    schemas_of,
-)
+from modcrypt.parquet.arrow.scan_session import Request, Session
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
-from modcrypt.parquet.crypto.bloom_filters import is_in_clear, open_part
-from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
-from modcrypt.parquet.crypto.index_checks import column_index_faults, missing_in_bloom
-from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.modules import STRUCTS, Part
-from modcrypt.parquet.format.schema import Leaf, childless_fields, leaf_elements, leaves_of
+from modcrypt.parquet.crypto.file_plan import ReadPlan
+from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.runtime.fork_safety import cached_property
 
 _BATCH_ROWS = 1 << 17  # default number of rows in a batch, as in PyArrow
@@ -54,75 +36,6 @@ longer than decoding."""
 
 _ALWAYS = pc.scalar(True)
 _NO_FIELDS = pa.schema([])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """A description of what to read from a file, and of what is known about it from outside."""
-
-    # Names of columns or groups, in the order wanted; None for all.
-    columns: Sequence[str] | None = None
-    filter: Filter | None = None
-    row_groups: Sequence[int] | None = None  # ordinals of row groups; None for all
-    # Condition that holds for all rows, as for a file in a partitioned dataset.
-    partition: pc.Expression = field(default_factory=lambda: _ALWAYS)
-    partition_schema: pa.Schema = _NO_FIELDS
-    # Types of all fields that are read, partition fields included, as in the dataset that the file
-    # belongs to. None for the types of the file.
-    schema: pa.Schema | None = None
-    # Types of the fields that are returned; None unless `schema` is given.
-    result: pa.Schema | None = None
-    limit: int | None = None  # number of rows wanted from the start, without a filter; None for all
-
-
-@dataclass(frozen=True)
-class Session:
-    """An open file and the resources that read it."""
-
-    file: OpenFile
-    format: ds.ParquetFileFormat
-    decoder: Decoder
-    pool: ThreadPool  # threads that decrypt chunks in parallel
-    ahead: ThreadPool  # threads that decrypt the next lot while one is decoded
-    lock: threading.Lock  # guards planning, because plans share ciphers
-    shared: SharedResources  # resources to close after the last read
-
-    @cached_property
-    def frozen_schema(self) -> Hashable:
-        """All parts of the footer that affect the schema, as a value to compare."""
-        return freeze_schema(self.file.metadata)
-
-    @cached_property
-    def _schemas(self) -> SchemaFiles:
-        return schemas_of(self.file.metadata)
-
-    @cached_property
-    def childless(self) -> frozenset[str]:
-        """Names of the top-level groups without leaves, which PyArrow fills with nulls."""
-        return frozenset(childless_fields(self.file.metadata.schema))
-
-    def open_schema(
-        self, columns: Collection[int], nullable: Collection[int] = (), *, keep_pairs: bool = True
-    ) -> SchemaFile:
-        """Return a file without rows that has the schema of some leaves.
-
-        The arguments are those of `make_schema_file`.
-        """
-        wanted = frozenset(columns), frozenset(nullable)
-        return self._schemas.get(
-            (self.frozen_schema, wanted, keep_pairs, repr(self.decoder.options)),
-            lambda: SchemaFile(
-                make_schema_file(
-                    self.file.metadata, self.file.leaf_count, *wanted, keep_pairs=keep_pairs
-                ),
-                self.format, self.decoder,
-            ),
-        )  # fmt: skip
-
-    def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> ReadPlan:
-        """Return a plan that omits missing parts of groups, which PyArrow fills."""
-        with self.lock:
-            return self.file.select(columns, row_groups, partial_groups=True)
 
 
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
@@ -160,6 +73,7 @@ class Scan:
             self.schema = replace_views(self.schema)
             self._filter = fit_filter(self._filter, self.schema)
         self._plan = plan
+        self._loader = LotLoader(session, plan, self._leaves, self._filter is not None)
 
     @cached_property
     def _project(self) -> dict[str, pc.Expression]:
@@ -205,7 +119,7 @@ class Scan:
     def _load_lots(self, lot_bytes: int) -> Iterator[Loaded | pa.Table]:
         session = self._session
         with session.shared.use():
-            jobs = self._plan_jobs(lot_bytes)
+            jobs = self._loader.plan_jobs(self._rows, lot_bytes)
         ready: Loaded | pa.Table | None = None
         for job in jobs:
             with session.shared.use():
@@ -222,12 +136,12 @@ class Scan:
     def read_tables(self, lot_bytes: int, *, use_threads: bool) -> list[pa.Table]:
         """Read the rows in order, two lots at once, so that decoding never waits for decryption."""
 
-        def read(job: Callable[[], Loaded | pa.Table]) -> pa.Table:
+        def read(job: Decrypt) -> pa.Table:
             return self._decode_table(job(), use_threads)
 
         session = self._session
         with session.shared.use():
-            jobs = self._plan_jobs(lot_bytes)
+            jobs = self._loader.plan_jobs(self._rows, lot_bytes)
             if len(jobs) < 2:
                 return [read(job) for job in jobs]
             work = [session.ahead.submit(read, job) for job in jobs]
@@ -454,114 +368,12 @@ class Scan:
             candidates = find_candidate_rows(
                 metadata,
                 self._filter,
-                _Parts(self._session.file.source, plan),
+                PlanParts(self._session.file.source, plan),
                 row_groups=range(len(plan.row_groups)),
                 partition=request.partition,
                 schema=self.schema,
             )
         return {plan.row_groups[i]: ranges for i, ranges in candidates.items()}
-
-    def _plan_jobs(self, lot_bytes: int) -> list[Callable[[], Loaded | pa.Table]]:
-        """Divide the rows into lots, and return a function for each that decrypts it."""
-        jobs: list[Callable[[], Loaded | pa.Table]] = []
-        row_groups = self._session.file.metadata.row_groups
-        sizes = dict.fromkeys(self._rows, 0)
-        for (r, _), chunk in self._plan.chunks.items():
-            if r in sizes:
-                sizes[r] += chunk.meta_data.total_compressed_size
-        lot: list[int] = []
-        lot_size = 0
-        for r, ranges in self._rows.items():
-            whole = ranges == [(0, row_groups[r].num_rows)]
-            if lot and (not whole or lot_size + sizes[r] > lot_bytes):
-                jobs.append(partial(self._load_row_groups, lot))
-                lot, lot_size = [], 0
-            if whole:
-                lot.append(r)
-                lot_size += sizes[r]
-            else:
-                jobs.append(partial(self._load_rows, r, ranges))
-        if lot:
-            jobs.append(partial(self._load_row_groups, lot))
-        return jobs
-
-    def _load_row_groups(self, row_groups: list[int], columns: list[int] | None = None) -> Loaded:
-        plan = self._plan
-        if columns or row_groups != plan.row_groups:
-            plan = self._session.select(columns or self._leaves, row_groups)
-        return load_chunks(self._session.file.source, plan, self._session.pool)
-
-    def _load_rows(self, row_group: int, ranges: Ranges) -> Loaded | pa.Table:
-        """Decrypt what holds some rows of a row group: single pages where they can be located.
-
-        If a page is not what its offset index says, the ranges are wrong too. Then all rows are
-        decrypted, which raises the error again if its cause is not the index.
-        """
-        session = self._session
-        plan = session.select(self._leaves, [row_group])
-        fields = Counter(plan.leaves[c][0] for c in plan.footer_leaves)
-        rows = session.file.metadata.row_groups[row_group].num_rows
-        indexes: dict[int, ThriftStruct] = {}
-        with session.lock:
-            parts = _Parts(session.file.source, plan)
-            for n, c in enumerate(plan.footer_leaves):
-                if session.file.elements[c].max_repetition or fields[plan.leaves[c][0]] > 1:
-                    continue
-                index = parts.read_offset_index(0, n)
-                if index is not None and not _has_empty_page(index, rows):
-                    indexes[c] = index
-        try:
-            return self._load_located_rows(row_group, ranges, plan, indexes)
-        except (FormatError, IntegrityError):
-            everything = self._load_row_groups([row_group])
-            if self._filter is not None:
-                return everything
-            return session.decoder.decode_rows(everything, ranges)
-
-    def _load_located_rows(
-        self, row_group: int, ranges: Ranges, plan: ReadPlan, indexes: dict[int, ThriftStruct]
-    ) -> pa.Table:
-        """Return some rows, of which the offset indexes locate the pages of some columns."""
-        session = self._session
-        paged = {
-            plan.leaves[c][0]: session.pool.submit(
-                self._load_pages, row_group, c, index.page_locations, ranges
-            )
-            for c, index in indexes.items()
-        }
-        columns: dict[str, Any] = {}
-        if whole := [c for c in plan.footer_leaves if c not in indexes]:
-            table = session.decoder.decode_rows(self._load_row_groups([row_group], whole), ranges)
-            columns |= dict(zip(table.column_names, table.columns, strict=True))
-        columns |= {name: future.result() for name, future in paged.items()}
-        rows = sum(stop - start for start, stop in ranges)
-        return pa.table(columns) if columns else pa.table({"": pa.nulls(rows)}).select([])
-
-    def _load_pages(
-        self, row_group: int, column: int, locations: list[ThriftStruct], ranges: Ranges
-    ) -> pa.ChunkedArray:
-        """Decrypt the pages of a column that hold some rows, and return those rows."""
-        session = self._session
-        rows = session.file.metadata.row_groups[row_group].num_rows
-        borders = [location.first_row_index for location in locations] + [rows]
-        where = f"row group {row_group}, column {'.'.join(session.file.leaves[column])}"
-        if borders[0] != 0 or not all(a < b for a, b in pairwise(borders)):
-            raise FormatError(f"{where}: the rows of the offset index are out of order")
-        rows_of: dict[int, int] = {}  # number of rows of each wanted page
-        total, cuts = 0, []  # their rows so far, and the positions of the wanted rows among them
-        for start, stop in ranges:
-            first, after = bisect_right(borders, start) - 1, bisect_left(borders, stop)
-            begin = total + start - borders[first]
-            if first in rows_of:  # It is the last page of the previous range.
-                begin -= rows_of[first]
-            for page in range(first, after):
-                if page not in rows_of:
-                    rows_of[page] = borders[page + 1] - borders[page]
-                    total += rows_of[page]
-            cuts.append((begin, begin + stop - start))
-        plan = session.select([column], [row_group])
-        data = load_pages(session.file.source, plan, locations, rows_of)
-        return session.decoder.decode_rows(data, cuts).column(0)
 
     def _make_memory_fragment(self, rows: pa.Table) -> ds.Fragment:
         for name, value in ds.get_partition_keys(self._request.partition).items():
@@ -570,69 +382,6 @@ class Scan:
         # PyArrow makes a fragment for each chunk; combining the chunks leaves one.
         (fragment,) = ds.dataset(rows.combine_chunks()).get_fragments()
         return fragment
-
-
-class _Parts:
-    """The indexes and bloom filters of a plan's chunks, decrypted on demand.
-
-    Ordinals are those of the plan's plaintext footer. What cannot be used is ignored, as other
-    readers do: what contradicts the chunk's statistics (in plaintext columns it can be altered
-    while the statistics are encrypted), what is not encrypted although its column is, and what
-    cannot be decoded.
-    """
-
-    def __init__(self, source: Source, plan: ReadPlan) -> None:
-        self._source, self._plan = source, plan
-        self._schema = plan.footer.metadata.schema
-        self._spans = {(span.part, span.row_group, span.column): span for span in plan.spans}
-
-    def read_column_index(self, row_group: int, column: int) -> ThriftStruct | None:
-        index, _ = self._read(Part.COLUMN_INDEX, row_group, column)
-        if index is None:
-            return None
-        md, leaf, element = self._describe_chunk(row_group, column)
-        faults = column_index_faults(index, None, md, leaf, element, None)
-        return index if next(faults, None) is None else None
-
-    def read_offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
-        return self._read(Part.OFFSET_INDEX, row_group, column)[0]
-
-    def read_bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
-        header, bitset = self._read(Part.BLOOM_FILTER, row_group, column)
-        if header is None:
-            return None
-        md, _, element = self._describe_chunk(row_group, column)
-        return None if missing_in_bloom(header, bitset, md, element) else (header, bitset)
-
-    def _read(self, part: Part, row_group: int, column: int) -> tuple[ThriftStruct | None, bytes]:
-        """Return the struct of a part, and the bytes after it: a bloom filter's bitset."""
-        place = self._plan.row_groups[row_group], self._plan.footer_leaves[column]
-        span = self._spans.get((part, *place))
-        if span is None:
-            return None, b""
-        data = self._source.read_at(span.start, span.end - span.start)
-        cipher = self._plan.ciphers.get(place)
-        if cipher is not None:
-            if is_in_clear(span, data):
-                return None, b""
-            data = b"".join(open_part(cipher, span, data))
-        try:
-            struct, size = decode(STRUCTS[part], data)
-        except FormatError:
-            return None, b""
-        return struct, data[size:]
-
-    def _describe_chunk(
-        self, row_group: int, column: int
-    ) -> tuple[ThriftStruct, Leaf, ThriftStruct]:
-        """Return a chunk's metadata, and the leaf and schema element of its column."""
-        place = self._plan.row_groups[row_group], self._plan.footer_leaves[column]
-        leaf = self._leaves[place[1]]
-        return self._plan.chunks[place].meta_data, leaf, self._schema[leaf.element]
-
-    @cached_property
-    def _leaves(self) -> list[Leaf]:
-        return leaf_elements(self._schema)
 
 
 def concatenate_tables(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
@@ -673,12 +422,6 @@ def _find_top_level_names(names: Sequence[str], leaves: list[tuple[str, ...]]) -
     field_of = {name: path[0] for path in leaves for name in _iter_prefixes(path)}
     field_of |= {name: name for name in fields}
     return list(dict.fromkeys(field_of.get(name, name) for name in names))
-
-
-def _has_empty_page(index: ThriftStruct, rows: int) -> bool:
-    """Return whether a page of an offset index has no rows: PyArrow must not read it alone."""
-    firsts = [location.first_row_index for location in index.page_locations]
-    return any(first == second for first, second in pairwise([*firsts, rows]))
 
 
 def _join_names(names: Iterable[str]) -> str:

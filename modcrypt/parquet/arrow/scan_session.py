@@ -1,0 +1,97 @@
+"""What a scan reads with, and what it is asked for: an open file, its resources, and a request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from modcrypt.io.threads import SharedResources, ThreadPool
+from modcrypt.parquet.arrow.decoding import Decoder
+from modcrypt.parquet.arrow.filters import Filter
+from modcrypt.parquet.arrow.schema_files import (
+    SchemaFile,
+    SchemaFiles,
+    freeze_schema,
+    make_schema_file,
+    schemas_of,
+)
+from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
+from modcrypt.parquet.format.schema import childless_fields
+from modcrypt.runtime.fork_safety import cached_property
+
+_ALWAYS = pc.scalar(True)
+_NO_FIELDS = pa.schema([])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A description of what to read from a file, and of what is known about it from outside."""
+
+    # Names of columns or groups, in the order wanted; None for all.
+    columns: Sequence[str] | None = None
+    filter: Filter | None = None
+    row_groups: Sequence[int] | None = None  # ordinals of row groups; None for all
+    # Condition that holds for all rows, as for a file in a partitioned dataset.
+    partition: pc.Expression = field(default_factory=lambda: _ALWAYS)
+    partition_schema: pa.Schema = _NO_FIELDS
+    # Types of all fields that are read, partition fields included, as in the dataset that the file
+    # belongs to. None for the types of the file.
+    schema: pa.Schema | None = None
+    # Types of the fields that are returned; None unless `schema` is given.
+    result: pa.Schema | None = None
+    limit: int | None = None  # number of rows wanted from the start, without a filter; None for all
+
+
+@dataclass(frozen=True)
+class Session:
+    """An open file and the resources that read it."""
+
+    file: OpenFile
+    format: ds.ParquetFileFormat
+    decoder: Decoder
+    pool: ThreadPool  # threads that decrypt chunks in parallel
+    ahead: ThreadPool  # threads that decrypt the next lot while one is decoded
+    lock: threading.Lock  # guards planning, because plans share ciphers
+    shared: SharedResources  # resources to close after the last read
+
+    @cached_property
+    def frozen_schema(self) -> Hashable:
+        """All parts of the footer that affect the schema, as a value to compare."""
+        return freeze_schema(self.file.metadata)
+
+    @cached_property
+    def _schemas(self) -> SchemaFiles:
+        return schemas_of(self.file.metadata)
+
+    @cached_property
+    def childless(self) -> frozenset[str]:
+        """Names of the top-level groups without leaves, which PyArrow fills with nulls."""
+        return frozenset(childless_fields(self.file.metadata.schema))
+
+    def open_schema(
+        self, columns: Collection[int], nullable: Collection[int] = (), *, keep_pairs: bool = True
+    ) -> SchemaFile:
+        """Return a file without rows that has the schema of some leaves.
+
+        The arguments are those of `make_schema_file`.
+        """
+        wanted = frozenset(columns), frozenset(nullable)
+        return self._schemas.get(
+            (self.frozen_schema, wanted, keep_pairs, repr(self.decoder.options)),
+            lambda: SchemaFile(
+                make_schema_file(
+                    self.file.metadata, self.file.leaf_count, *wanted, keep_pairs=keep_pairs
+                ),
+                self.format, self.decoder,
+            ),
+        )  # fmt: skip
+
+    def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> ReadPlan:
+        """Return a plan that omits missing parts of groups, which PyArrow fills."""
+        with self.lock:
+            return self.file.select(columns, row_groups, partial_groups=True)
