@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,10 @@ from modcrypt.parquet.convert.null_chunks import encode_page_header
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.format.page_header_scan import scan
+from modcrypt.runtime.fork_safety import cached_property
+
+if TYPE_CHECKING:  # imports pandas where it is installed
+    import pyarrow.dataset as ds
 
 BATCH_BYTES = 64 << 20
 """Planned maximum of Arrow memory, in bytes, for the rows that are decoded at once.
@@ -66,6 +70,16 @@ class Decoder:
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def format(self) -> ds.ParquetFileFormat:
+        """The same options for PyArrow's datasets."""
+        from pyarrow.dataset import ParquetFileFormat
+
+        options = dict(self.options)
+        if "read_dictionary" in options:
+            options["dictionary_columns"] = options.pop("read_dictionary")
+        return ParquetFileFormat(**options)
 
     def decode_batches(
         self, loaded: Loaded, batch_size: int, *, use_threads: bool = True

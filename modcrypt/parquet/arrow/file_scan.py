@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from modcrypt.errors import KeyNotFoundError, UnsupportedFormatError
 from modcrypt.parquet.arrow.decoding import Loaded, is_fault_of_bytes
@@ -22,11 +21,14 @@ from modcrypt.parquet.arrow.filters import Filter, bind_filter, fit_filter, repl
 from modcrypt.parquet.arrow.lot_loading import Decrypt, LotLoader
 from modcrypt.parquet.arrow.plan_parts import PlanParts
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
-from modcrypt.parquet.arrow.scan_session import Request, Session
+from modcrypt.parquet.arrow.scan_session import ALWAYS, Request, Session
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.runtime.fork_safety import cached_property
+
+if TYPE_CHECKING:  # imports pandas where it is installed
+    import pyarrow.dataset as ds
 
 _BATCH_ROWS = 1 << 17  # default number of rows in a batch, as in PyArrow
 
@@ -161,7 +163,7 @@ class Scan:
             )
         if (small := self._decode_small(lot)) is not None:
             return small
-        fragment = self._session.format.make_fragment(
+        fragment = decoder.format.make_fragment(
             pa.BufferReader(lot.data), partition_expression=self._request.partition
         )
         try:
@@ -205,9 +207,19 @@ class Scan:
         return bool(self.result.equals(own, check_metadata=True))
 
     @cached_property
+    def _known(self) -> dict[str, Any]:
+        """The fields whose value is known for all rows, from folder names."""
+        if self._request.partition.equals(ALWAYS):
+            return {}
+        from pyarrow.dataset import get_partition_keys
+
+        keys: dict[str, Any] = get_partition_keys(self._request.partition)
+        return keys
+
+    @cached_property
     def _constants(self) -> dict[str, Any]:
         """The columns with one value in all rows: from folder names, or filled with nulls."""
-        known = ds.get_partition_keys(self._request.partition)
+        known = self._known
         nulls = {self._plan.leaves[c][0] for c in self._plan.nulls}
         there = {path[0] for path in self._session.file.leaves}
         return {
@@ -376,10 +388,12 @@ class Scan:
         return {plan.row_groups[i]: ranges for i, ranges in candidates.items()}
 
     def _make_memory_fragment(self, rows: pa.Table) -> ds.Fragment:
-        for name, value in ds.get_partition_keys(self._request.partition).items():
+        for name, value in self._known.items():
             known = pa.scalar(value, self.schema.field(name).type)
             rows = rows.append_column(name, pa.repeat(known, rows.num_rows))
         # PyArrow makes a fragment for each chunk; combining the chunks leaves one.
+        import pyarrow.dataset as ds
+
         (fragment,) = ds.dataset(rows.combine_chunks()).get_fragments()
         return fragment
 

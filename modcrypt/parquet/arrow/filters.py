@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 Filters: TypeAlias = "pc.Expression | Sequence[Any]"
 """Tuples as in pyarrow.parquet (disjunctive normal form), or a pyarrow expression.
@@ -391,4 +390,6 @@ def bind_filter(row_filter: Filter, schema: pa.Schema) -> Filter:
 
 
 def _bind(expression: pc.Expression, fields: Sequence[pa.Field]) -> None:
-    ds.Scanner.from_batches(iter(()), schema=pa.schema(fields), filter=expression)
+    from pyarrow.dataset import Scanner
+
+    Scanner.from_batches(iter(()), schema=pa.schema(fields), filter=expression)

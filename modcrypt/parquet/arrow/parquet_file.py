@@ -8,7 +8,6 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from modcrypt.io.sources import SourceLike, open_source
@@ -65,18 +64,15 @@ class ParquetFile(FactSheet):
         **options: Any,
     ) -> None:
         # As in pyarrow.parquet.
-        options = {"pre_buffer": False, "arrow_extensions_enabled": True} | options
-        of_format = dict(options)
-        if "read_dictionary" in options:
-            of_format["dictionary_columns"] = of_format.pop("read_dictionary")
-        layout = ds.ParquetFileFormat(**of_format)
+        decoding = {"pre_buffer": False, "arrow_extensions_enabled": True} | options
+        if options:  # PyArrow checks them
+            _ = Decoder("", decoding).format
         threads = min(usable_cores(), _MAX_THREADS)
         with ExitStack() as stack:
             opened = stack.enter_context(open_source(source, filesystem=filesystem))
             self._session = Session(
                 file=OpenFile(opened, decryption, expected),
-                format=layout,
-                decoder=Decoder(opened.name, options),
+                decoder=Decoder(opened.name, decoding),
                 pool=stack.enter_context(closing(ThreadPool(threads, "modcrypt-open"))),
                 ahead=stack.enter_context(closing(ThreadPool(2, "modcrypt-ahead"))),
                 lock=fork_safe(threading.Lock()),

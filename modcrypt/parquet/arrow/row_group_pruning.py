@@ -21,11 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe
@@ -40,6 +39,9 @@ from modcrypt.parquet.crypto.index_checks import (
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, new
 from modcrypt.parquet.format.schema import Leaf, count_leaves, leaf_elements
+
+if TYPE_CHECKING:  # imports pandas where it is installed
+    import pyarrow.dataset as ds
 
 Ranges = list[tuple[int, int]]
 """Rows of a row group: sorted [start, stop) ranges that neither touch nor overlap."""
@@ -268,13 +270,15 @@ def _remove_dictionary(field: pa.Field) -> pa.Field:
 def _make_fragment(
     frame: ThriftStruct, groups: list[list[ThriftStruct]], partition: pc.Expression | None
 ) -> ds.ParquetFileFragment:
+    from pyarrow.dataset import ParquetFileFormat
+
     metadata = copy(frame)
     metadata.row_groups = [
         new("RowGroup", columns=chunks, total_byte_size=0, num_rows=1) for chunks in groups
     ]
     metadata.num_rows = len(groups)
     data = MAGIC_PLAINTEXT + close_tail(encode(metadata), MAGIC_PLAINTEXT)
-    return ds.ParquetFileFormat().make_fragment(pa.py_buffer(data), partition_expression=partition)
+    return ParquetFileFormat().make_fragment(pa.py_buffer(data), partition_expression=partition)
 
 
 # --- bloom filters -------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from modcrypt.io.threads import SharedResources, ThreadPool
 from modcrypt.parquet.arrow.decoding import Decoder
@@ -24,7 +23,9 @@ from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.format.schema import childless_fields
 from modcrypt.runtime.fork_safety import cached_property
 
-_ALWAYS = pc.scalar(True)
+ALWAYS = pc.scalar(True)
+"""The condition that holds for all rows."""
+
 _NO_FIELDS = pa.schema([])
 
 
@@ -37,7 +38,7 @@ class Request:
     filter: Filter | None = None
     row_groups: Sequence[int] | None = None  # ordinals of row groups; None for all
     # Condition that holds for all rows, as for a file in a partitioned dataset.
-    partition: pc.Expression = field(default_factory=lambda: _ALWAYS)
+    partition: pc.Expression = field(default_factory=lambda: ALWAYS)
     partition_schema: pa.Schema = _NO_FIELDS
     # Types of all fields that are read, partition fields included, as in the dataset that the file
     # belongs to. None for the types of the file.
@@ -52,7 +53,6 @@ class Session:
     """An open file and the resources that read it."""
 
     file: OpenFile
-    format: ds.ParquetFileFormat
     decoder: Decoder
     pool: ThreadPool  # threads that decrypt chunks in parallel
     ahead: ThreadPool  # threads that decrypt the next lot while one is decoded
@@ -87,7 +87,7 @@ class Session:
                 make_schema_file(
                     self.file.metadata, self.file.leaf_count, *wanted, keep_pairs=keep_pairs
                 ),
-                self.format, self.decoder,
+                self.decoder,
             ),
         )  # fmt: skip
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
@@ -27,6 +26,10 @@ _SCHEMA_FIELDS = "schema", "key_value_metadata", "column_orders", "created_by"
 
 _KEPT = 16  # number of files that are kept
 
+_SMALL_SCHEMA = 32 << 10
+"""Size in bytes up to which `pq.ParquetFile` reads the Arrow schema. It also lists the paths of all
+columns, which takes longer than the import of pyarrow.dataset if they are many."""
+
 _MOST_ELEMENTS = 200
 """Largest number of schema elements for which files are compared: comparing wide ones takes as long
 as opening one."""
@@ -37,7 +40,6 @@ class SchemaFile:
     """A file without rows, which PyArrow opens when its schema is wanted; see `Decoder.open`."""
 
     data: pa.Buffer
-    format: ds.ParquetFileFormat
     decoder: Decoder
 
     @cached_property
@@ -48,9 +50,10 @@ class SchemaFile:
     @cached_property
     def schema_arrow(self) -> pa.Schema:
         """The Arrow schema."""
-        # `pq.ParquetFile` would also list the paths of all columns.
+        if self.data.size <= _SMALL_SCHEMA:
+            return self.decoder.open(self.data).schema_arrow
         with self.decoder.translate_errors(self.data):
-            return self.format.inspect(pa.BufferReader(self.data))
+            return self.decoder.format.inspect(pa.BufferReader(self.data))
 
     @property
     def pairs(self) -> dict[bytes, bytes] | None:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from modcrypt.errors import ModcryptError
@@ -319,6 +318,8 @@ class _DatasetReader:
         files = self.dataset.files
         if request.filter is None:
             return files
+        import pyarrow.dataset as ds  # imports pandas where it is installed
+
         # PyArrow judges fragments by their partition expressions, and never opens them.
         layout, nowhere = ds.ParquetFileFormat(), pafs.LocalFileSystem()
         fragments = [

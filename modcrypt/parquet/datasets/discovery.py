@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from modcrypt.errors import FormatError
@@ -342,8 +341,13 @@ def is_hidden(path: str, base: str) -> bool:
 
 
 def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
-    if partitioning is None or isinstance(partitioning, ds.Partitioning):
-        return partitioning
+    if partitioning is None:
+        return None
+    if not isinstance(partitioning, str):
+        from pyarrow.dataset import Partitioning
+
+        if isinstance(partitioning, Partitioning):
+            return partitioning
     if partitioning != "hive":
         raise ValueError('partitioning must be "hive", a pyarrow.dataset.Partitioning or None')
     names: dict[str, None] = {}
@@ -351,6 +355,8 @@ def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
         names |= dict.fromkeys(re.findall(r"(?:^|/)([^/=]+)=", folder))
     if not names:
         return None
+    import pyarrow.dataset as ds  # imports pandas where it is installed
+
     texts = ds.partitioning(pa.schema([(name, pa.string()) for name in names]), flavor="hive")
     values: dict[str, set[str]] = {name: set() for name in names}
     for folder in set(folders):

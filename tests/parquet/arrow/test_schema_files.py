@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 import modcrypt as mc
 from modcrypt.parquet.arrow.decoding import Decoder
@@ -54,7 +53,7 @@ def test_only_the_last_files_are_kept() -> None:
 
     def make(schema: int) -> SchemaFile:
         made.append(schema)
-        return SchemaFile(pa.py_buffer(b""), ds.ParquetFileFormat(), Decoder("none"))
+        return SchemaFile(pa.py_buffer(b""), Decoder("none"))
 
     for schema in (*range(16), 0, 16, 0, 1):
         files.get(schema, partial(make, schema))
