@@ -1195,7 +1195,8 @@ def test_filters_take_unsigned_numbers_decimals_and_views(
 
 def test_reading_a_small_file_imports_no_pandas(tmp_path: Path) -> None:
     """PyArrow's datasets import pandas where it is installed: a third of a second, and 60 MB."""
-    path, key = tmp_path / "f.parquet", tmp_path / "f.key"
+    path, key = tmp_path / "folder" / "f.parquet", tmp_path / "f.key"
+    path.parent.mkdir()
     key.write_bytes(FOOTER_KEY)
     mc.write_table(pa.table({"a": [1, 2]}), path, FOOTER_KEY)
     script = (
