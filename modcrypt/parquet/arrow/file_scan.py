@@ -21,7 +21,7 @@ from modcrypt.parquet.arrow.filters import Filter, bind_filter, fit_filter, repl
 from modcrypt.parquet.arrow.lot_loading import Decrypt, LotLoader
 from modcrypt.parquet.arrow.plan_parts import PlanParts
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
-from modcrypt.parquet.arrow.scan_session import ALWAYS, Request, Session
+from modcrypt.parquet.arrow.scan_session import Request, Session
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.schema import leaves_of
@@ -36,7 +36,6 @@ _SMALL_LOT = 1 << 20
 """Size in bytes up to which a table is decoded without PyArrow's scanner, whose preparation takes
 longer than decoding."""
 
-_ALWAYS = pc.scalar(True)
 _NO_FIELDS = pa.schema([])
 
 
@@ -209,7 +208,7 @@ class Scan:
     @cached_property
     def _known(self) -> dict[str, Any]:
         """The fields whose value is known for all rows, from folder names."""
-        if self._request.partition.equals(ALWAYS):
+        if self._request.partition is None:
             return {}
         from pyarrow.dataset import get_partition_keys
 

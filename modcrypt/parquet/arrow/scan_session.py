@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,9 +23,6 @@ from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.format.schema import childless_fields
 from modcrypt.runtime.fork_safety import cached_property
 
-ALWAYS = pc.scalar(True)
-"""The condition that holds for all rows."""
-
 _NO_FIELDS = pa.schema([])
 
 
@@ -37,8 +34,8 @@ class Request:
     columns: Sequence[str] | None = None
     filter: Filter | None = None
     row_groups: Sequence[int] | None = None  # ordinals of row groups; None for all
-    # Condition that holds for all rows, as for a file in a partitioned dataset.
-    partition: pc.Expression = field(default_factory=lambda: ALWAYS)
+    # Condition that holds for all rows, as for a file in a partitioned dataset; None without one.
+    partition: pc.Expression | None = None
     partition_schema: pa.Schema = _NO_FIELDS
     # Types of all fields that are read, partition fields included, as in the dataset that the file
     # belongs to. None for the types of the file.

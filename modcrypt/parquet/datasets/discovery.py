@@ -36,7 +36,7 @@ class DataFile:
     """One file of a dataset: its path, and a condition that holds for all its rows."""
 
     path: str
-    partition: pc.Expression
+    partition: pc.Expression | None
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
         inside = [path[len(base) :].lstrip("/") for path in paths]
     scheme = _infer_partitioning(partitioning, [os.path.dirname(path) for path in inside])
     files = [
-        DataFile(path, pc.scalar(True) if scheme is None else parse_partition(scheme, below))
+        DataFile(path, None if scheme is None else parse_partition(scheme, below))
         for path, below in zip(paths, inside, strict=True)
     ]
     root = None if isinstance(source, list | tuple) else Place(where, base)
