@@ -128,8 +128,8 @@ def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
     file.read()
     ring.change_passphrase("pw")  # so that the child derives a key
     seen = Keyring(ring.path, passphrase="pw")
-    seen._state = ring._state
-    seen._passphrase_keys._known.clear()
+    seen._states._state = ring._states._state
+    seen._states.passphrase_keys._known.clear()
 
     def work() -> None:
         assert file.read() == table

@@ -313,7 +313,7 @@ def test_an_exhausted_key_carries_nothing_that_it_was_to_seal(
         lambda: wrapped_key_metadata.encrypt_key_metadata(wrapper, metadata, "kf"),
         lambda: iceberg.encrypt(metadata),
         lambda: ring.wrap(DEK, "kf"),
-        lambda: ring.rotate_key("kf") if ring._passphrase_keys.ask else ring.wrap(DEK, "kf"),
+        lambda: ring.rotate_key("kf") if ring._states.passphrase_keys.ask else ring.wrap(DEK, "kf"),
     ):
         assert isinstance(check(call, *SECRETS), mc.errors.KeyExhaustedError)
 

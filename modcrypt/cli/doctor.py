@@ -166,7 +166,7 @@ class _Examination:
 
     def _secret_files(self) -> Iterator[Check]:
         from modcrypt.doctor.checkup import keyring, secret_file
-        from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
+        from modcrypt.kms.keyring.keyring_uri import keyring_path, passphrase_of_uri
 
         service = self._service
         if service is None or not service.uri.startswith("file:"):
@@ -249,7 +249,7 @@ class _Examination:
         footer, columns = self._explicit.keys
         wanted = [*([] if footer is None else [footer]), *columns.values()]
         if isinstance(self._client, Keyring):
-            masters = self._client._load_current().masters.values()
+            masters = self._client._states.current().masters.values()
             versions = (version.key for master in masters for version in master.versions)
             wanted += [key for key in versions if key is not None]
         return wanted

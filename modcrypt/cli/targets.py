@@ -133,7 +133,7 @@ def _passphrase_for(kms: str | None, options: dict[str, Any]) -> str | None:
 
 def _keyring(kms: str) -> str | None:
     """Return the path of a keyring whose URI names no passphrase."""
-    from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
+    from modcrypt.kms.keyring.keyring_uri import keyring_path, passphrase_of_uri
 
     if not kms.startswith("file:") or passphrase_of_uri(kms) is not None:
         return None

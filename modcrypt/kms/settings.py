@@ -24,12 +24,12 @@ from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_references import PROMPT, absolute_reference, check_reference, read_key
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
 from modcrypt.kms.keyring.keyring_passphrase import (
     Ask,
     check_passphrase_reference,
     make_reference_asker,
 )
+from modcrypt.kms.keyring.keyring_uri import keyring_path, passphrase_of_uri
 from modcrypt.kms.policy import Policy, find_service, resolve_service
 from modcrypt.kms.recipients.identity import Identity, check_references, load_identities
 from modcrypt.kms.recipients.identity_retriever import IdentityRetriever, open_also

@@ -48,7 +48,7 @@ def declared_settings(
 def _choose_passphrase(declared: Declared, kms: str, given: str | None) -> str | None:
     """Return the reference to the passphrase of a keyring; None if the declared URI names it."""
     from modcrypt.kms.key_references import absolute_reference
-    from modcrypt.kms.keyring.keyring import passphrase_of_uri
+    from modcrypt.kms.keyring.keyring_uri import passphrase_of_uri
 
     known = passphrase_of_uri(kms)
     if known is None or given is None:
@@ -147,7 +147,7 @@ def _is_same_folder(given: str, declared: str) -> bool:
 
 def is_same_service(given: str, declared: str) -> bool:
     """Return whether two URIs name a key service alike; the given one may leave out its query."""
-    from modcrypt.kms.keyring.keyring import keyring_path
+    from modcrypt.kms.keyring.keyring_uri import keyring_path
 
     first, second = (uri.partition("#")[0] for uri in (given, declared))
     if "?" not in first:

@@ -177,8 +177,8 @@ def _open_or_create_keyring(settings: Settings, plaintext: bool, key_id: str) ->
 
 def _create_keyring(settings: Settings, plaintext: bool) -> Any:
     from modcrypt.kms.key_references import PROMPT
-    from modcrypt.kms.keyring.keyring import keyring_path
     from modcrypt.kms.keyring.keyring_passphrase import ask_passphrase
+    from modcrypt.kms.keyring.keyring_uri import keyring_path
 
     path = keyring_path(settings.uri)
     if plaintext:

@@ -211,7 +211,7 @@ def passphrase_reference(uri: str, options: dict[str, Any]) -> str | None:
     reference: str | None = options["passphrase"]
     if reference is not None or not uri.startswith("file:"):
         return reference
-    from modcrypt.kms.keyring.keyring import passphrase_of_uri
+    from modcrypt.kms.keyring.keyring_uri import passphrase_of_uri
 
     if (named := passphrase_of_uri(uri)) is not None:
         check_private_file(named, "passphrase file")

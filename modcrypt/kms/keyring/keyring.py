@@ -1,55 +1,43 @@
 """The local keyring, a key service in one file: `file:PATH`.
 
-`keyring_document` has the format of the file, `keyring_file` reads and replaces the file, and
-`local_wrap` has the format of wrapped keys.
+`keyring_uri` has its address, `keyring_document` the format of the file, `local_wrap` that of
+wrapped keys, and `keyring_file` reads and replaces the file.
 
-Each call looks whether the file was replaced, and reads it again if so: a key that another process
-has disabled must not be used any longer. An older state than the newest one that this process has
-seen is refused, because keys may work in it that were disabled or destroyed since.
+Each call looks whether the file was replaced, and reads it again if so (`keyring_states`): a key
+that another process has disabled must not be used any longer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import urllib.parse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from modcrypt.errors import (
-    KeyAccessDeniedError,
-    KeyMaterialError,
     KeyNotFoundError,
-    KeyRetrievalError,
     TagError,
 )
-from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.keys import Key, KeyLike, as_given_key
 from modcrypt.keys.encoding import KEY_LENGTHS
 from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
-from modcrypt.kms.keyring import keyring_file
 from modcrypt.kms.keyring.keyring_document import (
     DESTROYED,
     DISABLED,
     ENABLED,
-    FIRST,
     MAX_ID,
-    Edition,
     Master,
-    decode_document,
-    decode_keys,
-    encode_document,
     is_id,
     new_version,
 )
 from modcrypt.kms.keyring.keyring_passphrase import (
     Ask,
     Passphrase,
-    PassphraseKeys,
     make_asker,
     make_reference_asker,
 )
-from modcrypt.kms.keyring.passphrase_encryption import EncryptedPart, PassphraseKey
+from modcrypt.kms.keyring.keyring_states import KeyringStates
+from modcrypt.kms.keyring.keyring_uri import extract_path, parse_keyring_uri
 from modcrypt.kms.local_wrap import (
     check_wrappable,
     format_wrapped_key,
@@ -57,8 +45,6 @@ from modcrypt.kms.local_wrap import (
     mismatch_error,
     parse_wrapped,
 )
-from modcrypt.kms.references import KmsUri, parse_kms_uri
-from modcrypt.pkmt1.strict_json import strict_json
 from modcrypt.report.suggestions import suggest
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -72,20 +58,6 @@ def check_key_id(master_key_id: str) -> None:
     """Raise ValueError unless an id is valid for a master key of a keyring."""
     if not is_id(master_key_id):
         raise ValueError(f"the id of a master key must have 1 to {MAX_ID} printable characters")
-
-
-@dataclass(frozen=True)
-class _State:
-    """The content of a file, and the stamp that reveals a replacement of the file."""
-
-    stamp: keyring_file.Stamp
-    edition: Edition
-    masters: dict[str, Master]
-    passphrase_key: PassphraseKey | None
-
-
-_newest: dict[str, dict[str | None, int]] = {}
-"""Newest generation of each keyring that this process has read, by path and keyring id."""
 
 
 class Keyring(UnpicklableClient):
@@ -122,7 +94,7 @@ class Keyring(UnpicklableClient):
         default_key: str | None = None,
     ) -> None:
         self._prepare(path, make_asker(passphrase), default_key)
-        self._state = self._load(self.path)
+        self._states.current()
 
     def _prepare(
         self,
@@ -132,7 +104,7 @@ class Keyring(UnpicklableClient):
     ) -> None:
         self.path = os.path.abspath(path)
         self.default_key = default_key
-        self._passphrase_keys = PassphraseKeys(self.path, ask)
+        self._states = KeyringStates(self.path, ask)
 
     @classmethod
     @hide_frames
@@ -157,10 +129,7 @@ class Keyring(UnpicklableClient):
         ask = _check_protection(passphrase, plaintext)
         ring = cls.__new__(cls)
         ring._prepare(path, ask)
-        keyring_file.check_absent(ring.path)  # before a user has to enter a passphrase
-        key = ring._passphrase_keys.make(ask, SCRYPT_N)
-        keyring_file.create(ring.path, encode_document({}, key, FIRST.next_edition()))
-        ring._state = ring._load(ring.path)
+        ring._states.create(ask, SCRYPT_N)
         return ring
 
     def __repr__(self) -> str:
@@ -244,11 +213,11 @@ class Keyring(UnpicklableClient):
                 raise ValueError(f"{self.path} already contains a master key {master_key_id}")
             masters[master_key_id] = Master(master_key_id, True, (new_version(1, key),))
 
-        return self._update(change).masters[master_key_id].describe()
+        return self._states.update(change).masters[master_key_id].describe()
 
     def list_keys(self) -> list[MasterKey]:
         """Return all master keys, sorted by id."""
-        masters = self._load_current().masters
+        masters = self._states.current().masters
         return [masters[name].describe() for name in sorted(masters)]
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
@@ -336,12 +305,13 @@ class Keyring(UnpicklableClient):
         them. Other processes need the new passphrase from now on. Arguments are those of `create`.
         """
         ask = _check_protection(passphrase, plaintext)
-        self._update(lambda masters: None, (ask, self._passphrase_keys.make(ask, SCRYPT_N)))
+        key = self._states.passphrase_keys.make(ask, SCRYPT_N)
+        self._states.update(lambda masters: None, (ask, key))
 
     # --- the file ---
 
     def _find_master(self, master_key_id: str) -> Master:
-        master = self._load_current().masters.get(master_key_id)
+        master = self._states.current().masters.get(master_key_id)
         if master is None:
             raise self._make_missing_error(master_key_id)
         return master
@@ -350,72 +320,8 @@ class Keyring(UnpicklableClient):
         # The message repeats only valid ids, because a forged file may contain anything.
         if not is_id(master_key_id):
             return KeyNotFoundError(f"the keyring {self.path} has no master key with this id")
-        hint = suggest(master_key_id, self._load_current().masters)
+        hint = suggest(master_key_id, self._states.current().masters)
         return KeyNotFoundError(f"the keyring {self.path} has no master key {master_key_id}{hint}")
-
-    def _load_current(self) -> _State:
-        """Return the current content of the file; read it again if it was replaced."""
-        if keyring_file.make_stamp(os.stat(self.path)) != self._state.stamp:
-            self._state = self._load(self.path)
-        return self._state
-
-    @hide_frames  # a frame may contain a plaintext document
-    def _load(self, path: str) -> _State:
-        """Read the file; refuse a file older than one that this process has read at its path."""
-        while True:
-            try:
-                state = self._read(path)
-            except KeyMaterialError as error:
-                raise KeyMaterialError(f"the keyring {self.path}: {error}") from None
-            if self._record_edition(state.edition):
-                return state
-            # If the file was replaced meanwhile, read it again.
-            if keyring_file.make_stamp(os.stat(path)) == state.stamp:
-                raise KeyRetrievalError(
-                    f"the keyring {self.path} is older than the one that this process has read: it "
-                    "was rolled back to a state in which keys may work that were disabled or "
-                    "destroyed since; restart the process if you restored a backup on purpose"
-                )
-
-    def _read(self, path: str) -> _State:
-        data, status = keyring_file.read(path)
-        check_owner(status, f"the keyring {self.path}")
-        document, stamp = decode_document(data), keyring_file.make_stamp(status)
-        content = document.content
-        if isinstance(content, EncryptedPart):
-            return _State(stamp, document.edition, *self._decrypt(content))
-        if self._passphrase_keys.ask is not None:
-            raise KeyRetrievalError(
-                f"a passphrase was passed, but the keyring {self.path} is in plaintext and may "
-                "have replaced an encrypted one; if it has not, open it without a passphrase"
-            )
-        check_private(status, f"the keyring {self.path} contains its keys in plaintext")
-        return _State(stamp, document.edition, content, None)
-
-    def _decrypt(self, content: EncryptedPart) -> tuple[dict[str, Master], PassphraseKey]:
-        key = self._passphrase_keys.find(content.scrypt)
-        with contextlib.suppress(TagError):
-            return decode_keys(strict_json(content.decrypt(key))), key
-        self._passphrase_keys.forget(content.scrypt)
-        raise KeyAccessDeniedError(
-            f"the keyring {self.path} does not decrypt: the passphrase is wrong or bytes were "
-            "altered; AES-GCM cannot tell which"
-        )
-
-    def _record_edition(self, edition: Edition) -> bool:
-        """Record an edition; return False if it is older than one recorded for its path.
-
-        Another keyring may replace this one, but not a keyring of the format without ids.
-        """
-        for path in {self.path, os.path.realpath(self.path)}:
-            generations = _newest.setdefault(path, {})
-            newest = max(generations.values(), default=0)
-            if edition.id is not None:
-                newest = generations.get(edition.id, 0)
-            if edition.generation < newest:
-                return False
-            generations[edition.id] = edition.generation
-        return True
 
     def _update_key(self, master_key_id: str, change: Callable[[Master], Master]) -> MasterKey:
         def change_key(masters: dict[str, Master]) -> None:
@@ -423,32 +329,7 @@ class Keyring(UnpicklableClient):
                 raise self._make_missing_error(master_key_id)
             masters[master_key_id] = change(masters[master_key_id])
 
-        return self._update(change_key).masters[master_key_id].describe()
-
-    def _update(
-        self,
-        change: Callable[[dict[str, Master]], None],
-        protection: tuple[Ask | None, PassphraseKey | None] | None = None,
-    ) -> _State:
-        """Read, change and replace the file under a lock.
-
-        `protection` is the function that returns a new passphrase, with the key derived from it.
-        """
-        self._load_current()  # may ask for a passphrase, before others have to wait for the lock
-        path = os.path.realpath(self.path)  # so that a symbolic link remains one
-        with keyring_file.lock_file(path) as old:
-            state = self._load(path)
-            masters, edition = dict(state.masters), state.edition.next_edition()
-            change(masters)
-            ask, key = protection or (self._passphrase_keys.ask, state.passphrase_key)
-            # No local variable holds the document, because it may be in plaintext.
-            status = keyring_file.replace(
-                path, encode_document(masters, key, edition), old, private=key is None
-            )
-            self._passphrase_keys.ask = ask
-            self._state = _State(keyring_file.make_stamp(status), edition, masters, key)
-            self._record_edition(edition)
-            return self._state
+        return self._states.update(change_key).masters[master_key_id].describe()
 
 
 @hide_frames
@@ -475,9 +356,6 @@ def _check_older(master: Master, version: int) -> None:
         )
 
 
-# --- the URI -------------------------------------------------------------------------------------
-
-
 @hide_frames
 def open_keyring(uri: str, *, passphrase: Passphrase | None = None) -> Keyring:
     """Open the keyring that a URI names: `file:PATH[?passphrase=env:NAME|file:PATH][#KEY]`.
@@ -489,8 +367,8 @@ def open_keyring(uri: str, *, passphrase: Passphrase | None = None) -> Keyring:
         ValueError: The URI has another form, or there are two passphrases.
         FileNotFoundError, KeyRetrievalError: As `Keyring`.
     """
-    parsed = _parse_keyring_uri(uri)
-    path = _extract_path(parsed.location)
+    parsed = parse_keyring_uri(uri)
+    path = extract_path(parsed.location)
     if "passphrase" in parsed.query:
         if passphrase is not None:
             raise ValueError(
@@ -498,34 +376,3 @@ def open_keyring(uri: str, *, passphrase: Passphrase | None = None) -> Keyring:
             )
         passphrase = make_reference_asker(parsed.query["passphrase"], shown=True)
     return Keyring(path, passphrase=passphrase, default_key=parsed.fragment or None)
-
-
-def passphrase_of_uri(uri: str) -> str | None:
-    """Return the reference to the passphrase in a keyring's URI; None if it names none."""
-    return _parse_keyring_uri(uri).query.get("passphrase")
-
-
-def keyring_path(uri: str) -> str:
-    """Return the path of the file that a keyring's URI names, whether it exists or not."""
-    return _extract_path(_parse_keyring_uri(uri).location)
-
-
-def _parse_keyring_uri(uri: str) -> KmsUri:
-    parsed = parse_kms_uri(uri, frozenset({"passphrase"}))
-    if parsed.scheme != "file":
-        raise ValueError("the URI of a keyring must have the form file:PATH")
-    return parsed
-
-
-def _extract_path(location: str) -> str:
-    if location.startswith("//"):
-        host, _, rest = location[2:].partition("/")
-        if host not in ("", "localhost"):
-            raise ValueError(
-                "a file: URI must not name another machine: use file:PATH or file:///PATH"
-            )
-        location = "/" + rest
-    path = os.fsdecode(urllib.parse.unquote_to_bytes(os.fsencode(location)))
-    if not path.strip("/"):
-        raise ValueError("the URI of a keyring must name a file: file:PATH")
-    return os.path.expanduser(path)  # because shells do not expand the ~ of file:~/x

@@ -23,7 +23,7 @@ from dataclasses import fields
 from typing import Any
 
 from modcrypt.kms.expected_keys import id_set
-from modcrypt.kms.keyring.keyring import keyring_path
+from modcrypt.kms.keyring.keyring_uri import keyring_path
 from modcrypt.kms.policy import Policy, find_service
 from modcrypt.kms.references import parse_kms_uri
 from modcrypt.kms.services.pkcs11_uri import parse_pkcs11_uri

@@ -49,7 +49,8 @@ from modcrypt.kms.keyring import (
     keyring_file,
     passphrase_encryption,
 )
-from modcrypt.kms.keyring.keyring import Keyring, check_key_id, keyring_path, open_keyring
+from modcrypt.kms.keyring.keyring import Keyring, check_key_id, open_keyring
+from modcrypt.kms.keyring.keyring_uri import keyring_path
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -925,7 +926,7 @@ def test_nobody_has_to_wait_while_someone_is_asked_for_a_passphrase(ring: Keyrin
         return "new"
 
     other = again(ring, iter([PASSPHRASE]).__next__)
-    other._passphrase_keys.ask = ask
+    other._states.passphrase_keys.ask = ask
     ring.change_passphrase("new")
     other.rotate_key("kf")
     other.change_passphrase(ask)
@@ -1426,7 +1427,7 @@ def test_a_keyring_has_so_many_versions_and_no_more(
 
 def test_nothing_secret_is_shown_pickled_or_copied(ring: Keyring) -> None:
     shown = repr(ring) + str(ring) + repr(vars(ring)) + repr(ring.list_keys())
-    shown += repr(vars(ring._passphrase_keys))
+    shown += repr(vars(ring._states.passphrase_keys))
     for secret in (FOOTER_KEY, PASSPHRASE.encode()):
         for spelling in (repr(secret)[2:-1], secret.hex(), base64.b64encode(secret).decode()):
             assert spelling not in shown
