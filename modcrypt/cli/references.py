@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
@@ -141,8 +142,11 @@ def check_private_file(reference: str, what: str) -> None:
     if status is None or not stat.S_ISREG(status.st_mode) or status.st_uid != _user():
         return
     if status.st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        from modcrypt.keys.lookalikes import show_name  # not to be loaded for the help
+        from modcrypt.keys.lookalikes import is_public_key, show_name  # not for the help
 
+        with suppress(OSError), open(os.path.expanduser(path), "rb") as file:
+            if is_public_key(file.read(64)):
+                return  # no secret; what needs one says so
         shown, mode = show_name(path), f"mode {stat.S_IMODE(status.st_mode):04o}"
         raise click.UsageError(
             f"other users can read the {what} {shown} ({mode}): make it private with chmod 600 "

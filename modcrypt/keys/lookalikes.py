@@ -50,6 +50,11 @@ def _is_random(text: str) -> bool:
     return bool(_BASE64.fullmatch(text)) and len(_SWITCH.findall(text)) >= SWITCHES * len(text)
 
 
+def is_public_key(data: bytes) -> bool:
+    """Return whether a file's content begins as the public key of a recipient or signer."""
+    return data.startswith((b"modcrypt-recipient:", b"modcrypt-verifier:"))
+
+
 def show_name(name: object) -> str:
     """Return the name of a file or variable for messages; a mark if it may be a key.
 

@@ -95,6 +95,8 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.policy, str | os.PathLike):
+            object.__setattr__(self, "policy", Policy.load(self.policy))
         if self.has_service and self.has_keys:
             raise ValueError(
                 "keys come from a key service (kms, or a policy that names one) or from references "

@@ -169,7 +169,7 @@ class KeyReferences:
     """The settings of `Settings`, which Spark's data source and the command line have, too.
 
     Args:
-        policy: Policy that determines how files are encrypted, and the AAD prefix and algorithm for
+        policy: Policy, or its path: how files are encrypted, and the AAD prefix and algorithm for
             reading.
         kms: URI of a key service, as for `open_kms`; name the passphrase of a keyring by
             `?passphrase=env:NAME` or `?passphrase=file:PATH`. None for the key service of the

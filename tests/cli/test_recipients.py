@@ -115,6 +115,22 @@ def test_a_wrong_identity_is_named(folder: Path) -> None:
     assert "chmod 600" in message
 
 
+def test_a_public_key_is_named_as_what_it_is(folder: Path) -> None:
+    result = invoke(folder, "cat", "--identity", "file:me.pub", "mine.parquet")
+    assert "me.pub: it is a public key" in check_refusal(result, "key-material", 3)
+
+
+def test_files_of_other_kinds_are_for_ags1(folder: Path) -> None:
+    (folder / "notes.txt").write_text("call Ada")
+    result = invoke(folder, "encrypt", "--to", "me.pub", "notes.txt", "notes.enc")
+    assert "modcrypt ags1 encrypt" in check_refusal(result, "format", 1)
+
+
+def test_without_keys_the_options_for_them_are_named(folder: Path) -> None:
+    message = check_refusal(invoke(folder, "cat", "mine.parquet"), "no-key", 3)
+    assert "nor --identity, --kms or --policy" in message
+
+
 def test_passphrases_come_from_a_file(folder: Path) -> None:
     private(folder / "word", PASSPHRASE.encode())
     run_ok(

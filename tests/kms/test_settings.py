@@ -224,6 +224,7 @@ def test_a_policy_of_references_becomes_keys(lake: Path) -> None:
         '[column_keys]\n"file:c.key" = ["name"]\n'
     )
     policy = mc.Policy.load("keys/keys.toml")  # its paths are relative to its folder
+    assert mc.Settings(policy=Path("keys/keys.toml")) == mc.Settings(policy=policy)  # type: ignore[arg-type]
     settings = pickle.loads(pickle.dumps(mc.Settings(policy=policy)))
     mc.write_table(small_table(), "out.parquet", settings)
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})

@@ -51,7 +51,7 @@ _OPTION_NAMES = (
     ('pass accept_algorithms=["AES_GCM_CTR_V1"]', "pass --accept-algorithm AES_GCM_CTR_V1"),
     (
         "no footer key is given",
-        "no --key is given, nor --kms or --policy",
+        "no --key is given, nor --identity, --kms or --policy",
     ),
     (
         "pass require_encrypted=False and no AAD prefix to read it",
@@ -88,6 +88,7 @@ _OPTION_NAMES = (
     ("pass drop_summaries=True", "pass --drop-summaries"),
     ("pass encrypt_plaintext=True", "pass --encrypt-plaintext"),
     ("pass allow_leaks=True", "pass --allow-leaks"),
+    ("use inspect_ags1", "use modcrypt ags1 inspect"),
 )
 
 
@@ -113,6 +114,8 @@ def show(word: str, message: str, arguments: Sequence[str]) -> str:
     message = use_option_names(message)
     if word == "usage":
         message += suggest_columns(message)
+    if word == "format" and "encrypt" in arguments and "a Parquet file" in message:
+        message += "; modcrypt ags1 encrypt takes files of any kind"
     looks = looks_like_key if word == "usage" else looks_like_private_key
     message = _hide_keys(message, arguments, looks)
     return _hide_queries(printable(message), arguments)

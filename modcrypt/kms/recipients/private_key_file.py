@@ -27,7 +27,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.keys import Secret
-from modcrypt.keys.lookalikes import show_name
+from modcrypt.keys.lookalikes import is_public_key, show_name
 from modcrypt.kms.key_references import PROMPT, read_descriptor
 from modcrypt.kms.keyring.keyring_file import create
 from modcrypt.kms.keyring.keyring_passphrase import (
@@ -192,5 +192,7 @@ def _read_private(path: str, what: str) -> bytes:
         reason = getattr(error, "strerror", None) or "not a file name"
         raise KeyMaterialError(reason) from None
     check_owner(status, "the file")
+    if is_public_key(data):
+        raise KeyMaterialError("it is a public key; name the file of the private key")
     check_private(status, "it contains a private key")
     return data
