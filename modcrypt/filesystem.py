@@ -450,9 +450,10 @@ def _check_form(given: Any) -> Any:
 
     Raise ValueError for a raw key, as fsspec keeps and shows the options of file systems.
     """
-    if given is not None and isinstance(wrapped := wrap_key(given), Key) and wrapped is not given:
+    wrapped = wrap_key(given)
+    if isinstance(wrapped, Key) and wrapped is not given:
         raise ValueError("fsspec shows the options of file systems; pass Key.from_hex or Key")
-    return open_policy(given)
+    return open_policy(wrapped)
 
 
 def _raise_missing_decryption(path: str) -> NoReturn:

@@ -159,9 +159,6 @@ REFERENCES: dict[str, tuple[str, ...]] = {
     "--recipients-file me.pub": ("encrypt", "plain.parquet", "out"),
     "--identity me.key": ("cat", "mine.parquet"),
     "--sign writer.key": ("encrypt", *KEY, "plain.parquet", "out"),
-    "--aad-prefix x --signed-by writer.pub --threads 1": (
-        "mask", "--policy", "x.toml", "--drop", "id", "signed.parquet", "out",
-    ),
     "--new-key-file footer.key": ("rekey", *KEY, "sealed.parquet", "out"),
     "--new-plaintext-footer --new-key-env=TEXT_KEY": ("rekey", *KEY, "sealed.parquet", "out"),
     "--new-kms file:ring --new-master-key kf": ("rekey", *KEY, "sealed.parquet", "out"),
@@ -182,13 +179,20 @@ def test_former_options_of_references_work_and_warn(folder: Path, options: str) 
     run_ok(folder, "keys", "generate", "--kind", "recipient", "--scheme", "x25519", "me.key")
     run_ok(folder, "encrypt", "--to", "me.pub", "plain.parquet", "mine.parquet")
     private(folder / "hash.key", bytes(range(32)))
-    (folder / "x.toml").write_text('footer_key = "file:footer.key"\n')
-    signed = ("--aad-prefix", "x", "--sign", "file:writer.key", "--no-store-aad-prefix")
-    run_ok(folder, "encrypt", *KEY, *signed, "plain.parquet", "signed.parquet")
     command = REFERENCES[options]
     done = run(folder, *command, *options.split(" "), env={"TEXT_KEY": FOOTER_KEY.hex()})
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("modcrypt: warning: ") == done.stderr.count("modcrypt 1.1") == 1
+
+
+def test_options_of_reading_files_work_again_without_a_warning(folder: Path) -> None:
+    run_ok(folder, *GENERATE, "writer.key")
+    signed = ("--aad-prefix", "x", "--sign", "file:writer.key", "--no-store-aad-prefix")
+    run_ok(folder, "encrypt", *KEY, *signed, "plain.parquet", "signed.parquet")
+    reading = ("--aad-prefix", "x", "--signed-by", "writer.pub", "--threads", "1")
+    done = run(folder, "mask", *KEY, "--drop", "id", "signed.parquet", "out", *reading)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
 
 
 def test_former_options_work_in_a_recorded_command(folder: Path) -> None:

@@ -11,7 +11,7 @@ from modcrypt.cli import version_line
 from modcrypt.cli.ags1.ags1_group import ags1
 from modcrypt.cli.conversion import decrypt, encrypt, mask, rekey, share
 from modcrypt.cli.doctor import doctor
-from modcrypt.cli.help.help_screens import add_help_options, end_with_help
+from modcrypt.cli.help.help_screens import add_help_options
 from modcrypt.cli.help.manual import complete_paths, completion, man
 from modcrypt.cli.inspect import inspect
 from modcrypt.cli.keys.keys_group import keys
@@ -22,7 +22,7 @@ from modcrypt.cli.program import LAKE, OTHERS, Program
 from modcrypt.cli.recipients import recipients
 from modcrypt.cli.rows.tables import cat, head, schema
 from modcrypt.cli.seals import seals
-from modcrypt.cli.shared import RareOption
+from modcrypt.cli.shared_options import RareOption, place_options
 from modcrypt.cli.shred import shred
 from modcrypt.cli.verify import verify
 from modcrypt.runtime.log import LOGGER
@@ -53,7 +53,6 @@ Exit codes:
         "formatter_settings": cloup.HelpFormatter.settings(col1_max_width=28),
     },
     epilog=_FIRST_EXAMPLE + EXIT_CODES,
-    invoke_without_command=True,
 )
 @click.version_option(message=version_line(), cls=RareOption)
 @click.pass_context
@@ -65,7 +64,6 @@ def program(context: click.Context) -> None:
     warnings = WarningLines(logging.WARNING)
     LOGGER.addHandler(warnings)
     context.call_on_close(lambda: LOGGER.removeHandler(warnings))
-    end_with_help(context)
 
 
 # In the order in which users need them.
@@ -83,5 +81,6 @@ for _title, _commands in _SECTIONS.items():
 for _add_commands in load_all(COMMANDS):
     _add_commands(program)
 program.add_to_section(OTHERS, completion, man)
+place_options(program)
 add_help_options(program)
 complete_paths(program)

@@ -26,7 +26,6 @@ from modcrypt.cli.engines import (
     iterate_rows,
     load_spark,
     refuse_local_options,
-    spark_option,
     start_spark,
 )
 from modcrypt.cli.former_options import FormerOptions
@@ -37,11 +36,15 @@ from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import batch_bar, progress_bar
 from modcrypt.cli.shared import (
     combine_options,
-    dry_run_option,
-    jobs_option,
     print_json,
     print_line,
-    rare_option,
+    record_option,
+)
+from modcrypt.cli.shared_options import (
+    dry_run_option,
+    jobs_option,
+    shared_option,
+    spark_option,
 )
 from modcrypt.errors import printable
 from modcrypt.report.text import format_size
@@ -58,27 +61,18 @@ if TYPE_CHECKING:  # not to be loaded for the help
 # --- options -------------------------------------------------------------------------------------
 
 files_options = combine_options(
-    rare_option(
-        "--glob",
-        metavar="PATTERN",
-        help='Process only files that match, like "*.parquet".',
+    shared_option(
+        "--glob PATTERN", rare=True, help='Process only files that match, like "*.parquet".'
     ),
-    jobs_option("number of processors"),
+    jobs_option,
 )
-in_place_option = click.option(
-    "--in-place", is_flag=True, help="Overwrite each SOURCE; omit DESTINATION."
-)
-record_option = rare_option(
-    "--record",
-    metavar="FILE",
-    help="Resume file: list finished files; skip them.",
-)
+in_place_option = shared_option("--in-place", help="Overwrite each SOURCE; omit DESTINATION.")
 batch_options = cloup.option_group(
     "Folders",
     files_options,
     record_option,
     dry_run_option,
-    rare_option("--fail-fast", is_flag=True, help="Start no more files after a failure."),
+    shared_option("--fail-fast", rare=True, help="Start no more files after a failure."),
     spark_option,
 )
 

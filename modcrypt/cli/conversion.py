@@ -13,10 +13,8 @@ import cloup
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option, paths_argument
 from modcrypt.cli.datasets.arguments import destination_dataset, find_declared
-from modcrypt.cli.former_options import FORMER_READING
 from modcrypt.cli.options.kms_options import audit_option, refuse
 from modcrypt.cli.options.parquet_options import (
-    accept_option,
     decryption_options,
     encryption_options,
     encryption_settings,
@@ -26,9 +24,19 @@ from modcrypt.cli.options.parquet_options import (
     sidecar_options,
 )
 from modcrypt.cli.references import key_option
-from modcrypt.cli.shared import F, prove_option, rare_option, read_json, read_key
+from modcrypt.cli.shared import (
+    accept_option,
+    prove_option,
+    read_json,
+    read_key,
+    restrictions_option,
+)
+from modcrypt.cli.shared_options import (
+    option,
+    rare_option,
+    verb,
+)
 from modcrypt.cli.targets import (
-    add_former_reading,
     is_target_named,
     target_options,
     target_settings,
@@ -55,7 +63,7 @@ with the master keys of a keyring
   modcrypt decrypt --kms file:lake.keyring orders.kms.parquet orders.back.parquet"""
 
 
-@cloup.command(epilog=_ENCRYPT_EXAMPLE)
+@verb(epilog=_ENCRYPT_EXAMPLE)
 @paths_argument
 @encryption_options
 @audit_option
@@ -78,7 +86,7 @@ def encrypt(*, paths: tuple[str, ...], **options: Any) -> int:
     return batch.run(encryption=batch.encryption(encryption_settings(options)))
 
 
-@cloup.command(epilog=_DECRYPT_EXAMPLE)
+@verb(epilog=_DECRYPT_EXAMPLE)
 @paths_argument
 @decryption_options
 @reading_options
@@ -103,21 +111,7 @@ def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
 # --- rekey, mask and share -----------------------------------------------------------------------
 
 
-def _leave_out_former(command: F) -> F:
-    """Leave out options that are no longer declared; `add_former_reading` adds their values."""
-    options = vars(command)["__click_params__"]
-    options[:] = [option for option in options if option.opts[0] not in FORMER_READING]
-    return command
-
-
 _new_file = cloup.option_group("New file", target_options)
-_restrictions_option = rare_option(
-    "--read-restrictions",
-    "restrictions",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Mask columns by Iceberg's read restrictions.",
-)
 
 
 _REKEY_EXAMPLE = """\b
@@ -149,15 +143,13 @@ Examples: two columns for a partner, whose public key you have; as a policy says
       orders.enc.parquet orders.shipped.parquet"""
 
 
-@cloup.command(epilog=_REKEY_EXAMPLE)
-@_leave_out_former
+@verb(epilog=_REKEY_EXAMPLE)
 @paths_argument
 @decryption_options
 @accept_option
 @missing_key_option
 @rare_option(
     "--keep-unchanged",
-    is_flag=True,
     help="Copy pages whose key, algorithm and AAD prefix stay the same without opening them; an "
     "attacker can then put parts of the old file into the new one.",
 )
@@ -173,7 +165,6 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     --to sets keys, algorithm, footer mode and AAD prefix. No page is decoded, and no plaintext is
     written.
     """
-    add_former_reading(options, decrypt)
     batch = Batch("rekey", paths, options)
     encryption = batch.encryption(target_settings(options, encrypt))
     return batch.run(
@@ -181,31 +172,17 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     )
 
 
-@cloup.command(epilog=_MASK_EXAMPLE)
-@_leave_out_former
+@verb(epilog=_MASK_EXAMPLE)
 @paths_argument
-@click.option(
-    "--null",
-    "null",
-    metavar="NAME",
-    multiple=True,
-    help="Set a column or group to null. Repeatable.",
-)
-@click.option(
-    "--hash",
+@option("--null NAME...", "null", help="Set a column or group to null. Repeatable.")
+@option(
+    "--hash NAME...",
     "hashed",
-    metavar="NAME",
-    multiple=True,
     help="Replace values by keyed hashes (HMAC-SHA-256, hex), equal for equal values. Repeatable.",
 )
-@click.option(
-    "--drop",
-    metavar="NAME",
-    multiple=True,
-    help="Leave out a column or group. Repeatable.",
-)
+@option("--drop NAME...", help="Leave out a column or group. Repeatable.")
 @key_option("Key of --hash", "--hash-key")
-@_restrictions_option
+@restrictions_option
 @decryption_options
 @accept_option
 @_new_file
@@ -232,7 +209,6 @@ def mask(
     if not (null or hashed or drop or read_restrictions):
         raise click.UsageError("no column is named; use --null, --hash or --drop")
     on_spark = options["spark_master"] is not None
-    add_former_reading(options, decrypt)
     batch = Batch("mask", paths, options)
     reference = _hash_key_reference(options, bool(hashed))
     hash_key = reference if on_spark else read_key(reference, "key of the hashes")
@@ -258,23 +234,15 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
     return reference
 
 
-@cloup.command(epilog=_SHARE_EXAMPLE)
-@_leave_out_former
+@verb(epilog=_SHARE_EXAMPLE)
 @paths_argument
-@click.option(
-    "--column",
-    "columns",
-    metavar="NAME",
-    multiple=True,
-    help="Share a column or group. Repeatable.",
-)
-@click.option(
+@option("--column NAME...", "columns", help="Share a column or group. Repeatable.")
+@option(
     "--explicit-keys",
-    is_flag=True,
     help="With --to: also write the file's key beside it, encrypted to the recipients, for readers "
     "without modcrypt.",
 )
-@_restrictions_option
+@restrictions_option
 @decryption_options
 @accept_option
 @_new_file
@@ -292,7 +260,6 @@ def share(
     """
     if not columns:
         raise click.UsageError("no column is named; use --column")
-    add_former_reading(options, decrypt)
     batch = Batch("share", paths, options)
     encryption = batch.encryption(target_settings(options, encrypt))
     if explicit_keys:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
-import cloup
 
 import modcrypt
 from modcrypt.cli.datasets.arguments import take_paths
@@ -21,7 +20,11 @@ from modcrypt.cli.options.kms_options import (
 )
 from modcrypt.cli.options.parquet_options import key_references, parquet_key_options
 from modcrypt.cli.output.failures import explain, use_option_names
-from modcrypt.cli.shared import json_option, print_json, print_line, root_option
+from modcrypt.cli.shared import print_json, print_line, root_option
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
+)
 from modcrypt.errors import KeyRetrievalError, printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -40,30 +43,25 @@ MAX_PROBED = 20
 """Largest number of master keys tried if neither a policy nor the URI names one."""
 
 
-@cloup.command(epilog=_EXAMPLE)
+@verb(epilog=_EXAMPLE)
 @service_options
 @root_option
-@click.option(
-    "--file",
+@option(
+    "--file FILE...",
     "files",
-    metavar="FILE",
-    multiple=True,
     callback=take_paths,
     help="Parquet file or dataset whose keys to try, or file with a secret to check the mode of. "
     "Repeatable.",
 )
-@click.option(
-    "--spark-event-log",
+@option(
+    "--spark-event-log PATH...",
     "logs",
-    metavar="PATH",
-    multiple=True,
     help="Search a Spark event log, or all logs in a folder, for keys, passphrases and "
     "tokens. Repeatable.",
 )
 @parquet_key_options
-@click.option("--offline", is_flag=True, help="Do not contact the key service or open a keyring.")
-@click.option("--strict", is_flag=True, help="Count warnings as failures.")
-@json_option
+@option("--offline", help="Do not contact the key service or open a keyring.")
+@option("--strict", help="Count warnings as failures.")
 def doctor(
     *,
     files: tuple[str, ...],

@@ -19,20 +19,12 @@ from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.options.kms_options import names_service, refuse
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.references import refuse_descriptors
-from modcrypt.cli.shared import format_failures, print_json, print_line, rare_option
+from modcrypt.cli.shared import format_failures, print_json, print_line
 from modcrypt.jobs.failures import exit_code
 from modcrypt.runtime.plugins import ENGINES, load
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession
-
-spark_option = rare_option(
-    "--spark",
-    "spark_master",
-    metavar="MASTER",
-    help="Run on Spark (local[4], spark://HOST:PORT, yarn or sc://HOST:PORT); executors need the "
-    "keys.",
-)
 
 SHOWN = 100
 """Largest number of failures printed for people, followed by the number of others."""

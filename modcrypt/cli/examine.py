@@ -11,6 +11,7 @@ from modcrypt.cli.engines import names_keys
 from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import combine_options, needs_one_of, print_line
+from modcrypt.cli.shared_options import force_option, shared_option
 from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -19,15 +20,8 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.report.html import Drawable
 
 
-html_options = combine_options(
-    click.option(
-        "--html",
-        metavar="OUT",
-        help="Write the result as a self-contained HTML page to OUT; not for several files.",
-    ),
-    click.option("--force", is_flag=True, help="Replace OUT if it exists."),
-    needs_one_of("force", "html"),
-)
+html_option = shared_option("--html OUT", help="Write the result of one file as a page to OUT.")
+html_options = combine_options(html_option, force_option, needs_one_of("force", "html"))
 
 
 def properties_of_options(

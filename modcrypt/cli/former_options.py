@@ -11,6 +11,7 @@ from itertools import islice
 import click
 
 from modcrypt.cli.references import Reference, warn_of_former
+from modcrypt.cli.shared_options import parameters_of
 
 _PRESENT = {
     "--accept": "--accept-algorithm",
@@ -31,24 +32,16 @@ _MOVED: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 """Present commands by former ones."""
 
-FORMER_READING = {
-    "--aad-prefix", "--signed-by", "--seal-at-least", "--accept-algorithm", "--root",
-    "--master-key", "--threads", "--fail-fast", "--keep-unknown-fields",
-}  # fmt: skip
-"""Options of `decrypt` that `rekey`, `mask` and `share` had: a policy can say most of them."""
-
 
 @dataclass(frozen=True)
 class FormerOptions:
-    """Options that `rekey`, `mask` and `share` had and that policies took the place of.
+    """The `--new` options of `rekey`, `mask` and `share`, which `--to` took the place of.
 
     Args:
-        new: `--new` options, as options of `encrypt`.
-        reading: Options of `decrypt`.
+        new: The options, as those of `encrypt`.
     """
 
     new: tuple[str, ...] = ()
-    reading: tuple[str, ...] = ()
 
 
 _KINDS = {
@@ -68,22 +61,15 @@ def use_present_names(
 ) -> tuple[list[str], FormerOptions]:
     """Return arguments with former commands and spellings replaced.
 
-    A spelling that the command has as an option of its own stays. What `rekey`, `mask` and `share`
-    no longer have is not among them, but returned apart.
+    A spelling that the command has as an option of its own stays. The `--new` options of `rekey`,
+    `mask` and `share` are not among them, but returned apart.
     """
     arguments = _replace_command(arguments)
     command, former = _find_command(program, arguments), FormerOptions()
     if command.name in ("rekey", "mask", "share"):
-        encrypt, decrypt = program.commands["encrypt"], program.commands["decrypt"]
-        arguments, new = _take(
-            arguments, _options_of(encrypt), "--new-", "name a policy by --to instead"
-        )
-        options = _options_of(decrypt)
-        gone = {name: options[name] for name in FORMER_READING}
-        arguments, reading = _take(arguments, gone, "--", "a policy can say it instead")
-        former = FormerOptions(
-            tuple(_replace(new, encrypt, warn=False)), tuple(_replace(reading, decrypt, warn=False))
-        )
+        encrypt = program.commands["encrypt"]
+        arguments, new = _take_new(arguments, _options_of(encrypt))
+        former = FormerOptions(tuple(_replace(new, encrypt, warn=False)))
     return list(_replace(arguments, command)), former
 
 
@@ -99,20 +85,20 @@ def _replace_command(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def _options_of(command: click.Command) -> dict[str, click.Parameter]:
-    return {name: option for option in command.params for name in option.opts}
+    return {name: option for option in parameters_of(command) for name in option.opts}
 
 
-def _take(
-    arguments: Sequence[str], options: Mapping[str, click.Parameter], start: str, advice: str
+def _take_new(
+    arguments: Sequence[str], options: Mapping[str, click.Parameter]
 ) -> tuple[list[str], list[str]]:
-    """Return arguments without those that begin with `start`, and these as other options."""
+    """Return arguments without the `--new` options, and these as other options."""
     kept, taken, rest, names = list[str](), list[str](), iter(arguments), list[str]()
     for argument in rest:
         former, equals, value = argument.partition("=")
-        name = former.replace(start, "--", 1)
+        name = former.replace("--new-", "--", 1)
         option = options.get(_KINDS.get(name, (_PRESENT.get(name, name), ""))[0])
         option = options.get(name, option)
-        if argument == "--" or not former.startswith(start) or option is None:
+        if argument == "--" or not former.startswith("--new-") or option is None:
             kept += [argument, *rest] if argument == "--" else [argument]
             continue
         names.append(former)
@@ -120,15 +106,19 @@ def _take(
         if not equals and not getattr(option, "is_flag", False):
             taken += islice(rest, 1)
     if names:
-        note = f"{', '.join(names)} will be removed in modcrypt 1.1; {advice}"
+        note = f"{', '.join(names)} will be removed in modcrypt 1.1; name a policy by --to instead"
         click.echo(f"modcrypt: warning: {note}", err=True)
     return kept, taken
 
 
 def _find_command(program: click.Group, arguments: Sequence[str]) -> click.Command:
     command: click.Command = program
-    for argument in arguments:
-        if isinstance(command, click.Group) and not argument.startswith("-"):
+    rest = iter(arguments)
+    for argument in rest:
+        if isinstance(command, click.Group):
+            option = _options_of(command).get(argument)
+            if option is not None and not getattr(option, "is_flag", False):
+                next(rest, None)  # its value, which is no command
             command = command.commands.get(argument, command)
     return command
 

@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import click
-import cloup
 
 from modcrypt.cli.batch import files_options
 from modcrypt.cli.engines import (
@@ -17,7 +16,6 @@ from modcrypt.cli.engines import (
     names_keys,
     print_report,
     refuse_local_options,
-    spark_option,
     start_spark,
     take_details,
 )
@@ -33,11 +31,14 @@ from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     format_table,
-    lines_option,
     paths_argument,
     print_facts,
     print_json,
     print_line,
+)
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
 )
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import Failure, common_code, describe_result
@@ -56,16 +57,12 @@ Examples: what anyone can see; all modules, with the keys; a drawing
   modcrypt inspect --kms file:lake.keyring --html orders.html orders.kms.parquet"""
 
 
-@cloup.command(epilog=_INSPECT_EXAMPLE)
+@verb(epilog=_INSPECT_EXAMPLE)
 @paths_argument
-@click.option(
-    "--modules", "pages", is_flag=True, help="Show the position of every module, including pages."
-)
+@option("--modules", "pages", help="Show the position of every module, including pages.")
 @decryption_options
 @files_options
-@spark_option
 @html_options
-@lines_option
 def inspect(
     *,
     paths: tuple[str, ...],

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-import cloup
-
 import modcrypt
 from modcrypt.cli.engines import names_keys
+from modcrypt.cli.options.kms_options import policy_option
 from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import format_table, lines_option, paths_argument, print_json, print_line
+from modcrypt.cli.shared import format_table, paths_argument, print_json, print_line
+from modcrypt.cli.shared_options import verb
 from modcrypt.errors import list_names, printable
 from modcrypt.report.text import format_count
 
@@ -30,15 +29,9 @@ Exit codes: 0 nothing found; 1 values of secret columns found;
 2 nothing tells which columns are secret"""
 
 
-@cloup.command(epilog=_LEAKS_EXAMPLE)
+@verb(epilog=_LEAKS_EXAMPLE)
 @paths_argument
-@click.option(
-    "--policy",
-    "policy_file",
-    metavar="FILE",
-    help="TOML file that names the secret columns. Default: those that files of PATH encrypt.",
-)
-@lines_option
+@policy_option
 def leaks(*, paths: tuple[str, ...], policy_file: str | None, as_json: bool) -> int:
     """Find values of encrypted columns that lie beside the files in plaintext.
 

@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
-import cloup
 
 from modcrypt.cli.former_options import use_present_names
+from modcrypt.cli.help.help_screens import format_screen
 from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, paint, wrap_words
 from modcrypt.cli.shared import drop_stdout, print_json
+from modcrypt.cli.shared_options import VerbGroup
 
 LAKE, OTHERS = "A lake in one file, modcrypt.toml", "Other formats, Spark and shells"
 """Titles of the sections that plug-ins add commands to."""
 
 
-class Program(cloup.Group):
+class Program(VerbGroup):
     """A group that reports a failure as one line on stderr and an exit code of `EXIT_CODES`."""
 
     def add_to_section(self, title: str, *commands: click.Command) -> None:
@@ -45,6 +46,9 @@ class Program(cloup.Group):
             result = super().main(arguments, *rest, **more)
             if sys.stdout is not None:
                 sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as error:  # a group without a command
+            click.echo(format_screen(error.ctx), err=True)
+            sys.exit(2)
         except (Exception, Stopped) as error:
             failure = explain(error, typed)
             click.echo(paint(wrap_words(failure.line(), sys.stderr), RED, sys.stderr), err=True)

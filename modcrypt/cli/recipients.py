@@ -11,7 +11,6 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients, recipient_option
 from modcrypt.cli.options.signing_options import (
@@ -25,11 +24,13 @@ from modcrypt.cli.shared import (
     format_counts,
     format_failures,
     format_table,
-    jobs_option,
-    lines_option,
     paths_argument,
     print_json,
     print_line,
+)
+from modcrypt.cli.shared_options import (
+    VerbGroup,
+    option,
 )
 from modcrypt.jobs.failures import exit_code
 
@@ -64,24 +65,19 @@ Examples: from the list; also from the data, with fresh keys for those that rema
 DONE = ("changed", "rotated", "current")
 """Results of files that did not fail."""
 
-_jobs = jobs_option("4")
 
-
-@cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
-@click.pass_context
-def recipients(context: click.Context) -> None:
+@cloup.group(cls=VerbGroup, epilog=_GROUP_EXAMPLE)
+def recipients() -> None:
     """List and change who can open files.
 
     The public key of a pair, its recipient, may be published; files are encrypted --to it. The
     private key, its identity, opens them. Anyone who has the public key can make files that open:
     an identity proves nothing about who wrote a file.
     """
-    end_with_help(context)
 
 
 @recipients.command("list", epilog=_LIST_EXAMPLE)
 @paths_argument
-@lines_option
 def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
     """List the recipients of files, by their ids.
 
@@ -115,8 +111,6 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
 @recipient_option
 @sign_options
 @decryption_options
-@_jobs
-@lines_option
 def add(
     *, paths: tuple[str, ...], jobs: int | None, as_json: bool, **options: Any
 ) -> int:  # fmt: skip
@@ -141,19 +135,15 @@ def add(
 
 @recipients.command(epilog=_REMOVE_EXAMPLE)
 @paths_argument
-@click.option(
-    "--recipient",
+@option(
+    "--recipient RECIPIENT...",
     "removed",
-    metavar="RECIPIENT",
-    multiple=True,
     required=True,
     help="Recipient to remove: its .pub file, its line or its id. Repeatable.",
 )
 @recipient_option
 @sign_options
 @decryption_options
-@_jobs
-@lines_option
 def remove(
     *, paths: tuple[str, ...], removed: tuple[str, ...], jobs: int | None, as_json: bool,
     **options: Any,

@@ -10,11 +10,11 @@ import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+from modcrypt.cli.shared_options import F, option, take_one
 
 KEY_KINDS = ("file", "env", "fd")
 PASSPHRASE_KINDS = (*KEY_KINDS, "prompt")
@@ -68,47 +68,32 @@ class Reference(click.ParamType):  # type: ignore[type-arg]  # older ones are no
 
 
 def reference_option(
-    name: str, what: str, text: str, cls: type[click.Option] = click.Option, **how: Any
-) -> Callable[[F], F]:
+    name: str, what: str, text: str, kinds: Sequence[str] = KEY_KINDS, *,
+    services: Sequence[str] = (), bare: bool = False, flag: bool = False, **attributes: Any,
+) -> Callable[[F], F]:  # fmt: skip
     """Return an option that takes one reference, with a help text.
 
-    `cls` is the class of the option, `how` are further arguments of `Reference`.
+    `attributes` are those of `option`, the others of `Reference`.
     """
-    return click.option(
-        name,
-        cls=cls,
-        metavar="REF",
-        type=Reference(what, **how),
-        help=text,
-        multiple=True,
-        callback=take_one,
-    )
+    kind = Reference(what, kinds, services=services, bare=bare, flag=flag)
+    attributes = {"multiple": True, "callback": take_one, **attributes}
+    return option(f"{name} REF", type=kind, help=text, **attributes)
 
 
-def take_one(
-    context: click.Context, option: click.Parameter, values: tuple[str, ...]
-) -> str | None:
-    """Return the value of an option that was given at most once; two would contradict."""
-    if len(values) > 1:
-        raise click.UsageError(f"{option.opts[0]} is given twice; pass one value", context)
-    return values[0] if values else None
-
-
-def key_option(text: str, name: str = "--key") -> Callable[[F], F]:
+def key_option(text: str, name: str = "--key", **attributes: Any) -> Callable[[F], F]:
     """Return the option for a key: a file of raw bytes, hex or base64, or text elsewhere.
 
     The help text ends with the kinds of references.
     """
-    return reference_option(name, "key", f"{text}: file:PATH, env:NAME or fd:N.")
+    return reference_option(name, "key", f"{text}: file:PATH, env:NAME or fd:N.", **attributes)
 
 
-new_passphrase_option = reference_option(
-    "--passphrase",
-    "passphrase",
-    "Passphrase of the key file; prompt asks for it.",
-    kinds=PASSPHRASE_KINDS,
-    flag=True,
-)
+def new_passphrase_option(**attributes: Any) -> Callable[[F], F]:
+    """Return the option for the passphrase of a key file."""
+    text = "Passphrase of the key file; prompt asks for it."
+    return reference_option(
+        "--passphrase", "passphrase", text, PASSPHRASE_KINDS, flag=True, **attributes
+    )
 
 
 def _is_of_environment(ctx: click.Context | None, param: click.Parameter | None) -> bool:
@@ -161,7 +146,7 @@ def _user() -> int | None:
 def refuse_descriptors() -> None:
     """Raise a usage error if a reference of the command is a descriptor, for executors of Spark."""
     context = click.get_current_context()
-    for parameter in context.command.params:
+    for parameter in context.command.get_params(context):
         value = context.params.get(parameter.name or "")
         if isinstance(parameter.type, Reference) and str(value).startswith("fd:"):
             raise click.UsageError(

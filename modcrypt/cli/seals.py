@@ -12,18 +12,22 @@ import modcrypt
 from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.datasets.requirements import declared_members
 from modcrypt.cli.former_options import use_present_names
-from modcrypt.cli.help.help_screens import end_with_help
-from modcrypt.cli.options.signing_options import SIGNING_SERVICES
+from modcrypt.cli.options.signing_options import SIGNING_SERVICES, signed_by_option, valid_option
 from modcrypt.cli.output.progress import batch_bar
 from modcrypt.cli.references import Reference, new_passphrase_option
 from modcrypt.cli.shared import (
     combine_options,
     format_table,
-    jobs_option,
-    json_option,
     print_json,
     print_line,
     refuse_existing,
+)
+from modcrypt.cli.shared_options import (
+    Verb,
+    VerbGroup,
+    jobs_option,
+    option,
+    shared_option,
 )
 from modcrypt.errors import printable
 
@@ -80,40 +84,35 @@ Example: a seal that is not older than number 7
   modcrypt seals verify --signed-by writer.pub --at-least 7 lake"""
 
 _SIGNING_KEY = Reference("signing key", services=SIGNING_SERVICES, bare=True)
-_signed_by_option = click.option(
-    "--signed-by",
-    "signed_by",
-    metavar="VERIFIER",
-    multiple=True,
-    help="Accept signatures of this writer: its .pub file or line. Repeatable.",
-)
-_needed_option = click.option(
-    "--needed",
-    metavar="K",
+_needed_option = shared_option(
+    "--needed K",
     type=click.IntRange(min=1),
     default=1,
-    help="Number of the writers who must have signed. Default: 1.",
+    help="Number of the writers who must have signed, or must sign each new seal. Default: 1.",
 )
-_jobs = jobs_option("4")
+_at_least_option = shared_option(
+    "--at-least N",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Require seal number N or a newer one, to detect a folder that was rolled back.",
+)
+_passphrase_option = new_passphrase_option(shared=True)
 
 
-@cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
-@click.pass_context
-def seals(context: click.Context) -> None:
+@cloup.group(cls=VerbGroup, epilog=_GROUP_EXAMPLE)
+def seals() -> None:
     """Sign what files a dataset has, and compare its files with the seal.
 
     Whoever can read an encrypted file can forge it, because its keys are symmetric. A seal lists
     the hashes of whole files, signed by their writer, and so detects what readers have made or
     altered, and files that are missing, foreign or moved.
     """
-    end_with_help(context)
 
 
 @seals.command(epilog=_EXPORT_EXAMPLE)
 @click.argument("key", type=_SIGNING_KEY)
 @click.argument("path", metavar="FILE.pub")
-@new_passphrase_option
-@json_option
+@_passphrase_option
 def export(*, key: str, path: str, passphrase: str | None, as_json: bool) -> None:
     """Write the verifying key of a signing key to FILE.pub, which must not exist.
 
@@ -140,32 +139,18 @@ def _load_key(key: str, passphrase: str | None) -> modcrypt.SigningKey:
 
 
 _sign_options = combine_options(
-    click.option(
-        "--sign",
-        metavar="REF",
+    shared_option(
+        "--sign REF...",
         type=_SIGNING_KEY,
         required=True,
-        multiple=True,
         help="Signing key, also as the URI of a key in a key service. Repeatable.",
     ),
-    new_passphrase_option,
-    _signed_by_option,
-    click.option(
-        "--at-least",
-        metavar="N",
-        type=click.IntRange(min=0),
-        default=0,
-        help="Require that the old seal has number N, or a newer one.",
-    ),
+    _passphrase_option,
+    signed_by_option,
+    _at_least_option,
 )
-_valid_option = click.option(
-    "--valid-days",
-    metavar="DAYS",
-    type=click.IntRange(min=0),
-    help="Days until readers refuse the seal; 0: for ever. Default: as the old one.",
-)
-_propose_option = click.option(
-    "--propose", is_flag=True, help="Propose the seal: other writers must sign it, too."
+_propose_option = shared_option(
+    "--propose", help="Propose the seal: other writers must sign it, too."
 )
 _folder = click.argument("folder", callback=take_paths)
 _files = click.argument("files", nargs=-1, required=True)
@@ -174,15 +159,11 @@ _files = click.argument("files", nargs=-1, required=True)
 @seals.command(epilog=_CREATE_EXAMPLE)
 @_folder
 @_sign_options
-@click.option(
-    "--accept",
-    metavar="FILE",
-    multiple=True,
+@option(
+    "--accept FILE...",
     help="Sign this file, or the files below this folder, although it differs. Repeatable.",
 )
-@_valid_option
-@_jobs
-@json_option
+@valid_option
 def create(
     *, folder: str, accept: tuple[str, ...], jobs: int | None, as_json: bool, **options: Any
 ) -> None:
@@ -205,10 +186,8 @@ def create(
 @_folder
 @_files
 @_sign_options
-@_valid_option
+@valid_option
 @_propose_option
-@_jobs
-@json_option
 def add(
     *, folder: str, files: tuple[str, ...], jobs: int | None, propose: bool, as_json: bool,
     **options: Any,
@@ -235,9 +214,8 @@ def add(
 @_folder
 @_files
 @_sign_options
-@_valid_option
+@valid_option
 @_propose_option
-@json_option
 def remove(
     *, folder: str, files: tuple[str, ...], propose: bool, as_json: bool, **options: Any
 ) -> None:
@@ -250,11 +228,10 @@ def remove(
     )
 
 
-@seals.command(epilog=_COSIGN_EXAMPLE)
+@seals.command(cls=Verb, epilog=_COSIGN_EXAMPLE, essential=["signed_by"])
 @_folder
 @_sign_options
-@click.option("--proposal", metavar="NAME", help="Sign this proposal. Dry run without it.")
-@json_option
+@option("--proposal NAME", help="Sign this proposal. Dry run without it.")
 def cosign(*, folder: str, proposal: str | None, as_json: bool, **options: Any) -> None:
     """Sign the seal of FOLDER that another writer has proposed.
 
@@ -278,7 +255,7 @@ def cosign(*, folder: str, proposal: str | None, as_json: bool, **options: Any) 
 @_folder
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @_sign_options
-@_valid_option
+@valid_option
 def record(*, folder: str, command: tuple[str, ...], **options: Any) -> Any:
     """Run a COMMAND of modcrypt, and sign what it writes to FOLDER and removes, in the next seal.
 
@@ -300,15 +277,7 @@ def record(*, folder: str, command: tuple[str, ...], **options: Any) -> Any:
 @_folder
 @click.argument("writers", nargs=-1, required=True, metavar="VERIFIER...")
 @_sign_options
-@click.option(
-    "--needed",
-    metavar="K",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of these writers who must sign each seal.",
-)
-@json_option
+@_needed_option
 def writers(
     *, folder: str, writers: tuple[str, ...], needed: int, as_json: bool, **options: Any
 ) -> None:
@@ -323,13 +292,12 @@ def writers(
     _print_update(update, as_json)
 
 
-@seals.command(epilog=_WITNESS_EXAMPLE)
+@seals.command(cls=Verb, epilog=_WITNESS_EXAMPLE, essential=["signed_by"])
 @_folder
 @_sign_options
 @_needed_option
-@click.option(
-    "--store",
-    metavar="FOLDER",
+@option(
+    "--store FOLDER",
     required=True,
     help="Folder for the signature, which writers of the dataset cannot change.",
 )
@@ -346,11 +314,10 @@ def witness(*, folder: str, needed: int, store: str, **options: Any) -> None:
     print_line(f"seal {number}: countersigned")
 
 
-@seals.command(epilog=_LOG_EXAMPLE)
+@seals.command(cls=Verb, epilog=_LOG_EXAMPLE, essential=["signed_by"])
 @_folder
-@_signed_by_option
+@signed_by_option
 @_needed_option
-@json_option
 def log(*, folder: str, signed_by: tuple[str, ...], needed: int, as_json: bool) -> None:
     """Print who added, replaced and removed files of FOLDER, as its seals state it."""
     from modcrypt.kms.signing.sealed_statements import format_time
@@ -371,31 +338,20 @@ def log(*, folder: str, signed_by: tuple[str, ...], needed: int, as_json: bool) 
             print_line(f"  writers: {', '.join(entry.writers)}")
 
 
-@seals.command(epilog=_VERIFY_EXAMPLE)
+@seals.command(cls=Verb, epilog=_VERIFY_EXAMPLE, essential=["signed_by"])
 @_folder
-@_signed_by_option
-@click.option(
-    "--at-least",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=1,
-    help="Require seal number N or a newer one, to detect a folder that was rolled back.",
-)
+@signed_by_option
+@_at_least_option
 @_needed_option
-@click.option("--dataset", metavar="ID", help="Require the dataset with this id.")
-@click.option(
-    "--witnessed-by",
+@option("--dataset ID", help="Require the dataset with this id.")
+@option(
+    "--witnessed-by VERIFIER...",
     "witnessed_by",
-    metavar="VERIFIER",
-    multiple=True,
     help="Require that this witness has countersigned: its .pub file or line. Repeatable.",
 )
-@click.option("--witness-store", metavar="FOLDER", help="Folder of the signatures of witnesses.")
-@click.option(
-    "--after", metavar="NAME", help="Require the seal of this name, or one that follows it."
-)
-@_jobs
-@json_option
+@option("--witness-store FOLDER", help="Folder of the signatures of witnesses.")
+@option("--after NAME", help="Require the seal of this name, or one that follows it.")
+@jobs_option
 def verify(
     *, folder: str, signed_by: tuple[str, ...], witnessed_by: tuple[str, ...], as_json: bool,
     **options: Any,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from cloup.constraints import Constraint, ConstraintViolated, constraint, mutually_exclusive
@@ -21,7 +21,11 @@ from cloup.constraints.common import get_params_whose_value_is_set
 from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.output import json_output
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
-from modcrypt.cli.references import take_one
+from modcrypt.cli.shared_options import (
+    F,
+    shared_option,
+    take_one,
+)
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
 from modcrypt.parquet.crypto.properties import ALGORITHMS
@@ -36,8 +40,6 @@ SIGPIPE_EXIT = 141
 
 TABLE_ROWS = 1000
 """Number of rows of a long table that are aligned together, and held in memory."""
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def print_line(text: str) -> None:
@@ -74,15 +76,6 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return apply
 
 
-class RareOption(click.Option):
-    """An option that only `--help-all` shows, not `--help`."""
-
-
-def rare_option(*names: str, **attributes: Any) -> Callable[[F], F]:
-    """Return an option that only `--help-all` shows; arguments are those of `click.option`."""
-    return click.option(*names, cls=RareOption, **attributes)
-
-
 def exclude_each_other(*parameters: str) -> Callable[[F], F]:
     """Declare that at most one of some parameters of a command may be given."""
 
@@ -112,60 +105,66 @@ def needs_one_of(parameter: str, *others: str) -> Callable[[F], F]:
     return constraint(_Needs(), (parameter, *others))
 
 
-prefix_option = rare_option(
-    "--aad-prefix",
-    metavar="TEXT",
-    multiple=True,
+prefix_option = shared_option(
+    "--aad-prefix TEXT...",
+    rare=True,
     callback=take_one,
     help="AAD prefix: text, hex:DIGITS, or file:PATH for the whole content of a file.",
 )
-root_option = rare_option(
-    "--root",
-    metavar="FOLDER",
-    help="Folder of the dataset. Default: the named one.",
+root_option = shared_option(
+    "--root FOLDER", rare=True, help="Folder of the dataset. Default: the named one."
 )
-shared_prefix_option = rare_option(
+shared_prefix_option = shared_option(
     "--shared-aad-prefix",
-    is_flag=True,
+    rare=True,
     help="Allow several files with the same AAD prefix; they can be swapped undetected.",
 )
-lines_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, also for a failure."
-)
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one line of JSON on stdout, also for a failure."
-)
-force_option = click.option("--force", is_flag=True, help="Replace DESTINATION if it exists.")
-
-
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Report what would be done; change nothing."
-)
-prove_option = rare_option(
+prove_option = shared_option(
     "--prove",
+    rare=True,
     type=click.Choice(["first", "all"]),
     default="first",
     help="Prove the first new wrap (default) or all.",
 )
-strict_option = click.option(
-    "--strict", is_flag=True, help="Exit with 1 also if something was not authenticated."
+strict_option = shared_option(
+    "--strict", help="Exit with 1 also if something was not authenticated."
 )
-skipping_record_option = rare_option(
-    "--record",
-    metavar="FILE",
+record_option = shared_option(
+    "--record FILE",
+    rare=True,
     help="Resume file: record finished files in FILE, and skip files recorded there.",
 )
-
-
-allow_plaintext_option = rare_option(
+allow_plaintext_option = shared_option(
     "--allow-plaintext",
-    is_flag=True,
+    rare=True,
     help="Also accept plaintext tables and files, in which nothing is authenticated.",
 )
-key_length_option = click.option(
+key_length_option = shared_option(
     "--key-length",
     type=click.Choice(["16", "24", "32"]),
     help="Length of new keys in bytes. Default: 16.",
+)
+restrictions_option = shared_option(
+    "--read-restrictions FILE",
+    "restrictions",
+    rare=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="JSON of Iceberg's read restrictions, as a REST catalog sends them: masks of columns and, "
+    "for tables, a row filter.",
+)
+accept_option = shared_option(
+    "--accept-algorithm ALGORITHM...",
+    "accept_algorithms",
+    rare=True,
+    type=click.Choice(ALGORITHMS),
+    help="Accept files of this algorithm. Default: the policy's; else only AES_GCM_V1 where pages "
+    "are opened, because AES_GCM_CTR_V1 does not authenticate them. Repeatable.",
+)
+threads_option = shared_option(
+    "--threads N",
+    rare=True,
+    type=click.IntRange(min=1),
+    help="Number of threads for a single file. Default: by file size and processors.",
 )
 
 
@@ -176,33 +175,6 @@ path_argument = click.argument("path", metavar="FILE|DIR", callback=take_paths)
 optional_paths_argument = click.argument(
     "paths", metavar="[PATH]...", nargs=-1, callback=take_paths
 )
-
-
-def make_accept_option(default: str) -> Callable[[F], F]:
-    """Return the option for accepted algorithms; its help text states the default."""
-    return rare_option(
-        "--accept-algorithm",
-        "accept_algorithms",
-        metavar="ALGORITHM",
-        type=click.Choice(ALGORITHMS),
-        multiple=True,
-        help=f"Accept files of this algorithm. Default: {default} Repeatable.",
-    )
-
-
-def jobs_option(default: str) -> Callable[[F], F]:
-    """Return the option for the number of concurrent files; its help text states the default."""
-    return rare_option(
-        "--jobs",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help=f"Number of files processed concurrently. Default: {default}.",
-    )
-
-
-def threads_option(text: str) -> Callable[[F], F]:
-    """Return the option for the number of threads, with its help text."""
-    return rare_option("--threads", metavar="N", type=click.IntRange(min=1), help=text)
 
 
 def read_json(path: str | None) -> Any:

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
-import cloup
 
 from modcrypt.cli.batch_report import Tally
 from modcrypt.cli.engines import (
     iterate_rows,
     load_spark,
     refuse_local_options,
-    spark_option,
     start_spark,
 )
 from modcrypt.cli.options.kms_options import (
@@ -29,18 +27,20 @@ from modcrypt.cli.options.kms_options import (
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
+    accept_option,
     check_paths_exist,
     format_counts,
     format_table,
-    jobs_option,
-    lines_option,
-    make_accept_option,
     needs_one_of,
     paths_argument,
     print_json,
     print_line,
+    record_option,
     root_option,
-    skipping_record_option,
+)
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
 )
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code, exit_code
@@ -65,48 +65,37 @@ a later proof for it
   modcrypt shred --kms file:lake.keyring --all --prove --json lake/day=2026-01-01"""
 
 
-@cloup.command(epilog=_EXAMPLE)
+@verb(epilog=_EXAMPLE)
 @paths_argument
 @needs_one_of("destroy", "master_keys")
 @service_options
 @root_option
-@click.option(
-    "--column",
+@option(
+    "--column NAME...",
     "columns",
-    metavar="NAME",
-    multiple=True,
     help="Remove the keys of a column, or of all columns in a group; the rest stays "
     "readable. Repeatable.",
 )
-@click.option(
-    "--master-key",
+@option(
+    "--master-key ID...",
     "master_keys",
-    metavar="ID",
-    multiple=True,
     help="Remove every key that this master key has wrapped. Repeatable.",
 )
-@click.option("--all", "everything", is_flag=True, help="Remove all keys of the files.")
-@click.option(
+@option("--all", "everything", help="Remove all keys of the files.")
+@option(
     "--destroy-master-key",
     "destroy",
-    is_flag=True,
     help="With --master-key: after all files, destroy the master key, or disable it where "
     "the key service cannot destroy keys; all else that it wrapped is lost, too.",
 )
-@click.option("--yes", is_flag=True, help="Remove the keys, which nothing can restore.")
-@click.option("--dry-run", is_flag=True, help="Report what would be done, even with --yes.")
-@click.option(
+@option(
     "--prove",
-    is_flag=True,
     help="Read all of each file to find what is still readable, and report it with the "
     "file's hash; runs after shredding, or alone without --yes.",
 )
-@skipping_record_option
-@make_accept_option("the policy's, else both, as no page is opened.")
-@jobs_option("4")
+@record_option
+@accept_option
 @audit_option
-@spark_option
-@lines_option
 def shred(
     *,
     paths: tuple[str, ...],

@@ -11,27 +11,17 @@ import click
 import modcrypt
 from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.datasets.declared import Declared, find_named
-from modcrypt.cli.engines import refuse_local_options
 from modcrypt.cli.former_options import FormerOptions
 from modcrypt.cli.options.kms_options import dataset_settings, named_service
 from modcrypt.cli.options.parquet_options import encryption_settings
-from modcrypt.cli.options.recipient_options import read_recipients
+from modcrypt.cli.options.recipient_options import read_recipients, recipient_option
 from modcrypt.cli.options.signing_options import sign_options, signing_references
 from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import combine_options
 
 PARAMETERS = ("to", "sign", "sign_passphrase")
 
-target_options = combine_options(
-    click.option(
-        "--to",
-        metavar="POLICY",
-        multiple=True,
-        help="Keys of the new files: a policy (.toml), a dataset of a lake, or public keys of "
-        "recipients. Repeatable.",
-    ),
-    sign_options,
-)
+target_options = combine_options(recipient_option, sign_options)
 
 
 def is_target_named() -> bool:
@@ -44,21 +34,6 @@ def former_options() -> FormerOptions:
     """Return the options that were typed and that the running command no longer has."""
     former = click.get_current_context().obj
     return former if isinstance(former, FormerOptions) else FormerOptions()
-
-
-def add_former_reading(options: dict[str, Any], decrypt: click.Command) -> None:
-    """Add the options of `decrypt` that the running command no longer has, as they were typed."""
-    params = click.get_current_context().params
-    with decrypt.make_context("decrypt", _for(former_options().reading)) as context:
-        if params["spark_master"] is not None:
-            refuse_local_options()
-        for name in context.params.keys() - params.keys():
-            options[name] = context.params[name]
-
-
-def _for(options: Sequence[str]) -> list[str]:
-    """Return arguments of a command: options, and paths, which are no names of datasets."""
-    return [*options, "--", "./SOURCE", "./DESTINATION"]
 
 
 def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt.Settings:
@@ -147,7 +122,8 @@ def _former_settings(
     master = click.get_current_context().params["spark_master"]
     spark = [] if master is None else [f"--spark={master}"]
     try:
-        with encrypt.make_context("encrypt", _for([*former, *spark])) as context:
+        paths = ("--", "./SOURCE", "./DESTINATION")  # no names of datasets
+        with encrypt.make_context("encrypt", [*former, *spark, *paths]) as context:
             if spark:
                 refuse_descriptors()
             return encryption_settings({**context.params, **own})

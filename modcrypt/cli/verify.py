@@ -9,32 +9,36 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
-import cloup
 
-from modcrypt.cli.batch import files_options, record_option
-from modcrypt.cli.engines import load_spark, spark_option
+from modcrypt.cli.batch import files_options
+from modcrypt.cli.engines import load_spark
 from modcrypt.cli.examine import html_options, prepare_page, properties_of_options
 from modcrypt.cli.leaks import find_leaks_below
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import (
-    accept_option,
     decryption_options,
     template_options,
 )
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
+    accept_option,
     combine_options,
-    lines_option,
     paths_argument,
     print_json,
     print_line,
     print_long_table,
-    rare_option,
+    record_option,
     shared_prefix_option,
     strict_option,
     threads_option,
+)
+from modcrypt.cli.shared_options import (
+    json_option,
+    rare_option,
+    spark_option,
+    verb,
 )
 from modcrypt.errors import KmsUnavailableError, printable
 from modcrypt.jobs.failures import describe_result
@@ -64,8 +68,7 @@ CHECKS = """\
 verify checks every tag of every module, and that the contents fit together, but decodes no data. It
 continues after a fault and reports all of them. Without some or all keys, it checks what it can
 see, and reports what it could not authenticate. With --strict, values beside the files are faults,
-too, as modcrypt leaks finds them. With --record, an interrupted run resumes with the files not yet
-found correct; a completed run starts again from the beginning."""
+too, as modcrypt leaks finds them. With --record, an interrupted run resumes."""
 """The end of the help, also of a plug-in's command that replaces `verify`."""
 
 _HELP = f"""\
@@ -79,23 +82,22 @@ options_of_files = combine_options(
     accept_option,
     template_options,
     rare_option(
-        "--expected-rows",
-        metavar="N",
+        "--expected-rows N",
         type=click.IntRange(min=0),
         help="Total number of rows, to detect row groups dropped by a holder of the footer key.",
     ),
     strict_option,
     files_options,
     record_option,
-    threads_option("Number of threads for a single file. Default: by file size and processors."),
+    threads_option,
     spark_option,
     html_options,
-    lines_option,
+    json_option,
 )
 """The options of `verify` for files."""
 
 
-@cloup.command(help=_HELP, epilog=EXAMPLE + EXIT_CODES)
+@verb(help=_HELP, epilog=EXAMPLE + EXIT_CODES)
 @paths_argument
 @options_of_files
 def verify(*, paths: tuple[str, ...], **options: Any) -> int:

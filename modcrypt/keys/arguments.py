@@ -7,7 +7,9 @@ a function runs, so that no frame of modcrypt contains one.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -45,13 +47,23 @@ def as_given_key(value: KeyLike | bytearray | memoryview) -> Key:
     return Key(value)
 
 
+@dataclass(frozen=True)
+class KeyReference:
+    """Text that names a key or a key service, such as `file:footer.key`."""
+
+    text: str
+
+
+_REFERENCE = re.compile(r"[A-Za-z][A-Za-z0-9-]+:[^\s]+")
+
+
 @hide_frames
 def wrap_key(value: object) -> object:
-    """Return a `Key` for bytes or hex text, a `Path` for text that is one, and else the value.
+    """Return a `Key` for bytes or hex text, a `Path` or `KeyReference` for text, else the value.
 
     Raises:
-        ValueError: As `as_given_key`, or text is neither hex digits nor the path of a policy. It
-            may be a secret, so the message does not repeat it.
+        ValueError: As `as_given_key`, or text is neither hex digits, nor the path of a policy, nor
+            a reference. It may be a secret, so the message does not repeat it.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return as_given_key(value)
@@ -61,9 +73,11 @@ def wrap_key(value: object) -> object:
         return Key.from_hex(value)
     if value.endswith(".toml") or os.path.isfile(value):
         return Path(value)
+    if _REFERENCE.match(value):
+        return KeyReference(value)
     raise ValueError(
-        "expected a key of 32, 48 or 64 hex digits, or the path of a policy (.toml); the text is "
-        "neither, and not shown"
+        "expected a key of 32, 48 or 64 hex digits, a reference such as file:footer.key, or the "
+        "path of a policy (.toml); the text is none of these, and not shown"
     )
 
 

@@ -3,6 +3,8 @@
 | form                            | to decrypt                  | to encrypt                    |
 |---------------------------------|-----------------------------|-------------------------------|
 | `Key`, its bytes or hex text    | the footer key              | the only key                  |
+| reference to a key, `file:PATH` | the footer key              | the only key                  |
+| to a master key, `file:RING#ID` | its key service             | the only master key           |
 | `Identity`, or several          | opens what it may           | no: pass its recipient        |
 | `Recipient`, or several         | no: pass an identity        | each opens the whole file     |
 | `Policy`, or its path           | its key service and demands | its key service and columns   |
@@ -15,10 +17,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from modcrypt.keys import Key
+from modcrypt.keys.arguments import KeyReference
+from modcrypt.kms.key_references import check_reference, names_master_key
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.recipients.identity import Identity
 from modcrypt.kms.recipients.identity_retriever import IdentityRetriever
@@ -34,7 +40,45 @@ from modcrypt.parquet.crypto.properties import (
 
 T = TypeVar("T")
 
-_COMMON = "a Key, its bytes or hex text, a Policy or its path, Settings, a dataset of a lake"
+_COMMON = (
+    "a Key, its bytes or hex text, a reference such as file:footer.key, a Policy or its path, "
+    "Settings, a dataset of a lake"
+)
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """What decrypting takes and encrypting does not, or the other way round.
+
+    Attributes:
+        name: Name of the argument.
+        properties: Class of the properties that a key becomes.
+        kind: Class of the objects that stand for keys, alone or several.
+        open: Function that makes properties of such objects.
+        takes: These objects and properties, in messages.
+        hint: Advice for objects of the other direction.
+    """
+
+    name: Literal["decryption", "encryption"]
+    properties: type[FileDecryptionProperties] | type[FileEncryptionProperties]
+    kind: type[Identity] | type[Recipient]
+    open: Callable[[Any], Any]
+    takes: str
+    hint: str
+
+
+_DECRYPTION = _Direction(
+    "decryption", FileDecryptionProperties, Identity,
+    lambda found: FileDecryptionProperties(key_retriever=IdentityRetriever(found)),
+    "an Identity or FileDecryptionProperties",
+    "a Recipient only encrypts: pass its Identity, as from Identity.load",
+)  # fmt: skip
+_ENCRYPTION = _Direction(
+    "encryption", FileEncryptionProperties, Recipient,
+    lambda found: RecipientEncryption(recipients=found),
+    "a Recipient or several, or FileEncryptionProperties",
+    "an Identity only decrypts: pass its recipient, identity.recipient",
+)  # fmt: skip
 
 
 def make_decryption(given: object) -> FileDecryptionProperties:
@@ -42,27 +86,12 @@ def make_decryption(given: object) -> FileDecryptionProperties:
 
     Raises:
         TypeError: The form is unknown, or only encrypts.
-        ValueError, OSError: A policy is invalid or cannot be read, or names no key service.
+        ValueError, OSError: A policy or reference is invalid or cannot be read, or names no key
+            service.
         KeyRetrievalError: As `Settings.decryption`.
     """
-    given = open_policy(given)
-    if isinstance(given, KeySettings):
-        return given.decryption()
-    if isinstance(given, Key):
-        return FileDecryptionProperties(footer_key=given)
-    if identities := _list_objects(given, Identity):
-        return FileDecryptionProperties(key_retriever=IdentityRetriever(identities))
-    hint = ""
-    if _list_objects(given, Recipient):
-        hint = "; a Recipient only encrypts: pass its Identity, as from Identity.load"
-    elif isinstance(given, FileEncryptionProperties):
-        hint = "; pass FileDecryptionProperties with its keys"
-    elif hasattr(given, "decryption"):
-        hint = "; pass KeyTools.decryption(policy)"
-    raise TypeError(
-        f"decryption must be {_COMMON}, an Identity or FileDecryptionProperties, not "
-        f"{_name_type(given)}{hint}"
-    )
+    found: FileDecryptionProperties = _make_properties(given, _DECRYPTION, _ENCRYPTION)
+    return found
 
 
 def make_encryption(given: object) -> Encryption:
@@ -72,36 +101,60 @@ def make_encryption(given: object) -> Encryption:
         TypeError: The form is unknown, or only decrypts.
         ValueError, OSError, KeyRetrievalError: As `make_decryption`.
     """
+    found: Encryption = _make_properties(given, _ENCRYPTION, _DECRYPTION)
+    return found
+
+
+def _make_properties(given: object, way: _Direction, other: _Direction) -> Any:
+    """Return the properties of one direction; raise TypeError with a hint for the other one."""
     given = open_policy(given)
+    if way is _ENCRYPTION and isinstance(given, Settings) and given.has_service:
+        given = _name_master_key(given)
     if isinstance(given, KeySettings):
-        return given.encryption()
+        return getattr(given, way.name)()
     if isinstance(given, Key):
-        return FileEncryptionProperties(footer_key=given)
-    if recipients := _list_objects(given, Recipient):
-        return RecipientEncryption(recipients=recipients)
+        return way.properties(footer_key=given)
+    if found := _list_objects(given, way.kind):
+        return way.open(found)
     hint = ""
-    if _list_objects(given, Identity):
-        hint = "; an Identity only decrypts: pass its recipient, identity.recipient"
-    elif isinstance(given, FileDecryptionProperties):
-        hint = "; pass FileEncryptionProperties with its keys"
-    elif hasattr(given, "encryption"):
-        hint = "; pass KeyTools.encryption(policy)"
-    raise TypeError(
-        f"encryption must be {_COMMON}, a Recipient or several, or FileEncryptionProperties, not "
-        f"{_name_type(given)}{hint}"
-    )
+    if _list_objects(given, other.kind):
+        hint = f"; {way.hint}"
+    elif isinstance(given, other.properties):
+        hint = f"; pass {way.properties.__name__} with its keys"
+    elif hasattr(given, way.name):
+        hint = f"; pass KeyTools.{way.name}(policy)"
+    raise TypeError(f"{way.name} must be {_COMMON}, {way.takes}, not {_name_type(given)}{hint}")
+
+
+def _name_master_key(settings: Settings) -> Settings:
+    """Return settings without a policy with one for the master key that the URI names, if any."""
+    if settings.policy is not None or settings.recipients:
+        return settings
+    key_id = getattr(settings.client, "default_key", None)
+    return settings.evolve(policy=Policy(footer_key=key_id)) if key_id else settings
 
 
 def open_policy(given: Any) -> Any:
-    """Return `Settings` for a policy or its path, and any other form as it is.
+    """Return `Settings` for a policy, its path, or a reference, and any other form as it is.
 
     Raises:
-        ValueError: The file is not a valid policy, or names no key service.
+        ValueError: The file is not a valid policy, or names no key service, or a reference is
+            invalid.
         OSError: It cannot be read.
     """
+    if isinstance(given, KeyReference):
+        return _open_reference(given.text)
     if isinstance(given, os.PathLike):
         given = _load_policy(Path(given))
     return Settings(policy=given) if isinstance(given, Policy) else given
+
+
+def _open_reference(text: str) -> Settings:
+    """Return settings for a key, or for the key service that a URI names."""
+    if names_master_key(text):
+        return Settings(kms=text)
+    check_reference(text)
+    return Settings(footer_key=text)
 
 
 def _load_policy(path: Path) -> Policy:

@@ -75,6 +75,18 @@ def check_reference(
     )
 
 
+SERVICES = ("hcvault", "vault", "aws-kms", "gcp-kms", "azure-kms", "pkcs11")
+"""Schemes of key services, whose URIs name master keys; `file:KEYRING#NAME` does, too."""
+
+
+def names_master_key(reference: str) -> bool:
+    """Return whether a reference names a master key, or a key service, rather than a key."""
+    scheme, _, rest = reference.partition(":")
+    if scheme == "file":
+        return "#" in rest and not os.path.lexists(os.path.expanduser(rest))
+    return scheme.lower() in SERVICES and rest != ""
+
+
 def absolute_reference(reference: str) -> str:
     """Return a reference that has the same meaning in processes that run in other folders."""
     kind, _, where = reference.partition(":")

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from modcrypt.cli.app import program
+from modcrypt.cli.shared_options import parameters_of
 from tests.support.cases import each_case
 from tests.support.cli.program import import_modules, run, run_program
 from tests.support.cli.tree import commands_of
@@ -24,13 +25,14 @@ def test_help_fits_a_screen_and_help_all_has_every_option(tmp_path: Path) -> Non
         assert screen.count("\n") <= 50, name
         assert screen == run(tmp_path, *arguments, "-h", env=wide).stdout
         everything = run(tmp_path, *arguments, "--help-all", env=wide).stdout
-        options = [option for option in command.params if isinstance(option, click.Option)]
+        own = command.params if isinstance(command, click.Group) else parameters_of(command)
+        options = [option for option in own if isinstance(option, click.Option)]
         for option in options:
             assert option.hidden or re.search(rf"{option.opts[0]}\b", everything), (name, option)
 
 
 def test_help_says_where_the_rest_is_if_there_is_more(tmp_path: Path) -> None:
-    end = "modcrypt mask --help-all shows everything.\n"
+    end = "\nmodcrypt mask --help-all shows everything.\n"
     assert run(tmp_path, "mask", "--help").stdout.endswith(end)
     assert "--help-all" not in run(tmp_path, "man", "--help").stdout
 
@@ -99,7 +101,7 @@ def test_the_manual_page_has_every_command_and_option(tmp_path: Path) -> None:
         if isinstance(command, click.Group):
             continue
         assert f".SS {name}".replace("-", "\\-") in page
-        for parameter in command.params:
+        for parameter in parameters_of(command):
             if isinstance(parameter, click.Option) and not parameter.hidden:
                 assert parameter.opts[0].replace("-", "\\-") in page, (name, parameter.opts)
     if shutil.which("groff") is None:

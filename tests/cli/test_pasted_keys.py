@@ -13,6 +13,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.cli.app import program
+from modcrypt.cli.shared_options import parameters_of
 from modcrypt.keys.lookalikes import HIDDEN, show_name
 from tests.support.cases import each_case
 from tests.support.cli.program import run
@@ -34,11 +35,11 @@ def list_commands(
 def list_places() -> Iterator[tuple[str, ...]]:
     """Yield command lines with KEY where a user may paste a key: each argument, each option."""
     for names, command in list_commands(program):
-        arguments = [p for p in command.params if isinstance(p, click.Argument)]
+        arguments = [p for p in parameters_of(command) if isinstance(p, click.Argument)]
         blanks = ["missing"] * len(arguments)
         for n in range(len(arguments)):
             yield (*names, *blanks[:n], "KEY", *blanks[n + 1 :])
-        for option in command.params:
+        for option in parameters_of(command):
             takes_text = isinstance(option, click.Option) and not option.is_flag
             if takes_text and "--spark" not in option.opts:  # which starts Java
                 long = option.opts[-1]

@@ -15,6 +15,7 @@ import pytest
 
 import modcrypt
 from modcrypt.cli.conversion import encrypt, mask, rekey, share
+from modcrypt.cli.shared_options import parameters_of
 from tests.support.cases import each_case
 from tests.support.cli.answers import LOST_KEYS, check_refusal, lines, run_ok
 from tests.support.cli.program import KEY, NAME_KEY, Answer, invoke, private, run, run_program
@@ -428,7 +429,7 @@ def test_a_key_among_the_arguments_is_not_repeated(folder: Path, command: str) -
 def test_the_help_fits_two_screens_and_hides_no_option(folder: Path, command: Any) -> None:
     shown = run(folder, command.name, "--help-all").stdout
     assert shown.count("\n") <= 100
-    options = {name for parameter in command.params for name in parameter.opts}
+    options = {name for parameter in parameters_of(command) for name in parameter.opts}
     assert {name for name in options if name.startswith("--") and name not in shown} == set()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from modcrypt.cli.app import program
+from modcrypt.cli.shared_options import parameters_of
 from tests.support.cli.tree import commands_of
 from tools.docs.command_page import INDEX, make_command_navigation, make_command_pages
 
@@ -35,6 +36,6 @@ def test_a_page_has_all_options_of_its_command() -> None:
     for name, command in commands_of(program):
         if isinstance(command, click.Group):
             continue
-        for option in command.params:
+        for option in parameters_of(command):
             if isinstance(option, click.Option) and not option.hidden:
                 assert option.opts[0] in pages[name], (name, option.opts)

@@ -14,6 +14,7 @@ import modcrypt as mc
 import modcrypt.parquet as pq
 from modcrypt.ags1 import decrypt, encrypt
 from tests.support.cases import each_case
+from tests.support.cli.program import private
 
 TABLE = pa.table({"n": [1, 2, 3]})
 RAW = bytes(range(32))
@@ -72,6 +73,39 @@ def test_a_policy_writes_and_reads(name: str, policy: Path) -> None:
     assert mc.read_table("f.parquet", form(policy)) == TABLE
     mc.write_dataset(TABLE, "folder", form(policy))
     assert mc.verify_dataset("folder", form(policy)).ok
+
+
+REFERENCES = ("file:footer.key", "env:FOOTER_KEY", "file:lake.keyring#lake")
+
+
+@each_case("reference", REFERENCES)
+def test_a_reference_writes_and_reads(
+    reference: str, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private(policy.with_name("footer.key"), RAW)
+    monkeypatch.setenv("FOOTER_KEY", RAW.hex())
+    mc.write_table(TABLE, "f.parquet", reference)
+    assert mc.read_table("f.parquet", reference) == TABLE
+    same: Any = "policy.toml" if "#" in reference else KEY
+    assert mc.read_table("f.parquet", same) == TABLE
+
+
+def test_a_reference_that_names_nothing_is_refused(policy: Path) -> None:
+    mc.write_table(TABLE, "f.parquet", KEY)
+    absent = mc.errors.KeyNotFoundError
+    for reference, kind, message in (
+        ("file:absent.key", absent, "key file absent.key does not exist"),
+        ("env:ABSENT", absent, "environment variable ABSENT is not set"),
+        ("file:absent.keyring#lake", FileNotFoundError, "absent.keyring"),
+        ("fd:x", ValueError, "N is a number"),
+        ("vualt://host/transit", ValueError, "not repeated here"),
+    ):
+        with pytest.raises(kind, match=message) as caught:
+            mc.read_table("f.parquet", reference)
+        assert "vualt" not in str(caught.value)
+    with pytest.raises(ValueError, match="encryption needs a policy"):
+        mc.write_table(TABLE, "g.parquet", "file:lake.keyring#")
+    assert not Path("g.parquet").exists()
 
 
 def test_a_file_of_another_kind_is_no_policy(policy: Path) -> None:

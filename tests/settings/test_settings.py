@@ -10,6 +10,7 @@ import click
 import pytest
 
 from modcrypt.cli.app import program
+from modcrypt.cli.shared_options import parameters_of
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.settings import Settings
 from modcrypt.lake.declarations.member_table import DATASET_MEMBERS
@@ -123,7 +124,7 @@ def test_each_setting_has_an_option_or_a_reason() -> None:
 
 def options_of(command: click.Command) -> Iterator[click.Parameter]:
     """Yield the options of a command, and of those in a group."""
-    yield from command.params
+    yield from parameters_of(command)
     for each in command.commands.values() if isinstance(command, click.Group) else ():
         yield from options_of(each)
 

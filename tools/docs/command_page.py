@@ -17,6 +17,8 @@ _INTRODUCTION = f"""\
 
 `modcrypt COMMAND --help` shows the usual options on one screen, `--help-all` all of them, as the
 pages below do.
+Options that many commands share, such as `--kms` and `--json`, work before the command, too:
+`modcrypt --kms file:lake.keyring keys list`.
 [How to use the command line](../how-to/command-line.md) shows them at work.
 `modcrypt man` prints them as a manual page.
 
@@ -67,6 +69,7 @@ def _format_index(commands: dict[str, CommandDescription]) -> Iterator[str]:
         yield f"## {section.title}\n"
         yield from _list(section.commands, "modcrypt", commands, "commands/")
         yield ""
+    yield from _format_options(commands["modcrypt"])
 
 
 def _format(command: CommandDescription, commands: dict[str, CommandDescription]) -> str:
@@ -76,10 +79,14 @@ def _format(command: CommandDescription, commands: dict[str, CommandDescription]
         lines.append(f"```text\n{command.examples}\n```\n")
     if command.commands:
         lines += ["## Commands\n", *_list(command.commands, command.name, commands, ""), ""]
-        return "\n".join(lines)
+    return "\n".join([*lines, *_format_options(command)])
+
+
+def _format_options(command: CommandDescription) -> Iterator[str]:
     for title, options in command.options.items():
-        lines += [f"## {title}\n", *(_format_option(*option) for option in options), ""]
-    return "\n".join(lines)
+        yield f"## {title}\n"
+        yield from (_format_option(*option) for option in options)
+        yield ""
 
 
 def _list(

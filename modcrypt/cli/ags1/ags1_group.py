@@ -20,21 +20,19 @@ import cloup
 
 import modcrypt
 from modcrypt.cli.ags1.ags1_files import Encode, MetadataFile, is_stream, open_input, open_output
-from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.options.kms_options import (
     default_key,
+    file_key_option,
     master_keys_option,
     named_service,
     refuse,
     service_options,
 )
 from modcrypt.cli.output.progress import progress_bar
-from modcrypt.cli.references import check_private_file, is_stdin, key_option
+from modcrypt.cli.references import check_private_file, is_stdin
 from modcrypt.cli.shared import (
     combine_options,
     exclude_each_other,
-    force_option,
-    json_option,
     key_length_option,
     prefix_option,
     print_json,
@@ -42,6 +40,11 @@ from modcrypt.cli.shared import (
     read_aad_prefix,
     read_key,
     threads_option,
+)
+from modcrypt.cli.shared_options import (
+    VerbGroup,
+    option,
+    shared_option,
 )
 from modcrypt.errors import printable
 from modcrypt.report.text import format_size
@@ -55,10 +58,9 @@ _READ_BYTES = 4 << 20
 Progress = Callable[[int], None]
 
 _key_options = combine_options(
-    key_option("Key"),
-    click.option(
-        "--key-metadata-file",
-        metavar="PATH",
+    file_key_option,
+    shared_option(
+        "--key-metadata-file PATH",
         help="File of Iceberg's standard key metadata with key, AAD prefix and trusted length: "
         "raw, hex or base64; encrypted if --kms is given.",
     ),
@@ -68,16 +70,14 @@ _key_options = combine_options(
 _reading_options = combine_options(
     _key_options,
     master_keys_option,
-    click.option(
-        "--length",
-        metavar="N",
+    shared_option(
+        "--length N",
         type=click.IntRange(min=0),
         help="Trusted length of the encrypted stream in bytes, as printed by encrypt; not needed "
         "if the key metadata has it.",
     ),
-    click.option(
+    shared_option(
         "--unverified-length",
-        is_flag=True,
         help="Accept a stream whose length you cannot check; the loss of its last blocks is not "
         "detected.",
     ),
@@ -113,38 +113,32 @@ Example:
   modcrypt ags1 inspect notes.ags1"""
 
 
-@cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
-@click.pass_context
-def ags1(context: click.Context) -> None:
+@cloup.group(cls=VerbGroup, epilog=_GROUP_EXAMPLE)
+def ags1() -> None:
     """Encrypt and decrypt any file or pipe as an AGS1 stream.
 
     AGS1 is the AES GCM Stream format of Apache Iceberg. A stream does not contain its length. To
     decrypt it, you must know its length from a trusted source: encrypt prints it, and key metadata
     stores it.
     """
-    end_with_help(context)
 
 
 @ags1.command(epilog=_ENCRYPT_EXAMPLE)
 @click.argument("source")
 @click.argument("destination")
-@click.option(
-    "--new-key-metadata",
-    metavar="PATH",
+@option(
+    "--new-key-metadata PATH",
     help="Generate a key and AAD prefix, and write them with the stream's length to this private "
     "file, as Iceberg's standard key metadata; --kms encrypts it.",
 )
 @key_length_option
-@click.option(
-    "--master-key",
-    metavar="ID",
+@option(
+    "--master-key ID",
     help="With --kms: master key that encrypts the fresh key. Default: the policy's footer "
     "key, or the one that the URI names.",
 )
 @_key_options
-@force_option
-@threads_option("Number of threads that encrypt. Default: number of processors, up to 4.")
-@json_option
+@threads_option
 def encrypt(
     *,
     source: str,
@@ -203,11 +197,7 @@ def encrypt(
 @click.argument("source")
 @click.argument("destination")
 @_reading_options
-@force_option
-@threads_option(
-    "Number of threads: 1, or 2 or more to write in a second thread. Default: by processors."
-)
-@json_option
+@threads_option
 def decrypt(
     *,
     source: str,
@@ -239,7 +229,6 @@ def decrypt(
 @ags1.command(epilog=_CAT_EXAMPLE)
 @click.argument("file")
 @_reading_options
-@json_option
 def cat(*, file: str, as_json: bool, **reading: Any) -> None:
     """Write the plaintext of an AGS1 stream to standard output.
 
@@ -257,7 +246,6 @@ def cat(*, file: str, as_json: bool, **reading: Any) -> None:
 
 @ags1.command(epilog=_INSPECT_EXAMPLE)
 @click.argument("file")
-@json_option
 def inspect(*, file: str, as_json: bool) -> None:
     """Show the header and sizes of an AGS1 stream.
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import click
 from click.core import ParameterSource
 
+from modcrypt.cli.shared_options import parameters_of
 from modcrypt.errors import printable
 from modcrypt.runtime.plugins import DECLARATIONS, load_all
 
@@ -129,7 +130,7 @@ def usage_error(error: Exception) -> click.UsageError:
 def list_typed(is_wanted: Callable[[str], bool]) -> list[str]:
     """Return the parameters of the running command that are typed, and wanted."""
     command = click.get_current_context().command
-    names = [parameter.name or "" for parameter in command.params]
+    names = [parameter.name or "" for parameter in parameters_of(command)]
     return [p.name or "" for p in find_typed([name for name in names if is_wanted(name)])]
 
 
@@ -138,7 +139,7 @@ def find_typed(parameters: Collection[str]) -> list[click.Parameter]:
     context = click.get_current_context()
     return [
         parameter
-        for parameter in context.command.params
+        for parameter in parameters_of(context.command)
         if parameter.name in parameters
         and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
     ]

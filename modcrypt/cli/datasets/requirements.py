@@ -14,6 +14,7 @@ import click
 
 from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.datasets.declared import KEYS, Declared, find_named, find_typed, usage_error
+from modcrypt.cli.shared_options import parameters_of
 from modcrypt.io.addresses import is_url
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -132,7 +133,7 @@ def refuse_declared(declared: Declared, parameters: Collection[str]) -> None:
 def refuse_contradiction(declared: Declared, parameter: str, what: str) -> NoReturn:
     """Raise a usage error about an option that contradicts what is declared."""
     command = click.get_current_context().command
-    option = next((p.opts[0] for p in command.params if p.name == parameter), parameter)
+    option = next((p.opts[0] for p in parameters_of(command) if p.name == parameter), parameter)
     raise click.UsageError(
         f"{option} contradicts the declaration: {declared} {what}; remove the option, or change "
         "the declaration (MODCRYPT_CONFIG=none ignores it)"

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Collection, Iterable
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar
@@ -13,7 +14,11 @@ from typing import Any, TypeVar
 import click
 import cloup
 
-from modcrypt.cli.shared import RareOption
+from modcrypt.cli.shared_options import (
+    RareOption,
+    SharedOption,
+    parameters_of,
+)
 
 P = TypeVar("P", bound=click.Parameter)
 
@@ -46,33 +51,45 @@ def _print_help(
         context.exit(0)
 
 
-def end_with_help(context: click.Context) -> None:
-    """Print the help and end with an error, if a group is called without a command."""
-    if context.invoked_subcommand is None:
-        click.echo(format_screen(context), err=True)
-        context.exit(2)
-
-
 def format_screen(context: click.Context) -> str:
     """Return the help of a command without rare options and without its later examples."""
     command: Any = copy(context.command)
-    groups = [_keep_usual(group) for group in command.option_groups]
+    groups = [_keep_usual(group, command) for group in command.option_groups]
     command.option_groups = [group for group in groups if group.options]
-    command.ungrouped_options = _drop_rare(command.ungrouped_options)
+    command.ungrouped_options = _keep_shown(command.ungrouped_options, command)
     first, _, later = (command.epilog or "").strip().partition("\n\n")
     command.epilog = first
     text: str = command.get_help(context).rstrip()
-    options = context.command.params[: -len(_OPTIONS)]
-    if later or len(_drop_rare(options)) < len(options):
-        text += f"\n\n{context.command_path} --help-all shows everything."
-    return text
+    own = [names[-1] for names, _, _ in _OPTIONS]
+    options = [option for option in parameters_of(command) if option.opts[-1] not in own]
+    rest = [option for option in options if not _is_shown(option, command)]
+    shared = [option.opts[0] for option in rest if isinstance(option, SharedOption)]
+    end = f"{context.command_path} --help-all shows everything."
+    if shared and isinstance(command, click.Group):
+        end = f"{end[:-1]}, also options that many commands share."
+    elif shared:
+        names = f"Also: {', '.join(shared)}"
+        also = textwrap.fill(names, 100, subsequent_indent="  ", break_on_hyphens=False)
+        end = f"{also}\n{end}"
+    return f"{text}\n\n{end}" if later or rest else text
 
 
-def _keep_usual(group: cloup.OptionGroup) -> cloup.OptionGroup:
+def _keep_usual(group: cloup.OptionGroup, command: click.Command) -> cloup.OptionGroup:
     kept = copy(group)
-    kept.options = _drop_rare(group.options)
+    kept.options = _keep_shown(group.options, command)
     return kept
 
 
-def _drop_rare(options: Iterable[P]) -> list[P]:
-    return [option for option in options if not isinstance(option, RareOption)]
+def _keep_shown(options: Iterable[P], command: click.Command) -> list[P]:
+    return [option for option in options if _is_shown(option, command)]
+
+
+def _is_shown(option: click.Parameter, command: click.Command) -> bool:
+    """Return whether the first help of a command shows an option; a group only lists its own."""
+    in_group = isinstance(command, click.Group) and isinstance(option, SharedOption)
+    is_rare = isinstance(option, RareOption) and option.name not in _essential(command)
+    return not (in_group or is_rare)
+
+
+def _essential(command: click.Command) -> Collection[str]:
+    return getattr(command, "essential", ())

@@ -8,11 +8,11 @@ from itertools import chain
 from typing import Any
 
 import click
-import cloup
 
 from modcrypt.cli.help.command_descriptions import CommandDescription, describe_commands
 from modcrypt.cli.output.failures import EXIT_CODES
 from modcrypt.cli.shared import print_line
+from modcrypt.cli.shared_options import parameters_of, verb
 
 _PATH_WORDS = re.compile(r"\b(PATH|FILE|FOLDER|DIR|SOURCE|DESTINATION|TABLE)\b", re.IGNORECASE)
 
@@ -27,7 +27,7 @@ Example:
   modcrypt man > ~/.local/share/man/man1/modcrypt.1"""
 
 
-@cloup.command(epilog=_COMPLETION_EXAMPLE)
+@verb(epilog=_COMPLETION_EXAMPLE)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
@@ -40,7 +40,7 @@ def completion(context: click.Context, shell: str) -> None:
     print_line(kind(program, {}, "modcrypt", "_MODCRYPT_COMPLETE").source())
 
 
-@cloup.command(epilog=_MAN_EXAMPLE)
+@verb(epilog=_MAN_EXAMPLE)
 @click.pass_context
 def man(context: click.Context) -> None:
     """Print the manual page of all commands, modcrypt(1)."""
@@ -53,7 +53,7 @@ def complete_paths(group: Any) -> None:
         if isinstance(command, click.Group):
             complete_paths(command)
             continue
-        for parameter in command.params:
+        for parameter in parameters_of(command):
             name = parameter.metavar or parameter.name or ""
             if parameter.type is click.STRING and _PATH_WORDS.search(name):
                 parameter.type = click.Path()
@@ -74,6 +74,8 @@ def _make_manual_page(program: click.Context) -> str:
         "COMMAND [OPTIONS] [ARGUMENTS]",
         ".SH DESCRIPTION",
         *_paragraphs(description),
+        ".SH OPTIONS",
+        *_list_options(whole),
         ".SH COMMANDS",
         *(line for command in commands if not command.commands for line in _format(command)),
         ".SH EXIT STATUS",
@@ -87,9 +89,13 @@ def _make_manual_page(program: click.Context) -> str:
 def _format(command: CommandDescription) -> Iterator[str]:
     yield f".SS {_escape(command.name)} {_escape(command.usage)}"
     yield from _paragraphs(command.paragraphs)
+    yield from _list_options(command)
+    yield from _verbatim(command.examples)
+
+
+def _list_options(command: CommandDescription) -> Iterator[str]:
     for name, text in chain.from_iterable(command.options.values()):
         yield from (".TP", f".B {_escape(name)}", _escape(text))
-    yield from _verbatim(command.examples)
 
 
 def _paragraphs(paragraphs: Iterable[str]) -> Iterator[str]:

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import click
-import cloup
 
 import modcrypt
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.references import new_passphrase_option
 from modcrypt.cli.shared import (
-    json_option,
     print_json,
     print_line,
     read_passphrase,
     refuse_existing,
+)
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
 )
 from modcrypt.errors import printable
 
@@ -55,9 +57,9 @@ _SCHEMES = {
 }  # fmt: skip
 
 
-@cloup.command(epilog=_EXAMPLE)
+@verb(epilog=_EXAMPLE)
 @click.argument("path", metavar="FILE.key")
-@click.option(
+@option(
     "--kind",
     type=click.Choice([*_SCHEMES]),
     default="key",
@@ -65,14 +67,13 @@ _SCHEMES = {
     help="key: an AES key for --key; signing: a pair that signs and verifies; recipient: a "
     "pair that files are encrypted --to and opened with as --identity.",
 )
-@click.option(
+@option(
     "--scheme",
     type=click.Choice([scheme for schemes in _SCHEMES.values() for scheme in schemes]),
     help="Scheme of the keys. Default: aes128, ed25519 for signing, mlkem768-x25519 for a "
     "recipient. mldsa65 and mlkem768-x25519 resist quantum computers; x25519 is short.",
 )
-@new_passphrase_option
-@json_option
+@new_passphrase_option()
 def generate(
     *, path: str, kind: str, scheme: str | None, passphrase: str | None, as_json: bool
 ) -> None:

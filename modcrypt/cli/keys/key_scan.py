@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-import cloup
 
 import modcrypt
 from modcrypt.cli.engines import (
@@ -14,7 +13,6 @@ from modcrypt.cli.engines import (
     load_spark,
     print_report,
     refuse_local_options,
-    spark_option,
     start_spark,
 )
 from modcrypt.cli.options.kms_options import (
@@ -27,12 +25,12 @@ from modcrypt.cli.options.kms_options import (
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import (
     format_table,
-    lines_option,
     paths_argument,
     print_json,
     print_line,
     root_option,
 )
+from modcrypt.cli.shared_options import verb
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code
 
@@ -45,13 +43,11 @@ Examples: without any key; also columns in files with encrypted footers
   modcrypt keys scan --kms file:lake.keyring lake"""
 
 
-@cloup.command(epilog=_SCAN_EXAMPLE)
+@verb(epilog=_SCAN_EXAMPLE)
 @paths_argument
 @reading_service_options
 @root_option
 @audit_option
-@spark_option
-@lines_option
 def scan(
     *, paths: tuple[str, ...], spark_master: str | None, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip

@@ -15,13 +15,11 @@ from modcrypt.cli.engines import (
     iterate_rows,
     load_spark,
     refuse_local_options,
-    spark_option,
     start_spark,
 )
-from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.keys.generation import generate
 from modcrypt.cli.keys.key_scan import scan
-from modcrypt.cli.options.confirmation import confirm, yes_option
+from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.kms_options import (
     audit_option,
     parse_pairs,
@@ -38,21 +36,21 @@ from modcrypt.cli.options.signing_options import (
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.references import key_option
 from modcrypt.cli.shared import (
+    accept_option,
     check_paths_exist,
-    dry_run_option,
     format_counts,
     format_table,
-    jobs_option,
-    json_option,
-    lines_option,
-    make_accept_option,
     optional_paths_argument,
     print_json,
     print_line,
     prove_option,
     read_key,
+    record_option,
     root_option,
-    skipping_record_option,
+)
+from modcrypt.cli.shared_options import (
+    VerbGroup,
+    option,
 )
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code
@@ -100,23 +98,20 @@ Example:
   modcrypt keys destroy --kms file:lake.keyring footer --version 1 --yes"""
 
 
-_version_option = click.option(
-    "--version",
-    metavar="N",
+_version_option = option(
+    "--version N",
     type=click.IntRange(min=1),
     help="Older version of the master key; disable also stops all versions before it.",
 )
 
 
-@cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
-@click.pass_context
-def keys(context: click.Context) -> None:
+@cloup.group(cls=VerbGroup, epilog=_GROUP_EXAMPLE)
+def keys() -> None:
     """Make keys of every kind, and manage master keys and what they wrap.
 
     A master key stays in its key service: a keyring, Vault, a cloud's KMS or a PKCS#11 token. The
     files contain the keys that it wraps.
     """
-    end_with_help(context)
 
 
 # --- master keys ---------------------------------------------------------------------------------
@@ -125,13 +120,11 @@ def keys(context: click.Context) -> None:
 @keys.command(epilog=_CREATE_EXAMPLE)
 @click.argument("key_id", metavar="ID")
 @service_options
-@click.option(
+@option(
     "--plaintext",
-    is_flag=True,
     help="Create the keyring without a passphrase; anyone who can read the file has the keys.",
 )
 @key_option("Keyring only: import a key of 16, 24 or 32 bytes", "--import")
-@json_option
 def create(
     *,
     key_id: str,
@@ -192,7 +185,6 @@ def _create_keyring(settings: Settings, plaintext: bool) -> Any:
 
 @keys.command("list", epilog=_LIST_EXAMPLE)
 @service_options
-@json_option
 def list_(*, as_json: bool, **options: Any) -> None:
     """List the master keys, without their values."""
     master_keys: list[MasterKey] = _admin_method(required_service(options).client, "list_keys")()
@@ -220,7 +212,6 @@ def list_(*, as_json: bool, **options: Any) -> None:
 @click.argument("key_id", metavar="ID")
 @_version_option
 @service_options
-@json_option
 def disable(*, key_id: str, version: int | None, as_json: bool, **options: Any) -> None:
     """Stop a master key, or older versions of it, from unwrapping.
 
@@ -235,7 +226,6 @@ def disable(*, key_id: str, version: int | None, as_json: bool, **options: Any) 
 @click.argument("key_id", metavar="ID")
 @_version_option
 @service_options
-@json_option
 def enable(*, key_id: str, version: int | None, as_json: bool, **options: Any) -> None:
     """Enable a disabled master key, or one version of it, again.
 
@@ -249,8 +239,6 @@ def enable(*, key_id: str, version: int | None, as_json: bool, **options: Any) -
 @click.argument("key_id", metavar="ID")
 @_version_option
 @service_options
-@yes_option
-@json_option
 def destroy(*, key_id: str, version: int | None, yes: bool, as_json: bool, **options: Any) -> None:
     """Destroy a master key, or one older version of it, for good.
 
@@ -306,8 +294,8 @@ def _print_master(done: str, master: MasterKey, as_json: bool, version: int | No
 @optional_paths_argument
 @reading_service_options
 @root_option
-@click.option("--key", "key_id", metavar="ID", help="Add a version to this master key first.")
-@click.option(
+@option("--key ID", "key_id", help="Add a version to this master key first.")
+@option(
     "--what",
     type=click.Choice(["mek", "kek", "dek"]),
     default="mek",
@@ -316,28 +304,22 @@ def _print_master(done: str, master: MasterKey, as_json: bool, version: int | No
     "keys under new key encryption keys; dek encrypts all pages again under new data "
     "keys.",
 )
-@click.option(
-    "--new-master-key",
+@option(
+    "--new-master-key OLD=NEW...",
     "new_master_keys",
-    metavar="OLD=NEW",
-    multiple=True,
     help="Move what is under the master key OLD to NEW. The last = separates the two. Repeatable.",
 )
-@click.option(
+@option(
     "--double-wrapping/--single-wrapping",
     default=None,
     help="Wrap data keys under key encryption keys, or under master keys directly. Default: keep "
     "the wrapping of each key.",
 )
 @prove_option
-@skipping_record_option
+@record_option
 @sign_options
-@dry_run_option
-@make_accept_option("the policy's, else both, but AES_GCM_V1 only for dek, which opens pages.")
-@jobs_option("4")
+@accept_option
 @audit_option
-@spark_option
-@lines_option
 def rotate(
     *,
     paths: tuple[str, ...],

@@ -8,17 +8,13 @@ import click
 
 from modcrypt.cli.output.terminal import is_terminal
 
-yes_option = click.option(
-    "--yes", is_flag=True, help="Confirm, instead of a question on the terminal."
-)
-
 
 def confirm(consequence: str, yes: bool) -> None:
     """Return if `yes` was given or the user agrees on the terminal.
 
     Args:
         consequence: What the running command does, as "deletes the table".
-        yes: Value of `yes_option`.
+        yes: Value of `--yes`.
 
     Raises:
         click.UsageError: The user does not agree, or there is no terminal.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from cloup.constraints import Constraint, constraint
 
 import modcrypt
 from modcrypt.cli.datasets.arguments import find_declared, names_paths
@@ -16,9 +17,14 @@ from modcrypt.cli.datasets.requirements import declared_settings
 from modcrypt.cli.references import (
     PASSPHRASE_KINDS,
     check_private_file,
+    key_option,
     reference_option,
 )
-from modcrypt.cli.shared import F, RareOption, combine_options, rare_option
+from modcrypt.cli.shared import combine_options
+from modcrypt.cli.shared_options import (
+    parameters_of,
+    shared_option,
+)
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
@@ -26,12 +32,9 @@ if TYPE_CHECKING:  # not to be loaded for the help
 VARIABLE = "MODCRYPT_PASSPHRASE"
 
 passphrase_option = reference_option(
-    "--passphrase",
-    "passphrase",
-    f"Passphrase of a keyring. Default: {VARIABLE}, else a prompt.",
-    RareOption,
-    kinds=PASSPHRASE_KINDS,
-)
+    "--passphrase", "passphrase", f"Passphrase of a keyring. Default: {VARIABLE}, else a prompt.",
+    PASSPHRASE_KINDS, shared=True, rare=True,
+)  # fmt: skip
 
 
 def _find_default_service() -> str | None:
@@ -40,50 +43,43 @@ def _find_default_service() -> str | None:
     return service_of_environment()
 
 
-def _require(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Return the value of a required option; click 8.3 takes a computed None for one."""
-    if value is None and not context.resilient_parsing:
-        raise click.MissingParameter(ctx=context, param=option)
-    return value
+class _NeedsService(Constraint):
+    """A constraint: --kms, or the environment, names a key service."""
+
+    def help(self, ctx: click.Context) -> str:
+        return "required"
+
+    def check_values(self, params: Sequence[click.Parameter], ctx: click.Context) -> None:
+        ctx.params["kms"] = ctx.params["kms"] or _find_default_service()
+        if ctx.params["kms"] is None:
+            raise click.MissingParameter(ctx=ctx, param=params[0])
 
 
-def kms_option(what: str, *, required: bool = False) -> Callable[[F], F]:
-    """Return the option for the URI of a key service, which the help text describes as `what`."""
-    return click.option(
-        "--kms",
-        metavar="URI",
-        required=required,
-        default=_find_default_service if required else None,
-        callback=_require if required else None,
-        help=f"{what}: file:KEYRING, env:VARIABLE, hcvault://HOST/MOUNT, aws-kms://ARN, "
-        "gcp-kms://NAME, azure-kms://HOST or pkcs11:TOKEN.",
-    )
+needs_service = constraint(_NeedsService(), ["kms"])
+"""Declare that a command needs --kms, for which the environment may stand."""
 
-
-service_options = combine_options(
-    kms_option("Key service"),
-    click.option(
-        "--policy",
-        "policy_file",
-        metavar="FILE",
-        help="TOML file of master keys, columns, encryption settings and, without --kms, the key "
-        "service; or a dataset of a lake, as modcrypt.toml#orders.",
-    ),
-    passphrase_option,
+kms_option = shared_option(
+    "--kms URI",
+    help="Key service: file:KEYRING, env:VARIABLE, hcvault://HOST/MOUNT, aws-kms://ARN, "
+    "gcp-kms://NAME, azure-kms://HOST or pkcs11:TOKEN.",
 )
-master_keys_option = rare_option(
-    "--master-key",
+policy_option = shared_option(
+    "--policy FILE",
+    "policy_file",
+    help="Policy (.toml), which may name the key service; or a dataset, as modcrypt.toml#orders.",
+)
+service_options = combine_options(kms_option, policy_option, passphrase_option)
+master_keys_option = shared_option(
+    "--master-key ID...",
     "master_keys",
-    metavar="ID",
-    multiple=True,
-    help="Also accept this master key. Repeatable.",
+    rare=True,
+    help="Require this master key, or one of several. Repeatable.",
 )
 reading_service_options = combine_options(service_options, master_keys_option)
 
-audit_option = rare_option(
-    "--audit",
-    metavar="FILE",
-    help="Append uses of keys to FILE as lines of JSON.",
+file_key_option = key_option("Key (of the footer)", shared=True)
+audit_option = shared_option(
+    "--audit FILE", rare=True, help="Append uses of keys to FILE as lines of JSON."
 )
 
 
@@ -234,7 +230,7 @@ def refuse(parameters: Collection[str], why: str) -> None:
     context = click.get_current_context()
     typed = [
         parameter.opts[0]
-        for parameter in context.command.params
+        for parameter in parameters_of(context.command)
         if parameter.name in parameters
         and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
     ]

@@ -18,6 +18,7 @@ from modcrypt.cli.options.kms_options import (
     audit_option,
     dataset_settings,
     default_key,
+    file_key_option,
     named_service,
     names_service,
     parse_pairs,
@@ -35,24 +36,29 @@ from modcrypt.cli.options.recipient_options import (
 )
 from modcrypt.cli.options.signing_options import (
     read_signers,
+    seal_options,
     sign_options,
-    signed_by_option,
     signing_references,
 )
 from modcrypt.cli.options.table_options import settings_in, table_options, table_values
-from modcrypt.cli.references import check_private_file, key_option
+from modcrypt.cli.references import check_private_file
 from modcrypt.cli.shared import (
+    accept_option,
     combine_options,
     exclude_each_other,
-    force_option,
-    make_accept_option,
     needs_one_of,
     prefix_option,
-    rare_option,
     read_aad_prefix,
     root_option,
     shared_prefix_option,
     threads_option,
+)
+from modcrypt.cli.shared_options import (
+    force_option,
+    json_option,
+    option,
+    rare_option,
+    shared_option,
 )
 from modcrypt.settings.table import KeyReferences, PolicySettings
 
@@ -62,73 +68,58 @@ if TYPE_CHECKING:  # not to be loaded for the help
 # --- options -------------------------------------------------------------------------------------
 
 _explicit_key_options = combine_options(
-    key_option("Footer key"),
-    click.option(
-        "--column-key",
+    file_key_option,
+    shared_option(
+        "--column-key NAME=REF...",
         "column_key_refs",
-        metavar="NAME=REF",
-        multiple=True,
         help="Key of a column or group of columns. Repeatable.",
     ),
 )
 parquet_key_options = cloup.option_group("Keys", _explicit_key_options)
 sidecar_options = combine_options(
-    rare_option(
-        "--drop-summaries",
-        is_flag=True,
-        help="Remove _metadata and _common_metadata.",
-    ),
-    rare_option(
-        "--allow-leaks",
-        is_flag=True,
-        help="Encrypt despite what modcrypt leaks finds.",
-    ),
+    rare_option("--drop-summaries", help="Remove _metadata and _common_metadata."),
+    rare_option("--allow-leaks", help="Encrypt despite what modcrypt leaks finds."),
 )
 output_options = cloup.option_group(
     "Output",
-    rare_option(
+    shared_option(
         "--keep-unknown-fields",
-        is_flag=True,
+        rare=True,
         help="Keep Thrift fields unknown to modcrypt, which may hold statistics of any column.",
     ),
     force_option,
-    threads_option(
-        "Number of threads; more than 1 write in a second one. Default: by size and processors."
-    ),
-    click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        help="Print results and failures as lines of JSON.",
-    ),
-)
-accept_option = make_accept_option(
-    "only AES_GCM_V1, because AES_GCM_CTR_V1 does not authenticate pages."
+    threads_option,
+    json_option,
 )
 decryption_options = combine_options(
-    cloup.option_group("Keys", _explicit_key_options, identity_options, signed_by_option),
+    cloup.option_group("Keys", _explicit_key_options, identity_options, seal_options),
     cloup.option_group("AAD prefix", prefix_option, root_option),
     cloup.option_group("Key service", reading_service_options, audit_option),
 )
 template_options = combine_options(
-    rare_option(
-        "--aad-prefix-template",
-        metavar="TEXT",
+    shared_option(
+        "--aad-prefix-template TEXT",
+        rare=True,
         help="Require each file to have an AAD prefix of its own, stored or not: TEXT with a "
         "number in place of {i}.",
     ),
-    rare_option(
-        "--expected-parts",
-        metavar="N",
+    shared_option(
+        "--expected-parts N",
+        rare=True,
         type=click.IntRange(min=1),
         help="With --aad-prefix-template: require exactly the parts 0 to N - 1.",
     ),
     needs_one_of("expected_parts", "aad_prefix_template"),
     exclude_each_other("aad_prefix_template", "aad_prefix"),
 )
-missing_key_option = table_options(KeyReferences, "Missing keys", on_missing_key="ACTION")
+missing_key_option = table_options(
+    KeyReferences, "Missing keys", shared=True, on_missing_key="ACTION"
+)
 reading_options = cloup.option_group(
-    "Reading", accept_option, missing_key_option, table_options(KeyReferences, "Reading")
+    "Reading",
+    accept_option,
+    missing_key_option,
+    table_options(KeyReferences, "Reading", shared=True),
 )
 
 # How a file is encrypted. Commands add --audit themselves.
@@ -138,14 +129,10 @@ encryption_options = combine_options(
         "Encryption",
         table_options(PolicySettings, "Encryption"),
         rare_option(
-            "--footer-key-metadata",
-            metavar="TEXT",
-            help="Unencrypted text that names the footer key.",
+            "--footer-key-metadata TEXT", help="Unencrypted text that names the footer key."
         ),
         rare_option(
-            "--column-key-metadata",
-            metavar="NAME=TEXT",
-            multiple=True,
+            "--column-key-metadata NAME=TEXT...",
             help="Text by which readers find the key of NAME; readable in a plaintext footer. "
             "Repeatable.",
         ),
@@ -162,15 +149,12 @@ encryption_options = combine_options(
         "Key service",
         service_options,
         rare_option(
-            "--master-key",
-            metavar="ID",
+            "--master-key ID",
             help="With --kms: master key of the footer. Default: the one that the URI names.",
         ),
-        click.option(
-            "--column-master-key",
+        option(
+            "--column-master-key NAME=ID...",
             "column_master_keys",
-            metavar="NAME=ID",
-            multiple=True,
             help="With --kms: master key of a column or group; the last = separates them. "
             "Repeatable.",
         ),

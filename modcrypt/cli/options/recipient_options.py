@@ -8,39 +8,33 @@ import click
 from click.core import ParameterSource
 
 from modcrypt.cli.references import PASSPHRASE_KINDS, Reference, reference_option
-from modcrypt.cli.shared import RareOption, combine_options, needs_one_of
+from modcrypt.cli.shared import combine_options, needs_one_of
+from modcrypt.cli.shared_options import shared_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.recipients.recipient import Recipient
 
 VARIABLE = "MODCRYPT_IDENTITY"
 
-recipient_option = click.option(
-    "--to",
-    metavar="RECIPIENT",
-    multiple=True,
-    help="Encrypt to a public key: its line, or all in a file. Repeatable.",
+recipient_option = shared_option(
+    "--to RECIPIENT...",
+    help="Encrypt to a public key: its line, or all in a file; or to keys of a policy (.toml), "
+    "which rekey, mask and share take. Repeatable.",
 )
 identity_options = combine_options(
-    click.option(
-        "--identity",
+    shared_option(
+        "--identity REF...",
         "identities",
-        metavar="REF",
         type=Reference("identity", bare=True),
-        multiple=True,
         envvar=VARIABLE,
         help=f"Private key; default: {VARIABLE}.",
     ),
     reference_option(
-        "--identity-passphrase",
-        "passphrase",
-        "Passphrase of an identity. Default: a prompt.",
-        RareOption,
-        kinds=PASSPHRASE_KINDS,
-        bare=True,
+        "--identity-passphrase", "passphrase", "Passphrase of an identity. Default: a prompt.",
+        PASSPHRASE_KINDS, bare=True, shared=True, rare=True,
     ),
     needs_one_of("identity_passphrase", "identities"),
-)
+)  # fmt: skip
 
 
 def read_recipients(options: dict[str, Any]) -> tuple[Recipient, ...]:

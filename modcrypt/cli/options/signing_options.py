@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.references import PASSPHRASE_KINDS, reference_option
-from modcrypt.cli.shared import RareOption, combine_options, needs_one_of, rare_option
+from modcrypt.cli.shared import combine_options, needs_one_of
+from modcrypt.cli.shared_options import (
+    shared_option,
+)
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -16,35 +19,33 @@ if TYPE_CHECKING:  # not to be loaded for the help
 SIGNING_SERVICES = ("hcvault", "vault", "aws-kms", "pkcs11")
 sign_options = combine_options(
     reference_option(
-        "--sign",
-        "signing key",
-        "Signing key, also as a URI of a key service.",
-        services=SIGNING_SERVICES,
-        bare=True,
+        "--sign", "signing key", "Signing key, also as a URI of a key service.",
+        services=SIGNING_SERVICES, bare=True, shared=True,
     ),
     reference_option(
-        "--sign-passphrase",
-        "passphrase",
-        "Passphrase of the signing key. Default: a prompt.",
-        RareOption,
-        kinds=PASSPHRASE_KINDS,
-        bare=True,
+        "--sign-passphrase", "passphrase", "Passphrase of the signing key. Default: a prompt.",
+        PASSPHRASE_KINDS, bare=True, shared=True, rare=True,
     ),
     needs_one_of("sign_passphrase", "sign"),
+)  # fmt: skip
+signed_by_option = shared_option(
+    "--signed-by VERIFIER...",
+    "signed_by",
+    rare=True,
+    help="Require a writer's signature or seal, by its .pub file or line. Repeatable.",
 )
-signed_by_option = combine_options(
-    rare_option(
-        "--signed-by",
-        "signed_by",
-        metavar="VERIFIER",
-        multiple=True,
-        help="Require a writer's signature (.pub). Repeatable.",
-    ),
-    rare_option(
-        "--seal-at-least",
-        metavar="N",
+valid_option = shared_option(
+    "--valid-days DAYS",
+    type=click.IntRange(min=0),
+    help="Days until readers refuse the seal; 0: for ever. Default: as the old one.",
+)
+seal_options = combine_options(
+    signed_by_option,
+    shared_option(
+        "--seal-at-least N",
+        rare=True,
         type=click.IntRange(min=1),
-        help="Require seal N, or a newer one.",
+        help="With --signed-by: require seal N or a newer one, to reject an older state.",
     ),
 )
 

@@ -10,12 +10,16 @@ from typing import Any
 
 import click
 
-from modcrypt.cli.shared import F, combine_options, rare_option
+from modcrypt.cli.shared import combine_options
+from modcrypt.cli.shared_options import (
+    F,
+    option,
+)
 from modcrypt.settings.setting import Setting, settings_of
 
 
 def table_options(
-    cls: type, group: str, *, has_defaults: bool = True, **metavars: str
+    cls: type, group: str, *, has_defaults: bool = True, shared: bool = False, **metavars: str
 ) -> Callable[[F], F]:
     """Return the options of a group of settings.
 
@@ -23,10 +27,11 @@ def table_options(
         cls: Class that declares the settings.
         group: Group of the settings.
         has_defaults: Whether the defaults of settings apply; otherwise None stands for no choice.
+        shared: Whether commands share the options.
         metavars: Metavariables by setting, where `TEXT`, `NAME` or `N` says too little.
     """
     found = settings_in(cls, group).values()
-    options = [_make_option(each, has_defaults, metavars.get(each.name)) for each in found]
+    options = [_make_option(each, has_defaults, shared, metavars.get(each.name)) for each in found]
     return combine_options(*options)
 
 
@@ -52,23 +57,22 @@ def _parameter(setting: Setting) -> str:
     return setting.spelt_as_option.lstrip("-").replace("-", "_")
 
 
-def _make_option(setting: Setting, has_defaults: bool, metavar: str | None) -> Callable[[F], F]:
-    schema, text = setting.kind.schema, setting.help
-    attributes: dict[str, Any] = {}
-    if has_defaults and setting.default is not None:
-        attributes = {"default": setting.default, "show_default": True}
+def _make_option(
+    setting: Setting, has_defaults: bool, shared: bool, metavar: str | None
+) -> Callable[[F], F]:
+    schema, text, name = setting.kind.schema, setting.help, setting.spelt_as_option
+    attributes: dict[str, Any] = {"shared": shared, "rare": setting.rare}
+    is_value = schema.get("type") not in ("boolean", "array")
+    if has_defaults and setting.default is not None and is_value:
+        attributes |= {"default": setting.default, "show_default": True}
     if setting.kind.choices:
-        attributes |= {"type": click.Choice(setting.kind.choices)}
-    elif schema["type"] == "boolean":
-        attributes = {"is_flag": True}
+        attributes["type"] = click.Choice(setting.kind.choices)
     elif schema["type"] == "array":
-        attributes, text = {"multiple": True, "metavar": "NAME"}, f"{text} Repeatable."
+        metavar, text = "NAME...", f"{text} Repeatable."
     elif schema["type"] == "integer":
-        limits = click.IntRange(schema.get("minimum"), schema.get("maximum"))
-        attributes |= {"type": limits, "metavar": "N"}
-    else:
-        attributes |= {"metavar": "TEXT"}
-    if metavar is not None:
-        attributes["metavar"] = metavar
-    option = rare_option if setting.rare else click.option
-    return option(setting.spelt_as_option, _parameter(setting), help=text, **attributes)
+        attributes["type"] = click.IntRange(schema.get("minimum"), schema.get("maximum"))
+        metavar = metavar or "N"
+    elif is_value:
+        metavar = metavar or "TEXT"
+    spelt = name if metavar is None else f"{name} {metavar}"
+    return option(spelt, _parameter(setting), help=text, **attributes)

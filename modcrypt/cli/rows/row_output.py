@@ -11,16 +11,22 @@ import click
 
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
-from modcrypt.cli.shared import SIGPIPE_EXIT, F, combine_options, print_line, rare_option
+from modcrypt.cli.shared import SIGPIPE_EXIT, combine_options, print_line
+from modcrypt.cli.shared_options import (
+    F,
+    option,
+    rare_option,
+    shared_option,
+)
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
-safe_option = rare_option(
+safe_option = shared_option(
     "--safe",
-    is_flag=True,
+    rare=True,
     help="With --format csv: put an apostrophe before text that a spreadsheet would run as a "
     "formula (such as =, +, - or @ at its beginning); numbers stay unchanged.",
 )
@@ -29,39 +35,30 @@ safe_option = rare_option(
 def row_options(order: str, condition: str) -> Callable[[F], F]:
     """Return the options that select rows and columns; the arguments are parts of help texts."""
     return combine_options(
-        click.option(
-            "--column",
+        option(
+            "--column NAME...",
             "columns",
-            metavar="NAME",
-            multiple=True,
             help="Read only this column, or the columns in a group. Repeatable.",
         ),
         rare_option(
-            "--columns",
-            "listed",
-            metavar="NAME,NAME",
-            help=f"Read only these columns, in {order} order.",
+            "--columns NAME,NAME", "listed", help=f"Read only these columns, in {order} order."
         ),
-        click.option(
-            "--where",
+        option(
+            "--where CONDITION...",
             "conditions",
-            metavar="CONDITION",
-            multiple=True,
-            help=f"Read only rows that match {condition}. Repeat to require several conditions.",
+            help=f"Read only rows that match {condition}. Repeatable.",
         ),
     )
 
 
 def count_option(text: str, **default: Any) -> Callable[[F], F]:
     """Return the option for a number of rows, with its help text."""
-    return click.option(
-        "-n", "--rows", "count", metavar="N", type=click.IntRange(min=0), help=text, **default
-    )
+    return option("-n", "--rows N", "count", type=click.IntRange(min=0), help=text, **default)
 
 
 def format_option(*more: str, text: str = "", **default: Any) -> Callable[[F], F]:
     """Return the option for the output format, which may have `more` formats."""
-    return click.option(
+    return option(
         "--format",
         "form",
         type=click.Choice([*more, "jsonl", "csv", "arrow"]),
@@ -76,10 +73,9 @@ def selected_columns(columns: Sequence[str], listed: str | None) -> list[str] | 
     return [*columns, *([] if listed is None else listed.split(","))] or None
 
 
-output_option = click.option(
+output_option = shared_option(
     "-o",
-    "--output",
-    metavar="DESTINATION",
+    "--output DESTINATION",
     help="Path or URL, which appears only when it is complete. Default: stdout.",
 )
 

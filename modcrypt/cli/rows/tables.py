@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import click
-import cloup
 
 import modcrypt
 from modcrypt.cli.options.parquet_options import (
@@ -36,12 +35,14 @@ from modcrypt.cli.shared import (
     allow_plaintext_option,
     combine_options,
     exclude_each_other,
-    force_option,
     format_table,
-    json_option,
     path_argument,
     print_json,
     print_line,
+)
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
 )
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -61,14 +62,7 @@ _file_options = combine_options(
 _row_options = row_options(
     "this",
     "a condition: a column, one of = != < <= > >= and a value, or a column and 'is null' or "
-    "'is not null'. 'and' and 'or' combine them, 'and' first; quote values that contain these "
-    "words",
-)
-_lines_option = click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one line of JSON for each row, also for a failure.",
+    "'is not null'. 'and' and 'or' combine them; quote values that contain these words",
 )
 
 
@@ -129,16 +123,10 @@ Examples: with only the footer key; with a keyring, in Parquet's form
   modcrypt schema --kms file:lake.keyring --parquet orders.kms.parquet"""
 
 
-@cloup.command(epilog=_SCHEMA_EXAMPLE)
+@verb(epilog=_SCHEMA_EXAMPLE)
 @path_argument
-@click.option(
-    "--parquet",
-    "as_parquet",
-    is_flag=True,
-    help="Show the Parquet schema instead of the Arrow schema.",
-)
+@option("--parquet", "as_parquet", help="Show the Parquet schema instead of the Arrow schema.")
 @_file_options
-@json_option
 def schema(*, path: str, as_parquet: bool, as_json: bool, **reading: Any) -> None:
     """Show the columns of FILE, their types, and the key of each.
 
@@ -196,12 +184,11 @@ Examples: the first five rows of two columns; rows of one day
 _HEAD_ROWS = 65536  # rows per batch
 
 
-@cloup.command(epilog=_HEAD_EXAMPLE)
+@verb(epilog=_HEAD_EXAMPLE)
 @path_argument
 @count_option("Number of rows.", default=10, show_default=True)
 @_row_options
 @_file_options
-@_lines_option
 def head(
     *,
     path: str,
@@ -248,15 +235,13 @@ Examples: all rows as lines of JSON; two columns for a spreadsheet; an Arrow str
   modcrypt cat --format arrow -o orders.arrows --kms file:lake.keyring orders.kms.parquet"""
 
 
-@cloup.command(epilog=_CAT_EXAMPLE)
+@verb(epilog=_CAT_EXAMPLE)
 @path_argument
 @format_option(default="jsonl", show_default=True)
 @output_option
 @safe_option
 @_row_options
 @_file_options
-@force_option
-@json_option
 def cat(
     *,
     path: str,
@@ -273,9 +258,8 @@ def cat(
     """Write the rows of FILE or DIR as JSON lines, CSV or Arrow.
 
     Dates and times are ISO 8601, decimals text, bytes base64. Data encrypted with AES_GCM_V1 is
-    authenticated before it is written; plaintext columns are not authenticated. Rows may already
-    be on stdout when modcrypt finds a page that is not authentic: they are complete only if the
-    exit code is 0.
+    authenticated before it is written; plaintext columns never. Rows on stdout are complete, and
+    all pages authentic, only if the exit code is 0.
     """
     from modcrypt.cli.output.rows import format_rows
 

@@ -6,22 +6,21 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-import cloup
-
 from modcrypt.cli.examine import html_options, prepare_page, print_list
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
     exclude_each_other,
     format_table,
-    jobs_option,
-    lines_option,
     needs_one_of,
     print_facts,
     print_json,
     print_line,
     strict_option,
+)
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
 )
 from modcrypt.errors import KmsUnavailableError, PlaintextError, printable
 from modcrypt.iceberg.commands.iceberg_options import (
@@ -52,27 +51,21 @@ Examples: all keys and what they open; files under one key
   modcrypt iceberg tree --kms file:lake.keyring lake/orders
   modcrypt iceberg tree --kms file:lake.keyring --protected-by lake lake/orders"""
 
-_jobs_option = jobs_option("by processors")
-
 
 # --- verify --------------------------------------------------------------------------------------
 
 
-@cloup.command(epilog=_VERIFY_EXAMPLE)
+@verb(epilog=_VERIFY_EXAMPLE)
 @table_argument
-@click.option(
-    "--snapshot",
+@option(
+    "--snapshot ID|NAME...",
     "snapshots",
-    metavar="ID|NAME",
-    multiple=True,
     help="Verify only this snapshot, given by id, branch or tag, and do not look for orphan "
     "files. Repeatable.",
 )
 @strict_option
-@_jobs_option
 @html_options
 @table_options
-@lines_option
 def verify(
     *,
     where: str,
@@ -136,24 +129,19 @@ def _print_verification(verification: TableVerification) -> None:
 # --- tree ----------------------------------------------------------------------------------------
 
 
-@cloup.command(epilog=_TREE_EXAMPLE)
+@verb(epilog=_TREE_EXAMPLE)
 @needs_one_of("version", "protected_by")
 @exclude_each_other("html", "protected_by")
 @table_argument
-@click.option(
-    "--protected-by",
-    metavar="KEY",
+@option(
+    "--protected-by KEY",
     help="List the files that this KEK or master key still protects, instead of the tree.",
 )
-@click.option(
-    "--version",
-    metavar="N",
-    help="With --protected-by: only what this version of the master key protects.",
+@option(
+    "--version N", help="With --protected-by: only what this version of the master key protects."
 )
-@_jobs_option
 @html_options
 @table_options
-@lines_option
 def tree(
     *,
     where: str,

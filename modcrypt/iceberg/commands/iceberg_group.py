@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from modcrypt.cli.help.help_screens import end_with_help
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.rows.row_output import (
     check_output,
@@ -23,14 +22,13 @@ from modcrypt.cli.rows.row_output import (
     write_rows,
 )
 from modcrypt.cli.shared import (
-    force_option,
     format_table,
-    lines_option,
     print_json,
     print_line,
-    rare_option,
     read_json,
+    restrictions_option,
 )
+from modcrypt.cli.shared_options import VerbGroup
 from modcrypt.iceberg.commands.iceberg_examine import tree, verify
 from modcrypt.iceberg.commands.iceberg_options import (
     as_of_option,
@@ -80,16 +78,14 @@ Examples: the first rows; some rows for a spreadsheet; all rows for another prog
   modcrypt iceberg scan --kms file:lake.keyring --format arrow -o orders.arrows lake/orders"""
 
 
-@cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
-@click.pass_context
-def iceberg(context: click.Context) -> None:
+@cloup.group(cls=VerbGroup, epilog=_GROUP_EXAMPLE)
+def iceberg() -> None:
     """Read, write, verify and rotate encrypted Iceberg tables.
 
     TABLE is a metadata.json, or the folder of a table, whose newest metadata.json is used; or,
     with --catalog, an identifier in that catalog. A metadata.json is not authenticated: pass what
     you know about the table by --table-uuid, --at-least and --master-key.
     """
-    end_with_help(context)
 
 
 # --- listings ------------------------------------------------------------------------------------
@@ -98,7 +94,6 @@ def iceberg(context: click.Context) -> None:
 @iceberg.command(epilog=_KEYS_EXAMPLE)
 @table_argument
 @listing_options
-@lines_option
 def keys(*, where: str, as_json: bool, **options: Any) -> None:
     """List the table's keys: KEKs and the keys of manifest lists.
 
@@ -110,7 +105,6 @@ def keys(*, where: str, as_json: bool, **options: Any) -> None:
 @iceberg.command(epilog=_SNAPSHOTS_EXAMPLE)
 @table_argument
 @listing_options
-@lines_option
 def snapshots(*, where: str, as_json: bool, **options: Any) -> None:
     """List the table's snapshots, with the KEK of each.
 
@@ -123,7 +117,6 @@ def snapshots(*, where: str, as_json: bool, **options: Any) -> None:
 @table_argument
 @snapshot_option
 @table_options
-@lines_option
 def files(*, where: str, snapshot: str | None, as_json: bool, **options: Any) -> None:
     """List manifests, data and delete files of a snapshot."""
     _print_listing(open_selected_table(where, options).files(parse_snapshot(snapshot)), as_json)
@@ -173,17 +166,8 @@ _TABLE_ROWS = 10
 )  # fmt: skip
 @output_option
 @safe_option
-@rare_option(
-    "--read-restrictions",
-    "restrictions",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="JSON of Iceberg's read restrictions, as a REST catalog sends them: a row filter, and "
-    "masks of columns, which apply before --where and besides those of the catalog.",
-)
+@restrictions_option
 @table_options
-@force_option
-@lines_option
 def scan(
     *,
     where: str,
@@ -256,14 +240,12 @@ Example: what could be restored, after Spark has lost keys of a table
   modcrypt iceberg admin repair --kms file:lake.keyring --dry-run lake/orders"""
 
 
-@iceberg.group(epilog=_ADMIN_EXAMPLE, invoke_without_command=True)
-@click.pass_context
-def admin(context: click.Context) -> None:
+@iceberg.group(epilog=_ADMIN_EXAMPLE)
+def admin() -> None:
     """Maintain a table: its key policy, lost keys, and files and keys that nothing needs.
 
     TABLE is named as for the other commands of `modcrypt iceberg`.
     """
-    end_with_help(context)
 
 
 for _command in (policy, prune, remove_orphans, repair):

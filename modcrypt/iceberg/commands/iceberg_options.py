@@ -7,9 +7,9 @@ import errno
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -17,12 +17,22 @@ from modcrypt.cli.datasets.table_arguments import declared_table, take_table
 from modcrypt.cli.options.kms_options import (
     audit_option,
     kms_option,
+    master_keys_option,
+    needs_service,
     parse_pairs,
     passphrase_option,
     service_settings,
 )
-from modcrypt.cli.options.signing_options import read_signers, read_signing_key
-from modcrypt.cli.shared import allow_plaintext_option, combine_options, needs_one_of, rare_option
+from modcrypt.cli.options.signing_options import (
+    read_signers,
+    read_signing_key,
+    seal_options,
+)
+from modcrypt.cli.shared import allow_plaintext_option, combine_options, needs_one_of
+from modcrypt.cli.shared_options import (
+    rare_option,
+    shared_option,
+)
 from modcrypt.errors import KeyAccessDeniedError, printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -33,15 +43,12 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 table_argument = click.argument("where", metavar="TABLE", callback=take_table)
 optional_table_argument = click.argument(
     "where", metavar="[TABLE]", required=False, callback=take_table
 )
-snapshot_option = click.option(
-    "--snapshot",
-    metavar="ID|NAME",
+snapshot_option = shared_option(
+    "--snapshot ID|NAME",
     help="Snapshot id, or the name of a branch or tag. Default: the current snapshot.",
 )
 
@@ -60,46 +67,36 @@ def _parse_time(_: click.Context, option: click.Parameter, text: str | None) -> 
 
 
 as_of_option = rare_option(
-    "--as-of",
-    metavar="TIME",
+    "--as-of TIME",
     callback=_parse_time,
     help="Snapshot that was the current one at a time in ISO 8601, such as 2026-11-28T22:15:00; "
     "without a time zone, in UTC.",
 )
 
 
-def _service_options(*, required: bool) -> Callable[[F], F]:
-    return combine_options(
-        kms_option("Key service with the table's master key", required=required),
-        passphrase_option,
-    )
-
-
-tables_service = combine_options(_service_options(required=True), audit_option)
+tables_service = combine_options(kms_option, passphrase_option, audit_option, needs_service)
 catalog_options = combine_options(
-    click.option(
-        "--catalog",
-        metavar="URI|NAME",
-        help="Catalog of TABLE, which is then NAMESPACE.TABLE: URI of an SQL catalog, such as "
-        "sqlite:///lake/catalog.db, of a Hive metastore (thrift://HOST:PORT) or of a REST catalog "
+    shared_option(
+        "--catalog URI|NAME",
+        help="Catalog of TABLE, which is then NAMESPACE.TABLE: URI of an SQL catalog "
+        "(sqlite:///lake/catalog.db), Hive metastore (thrift://HOST:PORT) or REST catalog "
         "(https://HOST/...), or a name from pyiceberg's configuration.",
     ),
-    rare_option(
-        "--catalog-name",
-        metavar="NAME",
+    shared_option(
+        "--catalog-name NAME",
+        rare=True,
         help="Name under which an SQL catalog stores its tables in its database. Default: default.",
     ),
 )
-key_store_option = rare_option(
-    "--key-store",
-    metavar="PATH",
+key_store_option = shared_option(
+    "--key-store PATH",
+    rare=True,
     help="File that keeps KEKs outside the table's metadata: SQLite if PATH ends in .db, "
     ".sqlite or .sqlite3, else JSON.",
 )
-location_map_option = rare_option(
-    "--location-map",
-    metavar="FROM=TO",
-    multiple=True,
+location_map_option = shared_option(
+    "--location-map FROM=TO...",
+    rare=True,
     help="Replace FROM, the beginning of locations in the table's metadata, by the folder "
     "TO. Only the table's folder and these folders are read. The last = separates the "
     "two. Repeatable.",
@@ -108,39 +105,21 @@ _where_options = combine_options(
     catalog_options,
     location_map_option,
     key_store_option,
-    rare_option("--table-uuid", metavar="UUID", help="Require the table to have this UUID."),
-    rare_option(
-        "--at-least",
-        metavar="N",
+    shared_option("--table-uuid UUID", rare=True, help="Require the table to have this UUID."),
+    shared_option(
+        "--at-least N",
+        rare=True,
         type=click.IntRange(min=0),
         help="Require a current snapshot with sequence number N or higher, to reject an older "
         "state.",
     ),
-    rare_option(
-        "--master-key",
-        "master_keys",
-        metavar="ID",
-        multiple=True,
-        help="Require the table to be under this master key, or one of several. Repeatable.",
-    ),
-    rare_option(
-        "--signed-by",
-        "signed_by",
-        metavar="VERIFIER",
-        multiple=True,
-        help="Require a seal of this writer (.pub). Repeatable.",
-    ),
-    rare_option(
-        "--seal-at-least",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="With --signed-by: require seal number N or a newer one, to reject an older state.",
-    ),
+    master_keys_option,
+    seal_options,
     needs_one_of("seal_at_least", "signed_by"),
     allow_plaintext_option,
 )
 table_options = combine_options(tables_service, _where_options)
-listing_options = combine_options(_service_options(required=False), _where_options)
+listing_options = combine_options(kms_option, passphrase_option, _where_options)
 """Options of commands that read only the table's metadata and therefore need no key."""
 
 

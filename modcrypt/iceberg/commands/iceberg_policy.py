@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-import cloup
 
 from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.options.table_options import settings_in, table_options, table_values
-from modcrypt.cli.shared import F, lines_option, print_facts, print_json, print_line
+from modcrypt.cli.shared import print_facts, print_json, print_line
+from modcrypt.cli.shared_options import (
+    F,
+    verb,
+)
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     listing_options,
@@ -43,13 +46,12 @@ def policy_members(options: dict[str, Any]) -> dict[str, Any]:
     return {member: value for member, value in values.items() if value is not None}
 
 
-@cloup.command(epilog=_EXAMPLE)
+@verb(epilog=_EXAMPLE)
 @table_argument
 @policy_options(new=False)
 @table_options(TablePolicySettings, "Place of KEKs", has_defaults=False)
 @listing_options
 @sign_options
-@lines_option
 def policy(*, where: str, keks_in: str | None, as_json: bool, **options: Any) -> None:
     """Show or change the key policy for the table's new files.
 

@@ -6,16 +6,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-import cloup
 
-from modcrypt.cli.options.confirmation import confirm, yes_option
+from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.shared import (
-    dry_run_option,
     exclude_each_other,
-    lines_option,
     print_json,
     print_line,
+)
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
 )
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
@@ -48,25 +49,20 @@ Examples: what would be deleted; delete the table
   modcrypt iceberg purge --kms file:lake.keyring --yes lake/orders"""
 
 
-@cloup.command(epilog=_REPAIR_EXAMPLE)
+@verb(epilog=_REPAIR_EXAMPLE)
 @table_argument
-@click.option(
+@option(
     "--drop-lost",
-    is_flag=True,
     help="Drop snapshots whose keys are not found. If the current one is among them, the table "
     "goes back to the newest intact one, and later rows are lost.",
 )
-@click.option(
+@option(
     "--trust-plaintext",
-    is_flag=True,
     help="Accept plaintext manifests for which no older snapshot vouches: anyone who could write "
     "to the table's folder may have chosen the files in them.",
 )
-@dry_run_option
-@yes_option
 @table_options
 @sign_options
-@lines_option
 def repair(
     *,
     where: str,
@@ -138,26 +134,21 @@ def _print_manifests(done: RepairedManifests | None) -> None:
         print_line("the keys in these manifests were readable: rotate dek, expire, remove-orphans")
 
 
-@cloup.command("remove-orphans", epilog=_ORPHANS_EXAMPLE)
+@verb("remove-orphans", epilog=_ORPHANS_EXAMPLE)
 @table_argument
-@click.option(
-    "--older-than",
-    metavar="AGE",
+@option(
+    "--older-than AGE",
     type=Age(days=True),
     default="3d",
     show_default=True,
     help="Minimum age of a file, such as 7d or 12h; a younger one may belong to a running commit.",
 )
-@click.option(
+@option(
     "--foreign",
-    is_flag=True,
     help="Also remove files that are not encrypted, which another program may have put there.",
 )
-@dry_run_option
-@yes_option
 @exclude_each_other("dry_run", "yes")
 @table_options
-@lines_option
 def remove_orphans(
     *,
     where: str,
@@ -200,21 +191,17 @@ def remove_orphans(
 # --- purge ---------------------------------------------------------------------------------------
 
 
-@cloup.command(epilog=_PURGE_EXAMPLE)
+@verb(epilog=_PURGE_EXAMPLE)
 @table_argument
-@click.option(
+@option(
     "--unregistered",
-    is_flag=True,
     help="No catalog has TABLE any more under any name, and it is the path of its last "
     "metadata.json: resume an interrupted purge of a catalog's table. That purge has left a marker "
     "beside it, TABLE.purge; without one the table is refused.",
 )
-@dry_run_option
-@yes_option
 @exclude_each_other("dry_run", "yes")
 @table_options
 @sign_options
-@lines_option
 def purge(
     *,
     where: str,

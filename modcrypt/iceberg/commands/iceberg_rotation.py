@@ -8,20 +8,21 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-import cloup
 
-from modcrypt.cli.engines import load_spark, refuse_local_options, spark_option, start_spark
-from modcrypt.cli.options.confirmation import confirm, yes_option
+from modcrypt.cli.engines import load_spark, refuse_local_options, start_spark
+from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.kms_options import refuse, required_service
 from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import (
-    dry_run_option,
     exclude_each_other,
-    lines_option,
     print_json,
     print_line,
     prove_option,
+)
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
 )
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
@@ -67,32 +68,19 @@ snapshots of a week, and the last 9
 # --- rotate --------------------------------------------------------------------------------------
 
 
-@cloup.command(epilog=_ROTATE_EXAMPLE)
+@verb(epilog=_ROTATE_EXAMPLE)
 @click.argument("what", metavar="mek|kek|dek", type=click.Choice(["mek", "kek", "dek"]))
 @optional_table_argument
-@click.option(
-    "--namespace",
-    metavar="NAME",
-    help="With mek and --catalog, without TABLE: rotate the tables of this namespace only.",
-)
-@click.option(
-    "--new-master-key",
-    metavar="ID",
-    help="With mek and kek: move the table to this master key.",
-)
-@click.option(
+@option("--namespace NAME", help="With mek, without TABLE: only the tables of this namespace.")
+@option("--new-master-key ID", help="With mek and kek: move the table to this master key.")
+@option(
     "--encrypt-plaintext",
-    is_flag=True,
-    help="With dek: also encrypt files in plaintext, whose contents nothing authenticates: anyone "
-    "who could write to the table's folder may have chosen them.",
+    help="With dek: also encrypt files in plaintext, which anyone who could write to the table's "
+    "folder may have chosen.",
 )
-@yes_option
 @prove_option
-@dry_run_option
-@spark_option
 @table_options
 @sign_options
-@lines_option
 def rotate(
     *,
     what: Literal["mek", "kek", "dek"],
@@ -109,12 +97,12 @@ def rotate(
 ) -> int:
     """Rotate the table's keys in one commit.
 
-    Readers see the old version of the table or the new one. Older versions keep their old keys
-    until they are expired. With --sign, the new version is sealed, as by `modcrypt iceberg seal`.
+    Older versions keep their old keys until they are expired. With --sign, the new version is
+    sealed.
 
-    mek: wrap all KEKs again, under the newest version of the master key or another one; only the
-    table's metadata changes. With --catalog and without TABLE, rotate all tables of the catalog,
-    skip those that are done, and print which master key each is under.
+    mek: wrap all KEKs again, under the newest version of the master key or another one. With
+    --catalog and without TABLE, rotate all tables of the catalog, skip those that are done, and
+    print which master key each is under.
 
     kek: make a new KEK and encrypt the keys of manifest lists under it; with single wrapping, or
     KEKs per partition or files, also the keys in manifests, which --spark distributes.
@@ -224,12 +212,10 @@ def _print_rotation(done: TableRotation, as_json: bool) -> None:
 # --- prune ---------------------------------------------------------------------------------------
 
 
-@cloup.command(epilog=_PRUNE_EXAMPLE)
+@verb(epilog=_PRUNE_EXAMPLE)
 @table_argument
-@dry_run_option
 @table_options
 @sign_options
-@lines_option
 def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Drop keys that no snapshot of the table needs.
 
@@ -254,42 +240,34 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
 # --- expire --------------------------------------------------------------------------------------
 
 
-@cloup.command(epilog=_EXPIRE_EXAMPLE)
+@verb(epilog=_EXPIRE_EXAMPLE)
 @table_argument
-@click.option(
-    "--keep",
-    metavar="ID",
+@option(
+    "--keep ID...",
     type=click.IntRange(min=0),
-    multiple=True,
     help="Keep this snapshot in addition to the current one and those of branches and tags; "
     "after a rollback, name the newest snapshot to keep. Repeatable.",
 )
-@click.option(
-    "--older-than",
-    metavar="AGE",
+@option(
+    "--older-than AGE",
     type=Age(),
     help="Keep snapshots that are younger, such as 7d or 12h. Default: the table property "
     "history.expire.max-snapshot-age-ms; without it 5 days with --keep-last, else none.",
 )
-@click.option(
-    "--keep-last",
-    metavar="N",
+@option(
+    "--keep-last N",
     type=click.IntRange(min=1),
     help="Keep at least the last N snapshots of each branch. Default: the table property "
     "history.expire.min-snapshots-to-keep, else 1.",
 )
-@click.option(
+@option(
     "--drop-refs",
-    is_flag=True,
     help="Drop branches and tags that name other snapshots, and staged snapshots, instead of "
     "keeping their snapshots.",
 )
-@dry_run_option
-@yes_option
 @exclude_each_other("dry_run", "yes")
 @table_options
 @sign_options
-@lines_option
 def expire(
     *,
     where: str,

@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import cloup
 
-from modcrypt.cli.options.confirmation import confirm, yes_option
-from modcrypt.cli.options.signing_options import read_signers, read_signing_key, sign_options
-from modcrypt.cli.shared import json_option, print_json, print_line
+from modcrypt.cli.options.confirmation import confirm
+from modcrypt.cli.options.signing_options import (
+    read_signers,
+    read_signing_key,
+    sign_options,
+    valid_option,
+)
+from modcrypt.cli.shared import print_json, print_line
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
+)
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     listing_options,
@@ -25,23 +33,15 @@ Examples: seal a table; seal a change with it; readers require the seal
   modcrypt iceberg scan --kms file:lake.keyring --signed-by writer.pub lake/orders"""
 
 
-@cloup.command(epilog=_EXAMPLE)
+@verb(epilog=_EXAMPLE)
 @table_argument
 @sign_options
 @listing_options
-@click.option(
+@option(
     "--accept",
-    is_flag=True,
     help="Seal the version whatever the older seal states; look first at what has changed.",
 )
-@yes_option
-@click.option(
-    "--valid-days",
-    metavar="DAYS",
-    type=click.IntRange(min=0),
-    help="Days until readers refuse the seal; 0: for ever. Default: as the old one.",
-)
-@json_option
+@valid_option
 def seal(
     *, where: str, accept: bool, yes: bool, valid_days: int | None, as_json: bool, **options: Any
 ) -> None:

@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-import cloup
 
 from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
 from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.shared import (
     combine_options,
     key_length_option,
-    lines_option,
     print_json,
     print_line,
+)
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
 )
 from modcrypt.errors import FormatError, printable
 from modcrypt.iceberg.commands.iceberg_options import (
@@ -60,24 +62,20 @@ Example: encrypt an existing plaintext table into a new folder
   modcrypt iceberg encrypt --kms file:lake.keyring --master-key lake old/orders lake/archive"""
 
 _new_table_options = combine_options(
-    click.option(
-        "--master-key",
-        metavar="ID",
+    option(
+        "--master-key ID",
         help="Master key of the new table (property encryption.key-id). Default: the one in the "
         "URI, as in file:lake.keyring#ID.",
     ),
-    click.option(
-        "--folder",
-        metavar="PATH",
+    option(
+        "--folder PATH",
         help="With --catalog: folder of the new table. Default: chosen by the catalog's warehouse.",
     ),
     key_length_option,
     policy_options(new=True),
-    click.option(
-        "--property",
+    option(
+        "--property NAME=VALUE...",
         "properties",
-        metavar="NAME=VALUE",
-        multiple=True,
         help="Property of the new table; the last = separates name and value. Repeatable.",
     ),
     tables_service,
@@ -131,21 +129,16 @@ _NEW_TABLE_PARAMETERS = (
 # --- create --------------------------------------------------------------------------------------
 
 
-@cloup.command(epilog=_CREATE_EXAMPLE)
+@verb(epilog=_CREATE_EXAMPLE)
 @table_argument
-@click.option(
-    "--like", metavar="FILE", required=True, help="Parquet file that defines the columns."
-)
-@click.option(
-    "--partition-by",
+@option("--like FILE", required=True, help="Parquet file that defines the columns.")
+@option(
+    "--partition-by COLUMN|TRANSFORM...",
     "partitions",
-    metavar="COLUMN|TRANSFORM",
-    multiple=True,
     help="Partition by a column c, or by year(c), month(c), day(c), hour(c), bucket(N, c) or "
     "truncate(N, c). Repeatable.",
 )
 @_new_table_options
-@lines_option
 def create(
     *, where: str, like: str, partitions: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
@@ -209,17 +202,15 @@ def _partition_spec(partitions: Sequence[str], schema: pa.Schema) -> PartitionSp
 # --- append --------------------------------------------------------------------------------------
 
 
-@cloup.command(epilog=_APPEND_EXAMPLE)
+@verb(epilog=_APPEND_EXAMPLE)
 @table_argument
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option(
-    "--branch",
-    metavar="NAME",
+@option(
+    "--branch NAME",
     help="Branch that gets the rows; a new one begins at the current snapshot. Default: main.",
 )
 @table_options
 @sign_options
-@lines_option
 def append(
     *, where: str, files: tuple[str, ...], branch: str | None, as_json: bool, **options: Any
 ) -> None:
@@ -257,19 +248,17 @@ def _open_parquet(file: str) -> Any:
 # --- encrypt -------------------------------------------------------------------------------------
 
 
-@cloup.command(epilog=_ENCRYPT_EXAMPLE)
+@verb(epilog=_ENCRYPT_EXAMPLE)
 @click.argument("source", metavar="SOURCE")
 @table_argument
-@click.option(
-    "--source-catalog",
-    metavar="URI|NAME",
+@option(
+    "--source-catalog URI|NAME",
     help="Catalog of SOURCE, which is then NAMESPACE.TABLE: URI of an SQL catalog, or a name "
     "from pyiceberg's configuration.",
 )
-@click.option("--history", is_flag=True, help="Encrypt all snapshots, not only the current one.")
+@option("--history", help="Encrypt all snapshots, not only the current one.")
 @location_map_option
 @_new_table_options
-@lines_option
 def encrypt(
     *,
     source: str,

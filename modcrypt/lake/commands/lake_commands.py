@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
-import cloup
-
-from modcrypt.cli.engines import load_spark, spark_option, start_spark
-from modcrypt.cli.options.confirmation import confirm, yes_option
+from modcrypt.cli.engines import load_spark, start_spark
+from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.references import refuse_descriptors
-from modcrypt.cli.shared import lines_option, print_line, print_long_table
+from modcrypt.cli.shared import print_line, print_long_table
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
+)
 from modcrypt.errors import list_names, printable
 from modcrypt.jobs.failures import common_code
 from modcrypt.lake.commands.lake_options import (
     adapt_advice,
     dataset_argument,
-    jobs_option,
     lake_options,
     open_lake,
 )
@@ -53,12 +53,10 @@ Exit codes: 0 everything is as declared; otherwise that of the files that failed
 refused, or 1 if they have different codes"""
 
 
-@cloup.command(epilog=_STATUS_EXAMPLE)
+@verb(epilog=_STATUS_EXAMPLE)
 @dataset_argument
 @lake_options
-@jobs_option
-@click.option("--files", is_flag=True, help="List the files that are not as declared.")
-@lines_option
+@option("--files", help="List the files that are not as declared.")
 def status(
     *, dataset: str | None, jobs: int | None, files: bool, as_json: bool, **options: Any
 ) -> int:
@@ -103,21 +101,15 @@ def print_leaks(leaks: Iterable[ValueLeak]) -> None:
     print_long_table(("leak", "kind", "columns", "what to do"), rows)
 
 
-@cloup.command(epilog=_APPLY_EXAMPLE)
+@verb(epilog=_APPLY_EXAMPLE)
 @dataset_argument
 @lake_options
-@jobs_option
-@spark_option
 @sign_options
-@click.option("--dry-run", is_flag=True, help="Print the plan; change nothing.")
-@click.option(
+@option(
     "--accept-replaced",
-    is_flag=True,
     help="Also encrypt plaintext files that replaced encrypted ones, and sign those in the folder "
     "of a dataset with signed_by: anyone who could write there may have chosen them.",
 )
-@yes_option
-@lines_option
 def apply(
     *,
     dataset: str | None,

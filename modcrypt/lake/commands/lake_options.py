@@ -9,6 +9,7 @@ import cloup
 
 from modcrypt.cli.options.kms_options import audit_option, passphrase_option, passphrase_reference
 from modcrypt.cli.options.signing_options import read_signing_key, signing_references
+from modcrypt.cli.shared_options import shared_option
 from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -16,19 +17,12 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.declarations.declaration_file import ReadDeclaration
     from modcrypt.lake.lake import Lake
 
-config_option = click.option(
-    "--config",
-    metavar="FILE",
-    help="Declaration of the lake. Default: MODCRYPT_CONFIG, else the first modcrypt.toml in the "
-    "working directory or a folder above it, if it is trusted.",
+config_option = shared_option(
+    "--config FILE",
+    help="Declaration of the lake. Default: MODCRYPT_CONFIG, else the first modcrypt.toml here or "
+    "in a folder above, if it is trusted.",
 )
 lake_options = cloup.option_group("Lake", config_option, passphrase_option, audit_option)
-jobs_option = click.option(
-    "--jobs",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Number of files processed concurrently.",
-)
 dataset_argument = click.argument("dataset", required=False)
 
 MISSING = "there is no modcrypt.toml here or in a folder above"

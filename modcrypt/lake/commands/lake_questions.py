@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import cloup
 
+from modcrypt.cli.examine import html_option
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import json_option, lines_option, needs_one_of, print_line
+from modcrypt.cli.shared import needs_one_of, print_line
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
+)
 from modcrypt.errors import printable
-from modcrypt.lake.commands.lake_options import jobs_option, lake_options, open_lake
+from modcrypt.lake.commands.lake_options import lake_options, open_lake
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.lake import Lake
@@ -42,20 +46,16 @@ Example:
 Exit codes: 0 it opens as declared; 3 a step refuses"""
 
 
-@cloup.command(epilog=_REPORT_EXAMPLE)
+@verb(epilog=_REPORT_EXAMPLE)
 @lake_options
-@jobs_option
-@click.option("--html", metavar="OUT", help="Write the report as a self-contained page to OUT.")
-@click.option(
+@html_option
+@option(
     "--file-pages",
-    is_flag=True,
     help="Write the pages of the first 100 listed files, too, into the folder OUT.files; their "
     "entries lead to them.",
 )
-@click.option("--force", is_flag=True, help="Replace OUT, and pages of files, if they exist.")
 @needs_one_of("force", "html")
 @needs_one_of("file_pages", "html")
-@json_option
 def report(
     *,
     jobs: int | None,
@@ -102,12 +102,10 @@ def _write_file_pages(
     return links
 
 
-@cloup.command(epilog=_IMPACT_EXAMPLE)
+@verb(epilog=_IMPACT_EXAMPLE)
 @click.argument("key")
-@click.option("--version", metavar="N", type=click.IntRange(min=1), help="Version of the key.")
+@option("--version N", type=click.IntRange(min=1), help="Version of the key.")
 @lake_options
-@jobs_option
-@lines_option
 def impact(
     *, key: str, version: int | None, jobs: int | None, as_json: bool, **options: Any
 ) -> None:
@@ -123,11 +121,10 @@ def impact(
         print_line(dump_line(protection.fields()) if as_json else described)
 
 
-@cloup.command(epilog=_WHY_EXAMPLE)
+@verb(epilog=_WHY_EXAMPLE)
 @click.argument("file")
 @click.argument("column", required=False)
 @lake_options
-@lines_option
 def why(*, file: str, column: str | None, as_json: bool, **options: Any) -> int:
     """Explain why a file or column of a lake opens or not.
 

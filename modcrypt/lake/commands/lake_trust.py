@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import cloup
 
-from modcrypt.cli.shared import exclude_each_other, json_option, print_json, print_line
+from modcrypt.cli.shared import exclude_each_other, print_json, print_line
+from modcrypt.cli.shared_options import (
+    option,
+    verb,
+)
 from modcrypt.errors import printable
 from modcrypt.lake.commands.lake_options import MISSING, valid_declaration
 
@@ -23,18 +26,12 @@ Examples: the declaration of this folder; its hash for a CI system; trust it no 
   modcrypt trust --remove"""
 
 
-@cloup.command(epilog=_EXAMPLE)
+@verb(epilog=_EXAMPLE)
 @click.argument("file", required=False)
-@click.option(
-    "--print",
-    "only_prints",
-    is_flag=True,
-    help="Print the hash for MODCRYPT_TRUST; record nothing.",
-)
-@click.option("--list", "lists", is_flag=True, help="List the trusted declarations.")
-@click.option("--remove", "removes", is_flag=True, help="Trust the declaration no more.")
+@option("--print", "only_prints", help="Print the hash for MODCRYPT_TRUST; record nothing.")
+@option("--list", "lists", help="List the trusted declarations.")
+@option("--remove", "removes", help="Trust the declaration no more.")
 @exclude_each_other("only_prints", "lists", "removes")
-@json_option
 def trust(
     *, file: str | None, only_prints: bool, lists: bool, removes: bool, as_json: bool
 ) -> None:

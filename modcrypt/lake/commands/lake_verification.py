@@ -21,7 +21,12 @@ from modcrypt.cli.engines import load_spark, start_spark
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.references import refuse_descriptors
-from modcrypt.cli.shared import print_json, print_line, rare_option
+from modcrypt.cli.shared import print_json, print_line
+from modcrypt.cli.shared_options import (
+    option,
+    rare_option,
+    verb,
+)
 from modcrypt.cli.verify import (
     CHECKS,
     EXAMPLE,
@@ -41,20 +46,18 @@ if TYPE_CHECKING:  # not to be loaded for the help
 lake_verify_options = cloup.option_group(
     "Lake",
     config_option,
-    click.option(
-        "--since",
-        metavar="WHEN",
-        help="Verify only files that changed since a time (2026-11-26T08:00) or an age (2d), or "
-        "of datasets since the last verification (last).",
+    option(
+        "--since WHEN",
+        help="Verify only files changed since a time (2026-11-26T08:00), an age (2d) or, of "
+        "datasets, the last verification (last).",
     ),
     rare_option(
         "--resume",
-        is_flag=True,
         default=None,
         help="Take up an interrupted verification: skip the files that it found correct.",
     ),
-    click.option("--junit", metavar="OUT", help="Write the result to OUT as JUnit XML."),
-    rare_option("--sarif", metavar="OUT", help="Write the result to OUT as SARIF 2.1.0."),
+    option("--junit OUT", help="Write the result to OUT as JUnit XML."),
+    rare_option("--sarif OUT", help="Write the result to OUT as SARIF 2.1.0."),
 )
 _LAKE_PARAMETERS = ("config", "since", "resume", "junit", "sarif")
 
@@ -82,7 +85,7 @@ PATH is a file or a folder, or the name of a dataset or table that modcrypt.toml
 in a dataset is verified as declared. Without PATH, all datasets are verified. {CHECKS}"""
 
 
-@cloup.command(help=_HELP, epilog=EXAMPLE + _LAKE_EXAMPLE + EXIT_CODES)
+@verb(help=_HELP, epilog=EXAMPLE + _LAKE_EXAMPLE + EXIT_CODES)
 @click.argument("paths", metavar="[PATH]...", nargs=-1, callback=partial(take_paths, tables=True))
 @lake_verify_options
 @options_of_files

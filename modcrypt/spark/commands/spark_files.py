@@ -10,7 +10,11 @@ from typing import Any
 import click
 import cloup
 
-from modcrypt.cli.shared import force_option, json_option, print_json
+from modcrypt.cli.shared import print_json
+from modcrypt.cli.shared_options import (
+    VerbGroup,
+    option,
+)
 
 _JAR = """\
 {path}: pass it to Spark, and the URI of the key service, for example
@@ -42,18 +46,14 @@ _ALONE = """\
   spark-submit --py-files {path}"""
 
 
-@cloup.group("spark", short_help="Write the files that a Spark cluster needs.")
+@cloup.group("spark", cls=VerbGroup, short_help="Write the files that a Spark cluster needs.")
 def spark() -> None:
     """Write the jar for Spark's JVM, and the package for the Python of its executors."""
 
 
 @spark.command("jar", short_help="Write a jar for Spark's own Parquet, SQL and Iceberg.")
 @click.argument("destination")
-@click.option(
-    "--repository", is_flag=True, help="DESTINATION is a Maven repository, for --packages."
-)
-@force_option
-@json_option
+@option("--repository", help="DESTINATION is a Maven repository, for --packages.")
 def jar(destination: str, repository: bool, force: bool, as_json: bool) -> None:
     """Write a jar with which Spark's own Parquet, SQL and Iceberg use the keys of a key service.
 
@@ -73,16 +73,8 @@ def jar(destination: str, repository: bool, force: bool, as_json: bool) -> None:
 
 @spark.command("package", short_help="Write a zip of modcrypt for executors.")
 @click.argument("destination")
-@click.option(
-    "--alone",
-    is_flag=True,
-    help="Leave out the dependencies, for --py-files instead of --archives.",
-)
-@click.option(
-    "--extra", "extras", multiple=True, metavar="NAME", help="Include an extra, such as aws."
-)
-@force_option
-@json_option
+@option("--alone", help="Leave out the dependencies, for --py-files instead of --archives.")
+@option("--extra NAME...", "extras", help="Include an extra, such as aws.")
 def package(
     destination: str, alone: bool, extras: tuple[str, ...], force: bool, as_json: bool
 ) -> None:

@@ -1,0 +1,294 @@
+"""Options that many commands share, as `--kms`: declared once, accepted before a command and after.
+
+Each belongs to the innermost group whose commands use it, where `place_options` puts it. A command
+uses it by its decorator; those of `IMPLIED`, by a parameter of its function with their name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, TypeVar
+
+import click
+import cloup
+
+from modcrypt.errors import list_names
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BEFORE = "modcrypt.before"
+"""Member of a context's `meta`: values typed before the command, by their options."""
+
+MAX_NAMED = 8
+"""Largest number of commands that a message names."""
+
+
+def take_one(
+    context: click.Context, option: click.Parameter, values: tuple[str, ...]
+) -> str | None:
+    """Return the value of an option that was given at most once; two would contradict."""
+    if len(values) > 1:
+        raise click.UsageError(f"{option.opts[0]} is given twice; pass one value", context)
+    return values[0] if values else None
+
+
+class RareOption(click.Option):
+    """An option that only `--help-all` shows, not `--help`."""
+
+
+class SharedOption(click.Option):
+    """An option of a group that commands in it use; a group keeps its value for the command."""
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Any, args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Process the value that was typed here, or before the command."""
+        before = ctx.meta.setdefault(_BEFORE, {})
+        value = opts.get(self.name)
+        if isinstance(ctx.command, click.Group):
+            if value is not None:
+                before[self] = self._join(before.get(self), value, ctx)
+            return None, args
+        if self in before:
+            later = value[len(before[self]) :] if self.multiple else value
+            opts = {**opts, self.name: self._join(before[self], later, ctx)}
+        return super().handle_parse_result(ctx, opts, args)
+
+    def _join(self, before: Any, value: Any, ctx: click.Context) -> Any:
+        """Return the value of an option that may be given in two places."""
+        if before is None or value in (before, None, []):
+            return value if before is None else before
+        if self.multiple and self.callback is not take_one:
+            return [*before, *value]
+        shown = "" if self.multiple else f", as {before} and {value}"  # a reference may be a secret
+        raise click.UsageError(
+            f"{self.opts[0]} is given before the command and after it with different values"
+            f"{shown}; pass one",
+            ctx,
+        )
+
+    def spell(self, value: Any) -> list[str]:
+        """Return the arguments that give the option a value."""
+        name = max(self.opts, key=len)
+        if self.is_flag:
+            return [name]
+        return [f"{name}={each}" for each in (value if self.multiple else [value])]
+
+
+class RareSharedOption(SharedOption, RareOption):
+    """A shared option that only `--help-all` shows."""
+
+
+def share(options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds the same options to each command, not equal ones."""
+
+    def holder() -> None: ...
+
+    options(holder)
+    shared = vars(holder)["__click_params__"]
+
+    def apply(command: F) -> F:
+        for option in shared:
+            option.group = None  # the group of options of the command before
+        vars(command).setdefault("__click_params__", []).extend(shared)
+        return command
+
+    return apply
+
+
+def option(
+    *names: str, shared: bool = False, rare: bool = False, **attributes: Any
+) -> Callable[[F], F]:
+    """Return an option, whose first name is spelt as in the help.
+
+    `--name VALUE` takes a value, `--name VALUE...` several, and `--name` without a type is a flag.
+
+    Args:
+        names: Name, and that of its parameter, as for `click.option`.
+        shared: Whether commands share it.
+        rare: Whether only `--help-all` shows it.
+        attributes: Further arguments of `click.option`.
+    """
+    spelt = [text.partition(" ")[0] for text in names]
+    metavar = "".join(text.partition(" ")[2] for text in names)
+    if metavar:
+        several = {"multiple": True} if metavar.endswith("...") else {}
+        attributes |= {"metavar": metavar.removesuffix("..."), **several}
+    elif "type" not in attributes and "/" not in names[0]:
+        attributes["is_flag"] = True
+    classes = (RareSharedOption, SharedOption) if shared else (RareOption, click.Option)
+    decorator = click.option(*spelt, cls=classes[not rare], **attributes)
+    return share(decorator) if shared else decorator
+
+
+def rare_option(*names: str, **attributes: Any) -> Callable[[F], F]:
+    """Return an option that only `--help-all` shows; arguments are those of `option`."""
+    return option(*names, rare=True, **attributes)
+
+
+def shared_option(*names: str, **attributes: Any) -> Callable[[F], F]:
+    """Return a shared option; arguments are those of `option`."""
+    return option(*names, shared=True, **attributes)
+
+
+# --- commands and groups -------------------------------------------------------------------------
+
+
+class Verb(cloup.Command):
+    """A command that uses options of the groups around it.
+
+    Args:
+        essential: Parameters of rare options that the first help shows, too.
+    """
+
+    def __init__(
+        self, *args: Any, params: Any = (), callback: Any = None,
+        essential: Collection[str] = (), **more: Any,
+    ) -> None:  # fmt: skip
+        params = [*params, *_implied(callback, {param.name for param in params})]
+        super().__init__(*args, params=params, callback=callback, **more)
+        self.declared, self.essential = params, essential
+        self.shared = [option for option in params if isinstance(option, SharedOption)]
+        self.params = [param for param in params if param not in self.shared]
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return all parameters, with those of the groups."""
+        return list(dict.fromkeys([*self.declared, *super().get_params(ctx)]))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments after those for options that were typed before the command."""
+        before = ctx.meta.get(_BEFORE, {})
+        known = {option: value for option, value in before.items() if option in self.shared}
+        typed = [text for option, value in known.items() for text in option.spell(value)]
+        try:
+            rest = super().parse_args(ctx, [*typed, *args])
+        except click.NoSuchOption as error:
+            raise _explain(error, ctx) from None
+        for option in () if ctx.resilient_parsing else before.keys() - known.keys():
+            raise _not_used(option, ctx)
+        return rest
+
+
+class VerbGroup(cloup.Group):
+    """A group of verbs."""
+
+    command_class = Verb
+    group_class = type  # a group in it is of the same class
+    inherited: Sequence[SharedOption] = ()
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return all parameters, with those of the groups around it that its commands use."""
+        return [*super().get_params(ctx), *self.inherited]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments before the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise _explain(error, ctx) from None
+
+
+def verb(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], Verb]:
+    """Return a decorator that makes a command of a function, as `cloup.command`."""
+    return cloup.command(name, cls=Verb, **attributes)
+
+
+def parameters_of(command: click.Command) -> list[click.Parameter]:
+    """Return the parameters of a command or group, also those that it shares with others."""
+    declared, inherited = getattr(command, "declared", ()), getattr(command, "inherited", ())
+    return list(dict.fromkeys([*declared, *command.params, *inherited]))
+
+
+def _implied(callback: Any, declared: Collection[str | None]) -> Iterator[click.Parameter]:
+    """Yield the options that a function takes by parameters of their names."""
+    for name in inspect.signature(callback).parameters if callback else ():
+        if name in IMPLIED and name not in declared:
+            holder: Any = IMPLIED[name](lambda: None)
+            yield from holder.__click_params__
+
+
+# --- their places --------------------------------------------------------------------------------
+
+
+def list_shared(command: click.Command) -> list[SharedOption]:
+    """Return the shared options that a command uses, or any command in a group, each once."""
+    parts = command.commands.values() if isinstance(command, click.Group) else ()
+    found = [*getattr(command, "shared", ()), *(o for part in parts for o in list_shared(part))]
+    return list(dict.fromkeys(found))
+
+
+def place_options(group: Any, above: Collection[SharedOption] = ()) -> None:
+    """Add shared options, except those of groups above, to the groups whose commands use them."""
+    uses: dict[SharedOption, list[click.Command]] = {}
+    for part in group.commands.values():
+        for option in list_shared(part):
+            uses.setdefault(option, []).append(part)
+    group.inherited = [option for option in uses if option in above]
+    own = [
+        option
+        for option, users in uses.items()
+        if option not in above and (len(users) > 1 or not isinstance(users[0], click.Group))
+    ]
+    if own:
+        section = cloup.OptionGroup("Options that commands share, before or after them")
+        section.options = own
+        group.params.extend(own)
+        group.option_groups.append(section)
+    for part in group.commands.values():
+        if isinstance(part, click.Group):
+            place_options(part, {*above, *own})
+
+
+def _explain(error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:
+    """Return an error that says which commands have an unknown option, if others share it."""
+    for option in list_shared(ctx.find_root().command):
+        if error.option_name in option.opts:
+            return _not_used(option, ctx, error)
+    return error
+
+
+def _not_used(
+    option: SharedOption, ctx: click.Context, error: click.UsageError | None = None
+) -> click.UsageError:
+    name = option.opts[0]
+    if any(name in each.opts for each in parameters_of(ctx.command)):
+        why = f"{ctx.command_path} has a {name} of its own, which is given after it"
+        return click.UsageError(why, ctx)
+    root = ctx.find_root().command
+    users = [path for path, command in _walk(root) if option in getattr(command, "shared", ())]
+    start = "" if error is None else error.message.rstrip(".") + ": "
+    why = f"{ctx.command_path} does not use {name}, which is for {list_names(users, MAX_NAMED)}"
+    return click.UsageError(f"{start}{why}", ctx)
+
+
+def _walk(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, part in getattr(command, "commands", {}).items():
+        yield f"{path}{name}", part
+        yield from _walk(part, f"{path}{name} ")
+
+
+# --- options that a parameter of their name takes ------------------------------------------------
+
+json_option = shared_option("--json", "as_json", help="Print lines of JSON, also for a failure.")
+dry_run_option = shared_option("--dry-run", help="Report what would be done; change nothing.")
+force_option = shared_option("--force", help="Replace the output if it exists.")
+yes_option = shared_option("--yes", help="Confirm, instead of a question on the terminal.")
+jobs_option = shared_option(
+    "--jobs N",
+    rare=True,
+    type=click.IntRange(min=1),
+    help="Number of files processed concurrently. Default: by command and processors.",
+)
+spark_option = shared_option(
+    "--spark MASTER",
+    "spark_master",
+    rare=True,
+    help="Run on Spark (local[4], spark://HOST:PORT, yarn or sc://HOST:PORT); executors need the "
+    "keys.",
+)
+IMPLIED = {
+    "as_json": json_option, "dry_run": dry_run_option, "force": force_option, "yes": yes_option,
+    "jobs": jobs_option, "spark_master": spark_option,
+}  # fmt: skip
+"""Shared options by the parameters of functions that stand for them."""

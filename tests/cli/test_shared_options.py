@@ -1,0 +1,111 @@
+"""Options that many commands share: given before the command or after it, and where they belong."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+import modcrypt
+from modcrypt.cli.app import program
+from modcrypt.cli.shared_options import SharedOption, list_shared, parameters_of
+from tests.support.cli.program import run
+from tests.support.cli.tree import commands_of
+
+KMS = ("--kms", "file:lake.keyring")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    modcrypt.Keyring.create(tmp_path / "lake.keyring", plaintext=True).create_key("footer")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (*KMS, "--json", "keys", "list"),
+        ("--json", "keys", *KMS, "list"),
+        (*KMS, "--json", "keys", "list", *KMS),
+        (f"{KMS[0]}={KMS[1]}", "--json", "keys", "--json", "list", "--json"),
+    ],
+)
+def test_a_shared_option_is_given_before_or_after_the_command(
+    folder: Path, arguments: tuple[str, ...]
+) -> None:
+    answer = run(folder, *arguments)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert [key["id"] for key in json.loads(answer.stdout)["keys"]] == ["footer"]
+
+
+def test_what_is_given_before_is_a_typed_value(folder: Path) -> None:
+    """Its source is the command line: it contradicts options as if given after the command."""
+    answer = run(folder, *KMS, "--audit", "log", "head", "--key", "file:x.key", "x.parquet")
+    assert answer.returncode == 2
+    assert "key" in answer.stderr
+    answer = run(folder, "--audit", "log", "keys", "scan", ".")
+    assert answer.returncode == 2
+    assert "--audit: this needs --kms or --policy" in answer.stderr
+
+
+def test_repeatable_options_add_up(folder: Path) -> None:
+    answer = run(folder, "--signed-by", "a.pub", "verify", "--signed-by", "b.pub", *KMS, ".")
+    assert answer.returncode == 2
+    assert "a.pub" in answer.stderr  # both are read, in this order
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--kms", "env:A", "keys", "list", "--kms", "env:B"),
+         "--kms is given before the command and after it with different values, as env:A and env:"),
+        (("--kms", "env:A", "keys", "--kms", "env:B", "list"), "different values"),
+        (("--passphrase", "file:a", "keys", "list", "--passphrase", "file:b"),
+         "--passphrase is given before the command and after it with different values; pass one"),
+        (("--kms", "env:A", "leaks", "."), "modcrypt leaks does not use --kms, which is for"),
+        (("leaks", "--kms", "env:A", "."), "modcrypt leaks does not use --kms, which is for"),
+        (("--catalog", "x", "keys", "list"), "does not use --catalog, which is for iceberg"),
+        (("--key", "file:x", "keys", "rotate"), "modcrypt keys rotate has a --key of its own"),
+        (("keys", "list", "--jsn"), "No such option '--jsn'. (Did you mean"),
+        (("--jsn", "keys", "list"), "No such option '--jsn'. (Did you mean"),
+    ],
+)  # fmt: skip
+def test_misplaced_options_are_usage_errors(
+    folder: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    answer = run(folder, *arguments)
+    assert answer.returncode == 2
+    assert message in answer.stderr
+
+
+def test_each_group_has_an_option_once_and_a_command_no_two_of_a_name() -> None:
+    declared = Counter[SharedOption]()
+    for name, command in commands_of(program):
+        names = Counter(name for option in parameters_of(command) for name in option.opts)
+        assert [each for each, count in names.items() if count > 1] == [], name
+        declared.update(o for o in command.params if isinstance(o, SharedOption))
+    assert set(declared) == set(list_shared(program))
+    assert max(declared.values()) == 1
+
+
+def test_help_names_the_shared_options_of_a_command_and_describes_the_usual_ones(
+    tmp_path: Path,
+) -> None:
+    screen = run(tmp_path, "keys", "create", "--help").stdout
+    assert "--kms URI  " in screen
+    assert screen.endswith(
+        "\nAlso: --passphrase\nmodcrypt keys create --help-all shows everything.\n"
+    )
+    everything = run(tmp_path, "keys", "create", "--help-all").stdout
+    assert "--passphrase REF  " in everything
+    assert "--passphrase REF  " in run(tmp_path, "--help-all").stdout
+
+
+def test_shells_complete_shared_options() -> None:
+    shell = ShellComplete(program, {}, "modcrypt", "_MODCRYPT_COMPLETE")
+    for before in ([], ["keys"], ["keys", "list"], ["--json", "keys", "list"]):
+        assert "--kms" in [item.value for item in shell.get_completions(before, "--km")]
+    assert [item.value for item in shell.get_completions(["--kms", "x"], "enc")] == ["encrypt"]
