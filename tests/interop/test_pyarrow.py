@@ -22,7 +22,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
 from tests.support.cases import each_case
-from tests.support.forging import edit_plain, plain_file
+from tests.support.forging import SMALL_FILTER, edit_plain, plain_file
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.pairwise import Case, case_name, pairwise
@@ -187,7 +187,7 @@ def test_every_way_to_encrypt_meets_every_writer_option(
 def test_pyarrow_can_not_write_encrypted_bloom_filters_itself() -> None:
     with pytest.raises(OSError, match="bloom filter"):
         write(
-            small_table(), bloom_filter_options={"id": True},
+            small_table(), bloom_filter_options={"id": SMALL_FILTER},
             encryption_properties=pe.create_encryption_properties(footer_key=FOOTER_KEY),
         )  # fmt: skip
 

@@ -28,6 +28,7 @@ from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.format.idl import decode, encode
 from tests.support.cases import each_case
 from tests.support.forging import (
+    SMALL_FILTER,
     change_footer,
     encrypt_bytes,
     module_suffix,
@@ -136,7 +137,9 @@ def case(table: pa.Table | None = None, how: dict[str, Any] | None = None, **opt
 
 @pytest.fixture(scope="module")
 def rich() -> Case:
-    return case(bloom_filter_options={"id": True, "name": True, "long": True})
+    return case(
+        bloom_filter_options={"id": SMALL_FILTER, "name": SMALL_FILTER, "long": SMALL_FILTER}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -521,7 +524,7 @@ def test_an_absent_value_reads_no_page_where_there_is_a_bloom_filter() -> None:
     rows = 50_000
     table = pa.table({"id": [f"{(i * 7919) % rows:08}" for i in range(rows)]})
     plain = plain_file(
-        table, use_dictionary=False, compression="none", bloom_filter_options={"id": True},
+        table, use_dictionary=False, compression="none", bloom_filter_options={"id": SMALL_FILTER},
     )  # fmt: skip
     sealed = encrypt_bytes(plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
     pages = [
@@ -855,7 +858,7 @@ def test_any_altered_byte_gives_an_error_of_ours_or_the_same_rows(plaintext_foot
     })  # fmt: skip
     file = case(
         table, {"plaintext_footer": plaintext_footer}, row_group_size=40, data_page_size=64,
-        write_batch_size=8, bloom_filter_options={"id": True},
+        write_batch_size=8, bloom_filter_options={"id": SMALL_FILTER},
     )  # fmt: skip
     wanted = (f("id") == 17) | (f("id") == 55)
     refused = 0

@@ -28,6 +28,7 @@ from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection, ins
 from tests.support import forging
 from tests.support.cases import each_case
 from tests.support.forging import (
+    SMALL_FILTER,
     change_footer,
     edit_crypto,
     encrypt_bytes,
@@ -57,7 +58,7 @@ READER = FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys=COLUMNS)
 OPTIONS: dict[str, Any] = {
     "row_group_size": 25,
     "write_page_index": True,
-    "bloom_filter_options": {"id": True, "name": True},
+    "bloom_filter_options": {"id": SMALL_FILTER, "name": SMALL_FILTER},
     "max_rows_per_page": 10,
     "write_batch_size": 10,
 }
@@ -297,7 +298,7 @@ def test_every_byte_has_its_name_in_every_mode(
             assert bodies == ({"unauthenticated" if ctr else "unchecked"} if pages else set())
 
 
-NESTED = {"bloom_filter_options": {"id": True}}
+NESTED = {"bloom_filter_options": {"id": SMALL_FILTER}}
 
 
 def test_without_keys_a_sealed_footer_hides_all_but_the_framing() -> None:
