@@ -158,14 +158,24 @@ READING = [encryption_of(case) for case in pairwise(**WAYS, **WRITER, **BLOOM)]
 WRITING = [encryption_of(case) for case in pairwise(**WAYS, **WRITER)]
 
 
-@pytest.mark.parametrize("codec", WRITER["codec"])
+QUICK = ("none", "zstd")
+SOME_CODECS = pytest.mark.parametrize(
+    "codec",
+    [
+        pytest.param(codec, marks=[] if codec in QUICK else pytest.mark.slow)
+        for codec in WRITER["codec"]
+    ],
+)
+
+
+@SOME_CODECS
 def test_pyarrow_reads_what_we_encrypt(codec: str) -> None:
     for case in READING:
         if case["codec"] == codec:
             check_that_pyarrow_reads(case)
 
 
-@pytest.mark.parametrize("codec", WRITER["codec"])
+@SOME_CODECS
 def test_we_decrypt_what_pyarrow_encrypts_to_its_own_plaintext_file(codec: str) -> None:
     for case in WRITING:
         if case["codec"] == codec:
