@@ -6,6 +6,7 @@ import atexit
 import gc
 import itertools
 import os
+import random
 import shutil
 import signal
 import tempfile
@@ -44,6 +45,9 @@ os.environ.setdefault("MODCRYPT_KMS_PATIENCE", "1")
 # interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Collections of the youngest objects cost a twentieth of the suite's time.
+gc.set_threshold(20_000)
+
 # Fixtures that start a Spark; `make test-slow` runs the tests that use one.
 SPARKS = {"spark", "cluster", "connect", "hive", "standalone"}
 
@@ -58,13 +62,18 @@ settings.register_profile(
 settings.load_profile("modcrypt")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add an option that finds tests which depend on others that run before them."""
+    parser.addoption("--shuffle", metavar="SEED", help="shuffle modules, and the tests in each")
+
+
 @pytest.hookimpl(optionalhook=True)  # `make mutants` runs without xdist
 def pytest_xdist_auto_num_workers() -> int:
     """Start three processes for two cores: many tests wait for a JVM or server."""
     return (os.cpu_count() or 1) * 3 // 2
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests of Hypothesis, and those of a shared Spark as slow; sort tests by their JVM.
 
     A process begins with an equal slice of the list, which begins with the tests of one JVM, and
@@ -83,6 +92,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for group in groups.values():
         items += [*group, *itertools.islice(others, max(size - len(group), 0))]
     items += others
+    if seed := config.getoption("shuffle", None):
+        _shuffle(items, random.Random(seed))
+
+
+def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
+    """Keep the tests of a module together, as fixtures may be set up once for them."""
+    modules = {item.path: dice.random() for item in items}
+    items.sort(key=lambda item: (modules[item.path], dice.random()))
 
 
 def _name_jvm(item: pytest.Item) -> str:

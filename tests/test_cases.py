@@ -35,6 +35,11 @@ def test_nothing_stays():
 @each_case("number", [1, 2])
 def test_skipped(number):
     pytest.skip("why not")
+
+@each_case("number", [1, 2, 3], quick=lambda numbers: numbers[:1])
+@each_case("letter", ["x", "y"])
+def test_some_are_slow(number, letter):
+    pass
 """
 
 
@@ -42,7 +47,7 @@ def test_every_case_runs_with_fixtures_of_its_own_and_names_itself(tmp_path: Pat
     (tmp_path / "test_it.py").write_text(TESTS)
     answer = subprocess.run(
         [sys.executable, "-m", "pytest", "-vsc", os.devnull, "-p", "no:cacheprovider",
-         f"--basetemp={tmp_path / 'temporary'}", tmp_path],  # or it removes those of older runs
+         "-omarkers=slow", f"--basetemp={tmp_path / 'temporary'}", tmp_path],  # or older ones go
         cwd=Path(__file__).parent.parent, env={**os.environ, "COLUMNS": "200"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -52,5 +57,8 @@ def test_every_case_runs_with_fixtures_of_its_own_and_names_itself(tmp_path: Pat
     assert out.count("\nSUBFAILED[two-why]") == 2
     for value in ("p", "q"):
         assert f"test_product[{value}-s] - contains 1 failed subtest\n" in out
-    assert "4 failed, 1 passed, 3 skipped, 6 subtests passed" in out
-    assert out.count("ENDED") == 2 * (1 + 4) + 1 + (1 + 2)  # for every item, and for its cases
+    for label in ("1-x", "1-y", "2-x", "3-y"):
+        assert out.count(f"SUBPASSED[{label}]") == 1, out
+    assert "4 failed, 3 passed, 3 skipped, 12 subtests passed" in out
+    # For every item, and for its cases.
+    assert out.count("ENDED") == 2 * (1 + 4) + 1 + (1 + 2) + (1 + 2) + (1 + 4)

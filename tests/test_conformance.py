@@ -224,6 +224,7 @@ def test_tracing_notices_what_is_gone() -> None:
     assert "neither check, cases nor reason" in list(trace.sentence_problems(bare))
 
 
+@pytest.mark.slow
 def test_a_second_run_writes_the_same_bytes(modcrypt_folder: Path, tmp_path: Path) -> None:
     """Files that clients write are random, and so is the time that a run takes."""
     assert run_suite("modcrypt", "--matrix", "--results", tmp_path)[0] == 0

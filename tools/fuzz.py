@@ -38,6 +38,7 @@ from modcrypt import FileDecryptionProperties, FileEncryptionProperties, Modcryp
 from modcrypt.aad import module_aad
 from modcrypt.parquet import ModuleType
 from tests.support import forging
+from tests.support.forging import SMALL_FILTER
 from tests.support.module_spans import list_modules
 from tools import fuzz_documents, fuzz_recipients, fuzz_targets
 from tools.fuzz_targets import edit
@@ -84,7 +85,7 @@ def bases() -> list[Base]:
     full: dict[str, Any] = {
         "row_group_size": 2,
         "write_page_index": True,
-        "bloom_filter_options": {"a": True, "b": True},
+        "bloom_filter_options": {"a": SMALL_FILTER, "b": SMALL_FILTER},
     }
     plain = [
         forging.plain_file(table, **full),

@@ -123,6 +123,7 @@ def test_the_configuration_page_names_every_member_and_variable() -> None:
     assert [name for name in sorted(variables | members) if f"`{name}`" not in page] == []
 
 
+@pytest.mark.slow
 @each_case("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_stores(path: Path) -> None:
     stored, again = nbformat.read(path, as_version=4), execute(path)

@@ -38,7 +38,10 @@ FILE_SYSTEMS: dict[str, Callable[[ObjectStore], Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=list(FILE_SYSTEMS))
+WRAPPED = pytest.param("pyarrow over s3fs", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=["pyarrow", "s3fs", WRAPPED])
 def filesystem(request: pytest.FixtureRequest, store: ObjectStore) -> Any:
     return FILE_SYSTEMS[request.param](store)
 

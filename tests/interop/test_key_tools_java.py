@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from tests.support.cases import each_case
+from tests.support.cases import each_case, each_value
 from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms
 from tests.support.java.parquet_java import ParquetJava, ParquetJavaError
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -154,7 +154,7 @@ def we_write(path: Path, kms: MemoryKms, case: Mapping[str, Any], count: int = 5
 # --- both directions -----------------------------------------------------------------------------
 
 
-@each_case("case", PAGES, ids=case_name)
+@each_case("case", PAGES, ids=case_name, quick=each_value)
 def test_we_read_what_parquet_java_wrote(
     theirs: JavaKeyTools, kms: MemoryKms, tmp_path: Path, case: Case
 ) -> None:
@@ -171,7 +171,7 @@ def test_we_read_what_parquet_java_wrote(
     assert set(kms.lengths) == {(case["kek_bits"] if double else case["bits"]) // 8}
 
 
-@each_case("case", PAGES, ids=case_name)
+@each_case("case", PAGES, ids=case_name, quick=each_value)
 def test_parquet_java_reads_what_we_write(
     theirs: JavaKeyTools, kms: MemoryKms, tmp_path: Path, case: Case
 ) -> None:
@@ -254,10 +254,10 @@ def test_parquet_java_reads_what_we_rotate(
     assert we_read(path, after, case).to_pylist() == table().to_pylist()
 
 
-@pytest.mark.parametrize("case", pairwise(
+@each_case("case", pairwise(
     after=("double", "single"), writer=("parquet-java", "modcrypt"),
     **{**MATRIX, "material": ("external",)},
-), ids=case_name)  # fmt: skip
+), ids=case_name, quick=each_value)  # fmt: skip
 def test_we_read_and_rotate_what_parquet_java_has_rotated(
     theirs: JavaKeyTools, kms: MemoryKms, tmp_path: Path, case: Case
 ) -> None:

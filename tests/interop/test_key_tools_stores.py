@@ -84,7 +84,7 @@ def kms() -> MemoryKms:
     return MemoryKms.of(MASTERS)
 
 
-@pytest.fixture(scope="module", params=list(FILE_SYSTEMS))
+@pytest.fixture(scope="module", params=["s3fs", pytest.param("pyarrow", marks=pytest.mark.slow)])
 def filesystem(request: pytest.FixtureRequest, store: ObjectStore) -> Any:
     return FILE_SYSTEMS[request.param](store)
 

@@ -55,7 +55,10 @@ FILE_SYSTEMS: dict[str, Callable[[ObjectStore], Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=list(FILE_SYSTEMS))
+WRAPPED = [pytest.param(name, marks=pytest.mark.slow) for name in FILE_SYSTEMS if " over " in name]
+
+
+@pytest.fixture(scope="module", params=["pyarrow", "s3fs", *WRAPPED])
 def filesystem(request: pytest.FixtureRequest, store: ObjectStore) -> Any:
     """Return each file system that reaches the server."""
     return FILE_SYSTEMS[request.param](store)

@@ -16,7 +16,7 @@ import pytest
 
 import modcrypt as mc
 from tests.support import forging
-from tests.support.cases import each_case
+from tests.support.cases import each_case, each_value
 from tests.support.java.parquet_java import Column, ParquetJava, ParquetJavaError
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.pairwise import Case, case_name, pairwise
@@ -89,7 +89,7 @@ READING = pairwise(
 )  # fmt: skip
 
 
-@each_case("case", READING, ids=case_name)
+@each_case("case", READING, ids=case_name, quick=each_value)
 def test_parquet_java_reads_what_we_encrypt(java: ParquetJava, tmp_path: Path, case: Case) -> None:
     plain, sealed = tmp_path / "plain.parquet", tmp_path / "sealed.parquet"
     pyarrow_source(plain, case)
@@ -318,7 +318,7 @@ def java_writer_options(case: Case) -> dict[str, Any]:
     }
 
 
-@each_case("case", WRITING, ids=case_name)
+@each_case("case", WRITING, ids=case_name, quick=each_value)
 def test_we_decrypt_what_parquet_java_encrypts_to_its_plaintext_twin(
     java: ParquetJava, tmp_path: Path, case: Case
 ) -> None:
@@ -407,7 +407,7 @@ def test_columns_without_a_key_are_dropped_from_parquet_javas_file(
     layout=("uniform", "columns"), algorithm=ALGORITHMS, footer=FOOTERS, version=("v1", "v2"),
     codec=("UNCOMPRESSED", "ZSTD"), dictionary=(True, False), checksum=(True, False),
     bloom=(False, True), shape=("small", "empty", "row groups", "pages"),
-), ids=case_name)  # fmt: skip
+), ids=case_name, quick=each_value)  # fmt: skip
 def test_parquet_java_reads_its_own_file_after_we_encrypted_it(
     java: ParquetJava, tmp_path: Path, case: Case
 ) -> None:

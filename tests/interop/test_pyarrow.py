@@ -22,7 +22,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
 from tests.support.cases import each_case
-from tests.support.forging import edit_plain, plain_file
+from tests.support.forging import SMALL_FILTER, edit_plain, plain_file
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.pairwise import Case, case_name, pairwise
@@ -158,14 +158,24 @@ READING = [encryption_of(case) for case in pairwise(**WAYS, **WRITER, **BLOOM)]
 WRITING = [encryption_of(case) for case in pairwise(**WAYS, **WRITER)]
 
 
-@pytest.mark.parametrize("codec", WRITER["codec"])
+QUICK = ("none", "zstd")
+SOME_CODECS = pytest.mark.parametrize(
+    "codec",
+    [
+        pytest.param(codec, marks=[] if codec in QUICK else pytest.mark.slow)
+        for codec in WRITER["codec"]
+    ],
+)
+
+
+@SOME_CODECS
 def test_pyarrow_reads_what_we_encrypt(codec: str) -> None:
     for case in READING:
         if case["codec"] == codec:
             check_that_pyarrow_reads(case)
 
 
-@pytest.mark.parametrize("codec", WRITER["codec"])
+@SOME_CODECS
 def test_we_decrypt_what_pyarrow_encrypts_to_its_own_plaintext_file(codec: str) -> None:
     for case in WRITING:
         if case["codec"] == codec:
@@ -187,7 +197,7 @@ def test_every_way_to_encrypt_meets_every_writer_option(
 def test_pyarrow_can_not_write_encrypted_bloom_filters_itself() -> None:
     with pytest.raises(OSError, match="bloom filter"):
         write(
-            small_table(), bloom_filter_options={"id": True},
+            small_table(), bloom_filter_options={"id": SMALL_FILTER},
             encryption_properties=pe.create_encryption_properties(footer_key=FOOTER_KEY),
         )  # fmt: skip
 

@@ -22,6 +22,7 @@ import modcrypt as mc
 from modcrypt.parquet.arrow.page_parts import pad_struct
 from modcrypt.parquet.format.idl import encode, new
 from tests.support.cases import each_case
+from tests.support.forging import SMALL_FILTER
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.tables import small_table, write_plain
@@ -62,7 +63,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"data_page_v2_levels": "plaintext"},
     ),
     "page index": ({"write_page_index": True}, {}),
-    "bloom filters": ({"bloom_filter_options": {"id": True, "name": True}}, {}),
+    "bloom filters": ({"bloom_filter_options": {"id": SMALL_FILTER, "name": SMALL_FILTER}}, {}),
     "checksums": ({"write_page_checksum": True}, {}),
     "checksums under ctr": (
         {"write_page_checksum": True},

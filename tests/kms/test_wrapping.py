@@ -90,7 +90,7 @@ def thousand() -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("threads", [1, 16])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 16])
 def test_a_thousand_files_of_twenty_columns_cost_one_unwrap_for_each_kek(
     threads: int, thousand: list[bytes]
 ) -> None:

@@ -40,7 +40,7 @@ from modcrypt.parquet.format.compact import MAX_LIST, MAX_STRUCTS
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from tests.support import forging
 from tests.support.cases import each_case
-from tests.support.forging import decrypt_bytes, encrypt_bytes, plain_file
+from tests.support.forging import SMALL_FILTER, decrypt_bytes, encrypt_bytes, plain_file
 from tests.support.keys import FOOTER_KEY
 from tests.support.randomness import dice
 from tests.support.resident_memory import forget_peak, resident_memory
@@ -52,7 +52,9 @@ LEVELS_WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY, data_page_v2_lev
 READER = FileDecryptionProperties(footer_key=FOOTER_KEY)
 ANY = FileDecryptionProperties(footer_key=FOOTER_KEY, require_encrypted=False)
 TABLE = pa.table({"a": [1, 1, 2, None], "b": ["x", "y", "x", "y"]})
-PLAIN = plain_file(TABLE, write_page_index=True, bloom_filter_options={"a": True, "b": True})
+PLAIN = plain_file(
+    TABLE, write_page_index=True, bloom_filter_options={"a": SMALL_FILTER, "b": SMALL_FILTER}
+)
 SEALED = encrypt_bytes(PLAIN, WRITER)
 SIGNED = encrypt_bytes(
     PLAIN, FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True)

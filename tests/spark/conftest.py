@@ -6,6 +6,8 @@ another process. `local-cluster` and Spark Connect have one each, which stays fo
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,13 +61,19 @@ def store() -> Iterator[ObjectStore]:
 
 @pytest.fixture(scope="package")
 def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the path of our jar for Spark."""
+    """Return the path of our jar for Spark, which the first process that needs it writes."""
     if reason := why_unavailable():
         pytest.skip(reason)
     from modcrypt.spark.jvm.native_jar import spark_jar
 
-    path = tmp_path_factory.mktemp("jar") / "modcrypt-spark.jar"
-    spark_jar(path)
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # all processes of a run share it
+    path = folder / "modcrypt-spark.jar"
+    with (folder / "jar.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            spark_jar(path)
     return path
 
 

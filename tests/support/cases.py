@@ -17,8 +17,11 @@ Ids = Iterable[object] | Callable[[Any], object] | None
 Axis = list[tuple[str, dict[str, Any]]]
 
 
+Choice = Callable[[list[Any]], list[Any]]
+
+
 def each_case(
-    names: str | Sequence[str], values: Iterable[Any], ids: Ids = None
+    names: str | Sequence[str], values: Iterable[Any], ids: Ids = None, quick: Choice | None = None
 ) -> Callable[[Test], Test]:
     """Return a decorator that runs a test once per case, as subtests of one item.
 
@@ -30,16 +33,44 @@ def each_case(
         names: Names of the test's arguments, separated by commas or in a sequence.
         values: Value of the argument for each case, or tuples for several arguments.
         ids: Names of the cases, or a function that names a value.
+        quick: Function that chooses some of the values; the others run in an item of their own,
+            which is slow. Of stacked decorators, the first may have it.
     """
     arguments = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-    axis = list(_cases(arguments, list(values), ids))
+    values = list(values)
+    axis = list(_cases(arguments, values, ids))
     assert axis, "a check of no cases checks nothing"
+    few = None
+    if quick is not None:
+        chosen = quick(values)
+        few = {label for value, (label, _) in zip(values, axis, strict=True) if value in chosen}
 
     def decorate(test: Test) -> Test:
         looped = vars(test).get("each_case", (test, []))
-        return _loop(test, looped[0], [axis, *looped[1]])
+        return _loop(test, looped[0], [axis, *looped[1]], few)
 
     return decorate
+
+
+def each_value(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return few of the cases, in which every value of every axis appears."""
+    chosen, seen = [], set[tuple[str, str]]()
+    for case in cases:
+        values = {(axis, str(value)) for axis, value in case.items()}
+        if not values <= seen:
+            chosen.append(case)
+            seen |= values
+    return chosen
+
+
+def every_second(values: list[Any]) -> list[Any]:
+    """Return the first value, and every second after it."""
+    return values[::2]
+
+
+def every_fourth(values: list[Any]) -> list[Any]:
+    """Return the first value, and every fourth after it."""
+    return values[::4]
 
 
 def _cases(
@@ -65,13 +96,22 @@ def _label(name: str, value: object, number: int, ids: Ids) -> str:
     return text.encode("ascii", "backslashreplace").decode()[:80]  # as pytest-xdist can send it
 
 
-def _loop(decorated: Test, test: Test, axes: list[Axis]) -> Test:
-    """Return a test that runs another for all combinations of cases."""
+SPEEDS = pytest.mark.parametrize("speed", ["quick", pytest.param("slow", marks=pytest.mark.slow)])
+
+
+def _loop(decorated: Test, test: Test, axes: list[Axis], few: set[str] | None) -> Test:
+    """Return a test that runs another for all combinations of cases.
+
+    Cases of the first axis whose labels are not among the few have a slow item.
+    """
     looped = {name for axis in axes for _, case in axis for name in case}
     fixtures = [name for name in inspect.signature(test).parameters if name not in looped]
 
-    def loop(request: pytest.FixtureRequest, subtests: pytest.Subtests, **_: Any) -> None:
-        combinations, skipped = list(itertools.product(*axes)), []
+    def loop(
+        request: pytest.FixtureRequest, subtests: pytest.Subtests, speed: str = "", **_: Any
+    ) -> None:
+        first = [case for case in axes[0] if few is None or (case[0] in few) == (speed == "quick")]
+        combinations, skipped = list(itertools.product(first, *axes[1:])), []
         own = _finish_own_fixtures(request)
         for number, combination in enumerate(combinations):
             label = "-".join(label for label, _ in combination)
@@ -90,10 +130,10 @@ def _loop(decorated: Test, test: Test, axes: list[Axis]) -> Test:
     functools.update_wrapper(loop, decorated, updated=())
     vars(loop).update(each_case=(test, axes), pytestmark=vars(decorated).get("pytestmark", []))
     kind = inspect.Parameter.KEYWORD_ONLY
-    names = dict.fromkeys(["request", "subtests", *fixtures])
+    names = dict.fromkeys(["request", "subtests", *fixtures, *([] if few is None else ["speed"])])
     signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
     vars(loop)["__signature__"] = signature
-    return loop
+    return loop if few is None else SPEEDS(loop)
 
 
 def _finish_own_fixtures(request: pytest.FixtureRequest) -> dict[str, Any]:

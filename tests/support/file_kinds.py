@@ -11,7 +11,7 @@ from modcrypt import (
     FileDecryptionProperties,
     FileEncryptionProperties,
 )
-from tests.support.forging import encrypt_bytes, plain_file
+from tests.support.forging import SMALL_FILTER, encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 
 BOTH = ("AES_GCM_V1", "AES_GCM_CTR_V1")
@@ -25,7 +25,7 @@ TABLE = pa.table({"a": [1, 1, 2, None], "b": ["x", "y", "x", "y"], "c": [1.5, 2.
 RICH: dict[str, Any] = {
     "row_group_size": 2,
     "write_page_index": True,
-    "bloom_filter_options": {"a": True, "b": True, "c": True},
+    "bloom_filter_options": {"a": SMALL_FILTER, "b": SMALL_FILTER, "c": SMALL_FILTER},
     "store_schema": False,
 }
 
@@ -40,7 +40,7 @@ class Case:
 
     def write(self, columns: str = "abc") -> bytes:
         """Return an encrypted file with some of the columns."""
-        blooms = {"bloom_filter_options": dict.fromkeys(columns, True)}
+        blooms = {"bloom_filter_options": dict.fromkeys(columns, SMALL_FILTER)}
         return encrypt_bytes(
             plain_file(TABLE.select(list(columns)), **(RICH | blooms), **self.options),
             FileEncryptionProperties(footer_key=FOOTER_KEY, **self.properties),

@@ -29,6 +29,9 @@ Change = Callable[[ThriftStruct], object]
 
 FOOTER_SUFFIX = b"\x00"
 
+SMALL_FILTER = {"ndv": 1000}
+"""A bloom filter for few values: by default, PyArrow fills a MiB per chunk and folds it to that."""
+
 
 def plain_file(table: pa.Table, **options: Any) -> bytes:
     """Write a plaintext file with PyArrow."""

@@ -116,6 +116,14 @@ ROTATIONS: dict[str, Change] = {
     "dek": lambda table: rotate_table(table, "dek").table,
     "prune": lambda table: prune_keys(table).table,
 }
+QUICK = ("kek and mek", "dek")  # Java reads and writes each table several times
+SOME_ROTATIONS = pytest.mark.parametrize(
+    "rotate",
+    [
+        pytest.param(rotate, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name, rotate in ROTATIONS.items()
+    ],
+)
 
 
 def read_everything(java: Judge, table: IcebergTable) -> dict[str, Any]:
@@ -128,7 +136,7 @@ def read_everything(java: Judge, table: IcebergTable) -> dict[str, Any]:
     return found | {ref: java.read(path, ref=ref) for ref in reported["refs"]}
 
 
-@pytest.mark.parametrize("rotate", ROTATIONS.values(), ids=ROTATIONS)
+@SOME_ROTATIONS
 def test_java_reads_a_rotated_table(java: Judge, java_table: IcebergTable, rotate: Change) -> None:
     before = read_everything(java, java_table)
     assert ids(before["main"]) == [n for n in range(25) if n not in (3, 4, 13, 5, 21)]
@@ -141,7 +149,7 @@ def test_java_reads_a_rotated_table(java: Judge, java_table: IcebergTable, rotat
     assert {kek["by"] for kek in keks} == {rotated.metadata.master_key_id}
 
 
-@pytest.mark.parametrize("rotate", ROTATIONS.values(), ids=ROTATIONS)
+@SOME_ROTATIONS
 def test_java_commits_to_a_rotated_table(
     java: Judge, kms: SampleKms, java_table: IcebergTable, rotate: Change
 ) -> None:
@@ -330,8 +338,11 @@ def test_java_reads_a_table_of_a_sql_catalog(java: Judge, kms: SampleKms, tmp_pa
 PLAIN = {"encryption.key-id": None}
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize(
+    ("version", "history"),
+    [(1, True), (2, False), (3, True)]
+    + [pytest.param(n, n == 2, marks=pytest.mark.slow) for n in (1, 2, 3)],
+)
 def test_java_reads_an_encrypted_copy(
     java: Judge, kms: SampleKms, tmp_path: Path, version: int, history: bool
 ) -> None:

@@ -122,7 +122,7 @@ CHANGES: dict[str, Change] = {  # those that make files; the others are in test_
 }
 
 
-QUICK = {change_schema, delete_positions}  # Java reads each table some ten times
+QUICK = {delete_positions}  # Java reads each table some ten times
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from modcrypt.iceberg import (
     verify_table,
 )
 from modcrypt.iceberg.tables.glue_pointer import MAX_COMMENT, GluePointer, make_table_input
-from tests.support.cases import each_case
+from tests.support.cases import each_case, every_second
 from tests.support.iceberg.catalog_tables import (
     SCHEMA,
     check_interrupted_purge,
@@ -191,6 +191,7 @@ def test_the_command_line_opens_a_configured_catalog(
     check_seals(run, tmp_path, "shop", GlueTable.make(glue.uri).name)
 
 
+@pytest.mark.slow
 def test_a_table_in_s3(glue: GlueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """moto's server has both services."""
     client = use_store(monkeypatch, glue.uri)
@@ -348,7 +349,7 @@ def test_a_change_whose_answer_is_lost_is_found(
     assert verify_table(glue.load()).ok
 
 
-@each_case("change", ["append", "dek"])
+@each_case("change", ["dek", "append"], quick=every_second)
 @each_case(
     "steps",
     [

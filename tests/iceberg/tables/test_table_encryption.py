@@ -228,7 +228,12 @@ def create_by_java(java: Judge, folder: Path, version: str, file_format: str = "
 
 @pytest.mark.parametrize(
     ("version", "form", "history"),
-    [("2", "parquet", True), ("2", "avro", False), ("3", "parquet", False), ("3", "avro", True)],
+    [
+        ("2", "parquet", True),
+        ("3", "avro", True),
+        pytest.param("2", "avro", False, marks=pytest.mark.slow),
+        pytest.param("3", "parquet", False, marks=pytest.mark.slow),
+    ],
 )
 def test_deletes_apply_to_the_files_that_have_moved(
     java: Judge, kms: SampleKms, tmp_path: Path, version: str, form: str, history: bool

@@ -30,6 +30,7 @@ from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.format.idl import decode, encode
 from tests.support.cases import each_case
 from tests.support.forging import (
+    SMALL_FILTER,
     change_footer,
     encrypt_bytes,
     module_suffix,
@@ -138,7 +139,9 @@ def case(table: pa.Table | None = None, how: dict[str, Any] | None = None, **opt
 
 @pytest.fixture(scope="module")
 def rich() -> Case:
-    return case(bloom_filter_options={"id": True, "name": True, "long": True})
+    return case(
+        bloom_filter_options={"id": SMALL_FILTER, "name": SMALL_FILTER, "long": SMALL_FILTER}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -440,7 +443,9 @@ FILTERS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("columns", [None, ["tags", "address"]], ids=str)
+@pytest.mark.parametrize(
+    "columns", [pytest.param(None, marks=pytest.mark.slow), ["tags", "address"]], ids=str
+)
 @each_case("wanted", FILTERS, ids=str)
 def test_filters_keep_the_rows_that_pyarrow_keeps(
     rich: Case, rich_rows: pa.Table, wanted: Any, columns: list[str] | None
@@ -857,7 +862,7 @@ def test_any_altered_byte_gives_an_error_of_ours_or_the_same_rows(plaintext_foot
     })  # fmt: skip
     file = case(
         table, {"plaintext_footer": plaintext_footer}, row_group_size=40, data_page_size=64,
-        write_batch_size=8, bloom_filter_options={"id": True},
+        write_batch_size=8, bloom_filter_options={"id": SMALL_FILTER},
     )  # fmt: skip
     wanted = (f("id") == 17) | (f("id") == 55)
     refused = 0

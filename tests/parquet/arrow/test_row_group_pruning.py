@@ -610,7 +610,7 @@ def test_duckdb_and_this_hash_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.seeded
-@each_case("seed", range(20))
+@each_case("seed", range(examples(50)))
 def test_page_indexes_of_polars_lose_no_row(seed: int, tmp_path: Path) -> None:
     chance = dice(seed)
     table = pa.concat_tables([random_table(chance) for _ in range(5)])

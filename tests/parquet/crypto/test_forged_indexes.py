@@ -13,6 +13,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
 from tests.support import forging
+from tests.support.forging import SMALL_FILTER
 from tests.support.keys import FOOTER_KEY
 from tests.support.randomness import dice
 
@@ -34,7 +35,7 @@ def encrypt_file(*, plaintext_footer: bool) -> bytes:
         row_group_size=500,
         data_page_size=512,
         write_page_index=True,
-        bloom_filter_options={"public": True},
+        bloom_filter_options={"public": SMALL_FILTER},
         **options,
     )
     return out.getvalue()

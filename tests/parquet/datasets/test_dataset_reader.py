@@ -287,7 +287,9 @@ def evolving(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return folders
 
 
-@pytest.mark.parametrize("columns", [None, ["x"], ["s"]], ids=str)
+@pytest.mark.parametrize(
+    "columns", [None, pytest.param(["x"], marks=pytest.mark.slow), ["s"]], ids=str
+)
 @each_case("wanted", [
     None, f("id") == 377, f("name") == "377", f("x").is_null(), f("x") > 590, f("s", "a") == 5,
     f("name").isin(["5", "320", "599"]),

@@ -44,7 +44,7 @@ from modcrypt.parquet.verify.verification_results import Verification
 from tests.support import forging
 from tests.support.cases import each_case
 from tests.support.file_kinds import BOTH, CASES, KEYED_READER, READER, RICH, TABLE, Case
-from tests.support.forging import change_footer, encrypt_bytes, plain_file
+from tests.support.forging import SMALL_FILTER, change_footer, encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.randomness import examples
@@ -322,7 +322,7 @@ RICH_PLAIN: dict[str, Any] = {
     "write_page_index": True,
     "write_page_checksum": True,
     "max_rows_per_page": 10,
-    "bloom_filter_options": {"id": True},
+    "bloom_filter_options": {"id": SMALL_FILTER},
 }
 
 
@@ -542,7 +542,7 @@ PAGED = pa.table({"n": list(range(40)), "t": [f"{n:03}" for n in range(40)]})
 PAGES: dict[str, Any] = {
     "max_rows_per_page": 10,
     "write_page_index": True,
-    "bloom_filter_options": {"n": True},
+    "bloom_filter_options": {"n": SMALL_FILTER},
 }
 
 

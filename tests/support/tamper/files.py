@@ -29,7 +29,7 @@ from modcrypt.kms.signing.sealed_statements import Draft, encode_statement
 from modcrypt.parquet import ModuleType
 from modcrypt.parquet.format.framing import close_tail, read_tail
 from modcrypt.parquet.signatures.signers import hash_footer
-from tests.support.forging import encrypt_bytes, plain_file
+from tests.support.forging import SMALL_FILTER, encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import ModuleSpan, list_modules
 from tests.support.pkmt1 import seal_base64
@@ -192,7 +192,7 @@ PLAIN: dict[str, Any] = {
     "write_page_index": True, "store_schema": False,
 }  # fmt: skip
 PAGES = PLAIN | {"max_rows_per_page": 5, "write_batch_size": 5}
-RICH = PAGES | {"bloom_filter_options": {"id": True, "city": True}}
+RICH = PAGES | {"bloom_filter_options": {"id": SMALL_FILTER, "city": SMALL_FILTER}}
 CRC = {"write_page_checksum": True}
 
 
