@@ -130,6 +130,8 @@ class Conversion:
     change: Change = field(default_factory=Change)
     overwrite: bool = False
     dry_run: bool = False
+    # Whether to replace a file in place that is as the keys say, because its data keys leaked.
+    renew: bool = False
     threads: int | None = 1  # number of threads for each file, as `encrypt_parquet` takes it
     record: Record | None = None  # record that caches which files are up to date
     # Function called with the bytes done of a file, in the thread that converts it.
@@ -207,7 +209,7 @@ class Conversion:
         it.
         """
         if not self.overwrite or self.destination is None:
-            return False
+            return self.renew
         change, new = self.change, self.encryption
         if change.keep_unknown_fields or change.keep_unchanged or file.name == self.source.name:
             return True
@@ -398,6 +400,8 @@ class Conversion:
 
         In place, the file may then no longer open with the old keys, or be masked already.
         """
+        if self.renew:  # a look does not tell old data keys from new ones
+            return False
         number = error.errno if isinstance(error, OSError) else None
         if not (self.destination is None or number in (errno.EEXIST, errno.ESTALE)):
             return False

@@ -10,6 +10,7 @@ from modcrypt.keys.key import (
     Secret,
     Unpicklable,
     as_key,
+    fingerprint_key,
     invocation_counter,
     key_bytes,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Unpicklable",
     "as_given_key",
     "as_key",
+    "fingerprint_key",
     "hide_keys",
     "invocation_counter",
     "key_bytes",

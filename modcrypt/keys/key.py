@@ -204,6 +204,16 @@ def key_bytes(key: Key) -> bytes:
     return key._value
 
 
+FINGERPRINT_LENGTH = 8
+"""Length of a fingerprint in bytes: data keys are random, so it tells those of a lake apart."""
+
+
+def fingerprint_key(key: Key) -> bytes:
+    """Return a fingerprint of a random key, which reveals nothing of it and may be stored."""
+    hashed = hashlib.blake2b(b"modcrypt data key", key=key._value, digest_size=FINGERPRINT_LENGTH)
+    return hashed.digest()
+
+
 def invocation_counter(key: Key) -> InvocationCounter:
     """Return the counter of the key's bytes; the first call makes it. Only `aead` calls this."""
     counter = _counters.get(key._digest)

@@ -36,7 +36,7 @@ BATCH = 10_000
 _KEY_CODES = (3, 4)
 """Exit codes of keys that were refused or could not be requested."""
 
-_RESULTS = ("encrypted", "rekeyed", "rotated", "current", "failed", "refused")
+_RESULTS = ("encrypted", "rekeyed", "rotated", "renewed", "current", "failed", "refused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class AppliedFile:
 
     Attributes:
         path: Path inside the dataset.
-        result: "encrypted", "rekeyed", "rotated"; "current", nothing was left to do; "refused"; or
-            an error code.
+        result: "encrypted", "rekeyed", "rotated"; "renewed", under new data keys; "current",
+            nothing was left to do; "refused"; or an error code.
         message: Message of the error, or why the file was refused.
         code: Exit code for the failure; 0 without one.
     """
@@ -82,7 +82,7 @@ class LakeApplication(FactSheet):
     def changed(self) -> int:
         """Number of files that were changed."""
         results = self.totals.results
-        return results["encrypted"] + results["rekeyed"] + results["rotated"]
+        return sum(results[result] for result in ("encrypted", "rekeyed", "rotated", "renewed"))
 
     @property
     def code(self) -> int:
@@ -180,7 +180,7 @@ class PlanRun:
 
     def apply_batch(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
         """Yield the result of each file, in order; rotated files share requests for keys."""
-        work = [file for file in planned if file.action in ("encrypt", "rekey")]
+        work = [file for file in planned if file.action in ("encrypt", "rekey", "renew")]
         converted = iter(self._convert(work))
         rotated = {file.path: file for file in self._rotate(planned)}
         for file in planned:
@@ -229,7 +229,8 @@ class PlanRun:
 def _convert_file(policies: DatasetPolicies, planned: PlannedChange) -> AppliedFile:
     """Encrypt or re-key a file; if that fails, look whether another run has done it meanwhile."""
     result = _try_conversion(policies, planned)
-    if result.code and result.code not in _KEY_CODES and not planned.waits:
+    renews = planned.action == "renew"  # which no look at the file can find done
+    if result.code and result.code not in _KEY_CODES and not planned.waits and not renews:
         examination = FooterExamination(policies, KeyAges(policies.client))
         state = examination.run(LakeFile(planned.state.path, planned.state.size, ""))
         if state.state == "declared":
@@ -251,7 +252,9 @@ def _try_conversion(policies: DatasetPolicies, planned: PlannedChange) -> Applie
         return AppliedFile(
             path=path, result=failure.word, message=failure.message, code=failure.code
         )
-    return AppliedFile(path=path, result=done.result, message=done.message, code=done.code)
+    renewed = planned.action == "renew" and not done.code
+    result = "renewed" if renewed else done.result
+    return AppliedFile(path=path, result=result, message=done.message, code=done.code)
 
 
 def _make_conversion(
@@ -271,6 +274,7 @@ def _make_conversion(
         destination=None if source is None else policies.root,
         decryption=decryption,
         encryption=policies.writing(policy),
+        renew=planned.action == "renew",
     )
 
 

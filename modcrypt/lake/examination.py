@@ -23,6 +23,7 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.idempotence.key_comparison import ExternalMaterial, KeyFacts, gather_key_facts
 from modcrypt.jobs.key_scan import parse_wrapped_version
+from modcrypt.keys import fingerprint_key
 from modcrypt.lake.files.file_policies import DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.files.file_states import FileState, KeyUse, State
 from modcrypt.lake.files.lake_files import LakeFile
@@ -120,6 +121,7 @@ class FooterExamination:
             path=listed.path, size=listed.size, state=state, message=message, keys=keys,
             previous_prefix=template, rows=file.metadata.num_rows, columns=len(file.leaves),
             encrypted_columns=len(file.leaves) - len(plain),
+            data_keys=_fingerprint(file, own),
         )  # fmt: skip
 
     def _describe_keys(
@@ -169,6 +171,12 @@ class FooterExamination:
             path=file.path, size=file.size, state=state, reason=reason, message=str(error),
             keys=keys,
         )  # fmt: skip
+
+
+def _fingerprint(file: OpenFile, own: Mapping[str, ColumnKey]) -> bytes:
+    footer = file.footer.footer_key
+    keys = [*([] if footer is None else [footer]), *(key.key for key in own.values())]
+    return b"".join(map(fingerprint_key, keys))
 
 
 def _retrieve_keys(file: OpenFile, kinds: Mapping[int, set[str]]) -> dict[str, ColumnKey]:

@@ -4,38 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from modcrypt.errors import list_names
-from modcrypt.lake.files.file_states import KeyUse
+from modcrypt.lake.compromise.key_choice import KeyChoice
+from modcrypt.lake.compromise.leak_judgement import LeakJudge
+from modcrypt.lake.files.file_states import EXPOSED
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.text import format_count, format_size
 
-if TYPE_CHECKING:  # of an extra
-    pass
-
 SCHEMA = "modcrypt.lake.impact/1"
 """The name and version of the lines of JSON."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyChoice:
-    """The keys whose impact is asked for.
-
-    Attributes:
-        key: Id of a master key, or of a KEK in hex.
-        version: Version of the master key; None for all.
-    """
-
-    key: str
-    version: str | None = None
-
-    def matches(self, use: KeyUse) -> bool:
-        """Return whether a key of a file is wrapped under the chosen key."""
-        if use.kek_id is not None and use.kek_id in (self.key, self.key.lower()):
-            return True
-        return use.master_key_id == self.key and self.version in (None, use.version)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +34,8 @@ class DatasetImpact:
             be protected, too.
         snapshots: Ids of the snapshots of an Iceberg table that need it, the newest first.
         lost: Number of files of an Iceberg table that no other key opens.
+        rewrapped: Number of files that are under a later key, but whose data keys the key may have
+            wrapped before: whoever had it then may read and forge them.
     """
 
     dataset: str
@@ -66,6 +48,7 @@ class DatasetImpact:
     hidden: int
     snapshots: Sequence[int] = ()
     lost: int | None = None
+    rewrapped: int = 0
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
@@ -78,7 +61,8 @@ class DatasetImpact:
     def describe(self) -> list[str]:
         """Return sentences about what leaks and what is lost."""
         if not self.files:
-            lines = [f"{self.dataset}: the key protects no file"]
+            other = "no other file" if self.rewrapped else "no file"
+            lines = [f"{self.dataset}: the key protects {other}"]
         else:
             size = format_size(self.bytes)
             files = format_count(self.files, "file")
@@ -88,6 +72,12 @@ class DatasetImpact:
                 lines.append(f"  {format_count(len(self.snapshots), 'snapshot')}: {ids}")
             lines.append(f"  if the key leaks: {self._leak()} can be read and forged")
             lines.append(f"  if the key is destroyed: {self._loss()}")
+        if self.rewrapped:
+            files = format_count(self.rewrapped, "file")
+            lines.insert(
+                0, f"{self.dataset}: {files} under later keys may keep data keys that the key "
+                "wrapped before: if it leaked, name it in compromised, and apply replaces them"
+            )  # fmt: skip
         if self.hidden:
             files = format_count(self.hidden, "file")
             what = "with closed footers may have columns under the key"
@@ -113,11 +103,19 @@ class DatasetImpact:
         return f"columns {', '.join(self.columns)} are lost, the others stay readable"
 
 
-def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
-    """Return the impact of a key on a dataset, given its status."""
+def find_impact(status: DatasetStatus, choice: KeyChoice, judge: LeakJudge) -> DatasetImpact:
+    """Return the impact of a key on a dataset, given its status.
+
+    `judge` finds the files that the key, which it takes for compromised, may open by old data keys.
+    """
+    rewrapped = sum(
+        judge.find_exposure(choice, file, 0.0 if file.state in EXPOSED else None)
+        in ("rewrapped", "unknown-age")
+        for file in status.files
+    )
     if status.find_impact is not None:
         found: DatasetImpact = status.find_impact(choice)
-        return found
+        return replace(found, rewrapped=rewrapped)
     counts: Counter[str] = Counter()
     columns: set[str] = set()
     footer_columns = 0
@@ -136,4 +134,5 @@ def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
         dataset=status.dataset.name, files=counts["files"], rows=counts["rows"],
         bytes=counts["bytes"], columns=sorted(columns), footers=counts["footers"],
         footer_columns=footer_columns, hidden=counts["hidden"],
+        rewrapped=rewrapped,
     )  # fmt: skip

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self, TypeAlias
 
@@ -17,15 +18,25 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.lake.application import AppliedFile, LakeApplication, carry_out_plan
+from modcrypt.lake.compromise.key_checks import KeyTrial, check_known, check_writing, list_written
+from modcrypt.lake.compromise.key_choice import KeyChoice
+from modcrypt.lake.compromise.leak_judgement import LeakJudge
+from modcrypt.lake.compromise.leak_record import LeakRecord, read_record
 from modcrypt.lake.dataset import LakeDataset
-from modcrypt.lake.declarations.declaration import LakeDeclaration, TableDeclaration
+from modcrypt.lake.declarations.declaration import (
+    DatasetDeclaration,
+    LakeDeclaration,
+    TableDeclaration,
+)  # fmt: skip
 from modcrypt.lake.declarations.declaration_file import open_declaration, require_valid
 from modcrypt.lake.declarations.declaration_path import FILE_NAME
+from modcrypt.lake.declarations.partitions import names_in
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_policies import DatasetPolicies
+from modcrypt.lake.files.file_states import EXPOSED, STATES, KeyUse
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.key_ages import KeyAges, add_versions
-from modcrypt.lake.key_impact import DatasetImpact, KeyChoice, find_impact
+from modcrypt.lake.key_impact import DatasetImpact, find_impact
 from modcrypt.lake.key_path import KeyStep, follow_keys
 from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.lake.lake_report import LakeReport, make_report
@@ -37,8 +48,10 @@ from modcrypt.lake.verification.dataset_check import Since, choose_unchanged, ve
 from modcrypt.lake.verification.file_check import CheckedFile
 from modcrypt.lake.verification.results import LakeVerification
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.format.findings import Finding
 from modcrypt.parquet.verify.file_verification import verify_parquet
 from modcrypt.parquet.verify.inspection import inspect_parquet
+from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import cached_property
 
 CheckElsewhere: TypeAlias = Callable[[str, Sequence[LakeFile]], Iterable[CheckedFile]]
@@ -209,7 +222,9 @@ class Lake:
         """
         with open_cache(self.declaration) as cache:
             how: dict[str, Any] = {"jobs": jobs, "progress": progress}
-            return [self.dataset_status(name, cache, **how) for name in self.names(dataset)]
+            found = [self.dataset_status(name, cache, **how) for name in self.names(dataset)]
+        self._check_known(self.compromised, found)
+        return found
 
     def dataset_status(
         self, name: str, cache: StateCache, *, jobs: int | None = None,
@@ -218,14 +233,71 @@ class Lake:
         """Return the status of one dataset; errors of its location are part of it."""
         try:
             if (table := self._find_table(name)) is not None:
-                return load_table_kind().find_table_status(table, self.ages)
+                judge = self._judge(name, cache)
+                return load_table_kind().find_table_status(table, self.ages, judge)
             examination = FooterExamination(self.policies(name), self.ages)
             return find_status(
-                self.list_files(name), examination, cache, jobs=jobs, progress=progress
-            )
+                self.list_files(name), examination, cache, judge=self._judge(name, cache),
+                jobs=jobs, progress=progress,
+            )  # fmt: skip
         except (OSError, ValueError, ImportError, FormatError) as error:
             declared, failure = self.declaration.find(name), describe(error)
             return DatasetStatus(dataset=declared, error=failure.message, code=failure.code)
+
+    # --- compromised keys ------------------------------------------------------------------------
+
+    @cached_property
+    def compromised(self) -> tuple[KeyChoice, ...]:
+        """The master keys that the declaration calls compromised."""
+        return tuple(map(KeyChoice.parse, self.declaration.compromised))
+
+    @property
+    def _record(self) -> LeakRecord:
+        """The record of leaks as it is now; raise as `read_record`."""
+        return read_record(self.declaration.path)
+
+    def _judge(self, name: str, cache: StateCache) -> LeakJudge | None:
+        """Return the judge of what compromised keys open in a dataset; None without any."""
+        if not self.compromised:
+            return None
+        declared = self.declaration.find(name)
+        return LeakJudge(declared, self.compromised, self._record, cache.find_wraps)
+
+    def _check_known(
+        self, choices: Sequence[KeyChoice], statuses: Sequence[DatasetStatus] | None = None
+    ) -> None:
+        """Check that keys exist; raise ValueError otherwise, and without `statuses` find them."""
+        if not choices:
+            return
+        others = {KeyChoice.parse(key).key for _, key in self._record.started}
+        if not self.ages.masters:  # the service lists no keys, so their names cannot be checked
+            others |= {key for each in self.declaration.all.values() for key in list_written(each)}
+
+        def list_uses() -> Iterable[KeyUse]:
+            if statuses is None or len(statuses) < len(self.names(None)):
+                with open_cache(self.declaration) as cache:
+                    found = [self.dataset_status(name, cache) for name in self.names(None)]
+            else:
+                found = list(statuses)
+            return (use for status in found for file in status.files for use in file.keys)
+
+        check_known(choices, self.ages.masters, others, list_uses)
+
+    def _check_compromised(self, names: Sequence[str], trial: KeyTrial | None) -> None:
+        """Check what the declaration says of compromised keys, before `apply` plans.
+
+        Raises:
+            ValueError: A key is unknown, or new files would be under it.
+        """
+
+        def find_newest(key: str) -> str | None:
+            master = self.ages.masters.get(key)
+            if master is not None and master.version is not None:
+                return str(master.version)
+            return None if trial is None else trial.wrap_with(key)
+
+        self._check_known(self.compromised)
+        check_writing(self.compromised, map(self.declaration.find, names), find_newest)
 
     # --- apply -----------------------------------------------------------------------------------
 
@@ -261,19 +333,42 @@ class Lake:
             return carry_out_plan(plan, policies, jobs=jobs, progress=progress)
 
         carry_out = carry_out or carry_out_here
+        names = self.names(dataset)
+        trial = KeyTrial(self.client)
+        self._check_compromised(names, None if dry_run else trial)
         with open_cache(self.declaration) as cache:
             return [
                 self._apply_one(
-                    name, cache, dry_run, accept_replaced, carry_out, jobs=jobs, progress=progress
+                    name, cache, None if dry_run else partial(self._try_keys, trial, names),
+                    accept_replaced, carry_out, jobs=jobs, progress=progress,
                 )
-                for name in self.names(dataset)
-            ]
+                for name in names
+            ]  # fmt: skip
+
+    def _try_keys(self, trial: KeyTrial, names: Sequence[str], plan: LakePlan) -> None:
+        """Wrap a key on trial with each named master key, before anything is written.
+
+        Those of all datasets are tried, and with partitions those that the planned files need.
+
+        Raises:
+            KeyRetrievalError: A master key does not exist, or may not be used.
+        """
+        ids = [(key, each) for each in map(self.declaration.find, names)
+               for key in list_written(each) if not names_in(key)]  # fmt: skip
+        declared = self.declaration.find(plan.dataset)
+        if isinstance(declared, DatasetDeclaration) and declared.used_partitions:
+            paths = (f.state.path for f in plan.files if f.action not in ("refuse", "none"))
+            groups = {self.policies(plan.dataset).key_ids(path) for path in paths}
+            ids += [(key, declared) for key in sorted(set[str]().union(*groups))]
+        for key, dataset in ids:
+            members = dataset.members if isinstance(dataset, DatasetDeclaration) else {}
+            trial.wrap_with(key, members.get("kms_aad", ""), self.ages.masters)
 
     def _apply_one(
-        self, name: str, cache: StateCache, dry_run: bool, accept_replaced: bool,
-        carry_out: Callable[[LakePlan], Sequence[AppliedFile]], **how: Any,
+        self, name: str, cache: StateCache, try_keys: Callable[[LakePlan], None] | None,
+        accept_replaced: bool, carry_out: Callable[[LakePlan], Sequence[AppliedFile]], **how: Any,
     ) -> LakeApplication:  # fmt: skip
-        """Plan and carry out the changes of one dataset.
+        """Plan and carry out the changes of one dataset; without `try_keys`, plan only.
 
         Versions that are due come first, and then another plan, because they make more keys old.
         Files change inside `hand_over`, so that the next seal states them. The cache learns last
@@ -287,14 +382,18 @@ class Lake:
                 return load_table_kind().plan_table(status)
             return make_plan(status, accept_replaced=accept_replaced)
 
+        started = time.time()
         plan = plan_again()
-        if dry_run or plan.error:
-            return LakeApplication(plan=plan, dry_run=dry_run)
+        if try_keys is None or plan.error:
+            return LakeApplication(plan=plan, dry_run=try_keys is None)
+        if plan.changes or plan.new_versions:
+            try_keys(plan)
         new_versions = plan.new_versions
         if new_versions:
             add_versions(self.client, new_versions)
             self.__dict__.pop("ages", None)  # lists the new versions again
             plan = plan_again()
+        self._record_exposed(name, cache, plan, started)
         if table is not None:
             done: Sequence[AppliedFile] = load_table_kind().change_table(plan, table, self.ages)
         else:
@@ -303,6 +402,13 @@ class Lake:
                 done = carry_out(plan)
             cache.note_encrypted(name, [file.path for file in done if not file.code])
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)
+
+    def _record_exposed(self, name: str, cache: StateCache, plan: LakePlan, started: float) -> None:
+        """Record the data keys that compromised keys may open, before any file is changed."""
+        judge = self._judge(name, cache)
+        if judge is not None:
+            exposed = judge.list_exposed(planned.state for planned in plan.files)
+            judge.record.add_inventory(name, judge.choices, started, exposed)
 
     # --- verify ----------------------------------------------------------------------------------
 
@@ -346,7 +452,8 @@ class Lake:
         location = self.declaration.find(name).location
         try:
             if (table := self._find_table(name)) is not None:
-                return load_table_kind().verify_declared_table(table, **how)
+                result = load_table_kind().verify_declared_table(table, **how)
+                return self._with_exposure(result, cache)
             whole = resume or not parts
             started = cache.begin_verification(name, resume=resume) if whole else None
             is_unchanged = choose_unchanged(since, started if resume else None)
@@ -362,7 +469,19 @@ class Lake:
             )
         if not parts:
             cache.end_verification(name)
-        return result
+        return self._with_exposure(result, cache)
+
+    def _with_exposure(self, result: LakeVerification, cache: StateCache) -> LakeVerification:
+        """Return a verification with a fault for what compromised keys open."""
+        if not self.compromised:
+            return result
+        counts = self.dataset_status(result.dataset, cache).counts
+        findings = [
+            Finding(word=state, message=f"{format_count(count, 'file')} {STATES[state]}")
+            for state in EXPOSED
+            if (count := counts.get(state))
+        ]
+        return replace(result, findings=[*result.findings, *findings])
 
     # --- report, impact and why ------------------------------------------------------------------
 
@@ -421,15 +540,23 @@ class Lake:
         """Find what a key protects: what leaks with it, and what is lost without it.
 
         Args:
-            key: Id of a master key, or of a KEK in hex.
+            key: Id of a master key, also with a version as in `pii@1`, or of a KEK in hex.
             version: Version of the master key; None for all.
             jobs, progress: As in `status`.
 
         Raises:
+            ValueError: Neither the key service nor any file knows the key.
             KeyRetrievalError: The key service cannot be opened.
         """
-        choice = KeyChoice(key=key, version=None if version is None else str(version))
-        return [find_impact(status, choice) for status in self.status(jobs=jobs, progress=progress)]
+        choice = KeyChoice.parse(key)
+        if version is not None:
+            choice = KeyChoice(key=choice.key, version=str(version))
+        statuses, record = self.status(jobs=jobs, progress=progress), self._record
+        self._check_known([choice], statuses)
+        return [
+            find_impact(status, choice, LeakJudge(status.dataset, [choice], record))
+            for status in statuses
+        ]
 
     def why(self, file: str | os.PathLike[str], column: str | None = None) -> list[KeyStep]:
         """Follow a file, or one of its columns, to its key service; the last step may refuse.

@@ -16,20 +16,21 @@ from modcrypt.errors import PlaintextError
 from modcrypt.jobs.failures import exit_code
 from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
-from modcrypt.lake.files.file_states import FileState
+from modcrypt.lake.files.file_states import EXPOSED, FileState
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count, format_size
 from modcrypt.runtime.fork_safety import cached_property
 
-Action: TypeAlias = Literal["encrypt", "rekey", "rotate", "refuse", "none"]
+Action: TypeAlias = Literal["encrypt", "rekey", "rotate", "renew", "refuse", "none"]
 
 SCHEMA = "modcrypt.lake.apply/1"
 """The name and version of the lines of JSON."""
 
 _NAMES: dict[Action, str] = {
-    "encrypt": "to encrypt", "rekey": "to re-key", "rotate": "to rotate", "refuse": "refused",
+    "encrypt": "to encrypt", "rekey": "to re-key", "rotate": "to rotate",
+    "renew": "to encrypt under new data keys", "refuse": "refused",
 }  # fmt: skip
 
 
@@ -193,6 +194,8 @@ def plan_file(state: FileState, accept_replaced: bool = False) -> PlannedChange:
         return PlannedChange(state=state, action="none", why="")
     if state.state == "plaintext" and (accept_replaced or not state.reason):
         return PlannedChange(state=state, action="encrypt", why="the file is not encrypted")
+    if state.state in EXPOSED and not state.reason:
+        return PlannedChange(state=state, action="renew", why=state.message)
     if state.state == "old-keys":
         return PlannedChange(state=state, action="rotate", why=state.message)
     if state.state == "other-policy" and not state.reason:

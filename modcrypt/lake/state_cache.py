@@ -31,13 +31,14 @@ from modcrypt.lake.files.file_states import FileState, KeyUse
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.spool import Memo
 
-_VERSION = 5
+_VERSION = 6
 
 _MAX_VALUES = 1000
 """Maximum number of values in a query."""
 
 _STATE = (
     "state", "reason", "message", "size", "rows", "columns", "encrypted_columns", "previous_prefix",
+    "data_keys",
 )  # fmt: skip
 
 _list_values = attrgetter(*_STATE)
@@ -47,6 +48,8 @@ CREATE TABLE IF NOT EXISTS files (
     dataset TEXT, path BLOB, digest INTEGER, stamp TEXT, keys INTEGER, {", ".join(_STATE)},
     PRIMARY KEY (dataset, path)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keys (id INTEGER PRIMARY KEY, uses TEXT UNIQUE);
+CREATE TABLE IF NOT EXISTS wraps (
+    data_keys BLOB, keys INTEGER, PRIMARY KEY (data_keys, keys)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS correct_files (
     dataset TEXT, path BLOB, digest INTEGER, stamp TEXT, time REAL, prefix BLOB, file_unique BLOB,
     rows INTEGER, PRIMARY KEY (dataset, path)) WITHOUT ROWID;
@@ -112,7 +115,7 @@ class StateCache:
         names = list(map(os.fsencode, paths))
         return {os.fsdecode(row[0]) for row in self._select(query, [dataset], names)}
 
-    def save_states(self, dataset: str, states: Iterable[tuple[str, FileState]]) -> None:
+    def save_states(self, dataset: str, states: Sequence[tuple[str, FileState]]) -> None:
         """Store states with the stamps of their files."""
         rows = [
             (
@@ -121,12 +124,24 @@ class StateCache:
             )
             for stamp, s in states
         ]  # fmt: skip
+        wraps = [(s.data_keys, self._save_keys(s.keys)) for _, s in states if s.data_keys]
+        self._write("INSERT OR IGNORE INTO wraps VALUES (?, ?)", wraps)
         places = ", ".join("?" * (len(_STATE) + 5))
         self._write(f"INSERT OR REPLACE INTO files VALUES ({places})", rows)  # noqa: S608
 
     def note_encrypted(self, dataset: str, paths: Iterable[str]) -> None:
         """Note files that are encrypted now: without a stamp, they are examined next time."""
-        self.save_states(dataset, (("", FileState(path=path, state="declared")) for path in paths))
+        self.save_states(dataset, [("", FileState(path=path, state="declared")) for path in paths])
+
+    def find_wraps(self, state: FileState) -> Sequence[KeyUse]:
+        """Return the keys under which the data keys of a file were seen, now or before."""
+        query = "SELECT keys FROM wraps WHERE data_keys"
+        found = self._select(query, [], [state.data_keys]) if state.data_keys else []
+        uses: list[KeyUse] = []
+        with suppress(ValueError, TypeError):  # of an altered cache
+            for (number,) in found:
+                uses += self._load_keys(number)
+        return uses
 
     def _load_keys(self, number: int) -> tuple[KeyUse, ...]:
         """Return keys that many files have in common."""
@@ -253,5 +268,7 @@ def _open_database(lake: LakeDeclaration) -> sqlite3.Connection | None:
             check_private(status, str(path))
         database = sqlite3.connect(path)
         database.executescript(_TABLES)
+        with suppress(sqlite3.OperationalError):  # of a former version
+            database.execute("ALTER TABLE files ADD COLUMN data_keys")
         return database
     return None

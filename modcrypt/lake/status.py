@@ -15,6 +15,7 @@ from modcrypt.errors import PlaintextError
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.leaks.scan import ValueLeak
+from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.examination import FooterExamination
@@ -162,6 +163,7 @@ def find_status(
     examination: FooterExamination,
     cache: StateCache,
     *,
+    judge: LeakJudge | None = None,
     jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> DatasetStatus:
@@ -169,6 +171,7 @@ def find_status(
 
     Args:
         files, examination, cache: Files of the dataset, and what is known of them.
+        judge: Judge of what compromised keys open; None if there are none.
         jobs: Number of files examined concurrently; None for the default.
         progress: Function called after each file with the number of files listed so far.
 
@@ -178,7 +181,7 @@ def find_status(
     dataset = examination.policies.dataset
     is_local = examination.policies.root.place.filesystem is None
     jobs = jobs or (1 if is_local else THREADS)  # threads only help while a store is waited for
-    run = _StatusRun(examination, cache, jobs, progress)
+    run = _StatusRun(examination, cache, jobs, progress, judge)
     states: Spool[FileState] = Spool()
     for batch in take_batches(files, BATCH):
         states.extend(run.examine_batch(batch))
@@ -202,9 +205,9 @@ class _StatusRun:
 
     def __init__(
         self, examination: FooterExamination, cache: StateCache, jobs: int,
-        progress: Callable[[int], object] | None,
+        progress: Callable[[int], object] | None, judge: LeakJudge | None,
     ) -> None:  # fmt: skip
-        self._examination, self._cache, self._jobs = examination, cache, jobs
+        self._examination, self._cache, self._jobs, self._judge = examination, cache, jobs, judge
         self._progress, self._listed = progress, 0
         self._name = examination.policies.dataset.name
         self._rechecked: Memo[bool] = Memo()  # whether the state is still the cached one
@@ -226,8 +229,11 @@ class _StatusRun:
             else:
                 fresh.append(file)
         found.update((state.path, state) for state in self._examine(fresh))
-        for path in (file.path for file in files):
-            yield replace(found[path], verified=True) if path in correct else found[path]
+        for file in files:
+            state = found[file.path]
+            if self._judge is not None:
+                state = self._judge.judge(state, file.modified)
+            yield replace(state, verified=True) if file.path in correct else state
 
     def _is_still_true(self, file: LakeFile, state: FileState) -> bool:
         """Return whether a cached state holds, by examining one file of those with its keys."""

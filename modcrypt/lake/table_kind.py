@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.signing.signing_keys import SigningKey
     from modcrypt.lake.application import AppliedFile
+    from modcrypt.lake.compromise.leak_judgement import LeakJudge
     from modcrypt.lake.declarations.declaration import TableDeclaration
     from modcrypt.lake.key_ages import KeyAges
     from modcrypt.lake.plan import LakePlan
@@ -52,8 +53,12 @@ class TableKind(Protocol):
         raises the error.
         """
 
-    def find_table_status(self, declared: Any, ages: KeyAges) -> DatasetStatus:
+    def find_table_status(
+        self, declared: Any, ages: KeyAges, judge: LeakJudge | None
+    ) -> DatasetStatus:
         """Compare a table with its declaration; data files are not read.
+
+        `judge` judges what compromised keys open; None if there are none.
 
         Raises:
             OSError, ValueError: The table does not exist or cannot be listed.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
-from modcrypt.iceberg.lake.table_status import METADATA, TableChange, plan_changes
+from modcrypt.iceberg.lake.table_status import METADATA, TableChange, is_renewable, plan_changes
 from modcrypt.jobs.failures import describe, exit_code
 from modcrypt.lake.application import AppliedFile
 from modcrypt.lake.key_ages import KeyAges
@@ -38,6 +38,8 @@ def _plan_entry(state: Any) -> PlannedChange:
     if is_table and state.state in ("old-keys", "other-policy"):
         action: Any = "rotate" if state.state == "old-keys" else "rekey"
         return PlannedChange(state=state, action=action, why=state.message)
+    if is_renewable(state):
+        return PlannedChange(state=state, action="renew", why=state.message)
     why = state.message or "the file is not encrypted"
     if state.state == "plaintext":
         why, state = f"{why}; {_PLAINTEXT}", replace(state, reason="plaintext")
@@ -52,8 +54,10 @@ def change_table(plan: LakePlan, declared: DeclaredTable, ages: KeyAges) -> Spoo
         if planned.action == "refuse":
             code = exit_code([planned.word])
             results.append(AppliedFile(path=path, result="refused", message=planned.why, code=code))
-        else:
+        elif path == METADATA:
             results.append(_change(planned, declared, ages))
+        else:  # it shares the fate of the table, whose new snapshots have a file in its place
+            results.append(replace(results[0], path=path))
     return results
 
 
@@ -63,7 +67,11 @@ def _change(planned: PlannedChange, declared: DeclaredTable, ages: KeyAges) -> A
     path, steps = planned.state.path, []
     try:
         table = declared.open(sealed=False)
-        for change in plan_changes(declared, table, key_tree(table), ages):
+        changes = plan_changes(declared, table, key_tree(table), ages)
+        if planned.action == "renew":  # new KEKs first: the old ones open what they encrypt
+            policy = [change for change in changes if change.step == "policy"]
+            changes = [*policy, *(TableChange(step, planned.why) for step in ("kek", "dek"))]
+        for change in changes:
             table = _take_step(declared, table, change)
             steps.append(change.why)
     except Exception as error:  # the run continues with the other datasets
@@ -71,7 +79,7 @@ def _change(planned: PlannedChange, declared: DeclaredTable, ages: KeyAges) -> A
         return AppliedFile(
             path=path, result=failure.word, message=failure.message, code=failure.code
         )
-    done = "rekeyed" if planned.action == "rekey" else "rotated"
+    done = {"rekey": "rekeyed", "renew": "renewed"}.get(planned.action, "rotated")
     return AppliedFile(path=path, result=done if steps else "current", message="; ".join(steps))
 
 
@@ -80,5 +88,5 @@ def _take_step(declared: DeclaredTable, table: IcebergTable, change: TableChange
 
     if change.step == "policy":
         return set_policy(table, replace(KeyPolicy.of(table.metadata), **declared.dataset.policy))
-    master = declared.dataset.master_key
+    master = None if change.step == "dek" else declared.dataset.master_key
     return rotate_table(table, change.step, new_master_key_id=master).table

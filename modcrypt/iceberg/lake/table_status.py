@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from modcrypt.errors import IntegrityError, ModcryptError, PlaintextError
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
-from modcrypt.lake.files.file_states import FileState, KeyUse, State
+from modcrypt.lake.compromise.data_key_prints import fingerprint_location
+from modcrypt.lake.compromise.key_choice import KeyChoice
+from modcrypt.lake.compromise.leak_judgement import LeakJudge
+from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, State
 from modcrypt.lake.key_ages import KeyAges
-from modcrypt.lake.key_impact import DatasetImpact, KeyChoice
+from modcrypt.lake.key_impact import DatasetImpact
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.table import IcebergTable
-    from modcrypt.iceberg.verify.key_tree_nodes import TreeFile, TreeKek, TreeList
+    from modcrypt.iceberg.verify.key_tree_nodes import TreeFile, TreeKek, TreeList, TreeManifest
     from modcrypt.iceberg.verify.key_trees import KeyTree
 
-Step: TypeAlias = Literal["policy", "mek", "kek"]
+Step: TypeAlias = Literal["policy", "mek", "kek", "dek"]
 
 METADATA = "metadata.json"
 """Path of the entry for the table as a whole."""
 
 _DAY = 86400
+
+OLDER = "only older snapshots have it: drop them with modcrypt iceberg expire"
+"""End of the message about an exposed file that new keys for the table do not replace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +43,12 @@ class TableChange:
     why: str
 
 
-def find_table_status(declared: DeclaredTable, ages: KeyAges) -> DatasetStatus:
+def find_table_status(
+    declared: DeclaredTable, ages: KeyAges, judge: LeakJudge | None = None
+) -> DatasetStatus:
     """Return the status of a table; data files are not read.
+
+    `judge` judges what compromised keys open; None if there are none.
 
     Raises:
         OSError, ValueError: The table does not exist or cannot be listed.
@@ -54,14 +64,17 @@ def find_table_status(declared: DeclaredTable, ages: KeyAges) -> DatasetStatus:
     from modcrypt.iceberg import key_tree
 
     tree = key_tree(table)
+    states = Spool(_TreeStates(table, tree, ages, judge).list_states())
     changes = plan_changes(declared, table, tree, ages)
     state: State = "declared"
     if changes:
         state = "other-policy" if changes[0].step == "policy" else "old-keys"
     message = "; ".join(change.why for change in changes)
+    if exposed := [file for file in states if is_renewable(file)]:
+        state, message = exposed[0].state, f"{len(exposed)} of its files: {exposed[0].message}"
     size = len(table.metadata.encode())
     files = Spool([FileState(path=METADATA, state=state, message=message, size=size, rows=0)])
-    files.extend(_TreeStates(table, tree, ages).list_states())
+    files.extend(states)
     due = ages.find_due(tree.master_key_ids, declared.dataset.rotation)
     return DatasetStatus(
         dataset=declared.dataset,
@@ -69,6 +82,11 @@ def find_table_status(declared: DeclaredTable, ages: KeyAges) -> DatasetStatus:
         due_keys=due,
         find_impact=partial(_find_impact, declared.dataset.name, tree),
     )
+
+
+def is_renewable(state: FileState) -> bool:
+    """Return whether new keys for the table's branches and tags replace an exposed file."""
+    return state.state in EXPOSED and not state.reason and not state.message.endswith(OLDER)
 
 
 def _make_closed_status(
@@ -126,27 +144,53 @@ def _use_of_master(item: TreeList | TreeFile) -> KeyUse:
 class _TreeStates:
     """The states of the files in a key tree."""
 
-    def __init__(self, table: IcebergTable, tree: KeyTree, ages: KeyAges) -> None:
-        self._tree, self._ages = tree, ages
+    def __init__(
+        self, table: IcebergTable, tree: KeyTree, ages: KeyAges, judge: LeakJudge | None
+    ) -> None:
+        from modcrypt.iceberg.rotate.rotated_snapshots import list_heads
+
+        self._tree, self._ages, self._judge_leak = tree, ages, judge
+        self._heads = {head.snapshot.id for head in list_heads(table.metadata)}
         self._keks = {kek.id: kek for kek in tree.keks}
         self._base = f"{table.metadata.location.rstrip('/')}/"
         self._columns = _count_columns(table.metadata.document)
 
     def list_states(self) -> Iterator[FileState]:
         """Yield the state of each manifest list, manifest, data and delete file."""
+        live = self._find_live() if self._judge_leak is not None else set()
+        for location, state in self._list_judged():
+            is_older = state.state in EXPOSED and location not in live
+            yield replace(state, message=f"{state.message}; {OLDER}") if is_older else state
+
+    def _find_live(self) -> set[str]:
+        """Return the locations of the files that branches and tags lead to."""
+        tree = self._tree
+        lists = [each for each in tree.lists if self._heads.intersection(each.snapshots)]
+        manifests, files = tree.beneath(lists)
+        found: list[TreeList | TreeManifest | TreeFile] = [*lists]
+        found += [tree.manifests[number] for number in manifests]
+        found += [tree.files[number] for number in files]
+        return {each.location for each in found}
+
+    def _list_judged(self) -> Iterator[tuple[str, FileState]]:
         tree = self._tree
         of_manifests, of_files = self._spread_keys()
         for item in tree.lists:
-            yield self._judge(item, self._keys_of(item), item.key_id is not None, item.error)
+            keys = self._keys_of(item)
+            yield item.location, self._judge(item, keys, item.key_id is not None, item.error)
         for number, manifest in enumerate(tree.manifests):
             keys = of_manifests[number]
-            yield self._judge(manifest, keys, manifest.encrypted, manifest.error)
+            state = self._judge(manifest, keys, manifest.encrypted, manifest.error)
+            yield manifest.location, state
         for number, file in enumerate(tree.files):
             keys = tuple(dict.fromkeys((*of_files[number], *self._keys_of(file))))
             counts = {"rows": file.records if file.kind == "data" else 0, "columns": self._columns}
             encrypted = self._columns if file.encrypted else 0
-            yield self._judge(
-                file, keys, file.encrypted, None, encrypted_columns=encrypted, **counts
+            yield (
+                file.location,
+                self._judge(
+                    file, keys, file.encrypted, None, encrypted_columns=encrypted, **counts
+                ),
             )
 
     def _spread_keys(
@@ -186,10 +230,12 @@ class _TreeStates:
         if error is not None or (closed and len(closed) == len(keys)):
             state, message = "unreadable", error or closed[0].error or ""
             reason = self._find_reason(keys)
-        return FileState(
+        found = FileState(
             path=item.location.removeprefix(self._base), state=state, reason=reason,
-            message=message, size=item.size or 0, keys=keys, **counts,
+            message=message, size=item.size or 0, keys=keys,
+            data_keys=fingerprint_location(item.location), **counts,
         )  # fmt: skip
+        return found if self._judge_leak is None else self._judge_leak.judge(found)
 
     def _find_reason(self, keys: Sequence[KeyUse]) -> str:
         """Return why keys cannot be used, as the key service lists their master keys."""

@@ -111,7 +111,8 @@ def impact(
 ) -> None:
     """List what a master key protects: what leaks with it, and what is lost without it.
 
-    KEY is the id of a master key, or of a KEK in hex. All datasets of the lake are examined.
+    KEY is the id of a master key, also with a version (pii@1), or of a KEK in hex. All datasets of
+    the lake are examined.
     """
     lake = open_lake(options)
     with files_bar("Examining") as bar:

@@ -192,6 +192,7 @@ class LakeDeclaration:
         kms: URI of its key service.
         datasets: Its datasets of Parquet files, by name.
         tables: Its datasets that are Iceberg tables, by name.
+        compromised: Compromised master keys, as `ID` or `ID@VERSION`.
         digest: Digest of the text, by which results of other declarations are told apart.
     """
 
@@ -199,6 +200,7 @@ class LakeDeclaration:
     kms: str
     datasets: Mapping[str, DatasetDeclaration]
     tables: Mapping[str, TableDeclaration] = field(default_factory=dict)
+    compromised: Sequence[str] = ()
     digest: str
 
     @property

@@ -59,6 +59,7 @@ def parse_declaration(
     parsing = _Parsing(FaultList(find_lines(text)), inclusions or Inclusions(path.parent))
     kms = parsing.parse_service(members, default_kms)
     found = parsing.parse_datasets(members)
+    compromised = parsing.parse_compromised(members)
     if parsing.faults.total:
         return None, parsing.faults.sort()
     content = f"{text}{found}"  # the datasets contain the policies that the text includes
@@ -66,8 +67,9 @@ def parse_declaration(
     tables = {name: each for name, each in found.items() if isinstance(each, TableDeclaration)}
     datasets = {name: each for name, each in found.items() if isinstance(each, DatasetDeclaration)}
     return LakeDeclaration(
-        path=str(path), kms=kms, datasets=datasets, tables=tables, digest=digest
-    ), []
+        path=str(path), kms=kms, datasets=datasets, tables=tables, compromised=compromised,
+        digest=digest,
+    ), []  # fmt: skip
 
 
 class _Parsing:
@@ -90,6 +92,13 @@ class _Parsing:
                 self._inclusions.note(("kms",), service)
             return service
         return ""
+
+    def parse_compromised(self, members: Mapping[str, Any]) -> tuple[str, ...]:
+        given = members.get("compromised", ())
+        if faults := TOP_MEMBERS["compromised"].kind.list_faults("compromised", given):
+            self.faults.add(("compromised",), faults[0])
+            return ()
+        return tuple(dict.fromkeys(given))
 
     def parse_datasets(self, members: Mapping[str, Any]) -> dict[str, AnyDataset]:
         tables = members.get("dataset", {})

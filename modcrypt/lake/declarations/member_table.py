@@ -197,6 +197,10 @@ TOP_MEMBERS = _collect(
         _POLICY["kms"], text="URI of the key service, without secrets. Default: MODCRYPT_KMS, else "
         "the Vault of VAULT_ADDR.",
     ),
+    _free(
+        "compromised", NAMES, "Master keys that have leaked, as ID or ID@VERSION: apply makes new "
+        "data keys for the files that they open.", default=(),
+    ),
     Setting(Kind("a table", {"type": "object"}), name="dataset"),
 )  # fmt: skip
 DATASET_NAME = "^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -218,7 +222,10 @@ def make_schema() -> dict[str, Any]:
         "title": "modcrypt.toml",
         "description": "What the datasets of a lake must look like.",
         "type": "object", "additionalProperties": False, "required": ["dataset"],
-        "properties": {"kms": TOP_MEMBERS["kms"].schema, "dataset": datasets},
+        "properties": {
+            "kms": TOP_MEMBERS["kms"].schema, "dataset": datasets,
+            "compromised": TOP_MEMBERS["compromised"].schema,
+        },
         "$defs": {
             "files": {
                 "type": "object", **_describe(DATASET_MEMBERS), "required": ["location"],

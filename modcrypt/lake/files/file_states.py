@@ -8,11 +8,15 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 State: TypeAlias = Literal[
-    "declared", "plaintext", "other-policy", "old-keys", "other-keys", "misplaced", "unreadable"
-]
+    "declared", "compromised", "rewrapped", "unknown-age", "plaintext", "other-policy", "old-keys",
+    "other-keys", "misplaced", "unreadable",
+]  # fmt: skip
 
 STATES: Mapping[State, str] = {
     "declared": "as declared",
+    "compromised": "under a compromised key",
+    "rewrapped": "rewrapped, data keys unchanged since the leak",
+    "unknown-age": "with data keys of unknown age",
     "plaintext": "plaintext",
     "other-policy": "under another policy",
     "old-keys": "under older keys",
@@ -21,6 +25,9 @@ STATES: Mapping[State, str] = {
     "unreadable": "unreadable",
 }
 """The states of a file, with their names for people."""
+
+EXPOSED: tuple[State, ...] = ("compromised", "rewrapped", "unknown-age")
+"""The states of files that a compromised key opens or may open, the worst first."""
 
 
 class KeyUse(NamedTuple):
@@ -57,6 +64,7 @@ class FileState:
         previous_prefix: Template of the previous AAD prefix that the file has; None if it has the
             declared one.
         verified: Whether `verify` found the file correct, and it has not changed since.
+        data_keys: Fingerprints of its data keys, in one string.
     """
 
     path: str
@@ -70,13 +78,15 @@ class FileState:
     keys: tuple[KeyUse, ...] = ()
     previous_prefix: str | None = field(default=None, repr=False)
     verified: bool = False
+    data_keys: bytes = field(default=b"", repr=False)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return _list_values(self)  # what is generated takes longer than to write a state
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
-        names = (name for name in self.__slots__ if name not in ("path", "keys", "previous_prefix"))
+        hidden = ("path", "keys", "previous_prefix", "data_keys")
+        names = (name for name in self.__slots__ if name not in hidden)
         fields = {name: getattr(self, name) for name in names}
         return {"file": self.path, **fields, "keys": [key._asdict() for key in self.keys]}
 

@@ -156,6 +156,9 @@ class ApplyJob(TableJob):
             return PlannedChange(state=state, action="encrypt", why="", waits=True)
         state = examination.run(LakeFile(file.name, file.size, ""))
         now = plan_file(state)
+        is_open = now.action in ("none", "rotate", "rekey")
+        if self.action == "renew" and is_open:  # the driver knows what leaked
+            return PlannedChange(state=state, action="renew", why="")
         if now.action in (self.action, "refuse") or state.state == "declared":
             return now
         why = f"the file changed while apply ran: it is now {state.state}"

@@ -1,0 +1,94 @@
+"""Judge what a compromised key opens in a file: by the keys that wrap its data keys, and a record.
+
+Nothing in a file says when its data keys were made. What the record does not know is unknown, and
+unknown is not safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from modcrypt.lake.compromise.data_key_prints import split_prints
+from modcrypt.lake.compromise.key_choice import KeyChoice, find_replacements
+from modcrypt.lake.compromise.leak_record import LeakRecord
+from modcrypt.lake.declarations.declaration import AnyDataset
+from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, State
+
+WereUnder = Callable[[FileState], Sequence[KeyUse]]
+"""Function that returns keys that have wrapped a file's data keys before, as far as is known."""
+
+_OPENED = frozenset({"declared", "plaintext", "old-keys", "other-policy", *EXPOSED})
+"""States of files whose keys could be used; others keep their state, whose remedy comes first."""
+
+_WHY = {
+    "compromised": "its keys are wrapped under the compromised {key}",
+    "rewrapped": "rewrapped, data keys unchanged since the leak of {key}",
+    "unknown-age": "whether its data keys are older than the leak of {key} is unknown",
+}
+
+
+@dataclass(frozen=True)
+class LeakJudge:
+    """The judge of the files of one dataset.
+
+    Args:
+        dataset: Declaration of the dataset.
+        choices: The compromised keys.
+        record: The record of leaks.
+        were_under: Function that returns earlier keys of a file's data keys.
+    """
+
+    dataset: AnyDataset
+    choices: Sequence[KeyChoice]
+    record: LeakRecord
+    were_under: WereUnder = lambda state: ()
+
+    def judge(self, state: FileState, modified: float | None = None) -> FileState:
+        """Return the state of a file with what compromised keys open.
+
+        `modified` is when the file changed, in seconds since 1970; None if it is unknown.
+        """
+        found = [(self.find_exposure(choice, state, modified), choice) for choice in self.choices]
+        for exposure in EXPOSED:
+            keys = ", ".join(str(choice) for each, choice in found if each == exposure)
+            if keys:
+                return _expose(state, exposure, _WHY[exposure].format(key=keys))
+        return state
+
+    def find_exposure(
+        self, choice: KeyChoice, state: FileState, modified: float | None = None
+    ) -> State | None:
+        """Return the state in which a key leaves a file; None if it opens nothing in it."""
+        if any(map(choice.matches, state.keys)):
+            return "compromised"
+        name = self.dataset.name
+        for exposed in self.record.prints_of(name, choice):
+            if any(each in exposed for each in split_prints(state.data_keys)):
+                return "rewrapped"
+        replacements = find_replacements(self.dataset, choice.key)
+        if not any(choice.may_precede(use, replacements) for use in state.keys):
+            return None
+        started = self.record.start_of(name, choice)
+        is_newer = started is not None and (modified is None or modified >= started)
+        if is_newer and not self.record.is_unread(name, choice, state.path):
+            return None
+        return "rewrapped" if any(map(choice.matches, self.were_under(state))) else "unknown-age"
+
+    def list_exposed(self, states: Iterable[FileState]) -> Iterator[tuple[KeyChoice, FileState]]:
+        """Yield the files that compromised keys may open, with each of these keys.
+
+        Files whose keys cannot be used are among them, without data keys.
+        """
+        for state in states:
+            closed = not state.data_keys and state.state != "plaintext"
+            for choice in self.choices if closed or state.state in EXPOSED else ():
+                if (closed and not state.keys) or self.find_exposure(choice, state, 0.0):
+                    yield choice, state
+
+
+def _expose(state: FileState, exposure: State, why: str) -> FileState:
+    if state.state not in _OPENED or state.reason:
+        return replace(state, message=f"{state.message}; {why}".removeprefix("; "))
+    more = f"; {state.message}" if state.message else ""
+    return replace(state, state=exposure, message=f"{why}{more}")

@@ -1,0 +1,155 @@
+"""The record of a leak, beside the declaration: the data keys that a compromised key may open.
+
+`apply` writes it before it answers a leak. Rewrapping keeps data keys, so a file whose data keys
+are in the record is exposed whatever master key wraps them now. Data keys that are not in a
+complete inventory were made after it. The record has fingerprints, no keys.
+
+    {"kind": "file", "dataset": "d", "key": "pii@1", "file": "x.parquet", "data_keys": "0f..."}
+    {"kind": "unread", "dataset": "d", "key": "pii@1", "file": "closed.parquet"}
+    {"kind": "inventory", "dataset": "d", "key": "pii@1", "time": 1764430000.0, "files": 1}
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modcrypt.errors import FormatError
+from modcrypt.io.private_files import read_unalterable, replace_private
+from modcrypt.keys.key import FINGERPRINT_LENGTH
+from modcrypt.lake.compromise.data_key_prints import split_prints
+from modcrypt.lake.compromise.key_choice import KeyChoice
+from modcrypt.lake.files.file_states import FileState
+
+MAX_RECORD = 1 << 30
+"""Size limit of a record in bytes, far above that of ten million files."""
+
+_SCHEMA = "modcrypt.lake.leak/1"
+
+
+@dataclass(frozen=True)
+class LeakRecord:
+    """What is known of the data keys of a lake since a leak.
+
+    Attributes:
+        path: Path of the record.
+        exposed: Fingerprints of the data keys that a compromised key may open, by the name of the
+            dataset and the key.
+        unread: Paths of files whose data keys could not be read yet, by the same.
+        started: When the first complete inventory began, in seconds since 1970, by the same.
+    """
+
+    path: Path
+    exposed: dict[tuple[str, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    unread: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    started: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def prints_of(self, dataset: str, choice: KeyChoice) -> Sequence[set[bytes]]:
+        """Return sets of the fingerprints of data keys that a compromised key may open."""
+        return [self.exposed[at] for at in _places(dataset, choice) if at in self.exposed]
+
+    def is_unread(self, dataset: str, choice: KeyChoice, path: str) -> bool:
+        """Return whether a file was never read since a key was called compromised."""
+        return any(path in self.unread.get(at, ()) for at in _places(dataset, choice))
+
+    def start_of(self, dataset: str, choice: KeyChoice) -> float | None:
+        """Return when the inventory of a dataset for a key began; None if there is none."""
+        starts = [self.started[at] for at in _places(dataset, choice) if at in self.started]
+        return min(starts, default=None)
+
+    def add_inventory(
+        self, dataset: str, choices: Sequence[KeyChoice], started: float,
+        files: Iterable[tuple[KeyChoice, FileState]],
+    ) -> None:  # fmt: skip
+        """Record the files whose data keys compromised keys may open, and that these are all.
+
+        Args:
+            dataset: Name of the dataset.
+            choices: The compromised keys.
+            started: When the inventory began, in seconds since 1970.
+            files: The files, each with the key that may open it.
+
+        Raises:
+            OSError: The record cannot be written.
+        """
+        counts = dict.fromkeys(map(str, choices), 0)
+        lines = []
+        for choice, state in files:
+            counts[str(choice)] += 1
+            prints, where = set(split_prints(state.data_keys)), (dataset, str(choice))
+            if not prints and state.path not in self.unread[where]:
+                lines.append(_describe("unread", *where, file=state.path))
+            elif not prints <= self.exposed[where] or (prints and state.path in self.unread[where]):
+                about = {"file": state.path, "data_keys": state.data_keys.hex()}
+                lines.append(_describe("file", *where, **about))
+        for key, count in counts.items():
+            if (dataset, key) not in self.started or any(line["key"] == key for line in lines):
+                lines.append(_describe("inventory", dataset, key, time=started, files=count))
+        if lines:
+            self._append(lines)
+            for line in lines:
+                self._take(line)
+
+    def _append(self, lines: Sequence[dict[str, Any]]) -> None:
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        before = _read_bytes(self.path)
+        replace_private(self.path, before + text.encode())
+
+    def _take(self, line: dict[str, Any]) -> None:
+        """Take a line over; raise LookupError, TypeError or ValueError if it is none."""
+        where = str(line["dataset"]), str(line["key"])
+        if line["kind"] == "inventory":
+            self.started.setdefault(where, float(line["time"]))
+        elif line["kind"] == "unread":
+            self.unread[where].add(str(line["file"]))
+        else:
+            prints = bytes.fromhex(line["data_keys"])
+            if line["kind"] != "file" or len(prints) % FINGERPRINT_LENGTH:
+                raise ValueError(line["kind"])
+            self.exposed[where].update(split_prints(prints))
+            self.unread[where].discard(str(line["file"]))
+
+
+def _places(dataset: str, choice: KeyChoice) -> list[tuple[str, str]]:
+    """Return where a record has a key: by its version, or as a whole."""
+    return list(dict.fromkeys([(dataset, str(choice)), (dataset, choice.key)]))
+
+
+def _describe(kind: str, dataset: str, key: str, **more: Any) -> dict[str, Any]:
+    return {"schema": _SCHEMA, "kind": kind, "dataset": dataset, "key": key, **more}
+
+
+def record_path(declaration: str) -> Path:
+    """Return the path of the record beside a declaration."""
+    return Path(declaration).with_suffix(".leaks.jsonl")
+
+
+def read_record(declaration: str) -> LeakRecord:
+    """Return the record beside a declaration; it is empty if there is none.
+
+    Raises:
+        FormatError: A line is not one of a record.
+        KeyRetrievalError: Another user may change the record.
+        OSError: It cannot be read.
+    """
+    record = LeakRecord(record_path(declaration))
+    for number, text in enumerate(_read_bytes(record.path).splitlines(), 1):
+        try:
+            record._take(json.loads(text))
+        except (LookupError, TypeError, ValueError, RecursionError):
+            raise FormatError(
+                f"{record.path}: line {number} is no line of a record of leaks; restore the file, "
+                "or remove it, and apply takes the inventory again"
+            ) from None
+    return record
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return read_unalterable(path, MAX_RECORD)
+    except FileNotFoundError:
+        return b""

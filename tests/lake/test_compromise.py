@@ -1,0 +1,338 @@
+"""A leak is a state: what a compromised key opens, and the answer that makes new data keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import modcrypt as mc
+from modcrypt import iceberg
+from modcrypt.lake.application import LakeApplication
+from modcrypt.lake.lake import Lake
+from tests.support.cases import each_case
+from tests.support.cli.program import run
+from tests.support.lake_folder import DECLARATION, make_lake, trust_lake, write_day
+
+PREVIOUS = '\n[dataset.orders.previous]\nmaster_keys = { pii = "pii2" }\n'
+
+
+def declare(config: Path, *compromised: str, text: str = DECLARATION) -> Path:
+    """Name compromised keys in a declaration."""
+    config.write_text(f"compromised = {json.dumps(compromised)}\n{text}")
+    return config
+
+
+def replaced() -> str:
+    """Return the declaration with another master key in place of `pii`."""
+    return DECLARATION.replace("\npii =", "\npii2 =") + PREVIOUS
+
+
+def states(config: Path) -> dict[str, int]:
+    (status,) = Lake.open(config).status()
+    return status.counts
+
+
+def apply(config: Path, **how: Any) -> LakeApplication:
+    (done,) = Lake.open(config).apply(**how)
+    return done
+
+
+def stamps(folder: Path) -> dict[str, tuple[int, bytes]]:
+    found = sorted(folder.rglob("*.parquet"))
+    return {f"{path.parent.name}/{path.name}": (os.stat(path).st_mtime_ns, path.read_bytes())
+            for path in found}  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Return the declaration of a lake whose files are under version 1 of `pii`."""
+    path = make_lake(tmp_path)
+    apply(path)
+    return path
+
+
+@pytest.fixture
+def keyring(tmp_path: Path) -> mc.Keyring:
+    """Return the keyring of the lake."""
+    return mc.Keyring(tmp_path / "lake.keyring")
+
+
+def assert_answered(config: Path, key: str) -> None:
+    assert states(config) == {"declared": 4}
+    assert [result.code for result in Lake.open(config).verify()] == [0]
+    (impact,) = Lake.open(config).impact(key)
+    assert (impact.files, impact.rewrapped, impact.hidden) == (0, 0, 0)
+    assert apply(config).files == []
+
+
+def test_a_compromised_version_is_answered_by_new_data_keys_under_a_newer_one(
+    config: Path, keyring: mc.Keyring
+) -> None:
+    keyring.rotate_key("pii")
+    declare(config, "pii@1")
+    assert states(config) == {"compromised": 4}
+    (verified,) = Lake.open(config).verify()
+    assert (verified.code, [fault.word for fault in verified.faults]) == (1, ["compromised"])
+    before = stamps(config.parent)
+    done = apply(config)
+    assert (done.code, done.totals.results) == (0, {"renewed": 4})
+    after = stamps(config.parent)
+    assert all(before[name][1][:60] != after[name][1][:60] for name in before)  # other pages
+    assert_answered(config, "pii@1")
+
+
+def test_a_compromised_key_is_answered_under_another_one(config: Path, keyring: mc.Keyring) -> None:
+    keyring.create_key("pii2")
+    declare(config, "pii", text=replaced())
+    assert states(config) == {"compromised": 4}
+    assert apply(config).totals.results == {"renewed": 4}
+    assert_answered(config, "pii")
+    assert_answered(config, "pii@1")
+
+
+def test_rewrapped_files_keep_their_data_keys_and_are_not_safe(
+    config: Path, keyring: mc.Keyring
+) -> None:
+    keyring.create_key("pii2")
+    config.write_text(replaced())
+    assert apply(config).totals.results == {"rotated": 4}
+    (impact,) = Lake.open(config).impact("pii")
+    assert (impact.files, impact.rewrapped) == (0, 4)
+    assert "4 files under later keys may keep data keys" in impact.describe()[0]
+    declare(config, "pii", text=replaced())
+    assert states(config) == {"rewrapped": 4}
+    assert apply(config).totals.results == {"renewed": 4}
+    assert_answered(config, "pii")
+
+
+def test_without_any_record_the_age_of_data_keys_is_unknown(
+    config: Path, keyring: mc.Keyring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyring.create_key("pii2")
+    config.write_text(replaced())
+    apply(config)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other cache"))
+    declare(config, "pii", text=replaced())
+    assert states(config) == {"unknown-age": 4}
+    assert apply(config).totals.results == {"renewed": 4}
+    assert_answered(config, "pii")
+
+
+def test_only_compromised_files_are_read_and_written(tmp_path: Path) -> None:
+    text = DECLARATION.replace("\npii =", '\n"pii-{partition.day}" =')
+    config = make_lake(tmp_path, days=3, files=3, declaration=text)
+    keyring = mc.Keyring(tmp_path / "lake.keyring")
+    for day in (1, 2, 3):
+        keyring.create_key(f"pii-2026-11-{day:02}")
+    apply(config)
+    keyring.rotate_key("pii-2026-11-02")
+    declare(config, "pii-2026-11-02@1", text=text)
+    assert states(config) == {"declared": 6, "compromised": 3}
+    before = stamps(tmp_path)
+    assert apply(config).totals.results == {"renewed": 3}
+    after = stamps(tmp_path)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {f"day=2026-11-02/part-{n}.parquet" for n in range(3)}
+    assert states(config) == {"declared": 9}
+
+
+def test_files_written_since_are_safe_and_restored_ones_are_not(
+    config: Path, keyring: mc.Keyring, tmp_path: Path
+) -> None:
+    keyring.create_key("pii2")
+    part = tmp_path / "orders/day=2026-11-01/part-0.parquet"
+    config.write_text(replaced())
+    apply(config)
+    rewrapped = part.read_bytes()
+    declare(config, "pii", text=replaced())
+    apply(config)
+    write_day(tmp_path, "2026-11-03", 1)
+    assert apply(config).totals.results == {"encrypted": 1}
+    assert states(config) == {"declared": 5}
+    part.write_bytes(rewrapped)  # its data keys are in the record
+    assert states(config) == {"rewrapped": 1, "declared": 4}
+    assert apply(config).totals.results == {"renewed": 1}
+    late = tmp_path / "orders/day=2026-11-03/part-0.parquet"
+    os.utime(late, (time.time() - 9e5,) * 2)  # of a backup that the inventory did not see
+    assert states(config) == {"unknown-age": 1, "declared": 4}
+    assert apply(config).totals.results == {"renewed": 1}
+    assert states(config) == {"declared": 5}
+
+
+def test_files_that_were_closed_during_the_inventory_stay_unknown(
+    config: Path, keyring: mc.Keyring, tmp_path: Path
+) -> None:
+    keyring.create_key("pii2")
+    config.write_text(replaced())
+    apply(config)
+    part = tmp_path / "orders/day=2026-11-01/part-0.parquet"
+    content = part.read_bytes()
+    part.write_bytes(b"unreadable")
+    declare(config, "pii", text=replaced())
+    assert apply(config).totals.results == {"renewed": 3, "refused": 1}
+    part.write_bytes(content)
+    assert states(config) == {"rewrapped": 1, "declared": 3}
+    assert apply(config).totals.results == {"renewed": 1}
+    assert states(config) == {"declared": 4}
+
+
+def test_every_named_master_key_is_tried_before_anything_is_written(tmp_path: Path) -> None:
+    text = f'{DECLARATION}\n[dataset.more]\nlocation = "more"\nfooter_key = "foter"\n'
+    config = make_lake(tmp_path, declaration=text)
+    before = stamps(tmp_path)
+    with pytest.raises(mc.errors.KeyNotFoundError, match=r"foter; did you mean footer\?"):
+        Lake.open(config).apply()
+    assert stamps(tmp_path) == before
+    keyring = mc.Keyring(tmp_path / "lake.keyring")
+    keyring.create_key("foter")
+    keyring.disable_key("pii")
+    with pytest.raises(mc.errors.KeyDisabledError):
+        Lake.open(config).apply()
+    assert stamps(tmp_path) == before
+
+
+def test_master_keys_of_partitions_are_tried_before_anything_is_written(tmp_path: Path) -> None:
+    text = DECLARATION.replace("\npii =", '\n"pii-{partition.day}" =')
+    config = make_lake(tmp_path, declaration=text)
+    mc.Keyring(tmp_path / "lake.keyring").create_key("pii-2026-11-01")
+    before = stamps(tmp_path)
+    with pytest.raises(mc.errors.KeyNotFoundError, match="2026-11-02"):
+        apply(config)
+    assert stamps(tmp_path) == before
+
+
+def test_a_disabled_compromised_key_leaves_files_that_say_so(
+    config: Path, keyring: mc.Keyring
+) -> None:
+    keyring.create_key("pii2")
+    keyring.disable_key("pii")
+    declare(config, "pii", text=replaced())
+    (status,) = Lake.open(config).status()
+    assert status.counts == {"unreadable": 4}
+    assert status.files[0].message.endswith("its keys are wrapped under the compromised pii")
+    done = apply(config)
+    assert (done.code, done.totals.results) == (3, {"refused": 4})
+    keyring.enable_key("pii")
+    assert apply(config).totals.results == {"renewed": 4}
+    assert_answered(config, "pii")
+
+
+def test_new_files_under_the_compromised_key_are_a_mistake(
+    config: Path, keyring: mc.Keyring
+) -> None:
+    before = stamps(config.parent)
+    for key, advice in (("pii@1", "add a version"), ("pii", "name a new master key")):
+        declare(config, key)
+        assert states(config) == {"compromised": 4}
+        with pytest.raises(ValueError, match=f"under the compromised {key}: {advice}"):
+            apply(config)
+        with pytest.raises(ValueError, match="under the compromised"):
+            apply(config, dry_run=True)
+    assert stamps(config.parent) == before
+    assert not config.with_suffix(".leaks.jsonl").exists()
+
+
+def test_unknown_keys_are_mistakes(config: Path) -> None:
+    lake = Lake.open(config)
+    for key, message in (
+        ("pij", "any file knows a key pij; did you mean pii?"),
+        ("pii@9", "no file uses version 9 of pii, whose newest version is 1"),
+    ):
+        with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+            lake.impact(key)
+        declare(config, key)
+        for verb in ("status", "apply"):
+            with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+                getattr(Lake.open(config), verb)()
+
+
+def test_the_command_line_answers_with_exit_codes(config: Path, keyring: mc.Keyring) -> None:
+    declare(config, "pii@1")
+    trust_lake(folder := config.parent)
+    assert run(folder, "keys", "impact", "typo").returncode == 2
+    assert run(folder, "apply").returncode == 2
+    keyring.rotate_key("pii")
+    answer = run(folder, "apply")
+    assert answer.stdout == "orders: 4 renewed (0 of 4 files were as declared)\n"
+    answer = run(folder, "keys", "impact", "pii@1")
+    assert answer.stdout == "orders: the key protects no file\n"
+    assert run(folder, "verify").returncode == 0
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"kind": "file", "dataset": "d", "key": "k"}'])
+def test_a_damaged_record_is_an_error_with_its_line(config: Path, line: str) -> None:
+    declare(config, "pii@1")
+    config.with_suffix(".leaks.jsonl").write_text(f"{line}\n")
+    with pytest.raises(mc.errors.FormatError, match="line 1 is no line of a record of leaks"):
+        Lake.open(config).status()
+
+
+def test_a_record_that_others_may_write_is_refused(config: Path) -> None:
+    declare(config, "pii@1")
+    record = config.with_suffix(".leaks.jsonl")
+    record.write_text("")
+    record.chmod(0o666)
+    with pytest.raises(mc.errors.KeyRetrievalError, match="writable by others"):
+        Lake.open(config).status()
+
+
+def test_the_record_has_no_keys(config: Path, keyring: mc.Keyring) -> None:
+    keyring.rotate_key("pii")
+    apply(declare(config, "pii@1"))
+    lines = list(map(json.loads, config.with_suffix(".leaks.jsonl").read_text().splitlines()))
+    assert [line["kind"] for line in lines] == ["file"] * 4 + ["inventory"]
+    assert {len(line["data_keys"]) for line in lines[:4]} == {48}  # 3 fingerprints of 8 bytes
+
+
+# --- Iceberg tables ------------------------------------------------------------------------------
+
+TABLE = """
+kms = "file:lake.keyring"
+
+[dataset.sales]
+kind = "iceberg"
+location = "sales"
+master_key = "sales"
+"""
+
+
+@each_case("of_table", [{}, {"policy": iceberg.KeyPolicy(wrapping="single")}])
+def test_a_table_gets_new_keys_and_its_old_snapshots_are_named(
+    of_table: dict[str, Any], tmp_path: Path
+) -> None:
+    keyring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
+    keyring.create_key("sales")
+    rows = pa.table({"id": [1, 2]})
+    kms = f"file:{tmp_path}/lake.keyring"
+    table = iceberg.create_table(
+        tmp_path / "sales", rows.schema, kms, master_key_id="sales", **of_table
+    )
+    table.append(rows).append(rows)
+    config = declare(tmp_path / "modcrypt.toml", "sales@1", text=TABLE)
+    assert states(config) == {"compromised": 7}
+    with pytest.raises(ValueError, match="under the compromised sales@1"):
+        apply(config)
+    keyring.rotate_key("sales")
+    done = apply(config)
+    assert done.totals.results["renewed"] >= 5, [file.message for file in done.files]
+    assert {file.state for file in Lake.open(config).status()[0].files} == {
+        "declared", "rewrapped",
+    }  # fmt: skip
+    done = apply(config)
+    assert {file.action for file in done.plan.files} == {"refuse"}
+    assert all("modcrypt iceberg expire" in file.why for file in done.plan.files)
+    opened = iceberg.open_table(tmp_path / "sales", kms)
+    assert opened.scan().to_arrow().num_rows == 4
+    iceberg.expire_history(opened, keep=[opened.metadata.current.id])
+    (status,) = Lake.open(config).status()
+    assert status.counts == {"declared": len(status.files)}
+    (impact,) = Lake.open(config).impact("sales@1")
+    assert (impact.files, impact.rewrapped) == (0, 0)
+    (verified,) = Lake.open(config).verify()
+    assert (verified.code, verified.faults) == (0, [])
