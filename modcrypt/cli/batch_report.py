@@ -17,7 +17,7 @@ from modcrypt.jobs.failures import common_code
 from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.jobs.conversion import ConvertedFile, Verb
+    from modcrypt.jobs.conversion import ConversionVerb, ConvertedFile
     from modcrypt.jobs.key_rotation import RotatedFile
     from modcrypt.jobs.shredding.removal import ShreddedFile
 
@@ -63,7 +63,9 @@ class Tally:
 class BatchReport:
     """The report of a run to the user, the same locally and on Spark."""
 
-    def __init__(self, verb: Verb, dry_run: bool, as_json: bool, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, verb: ConversionVerb, dry_run: bool, as_json: bool, arguments: Sequence[str]
+    ) -> None:
         from modcrypt.jobs.conversion import DONE
 
         self._verb, self._done, self._dry_run = verb, DONE[verb], dry_run

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # each command loads what it needs
     from modcrypt.jobs.idempotence.shapes import Difference
     from modcrypt.jobs.run_record import Record
 
-Verb: TypeAlias = Literal["encrypt", "decrypt", "rekey", "mask", "share"]
+ConversionVerb: TypeAlias = Literal["encrypt", "decrypt", "rekey", "mask", "share"]
 
 DONE = {
     "encrypt": "encrypted", "decrypt": "decrypted", "rekey": "rekeyed", "mask": "masked",
@@ -120,7 +120,7 @@ class Conversion:
     6. The record notes the file as finished, last.
     """
 
-    verb: Verb
+    verb: ConversionVerb
     source: Folder  # folder of the source files, or a single file
     # Folder of the converted files, or a file; None to replace the source files.
     destination: Folder | None

@@ -1,0 +1,121 @@
+"""Verbs: what is done to each file of a run, declared once.
+
+From a `Verb` derive its run in threads (`run_verb`), the columns of its report
+(`modcrypt.jobs.report_schemas`), its job and SQL procedure on Spark (`modcrypt.spark.jobs`), and
+the members of its JSON (`tools.json_schemas`). Spark sends verbs and arguments to other processes:
+they have functions of modules, and references to keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+from modcrypt.jobs.engine import FileResult, Job, run_job
+from modcrypt.jobs.failures import describe
+from modcrypt.jobs.listing import File
+from modcrypt.kms.settings import Settings
+
+Row: TypeAlias = dict[str, Any]
+"""A row of a report; values of other columns than those of the report are left out."""
+
+
+def make_failed_row(verb: Verb, file: File, error: Exception, **_arguments: Any) -> Row:
+    """Return the row of a file that failed, with what `--json` prints of it as its details."""
+    failure = describe(error)
+    row = {
+        "path": file.name, "result": failure.word, "message": failure.message,
+    }  # fmt: skip
+    if issubclass(verb.result, FileResult):
+        row = asdict(verb.result(**row))
+    details = json.dumps({"name": file.name, **failure.fields()})
+    return {
+        **row, "failed": True, "code": failure.code, "details": details, "kind": "error",
+        "word": failure.word,
+    }  # fmt: skip
+
+
+def take_arguments(**arguments: Any) -> Mapping[str, Any]:
+    """Return the arguments of a verb that has nothing to check."""
+    return arguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """What is done to each file of a run, and what is reported of it."""
+
+    name: str  # of the SQL procedure, and of its objects of JSON
+    result: type[Any]  # class of the result of a file
+    # Names of the columns of the report, in their order; their values are attributes of results.
+    columns: str
+    # Function that opens the keys for any number of files: it takes `Settings` or None, the
+    # filesystem of the files or None, and the arguments. The job returns a result, or a list.
+    open: Callable[..., Job[File, Any]]
+    # Function that checks and completes arguments; it raises as the function of the library.
+    prepare: Callable[..., Mapping[str, Any]] = take_arguments
+    # Function that checks the settings, the listed files and the arguments, before the work.
+    check: Callable[..., object] | None = None
+    # Function that returns the rows of a file's result, if these are not its attributes.
+    describe: Callable[[File, Any], Iterable[Row]] | None = None
+    fail: Callable[..., Row] = make_failed_row  # takes the verb, a file, its error and arguments
+    types: Mapping[str, Any] = field(default_factory=dict)  # types of columns that are no attribute
+    needs_keys: bool = False  # whether the settings may not be None
+    writes: bool = False  # whether no symbolic link below the named folders is followed
+    waits: bool = False  # whether requests to a key service take most of the time
+    # Parameters of the SQL procedure by the names of the arguments, with the functions that parse
+    # their texts; None without a procedure.
+    parameters: Mapping[str, Callable[[str, str], Any]] | None = None
+
+    def rows(self, file: File, result: Any) -> Iterable[Row]:
+        """Return the rows of the report for the result of a file."""
+        if self.describe is not None:
+            return self.describe(file, result)
+        results = result if isinstance(result, list) else [result]
+        names = self.columns.split()
+        return [
+            {name: getattr(each, name) for name in names if hasattr(each, name)}
+            | {"path": file.name}
+            for each in results
+        ]
+
+
+def run_verb(
+    verb: Verb, files: Sequence[File], settings: Settings | None, *, jobs: int | None = None,
+    filesystem: Any = None, **arguments: Any,
+) -> Generator[Any]:  # fmt: skip
+    """Yield the result of each file, or the row of one that failed; threads process the files."""
+    prepared = verb.prepare(**arguments)
+    job = verb.open(settings, filesystem, **prepared)
+
+    def fail(file: File, error: Exception) -> Row:
+        return verb.fail(verb, file, error, **prepared)
+
+    return run_job(Job(job.process, fail), files, jobs=jobs)
+
+
+# --- parameters of SQL procedures ----------------------------------------------------------------
+
+
+def parse_text(_name: str, text: str) -> str:
+    """Return the value of a parameter that is text."""
+    return text
+
+
+def parse_flag(name: str, text: str) -> bool:
+    """Return the value of a parameter that is true or false."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{name} must be true or false")
+    return text.lower() == "true"
+
+
+def parse_ids(name: str, text: str) -> dict[str, str]:
+    """Return the new ids of master keys, from a JSON object."""
+    try:
+        ids = json.loads(text)
+    except (ValueError, RecursionError):
+        ids = None
+    if not isinstance(ids, dict) or not all(isinstance(new, str) for new in ids.values()):
+        raise ValueError(f'{name} must be a JSON object of ids, as {{"old": "new"}}')
+    return ids
