@@ -87,11 +87,6 @@ class ConvertedFile:
             **self.columns,
         }
 
-    def row(self) -> dict[str, Any]:
-        """Return the result as a row of a report."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "failed": self.failed, "columns": list(self.columns.items())}
-
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> ConvertedFile:
         """Return the result in a row of a report."""

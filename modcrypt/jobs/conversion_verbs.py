@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, get_args
+from typing import Any, get_args
 
 from modcrypt.jobs.conversion import Conversion, ConversionVerb, ConvertedFile
 from modcrypt.jobs.engine import Job
 from modcrypt.jobs.listing import File, Folder
-from modcrypt.jobs.verbs import Row, Verb, parse_flag
+from modcrypt.jobs.verbs import Row, Verb
 from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
 from modcrypt.kms.proof import Prove, WrapProof, check_prove
 from modcrypt.kms.settings import Settings
@@ -81,14 +80,7 @@ class ConversionReferences:
         return conversion.fail(file, error)
 
 
-class ModuleFields(TypedDict):
-    """The module that a failure concerns, in a row."""
-
-    type: str
-    row_group: int
-    column: int
-    path: str
-    page: int
+_MODULE = {"type": str, "row_group": int, "column": int, "path": str, "page": int}
 
 
 def _open(
@@ -97,16 +89,12 @@ def _open(
     return Job(conversion.open(filesystem).process)
 
 
-def _describe(_file: File, done: ConvertedFile) -> Iterable[Row]:
-    return [done.row()]
+def _fail(verb: Verb, file: File, error: Exception, *, conversion: ConversionReferences) -> Row:
+    return verb.rows(file, conversion.fail(file, error))[0]
 
 
-def _fail(_verb: Verb, file: File, error: Exception, *, conversion: ConversionReferences) -> Row:
-    return conversion.fail(file, error).row()
-
-
-_FLAGS = {"overwrite": parse_flag, "dry_run": parse_flag}
-_PARAMETERS = {"encrypt": {**_FLAGS, "allow_leaks": parse_flag}, "rekey": _FLAGS}
+_FLAGS = {"overwrite": bool, "dry_run": bool}
+_PARAMETERS = {"encrypt": {**_FLAGS, "allow_leaks": bool}, "rekey": _FLAGS}
 
 CONVERSIONS: dict[ConversionVerb, Verb] = {
     name: Verb(
@@ -115,9 +103,8 @@ CONVERSIONS: dict[ConversionVerb, Verb] = {
         columns="path destination result failed bytes_in bytes_out seconds message code module "
         "columns proved worker",
         open=_open,
-        describe=_describe,
         fail=_fail,
-        types={"module": ModuleFields},
+        types={"module": _MODULE},
         parameters=_PARAMETERS.get(name),
     )
     for name in get_args(ConversionVerb)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, TypedDict
+from typing import Any
 
 from modcrypt.jobs.dataset_verification import FilesVerification
 from modcrypt.jobs.engine import Job
@@ -17,26 +17,10 @@ from modcrypt.parquet.verify.file_verification import CheckedFile
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
 from modcrypt.parquet.verify.verification_results import Verification
 
-
-class FindingFields(TypedDict):
-    """A finding in a row."""
-
-    word: str
-    severity: str
-    message: str
-    module: str | None
-    start: int | None
-    end: int | None
-
-
-class UnauthenticatedFields(TypedDict):
-    """A part that was not authenticated, in a row."""
-
-    what: str
-    path: str | None
-    why: str
-    word: str | None
-    by_design: bool
+_FINDING = {
+    "word": str, "severity": str, "message": str, "module": str, "start": int, "end": int,
+}  # fmt: skip
+_UNAUTHENTICATED = {"what": str, "path": str, "why": str, "word": str, "by_design": bool}
 
 
 def _make_row(verb: Verb, file: File, seen: Verification | Inspection, **values: Any) -> Row:
@@ -86,8 +70,8 @@ VERIFY = Verb(
     check=_check_distinct,
     describe=_describe_verification,
     types={
-        "rows": int, "file_unique": str, "aad_prefix_hex": str, "findings": list[FindingFields],
-        "not_authenticated": list[UnauthenticatedFields],
+        "rows": int, "file_unique": str, "aad_prefix_hex": str, "findings": [_FINDING],
+        "not_authenticated": [_UNAUTHENTICATED],
     },
     parameters={},
 )  # fmt: skip

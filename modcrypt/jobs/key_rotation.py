@@ -33,7 +33,7 @@ from modcrypt.jobs.file_changes import replace_file, update_store
 from modcrypt.jobs.key_rewrapping import KeyRewrapping, What
 from modcrypt.jobs.listing import File
 from modcrypt.jobs.run_record import Record, list_files_except, rotation_fields, run_recorded
-from modcrypt.jobs.verbs import Verb, parse_flag, parse_ids, parse_text
+from modcrypt.jobs.verbs import Verb
 from modcrypt.keys import hide_keys
 from modcrypt.kms.audit import record_key
 from modcrypt.kms.file_keys import expect_also
@@ -54,7 +54,6 @@ from modcrypt.parquet.crypto.footer_keys import (
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     AnyDecryption,
-    FileDecryptionProperties,
     as_decryption,
 )
 from modcrypt.pkmt1.external import (
@@ -166,13 +165,10 @@ def rotate_keys(
         ValueError, TypeError: An argument has a wrong value or type.
         OSError: The record can't be read or written.
     """
-    renamed = check_rotation(what, new_master_keys, double_wrapping)
+    renamed = _check_rotation(what, new_master_keys, double_wrapping)
     check_tools(tools)
     proof = WrapProof.of(prove)
-    if decryption is not None:
-        decryption = as_decryption(decryption)
     places = list_files_except(record, source, filesystem)
-    tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
     rotation = _Rotation(
         tools, what, renamed, decryption, dry_run, signing_key, double_wrapping, proof
     )
@@ -190,11 +186,9 @@ def _open_rotation(
     double_wrapping: bool | None, dry_run: bool, prove: Prove,
 ) -> Job[File, RotatedFile]:  # fmt: skip
     """Return the job that rotates the keys of files."""
-    tools, decryption = settings.tools(), settings.requirements()
-    tools.wrapper.forget()
     rotation = _Rotation(
-        tools, what, new_master_keys, decryption, dry_run, settings.writer_key, double_wrapping,
-        WrapProof(prove),
+        settings.tools(), what, new_master_keys, settings.requirements(), dry_run,
+        settings.writer_key, double_wrapping, WrapProof(prove),
     )  # fmt: skip
     return Job(lambda file: rotation.run(file.place)[0])
 
@@ -204,9 +198,10 @@ def _prepare_rotation(
     double_wrapping: bool | None = None, dry_run: bool = False, prove: Prove = "first",
 ) -> Mapping[str, Any]:  # fmt: skip
     check_prove(prove)
+    renamed = _check_rotation(what, new_master_keys, double_wrapping)
     return {
-        "what": what, "new_master_keys": check_rotation(what, new_master_keys, double_wrapping),
-        "double_wrapping": double_wrapping, "dry_run": dry_run, "prove": prove,
+        "what": what, "new_master_keys": renamed, "double_wrapping": double_wrapping,
+        "dry_run": dry_run, "prove": prove,
     }  # fmt: skip
 
 
@@ -230,12 +225,12 @@ ROTATE = Verb(
     needs_keys=True,
     writes=True,
     waits=True,
-    parameters={"what": parse_text, "new_master_keys": parse_ids, "dry_run": parse_flag},
+    parameters={"what": str, "new_master_keys": dict, "dry_run": bool},
 )
 """The verb `keys rotate`."""
 
 
-def check_rotation(
+def _check_rotation(
     what: str, new_master_keys: Mapping[str, str] | None, double_wrapping: bool | None = None
 ) -> dict[str, str]:
     """Check three arguments of `rotate_keys`; return the second as a dictionary."""
@@ -267,7 +262,7 @@ class _Rotation:
         tools: KeyTools,
         what: What,
         new_master_keys: dict[str, str],
-        decryption: FileDecryptionProperties | None,
+        decryption: AnyDecryption | None,
         dry_run: bool,
         signing_key: SigningKey | None,
         double_wrapping: bool | None,
@@ -278,14 +273,13 @@ class _Rotation:
         self._wrapper, self._dry_run = tools.wrapper.with_proof(proof), dry_run
         self._signing_key, self._double_wrapping = signing_key, double_wrapping
         self._lost: set[str] = set()  # paths of files whose signature was dropped
-        if decryption is None:
-            # mek and kek open no page, so any page algorithm is acceptable.
-            decryption = tools.decryption(
-                accept_algorithms=ALGORITHMS[:1] if what == "dek" else ALGORITHMS
-            )
+        tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
+        # mek and kek open no page, so any page algorithm is acceptable.
+        accepted = ALGORITHMS[:1] if what == "dek" else ALGORITHMS
+        given = decryption or tools.decryption(accept_algorithms=accepted)
         # OLD=NEW expects both ids: files that an earlier run has rotated are under NEW.
         renamed = {*new_master_keys, *new_master_keys.values()}
-        self._decryption, expected = expect_also(decryption, renamed)
+        self._decryption, expected = expect_also(as_decryption(given), renamed)
         self._expected = expected or tools.expected_keys().also(renamed)
         self._rewrapping = KeyRewrapping(self._wrapper, what, new_master_keys, double_wrapping)
 

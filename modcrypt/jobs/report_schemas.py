@@ -32,7 +32,14 @@ def report_schema(verb: Verb) -> pa.Schema:
 
 
 def arrow_type(kind: Any) -> pa.DataType:
-    """Return the type of values in Arrow; that of a dictionary with named members is a struct."""
+    """Return the type of values in Arrow; a mapping has the types of a struct's members.
+
+    A list has the type of its items.
+    """
+    if isinstance(kind, Mapping):
+        return pa.struct([(name, arrow_type(each)) for name, each in kind.items()])
+    if isinstance(kind, list):
+        return pa.list_(arrow_type(kind[0]))
     arguments = [each for each in typing.get_args(kind) if each not in (types.NoneType, ...)]
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
@@ -43,10 +50,6 @@ def arrow_type(kind: Any) -> pa.DataType:
         return pa.list_(arrow_type(arguments[0]))
     if origin is Mapping:
         return pa.map_(*map(arrow_type, arguments))
-    if typing.is_typeddict(kind):
-        return pa.struct(
-            [(name, arrow_type(each)) for name, each in typing.get_type_hints(kind).items()]
-        )
     return _TYPES[kind]
 
 

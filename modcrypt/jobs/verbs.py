@@ -9,7 +9,7 @@ they have functions of modules, and references to keys.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
@@ -25,9 +25,7 @@ Row: TypeAlias = dict[str, Any]
 def make_failed_row(verb: Verb, file: File, error: Exception, **_arguments: Any) -> Row:
     """Return the row of a file that failed, with what `--json` prints of it as its details."""
     failure = describe(error)
-    row = {
-        "path": file.name, "result": failure.word, "message": failure.message,
-    }  # fmt: skip
+    row = {"path": file.name, "result": failure.word, "message": failure.message}
     if issubclass(verb.result, FileResult):
         row = asdict(verb.result(**row))
     details = json.dumps({"name": file.name, **failure.fields()})
@@ -58,17 +56,16 @@ class Verb:
     # Function that checks the settings, the listed files and the arguments, before the work.
     check: Callable[..., object] | None = None
     # Function that returns the rows of a file's result, if these are not its attributes.
-    describe: Callable[[File, Any], Iterable[Row]] | None = None
+    describe: Callable[[File, Any], list[Row]] | None = None
     fail: Callable[..., Row] = make_failed_row  # takes the verb, a file, its error and arguments
     types: Mapping[str, Any] = field(default_factory=dict)  # types of columns that are no attribute
     needs_keys: bool = False  # whether the settings may not be None
     writes: bool = False  # whether no symbolic link below the named folders is followed
     waits: bool = False  # whether requests to a key service take most of the time
-    # Parameters of the SQL procedure by the names of the arguments, with the functions that parse
-    # their texts; None without a procedure.
-    parameters: Mapping[str, Callable[[str, str], Any]] | None = None
+    # Arguments that the SQL procedure takes, and their types; None without a procedure.
+    parameters: Mapping[str, type] | None = None
 
-    def rows(self, file: File, result: Any) -> Iterable[Row]:
+    def rows(self, file: File, result: Any) -> list[Row]:
         """Return the rows of the report for the result of a file."""
         if self.describe is not None:
             return self.describe(file, result)
@@ -93,29 +90,3 @@ def run_verb(
         return verb.fail(verb, file, error, **prepared)
 
     return run_job(Job(job.process, fail), files, jobs=jobs)
-
-
-# --- parameters of SQL procedures ----------------------------------------------------------------
-
-
-def parse_text(_name: str, text: str) -> str:
-    """Return the value of a parameter that is text."""
-    return text
-
-
-def parse_flag(name: str, text: str) -> bool:
-    """Return the value of a parameter that is true or false."""
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"{name} must be true or false")
-    return text.lower() == "true"
-
-
-def parse_ids(name: str, text: str) -> dict[str, str]:
-    """Return the new ids of master keys, from a JSON object."""
-    try:
-        ids = json.loads(text)
-    except (ValueError, RecursionError):
-        ids = None
-    if not isinstance(ids, dict) or not all(isinstance(new, str) for new in ids.values()):
-        raise ValueError(f'{name} must be a JSON object of ids, as {{"old": "new"}}')
-    return ids

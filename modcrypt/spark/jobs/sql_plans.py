@@ -9,7 +9,8 @@ overwrite, what, ...  arguments of the verb, as it declares them
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -73,12 +74,33 @@ def _take_new(parameters: Parameters) -> Parameters:
 
 def _read_arguments(verb: Verb, parameters: Parameters) -> dict[str, Any]:
     """Return the arguments of a verb that parameters give."""
-    spelt = {name: spell(name) for name in verb.parameters or ()}
     return {
-        name: parse(spelt[name], parameters[spelt[name].lower()])
-        for name, parse in (verb.parameters or {}).items()
-        if spelt[name].lower() in parameters
+        name: _PARSERS[kind](spell(name), parameters[spell(name).lower()])
+        for name, kind in (verb.parameters or {}).items()
+        if spell(name).lower() in parameters
     }
+
+
+def _read_flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{name} must be true or false")
+    return text.lower() == "true"
+
+
+def _read_ids(name: str, text: str) -> dict[str, str]:
+    """Return the new ids of master keys, from a JSON object."""
+    try:
+        ids = json.loads(text)
+    except (ValueError, RecursionError):
+        ids = None
+    if not isinstance(ids, dict) or not all(isinstance(new, str) for new in ids.values()):
+        raise ValueError(f'{name} must be a JSON object of ids, as {{"old": "new"}}')
+    return ids
+
+
+_PARSERS: Mapping[type, Callable[[str, str], Any]] = {
+    bool: _read_flag, dict: _read_ids, str: lambda _name, text: text,
+}  # fmt: skip
 
 
 def _read_settings(parameters: Parameters, where: str, what: str = "keys") -> Settings:
