@@ -58,6 +58,13 @@ def iterate_rows(frame: DataFrame) -> Iterator[dict[str, Any]]:
     return (row.asDict() for row in frame.toLocalIterator())
 
 
+def show_results(report: DataFrame, kind: type[Any], show: Callable[..., object]) -> None:
+    """Call `show` with the result in each row of a report, and the number of rows."""
+    total = report.count()
+    for row in iterate_rows(report.drop("failed", "worker")):
+        show(kind(**row), total)
+
+
 def print_report(
     frame: DataFrame, fields: Callable[[dict[str, Any]], dict[str, Any]], as_json: bool,
     result: str = "result", *, schema: str,

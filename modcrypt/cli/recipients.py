@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.batch_report import FileReport
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients, recipient_option
 from modcrypt.cli.options.signing_options import (
@@ -18,24 +18,18 @@ from modcrypt.cli.options.signing_options import (
     sign_options,
     warn_about_lost_signatures,
 )
-from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     format_counts,
-    format_failures,
     format_table,
     paths_argument,
-    print_json,
     print_line,
 )
 from modcrypt.cli.shared_options import (
     VerbGroup,
     option,
 )
-from modcrypt.jobs.failures import exit_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.jobs.recipients import ChangedRecipients
     from modcrypt.kms.settings import Settings
 
 _GROUP_EXAMPLE = """\b
@@ -62,9 +56,6 @@ Examples: from the list; also from the data, with fresh keys for those that rema
   modcrypt recipients remove --identity file:me.key --recipient partner.pub \\
       --to me.pub orders.parquet"""
 
-DONE = ("changed", "rotated", "current")
-"""Results of files that did not fail."""
-
 
 @cloup.group(cls=VerbGroup, epilog=_GROUP_EXAMPLE)
 def recipients() -> None:
@@ -85,11 +76,11 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
     authenticated.
     """
     listed = list(modcrypt.jobs.list_recipients(list(paths)))
+    report = FileReport("recipients.file", as_json)
+    for file in listed:
+        report.add(file)
     if as_json:
-        for file in listed:
-            message = use_option_names(file.message)
-            print_json("recipients.file", {**file.fields(), "message": message})
-        return exit_code(file.result for file in listed if file.failed)
+        return report.code
     rows = [
         (file.path, kind, id_)
         for file in listed
@@ -99,11 +90,8 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
         ]
     ]
     print_line(format_table(("file", "kind", "recipient"), rows, left=(0, 1, 2)))
-    failures = [file for file in listed if file.failed]
-    if failures:
-        cells = [(file.path, file.result, use_option_names(file.message)) for file in failures]
-        print_line(format_failures(cells))
-    return exit_code(file.result for file in failures)
+    report.print_failures()
+    return report.code
 
 
 @recipients.command(epilog=_ADD_EXAMPLE)
@@ -128,9 +116,7 @@ def add(
         modcrypt.jobs.add_recipients, list(paths), to, decryption, jobs=jobs,
         signing_key=read_signing_key(options),
     )  # fmt: skip
-    return _exit_code(
-        _report_changes("Adding recipients", as_json, lambda show: run(progress=show))
-    )
+    return _report_changes("Adding recipients", as_json, run).code
 
 
 @recipients.command(epilog=_REMOVE_EXAMPLE)
@@ -162,14 +148,14 @@ def remove(
         modcrypt.jobs.remove_recipients, list(paths), ids, decryption,
         new_recipients=remaining, jobs=jobs, signing_key=read_signing_key(options),
     )  # fmt: skip
-    counts = _report_changes("Removing recipients", as_json, lambda show: run(progress=show))
-    if counts["changed"]:
+    report = _report_changes("Removing recipients", as_json, run)
+    if report.counts["changed"]:
         click.echo(
             "modcrypt: data keys stay the same: removed recipients may have kept them, or earlier "
             "copies of the files; name those that remain by --to to encrypt again with fresh keys",
             err=True,
         )
-    return _exit_code(counts)
+    return report.code
 
 
 def _check_declared(settings: Settings, ids: Sequence[bytes], *, belong: bool) -> None:
@@ -194,32 +180,13 @@ def _read_id(text: str) -> bytes:
         return modcrypt.Recipient.load(text).id
 
 
-def _report_changes(
-    verb: str, as_json: bool, run: Callable[[Callable[[ChangedRecipients, int], object]], object]
-) -> Counter[str]:
-    """Run a change of recipients, and print its results; return their counts by result."""
-    counts, failures, unsigned = Counter[str](), [], 0
-    with files_bar(verb) as bar:
-
-        def show(file: ChangedRecipients, total: int) -> None:
-            nonlocal unsigned
-            bar(total)
-            unsigned += file.lost_signature
-            message = use_option_names(file.message)
-            counts[file.result] += 1
-            if as_json:
-                print_json("recipients.change", {**file.fields(), "message": message})
-            elif file.failed:
-                failures.append((file.path, file.result, message))
-
-        run(show)
-    if failures:
-        print_line(format_failures(failures))
+def _report_changes(doing: str, as_json: bool, run: Callable[..., object]) -> FileReport:
+    """Run a change of recipients, and print its results; return their report."""
+    report = FileReport("recipients.change", as_json, by_code=True)
+    report.run(doing, lambda show: run(progress=show))
+    report.print_failures()
     if not as_json:
-        print_line(f"{counts.total()} files: {format_counts(counts) or 'nothing to do'}")
-    warn_about_lost_signatures(unsigned, "pass --sign to sign again")
-    return counts
-
-
-def _exit_code(counts: Counter[str]) -> int:
-    return exit_code(result for result in counts if result not in DONE)
+        counts = format_counts(report.counts)
+        print_line(f"{report.counts.total()} files: {counts or 'nothing to do'}")
+    warn_about_lost_signatures(report.unsigned, "pass --sign to sign again")
+    return report

@@ -1,7 +1,7 @@
 """Verbs: what is done to each file of a run, declared once.
 
 From a `Verb` derive its run in threads (`run_verb`), the columns of its report
-(`modcrypt.jobs.report_schemas`), its job and SQL procedure on Spark (`modcrypt.spark.jobs`), and
+(`modcrypt.spark.report_schemas`), its job and SQL procedure on Spark (`modcrypt.spark.jobs`), and
 the members of its JSON (`tools.json_schemas`). Spark sends verbs and arguments to other processes:
 they have functions of modules, and references to keys.
 """

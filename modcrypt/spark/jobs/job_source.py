@@ -16,7 +16,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from modcrypt.jobs.report_schemas import report_schema
 from modcrypt.spark.jobs.driver import (
     BYTES_PER_TASK,
     FILES_PER_TASK,
@@ -26,6 +25,7 @@ from modcrypt.spark.jobs.driver import (
 from modcrypt.spark.jobs.file_work import TableJob
 from modcrypt.spark.jobs.sql_plans import Parameters, plan_procedure
 from modcrypt.spark.procedures import PROCEDURES
+from modcrypt.spark.report_schemas import report_schema
 from modcrypt.spark.source.arrow_types import to_spark_arrow_schema
 
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from modcrypt.io.places import Place
 from modcrypt.jobs.listing import File, MakeFilesystem, list_tables
-from modcrypt.jobs.report_schemas import report_schema
 from modcrypt.jobs.verbs import Row, Verb
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.driver import (
@@ -22,6 +21,7 @@ from modcrypt.spark.jobs.driver import (
     settings_under,
 )
 from modcrypt.spark.jobs.file_work import IN_STORE, TableJob
+from modcrypt.spark.report_schemas import report_schema
 
 
 @dataclass(frozen=True, kw_only=True)
