@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -89,6 +90,10 @@ def _open(
     return Job(conversion.open(filesystem).process)
 
 
+def _prepare(*, conversion: ConversionReferences) -> Mapping[str, Any]:
+    return {"conversion": conversion}
+
+
 def _fail(verb: Verb, file: File, error: Exception, *, conversion: ConversionReferences) -> Row:
     return verb.rows(file, conversion.fail(file, error))[0]
 
@@ -103,6 +108,7 @@ CONVERSIONS: dict[ConversionVerb, Verb] = {
         columns="path destination result failed bytes_in bytes_out seconds message code module "
         "columns proved worker",
         open=_open,
+        prepare=_prepare,
         fail=_fail,
         types={"module": _MODULE},
         parameters=_PARAMETERS.get(name),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -78,9 +78,17 @@ VERIFY = Verb(
 """The verb `verify`."""
 
 
-def _open_inspection(settings: Settings | None, filesystem: Any) -> Job[File, Inspection]:
+def _open_inspection(
+    settings: Settings | None, filesystem: Any, *, pages: bool
+) -> Job[File, Inspection]:
     properties = None if settings is None else settings.decryption()
-    return Job(lambda file: inspect_parquet(file.name, properties, filesystem=filesystem))
+    return Job(
+        lambda file: inspect_parquet(file.name, properties, filesystem=filesystem, pages=pages)
+    )
+
+
+def _prepare_inspection(*, pages: bool = False) -> Mapping[str, Any]:
+    return {"pages": pages}
 
 
 def _describe_inspection(file: File, result: Inspection) -> list[Row]:
@@ -107,6 +115,7 @@ INSPECT = Verb(
     "row_groups columns encrypted_columns opened_columns plaintext_columns key_value_metadata "
     "leaks hidden quirks kms_unavailable bytes_in message code details worker",
     open=_open_inspection,
+    prepare=_prepare_inspection,
     describe=_describe_inspection,
     types={
         "footer_key": str, "aad_prefix": str, "rows": int, "columns": int,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from modcrypt.jobs.engine import FileResult, Job, run_job
@@ -35,9 +36,9 @@ def make_failed_row(verb: Verb, file: File, error: Exception, **_arguments: Any)
     }  # fmt: skip
 
 
-def take_arguments(**arguments: Any) -> Mapping[str, Any]:
-    """Return the arguments of a verb that has nothing to check."""
-    return arguments
+def take_no_arguments() -> Mapping[str, Any]:
+    """Return the arguments of a verb that has none."""
+    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class Verb:
     # filesystem of the files or None, and the arguments. The job returns a result, or a list.
     open: Callable[..., Job[File, Any]]
     # Function that checks and completes arguments; it raises as the function of the library.
-    prepare: Callable[..., Mapping[str, Any]] = take_arguments
+    prepare: Callable[..., Mapping[str, Any]] = take_no_arguments
     # Function that checks the settings, the listed files and the arguments, before the work.
     check: Callable[..., object] | None = None
     # Function that returns the rows of a file's result, if these are not its attributes.
@@ -80,13 +81,21 @@ class Verb:
 
 def run_verb(
     verb: Verb, files: Sequence[File], settings: Settings | None, *, jobs: int | None = None,
-    filesystem: Any = None, **arguments: Any,
+    fail: Callable[[File, Exception], Any] | None = None, filesystem: Any = None, **arguments: Any,
 ) -> Generator[Any]:  # fmt: skip
-    """Yield the result of each file, or the row of one that failed; threads process the files."""
+    """Yield the result of each file, in order; threads process the files.
+
+    Args:
+        verb: The verb.
+        files: The files.
+        settings: References to keys; None without keys.
+        jobs: Number of files processed concurrently.
+        fail: Function that returns what stands for the result of a file that failed; by default,
+            the row of a report.
+        filesystem: Filesystem of the files, if their names do not imply it.
+        arguments: Arguments of the verb.
+    """
     prepared = verb.prepare(**arguments)
     job = verb.open(settings, filesystem, **prepared)
-
-    def fail(file: File, error: Exception) -> Row:
-        return verb.fail(verb, file, error, **prepared)
-
+    fail = fail or partial(verb.fail, verb, **prepared)
     return run_job(Job(job.process, fail), files, jobs=jobs)
