@@ -27,7 +27,7 @@ _TYPES = {
 
 def report_schema(verb: Verb) -> pa.Schema:
     """Return the schema of the report of a verb, which Spark and SQL show."""
-    known = {**_attribute_types(verb.result), **_SAME, **verb.types}
+    known = {**attribute_types(verb.result), **_SAME, **verb.types}
     return pa.schema([(name, arrow_type(known[name])) for name in verb.columns.split()])
 
 
@@ -53,8 +53,11 @@ def arrow_type(kind: Any) -> pa.DataType:
     return _TYPES[kind]
 
 
-def _attribute_types(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of the attributes and properties of a class."""
+def attribute_types(kind: type[Any]) -> dict[str, Any]:
+    """Return the types of the attributes and properties of a class.
+
+    Names that only type checkers import stand for any type.
+    """
     properties = {
         name: member.fget for name in dir(kind)
         if isinstance(member := getattr(kind, name), property)
@@ -66,5 +69,5 @@ def _attribute_types(kind: type[Any]) -> dict[str, Any]:
             for name, function in properties.items():
                 found[name] = typing.get_type_hints(function, localns=unknown).get("return")
             return found
-        except NameError as error:  # a name that only type checkers import
+        except NameError as error:
             unknown[str(error.name)] = Any
