@@ -12,9 +12,10 @@ import click
 from modcrypt.cli.batch import files_options
 from modcrypt.cli.engines import (
     SHOWN,
+    iterate_rows,
     load_spark,
     names_keys,
-    print_report,
+    print_failures,
     refuse_local_options,
     start_spark,
     take_details,
@@ -189,9 +190,12 @@ def _inspect_on_spark(
     settings = decryption_settings(options) if names_keys(options) else None
     with start_spark(master, "inspect") as spark:
         inspected = load_spark().inspect_table(spark, list(paths), settings)
-        if not as_json:
+        if as_json:
+            for fields in map(take_details, iterate_rows(inspected.orderBy("path"))):
+                print_json("failure" if "error" in fields else "inspect", fields)
+        else:
             _print_kinds(inspected.where("not failed"))
-        print_report(inspected.orderBy("path"), take_details, as_json, schema="inspect")
+            print_failures(inspected.orderBy("path"))
         codes = inspected.selectExpr("if(kms_unavailable, 4, code) as code").distinct().collect()
     return common_code({row["code"] for row in codes} - {None})
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeAlias
 
-from modcrypt.jobs.engine import FileResult, Job, run_job
+from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File
 from modcrypt.kms.settings import Settings
@@ -26,13 +26,16 @@ Row: TypeAlias = dict[str, Any]
 def make_failed_row(verb: Verb, file: File, error: Exception, **_arguments: Any) -> Row:
     """Return the row of a file that failed, with what `--json` prints of it as its details."""
     failure = describe(error)
-    row = {"path": file.name, "result": failure.word, "message": failure.message}
-    if issubclass(verb.result, FileResult):
-        row = asdict(verb.result(**row))
+    word, message = failure.word, failure.message
+    if verb.describe is None:  # the row has the attributes of a result
+        known = {"path": file.name, "result": word, "message": message}
+        known |= {"file": file.name, "kind": "error", "word": word}
+        names = known.keys() & {each.name for each in fields(verb.result)}
+        return verb.rows(file, verb.result(**{name: known[name] for name in names}))[0]
     details = json.dumps({"name": file.name, **failure.fields()})
     return {
-        **row, "failed": True, "code": failure.code, "details": details, "kind": "error",
-        "word": failure.word,
+        "path": file.name, "result": word, "failed": True, "message": message,
+        "code": failure.code, "details": details,
     }  # fmt: skip
 
 
