@@ -35,13 +35,11 @@ from modcrypt.iceberg.verify.table_results import TableVerification
 from modcrypt.jobs.dataset_seals import SealUpdate, SealVerification
 from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.examination import INSPECT, VERIFY
-from modcrypt.jobs.key_rotation import ROTATE
-from modcrypt.jobs.key_scan import SCAN
+from modcrypt.jobs.key_verbs import ROTATE, SCAN, SHRED
 from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.jobs.recipients import ChangedRecipients, ListedRecipients
 from modcrypt.jobs.seal_writers import SealLog
 from modcrypt.jobs.shredding.proof import Proof, ProvenFile
-from modcrypt.jobs.shredding.removal import SHRED
 from modcrypt.jobs.verbs import Verb
 from modcrypt.kms.client import MasterKey
 from modcrypt.module_ids import ModuleId

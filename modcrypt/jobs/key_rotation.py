@@ -17,7 +17,7 @@ A copy of the old material stays usable for as long as the old version of the ma
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,18 +28,15 @@ from modcrypt.errors import (
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.data_key_rotation import replace_data_keys
-from modcrypt.jobs.engine import FileResult, Job
+from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
 from modcrypt.jobs.key_rewrapping import KeyRewrapping, What
-from modcrypt.jobs.listing import File
 from modcrypt.jobs.run_record import Record, list_files_except, rotation_fields, run_recorded
-from modcrypt.jobs.verbs import Verb
 from modcrypt.keys import hide_keys
 from modcrypt.kms.audit import record_key
 from modcrypt.kms.file_keys import expect_also
 from modcrypt.kms.key_tools import KeyTools, check_tools
-from modcrypt.kms.proof import Prove, WrapProof, check_prove
-from modcrypt.kms.settings import Settings
+from modcrypt.kms.proof import Prove, WrapProof
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.kms.wrapped_key_metadata import (
     encode_wrapped_metadata,
@@ -165,11 +162,11 @@ def rotate_keys(
         ValueError, TypeError: An argument has a wrong value or type.
         OSError: The record can't be read or written.
     """
-    renamed = _check_rotation(what, new_master_keys, double_wrapping)
+    renamed = check_rotation(what, new_master_keys, double_wrapping)
     check_tools(tools)
     proof = WrapProof.of(prove)
     places = list_files_except(record, source, filesystem)
-    rotation = _Rotation(
+    rotation = Rotation(
         tools, what, renamed, decryption, dry_run, signing_key, double_wrapping, proof
     )
     ledger = None
@@ -181,56 +178,7 @@ def rotate_keys(
     )
 
 
-def _open_rotation(
-    settings: Settings, _filesystem: Any, *, what: What, new_master_keys: dict[str, str],
-    double_wrapping: bool | None, dry_run: bool, prove: Prove,
-) -> Job[File, RotatedFile]:  # fmt: skip
-    """Return the job that rotates the keys of files."""
-    rotation = _Rotation(
-        settings.tools(), what, new_master_keys, settings.requirements(), dry_run,
-        settings.writer_key, double_wrapping, WrapProof(prove),
-    )  # fmt: skip
-    return Job(lambda file: rotation.run(file.place)[0])
-
-
-def _prepare_rotation(
-    *, what: What = "mek", new_master_keys: Mapping[str, str] | None = None,
-    double_wrapping: bool | None = None, dry_run: bool = False, prove: Prove = "first",
-) -> Mapping[str, Any]:  # fmt: skip
-    check_prove(prove)
-    renamed = _check_rotation(what, new_master_keys, double_wrapping)
-    return {
-        "what": what, "new_master_keys": renamed, "double_wrapping": double_wrapping,
-        "dry_run": dry_run, "prove": prove,
-    }  # fmt: skip
-
-
-def _prove_masters(
-    settings: Settings, _files: Sequence[File], *, new_master_keys: Mapping[str, str],
-    dry_run: bool, **_arguments: Any,
-) -> None:  # fmt: skip
-    """Prove a wrap under each new master key; raise if the signing key can't be read."""
-    tools, _ = settings.tools(), settings.writer_key
-    for new_id in set() if dry_run else set(new_master_keys.values()):
-        tools.wrapper.prove_master(new_id)
-
-
-ROTATE = Verb(
-    name="rotate",
-    result=RotatedFile,
-    columns="path result failed keys message lost_signature proved worker",
-    open=_open_rotation,
-    prepare=_prepare_rotation,
-    check=_prove_masters,
-    needs_keys=True,
-    writes=True,
-    waits=True,
-    parameters={"what": str, "new_master_keys": dict, "dry_run": bool},
-)
-"""The verb `keys rotate`."""
-
-
-def _check_rotation(
+def check_rotation(
     what: str, new_master_keys: Mapping[str, str] | None, double_wrapping: bool | None = None
 ) -> dict[str, str]:
     """Check three arguments of `rotate_keys`; return the second as a dictionary."""
@@ -245,7 +193,7 @@ def _check_rotation(
     return dict(new_master_keys or {})
 
 
-class _Rotation:
+class Rotation:
     """The state of one call of `rotate_keys`.
 
     For each file, in this order, so that a failure at any step leaves the file as it was:
@@ -276,7 +224,7 @@ class _Rotation:
         tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
         # mek and kek open no page, so any page algorithm is acceptable.
         accepted = ALGORITHMS[:1] if what == "dek" else ALGORITHMS
-        given = decryption or tools.decryption(accept_algorithms=accepted)
+        given = tools.decryption(accept_algorithms=accepted) if decryption is None else decryption
         # OLD=NEW expects both ids: files that an earlier run has rotated are under NEW.
         renamed = {*new_master_keys, *new_master_keys.values()}
         self._decryption, expected = expect_also(as_decryption(given), renamed)

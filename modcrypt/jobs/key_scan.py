@@ -7,7 +7,7 @@ encrypted footer hides; these are only listed with `tools` that decrypt the foot
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,13 +20,10 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe_failure
-from modcrypt.jobs.listing import File
-from modcrypt.jobs.verbs import Verb
 from modcrypt.keys import hide_keys
 from modcrypt.kms.client import MasterKey
 from modcrypt.kms.key_tools import KeyTools, check_tools
 from modcrypt.kms.keyring.keyring import Keyring
-from modcrypt.kms.settings import Settings
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata
 from modcrypt.parquet.crypto.properties import (
@@ -112,33 +109,11 @@ def scan_keys(
     Raises:
         FileNotFoundError: `source` does not exist.
     """
-    job = Job(_make_scanner(tools, decryption))
+    job = Job(make_scanner(tools, decryption))
     return (key for keys in run_job(job, list_files(source, filesystem)) for key in keys)
 
 
-def _open_scan(settings: Settings | None, _filesystem: Any) -> Job[File, list[ScannedKey]]:
-    """Return the job that lists the keys of files."""
-    tools = None if settings is None else settings.tools()
-    scan = _make_scanner(tools, None if settings is None else settings.requirements())
-    return Job(lambda file: scan(file.place))
-
-
-def _check_service(settings: Settings, _files: Sequence[File]) -> None:
-    settings.tools()
-
-
-SCAN = Verb(
-    name="keys.scan",
-    result=ScannedKey,
-    columns="path kind column master_key_id version kek_id storage failed message word worker",
-    open=_open_scan,
-    check=_check_service,
-    waits=True,
-)
-"""The verb `keys scan`."""
-
-
-def _make_scanner(
+def make_scanner(
     tools: KeyTools | None, decryption: AnyDecryption | None
 ) -> Callable[[Place], list[ScannedKey]]:
     """Return the function that lists the keys of a file."""

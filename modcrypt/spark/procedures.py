@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from modcrypt.jobs.conversion_verbs import CONVERSIONS
 from modcrypt.jobs.examination import INSPECT, VERIFY
-from modcrypt.jobs.key_rotation import ROTATE
-from modcrypt.jobs.key_scan import SCAN
-from modcrypt.jobs.shredding.removal import SHRED
+from modcrypt.jobs.key_verbs import ROTATE, SCAN, SHRED
 from modcrypt.jobs.verbs import Verb
 from modcrypt.spark.key_options import KEY_OPTIONS, SHARED_OPTIONS
 

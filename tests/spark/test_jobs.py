@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt.jobs.conversion_verbs import ConversionReferences
-from modcrypt.jobs.key_rotation import ROTATE
+from modcrypt.jobs.key_verbs import ROTATE
 from modcrypt.jobs.listing import File, Folder, list_tables, place_at
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES

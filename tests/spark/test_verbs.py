@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from modcrypt.jobs.engine import FileResult, Job
-from modcrypt.jobs.key_rotation import ROTATE
+from modcrypt.jobs.key_verbs import ROTATE
 from modcrypt.jobs.listing import File, Folder, list_tables
 from modcrypt.jobs.verbs import Verb, run_verb
 from modcrypt.kms.settings import Settings

@@ -34,10 +34,9 @@ from modcrypt.errors import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.jobs.engine import FileResult, Job
+from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
 from modcrypt.jobs.key_scan import resolve_decryption
-from modcrypt.jobs.listing import File
 from modcrypt.jobs.run_record import Record, list_files_except, run_recorded
 from modcrypt.jobs.shredding.choice import (
     Chosen,
@@ -46,11 +45,9 @@ from modcrypt.jobs.shredding.choice import (
     criteria_of,
     remove_chosen_entries,
 )
-from modcrypt.jobs.verbs import Verb
 from modcrypt.keys import hide_keys
 from modcrypt.kms.audit import AuditEvent, record_key
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.kms.settings import Settings
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import KeyUses, NewTail, key_uses, new_tail
 from modcrypt.parquet.crypto.properties import (
@@ -168,7 +165,7 @@ def shred_keys(
     if destroy_master_keys and (tools is None or not wanted.master_keys):
         raise ValueError("destroy_master_keys needs master_keys, and tools of their key service")
     places = list_files_except(record, source, filesystem)
-    shredding = _Shredding(tools, wanted, decryption, dry_run)
+    shredding = Shredding(tools, wanted, decryption, dry_run)
     ledger = None
     if record is not None:
         ledger = Record(record, {"what": "shred", **wanted.fields()}, write=not dry_run)
@@ -182,34 +179,6 @@ def shred_keys(
     if tools is not None and not dry_run:
         tools.wrapper.forget()  # cached keys would keep opening the shredded data
     return results
-
-
-def _open_shredding(
-    settings: Settings | None, _filesystem: Any, *, wanted: Criteria, dry_run: bool
-) -> Job[File, ShreddedFile]:
-    """Return the job that shreds keys of files."""
-    tools = None if settings is None else settings.tools()
-    decryption = resolve_decryption(tools, None if settings is None else settings.requirements())
-    shredding = _Shredding(tools, wanted, decryption, dry_run)
-    return Job(lambda file: shredding.run(file.place)[0])
-
-
-def _prepare_shredding(
-    *, columns: Iterable[str], master_keys: Iterable[str], everything: bool, dry_run: bool
-) -> Mapping[str, Any]:
-    return {"wanted": criteria_of(columns, master_keys, everything), "dry_run": dry_run}
-
-
-SHRED = Verb(
-    name="shred",
-    result=ShreddedFile,
-    columns="path result failed keys columns whole message worker",
-    open=_open_shredding,
-    prepare=_prepare_shredding,
-    writes=True,
-    waits=True,
-)
-"""The verb `shred`."""
 
 
 # --- file types and external key material --------------------------------------------------------
@@ -235,7 +204,7 @@ def _restore_columns(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"columns": tuple(map(str, names)) if isinstance(names, list) else ()}
 
 
-class _Shredding:
+class Shredding:
     """The state of one call of `shred_keys`.
 
     For each file, the new end is made before any key is removed, because that may need the footer

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.key_scan import resolve_decryption
+from modcrypt.jobs.key_verbs import SHRED
 from modcrypt.jobs.listing import File, MakeFilesystem, list_tables
 from modcrypt.jobs.shredding.choice import Criteria, criteria_of
 from modcrypt.jobs.shredding.proof import Examination, Proof, ProvenFile, list_surroundings
-from modcrypt.jobs.shredding.removal import SHRED
 from modcrypt.jobs.shredding.trial import KeyProof, Traces, Trial
 from modcrypt.jobs.verbs import Row
 from modcrypt.kms.settings import Settings

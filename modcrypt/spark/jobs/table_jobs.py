@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from modcrypt.jobs.examination import INSPECT, VERIFY
 from modcrypt.jobs.key_rewrapping import What
-from modcrypt.jobs.key_rotation import ROTATE
-from modcrypt.jobs.key_scan import SCAN
+from modcrypt.jobs.key_verbs import ROTATE, SCAN
 from modcrypt.jobs.leaks.sidecars import drop_summaries as remove_summaries
 from modcrypt.jobs.listing import Folder
 from modcrypt.kms.proof import Prove
