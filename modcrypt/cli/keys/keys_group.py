@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -407,15 +407,17 @@ def rotate(
 
         how: dict[str, Any] = {"what": what, "new_master_keys": renamed, "dry_run": dry_run}
         how |= {"double_wrapping": double_wrapping, "prove": prove}
-        if spark_master is not None:
-            with start_spark(spark_master, "keys rotate") as spark:
+        with ExitStack() as stack:
+            if spark_master is not None:
+                spark = stack.enter_context(start_spark(spark_master, "keys rotate"))
+            if not dry_run:
+                stack.enter_context(settings.hand_over())
+            if spark_master is not None:
                 report = load_spark().rotate_keys(spark, list(paths), settings, **how)
                 total = report.count()
                 for row in iterate_rows(report.drop("failed", "worker")):
                     show(modcrypt.jobs.RotatedFile(**row), total)
-        else:
-            sealing = nullcontext() if dry_run else getattr(settings, "hand_over", nullcontext)()
-            with sealing:
+            else:
                 modcrypt.jobs.rotate_keys(
                     list(paths), tools, decryption=settings.requirements(), record=record,
                     jobs=jobs, progress=show, signing_key=settings.writer_key, **how,
