@@ -169,6 +169,64 @@ def test_rewritten_files_stay_as_declared(folder: Path) -> None:
     assert not (folder / "s.parquet").exists()
 
 
+# --- keys of partitions --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tenants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lake in which each tenant's files have master keys of their own."""
+    leave_environment(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keyring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
+    for tenant in "ab":
+        keyring.create_key(f"tenant-{tenant}")
+        (tmp_path / "orders" / f"tenant={tenant}").mkdir(parents=True)
+        pq.write_table(order_table(), tmp_path / "orders" / f"tenant={tenant}" / "0.parquet")
+    (tmp_path / "modcrypt.toml").write_text(
+        'kms = "file:lake.keyring"\n[dataset.orders]\nlocation = "orders"\n'
+        'partitions = ["tenant"]\nfooter_key = "tenant-{partition.tenant}"\n'
+        'aad_prefix = "orders/{path}"\n'
+    )
+    trust_lake(tmp_path)
+    assert run(tmp_path, "apply").returncode == 0
+    return tmp_path
+
+
+@each_case("what", ("mek", "kek", "dek"))
+def test_keys_of_partitions_are_rotated_as_declared(tenants: Path, what: str) -> None:
+    moved = tenants / "orders" / "tenant=b" / "moved.parquet"
+    shutil.copy(tenants / "orders" / "tenant=a" / "0.parquet", moved)
+    before = moved.read_bytes()
+    answer = run(tenants, "keys", "rotate", "--what", what, "--key", "tenant-a", "orders")
+    assert "3 files: " in answer.stdout
+    assert "1 failed" in answer.stdout
+    assert moved.read_bytes() == before
+    moved.unlink()
+    assert run(tenants, "verify").returncode == 0
+    (of_a, of_b) = run(tenants, "keys", "scan", "--json", "orders").stdout.splitlines()
+    assert [json.loads(line)["version"] for line in (of_a, of_b)] == ["2", "1"]
+    impact = run(tenants, "keys", "impact", "tenant-a", "--version", "2").stdout
+    assert impact.startswith("orders: 1 file, 2 rows")
+
+
+NOT_AS_DECLARED = (
+    ("--key", "tenants"), ("--new-master-key", "tenant-a=tenant-b"),
+    ("--new-master-key", "old=other"), ("--single-wrapping",), ("--kms", "file:lake.keyring#other"),
+)  # fmt: skip
+
+
+@each_case("options", NOT_AS_DECLARED)
+def test_a_rotation_that_contradicts_the_declaration_is_refused(
+    tenants: Path, options: tuple[str, ...]
+) -> None:
+    ring = (tenants / "lake.keyring").read_bytes()
+    message = check_failure(run(tenants, "keys", "rotate", *options, "orders"), 2, "usage")
+    assert "contradicts the declaration" in message
+    assert "declares orders with " in message
+    assert (tenants / "lake.keyring").read_bytes() == ring
+
+
 # --- trust ---------------------------------------------------------------------------------------
 
 
@@ -294,10 +352,12 @@ def test_changed_files_of_a_sealed_dataset_are_sealed(sealed: Path) -> None:
                 text = text.replace("[dataset.orders]\n", f"[dataset.orders]\n{line}")
             declaration.write_text(text)
             trust_lake(sealed)
-        before = read_file(sealed)
-        unsigned = run(sealed, *verb, FIRST)
+        before, ring = read_file(sealed), (sealed / "lake.keyring").read_bytes()
+        version = ("--key", "footer") if verb[0] == "keys" else ()
+        unsigned = run(sealed, *verb, *version, FIRST)
         assert "requires signatures" in check_failure(unsigned, 2, "usage"), verb
         assert read_file(sealed) == before
+        assert (sealed / "lake.keyring").read_bytes() == ring
         answer = run(sealed, *verb, *SIGN, FIRST)
         assert answer.returncode == 0, (verb, answer.stdout, answer.stderr)
         assert read_file(sealed) != before
