@@ -86,6 +86,56 @@ def test_a_path_that_is_also_another_dataset_is_refused(folder: Path) -> None:
     assert run(folder, "head", "modcrypt.toml#orders").returncode == 0
 
 
+@pytest.fixture
+def elsewhere(folder: Path) -> Path:
+    """A lake whose dataset is not in a folder of its name."""
+    (folder / "orders").rename(folder / "files")
+    (folder / "modcrypt.toml").write_text(DECLARATION.replace('"orders"', '"files"'))
+    trust_lake(folder)
+    pq.write_table(order_table(), folder / "plain.parquet")
+    return folder
+
+
+INSIDE = (*READING[:-2], ("verify",), ("why",), ("mask", "--null", "id", "--in-place"))
+
+
+@each_case("verb", INSIDE)
+def test_a_path_inside_a_dataset_may_begin_with_its_name(
+    elsewhere: Path, verb: tuple[str, ...]
+) -> None:
+    for path in (FIRST, f"modcrypt.toml#{FIRST}"):
+        answer = run(elsewhere, *verb, path)
+        assert (answer.returncode, answer.stderr.count("error")) == (0, 0), answer.stderr
+    answer = run(elsewhere, *verb, FIRST.replace("orders", "ordrs"))
+    assert "declares no dataset ordrs; did you mean orders?" in check_failure(answer, 2, "usage")
+
+
+def test_new_files_inside_a_dataset_may_begin_with_its_name(elsewhere: Path) -> None:
+    for number, start in enumerate(("orders", "modcrypt.toml#orders")):
+        new = f"day=2026-11-01/new-{number}.parquet"
+        assert run(elsewhere, "encrypt", "plain.parquet", f"{start}/{new}").returncode == 0
+        assert (elsewhere / "files" / new).exists()
+    assert run(elsewhere, "verify").returncode == 0
+    assert not (elsewhere / "orders").exists()
+    for path in ("orders/../plain.parquet", "orders/day=2026-12-24"):
+        check_failure(run(elsewhere, "head", path), 2, "file")
+
+
+def test_a_path_that_begins_like_another_dataset_is_refused(elsewhere: Path) -> None:
+    (elsewhere / FIRST).parent.mkdir(parents=True)
+    shutil.copy(elsewhere / "plain.parquet", elsewhere / FIRST)
+    before = {path: path.read_bytes() for path in elsewhere.rglob("*.parquet")}
+    new = "orders/day=2026-11-01/new.parquet"
+    for verb in (("head", FIRST), ("encrypt", "plain.parquet", new), ("verify", FIRST)):
+        message = check_failure(run(elsewhere, *verb), 2, "usage")
+        assert f"{verb[-1]} is a path, and orders a dataset of " in message
+        assert f"write ./{verb[-1]} or " in message
+    assert {path: path.read_bytes() for path in elsewhere.rglob("*.parquet")} == before
+    assert run(elsewhere, "head", "--allow-plaintext", f"./{FIRST}").returncode == 0
+    (elsewhere / "modcrypt.toml").write_text("# changed\n" + DECLARATION)
+    assert run(elsewhere, "head", "--allow-plaintext", FIRST).returncode == 0
+
+
 def test_files_in_no_dataset_are_as_without_a_lake(folder: Path) -> None:
     (folder / "footer.key").write_bytes(bytes(range(16)))
     (folder / "footer.key").chmod(0o600)

@@ -14,7 +14,7 @@ import click
 
 from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.datasets.declared import KEYS, Declared, find_named, find_typed, usage_error
-from modcrypt.io.addresses import is_url
+from modcrypt.io.addresses import find_inside, is_url
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
@@ -169,7 +169,7 @@ def refuse_contradiction(declared: Declared, parameter: str, what: str) -> NoRet
 
 def _is_same_folder(given: str, declared: str) -> bool:
     if is_url(given) or is_url(declared):
-        return given.rstrip("/") == declared.rstrip("/")
+        return find_inside(given, declared) == ""
     return os.path.realpath(given) == os.path.realpath(declared)
 
 

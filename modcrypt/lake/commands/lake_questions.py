@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
+from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import json_option, lines_option, needs_one_of, print_line
@@ -124,7 +125,7 @@ def impact(
 
 
 @cloup.command(epilog=_WHY_EXAMPLE)
-@click.argument("file")
+@click.argument("file", callback=take_paths)
 @click.argument("column", required=False)
 @lake_options
 @lines_option
