@@ -11,6 +11,7 @@ import cloup
 
 import modcrypt
 from modcrypt.cli.batch_report import Tally
+from modcrypt.cli.datasets.requirements import check_rotation
 from modcrypt.cli.engines import (
     iterate_rows,
     load_spark,
@@ -360,25 +361,44 @@ def rotate(
             )
         refuse(_FILE_PARAMETERS, "this needs files; name PATHs")
     check_paths_exist(paths)  # first: an added version cannot be removed
-    tools = settings.tools()
-    if key_id is not None:
-        resumes = record is not None and has_unfinished_rotation(
-            record, what, renamed, double_wrapping
-        )
-        if resumes:
-            click.echo(
-                f"modcrypt: {record} has an unfinished run, which is resumed; no version is added",
-                err=True,
+    check_rotation(settings, key_id, renamed, double_wrapping)
+    run: dict[str, Any] = {"what": what, "dry_run": dry_run, "double_wrapping": double_wrapping}
+    with settings.hand_over() if paths and not dry_run else nullcontext():
+        if key_id is not None:
+            resumes = record is not None and has_unfinished_rotation(
+                record, what, renamed, double_wrapping
             )
-        elif dry_run:
-            click.echo(f"modcrypt: would add a version to {key_id}", err=True)
-            # The real run would make today's newest version an old one.
-            renamed = {key_id: f"{key_id} (its next version)", **renamed}
-        else:
-            master = _admin_method(tools.client, "rotate_key")(key_id)
-            _print_master("rotated", master, as_json)
-    if not paths:
-        return 0
+            if dry_run and not resumes:  # the real run would make today's newest version an old one
+                renamed = {key_id: f"{key_id} (its next version)", **renamed}
+            _add_version(settings, key_id, record if resumes else None, dry_run, as_json)
+        if not paths:
+            return 0
+        run |= {"new_master_keys": renamed, "prove": prove}
+        local = {"record": record, "jobs": jobs}
+        return _rotate_files(list(paths), settings, run, local, spark_master, as_json)
+
+
+def _add_version(
+    settings: Settings, key_id: str, resumed: str | None, dry_run: bool, as_json: bool
+) -> None:
+    """Add a version to a master key, unless the run of a record is resumed."""
+    if resumed is not None:
+        click.echo(
+            f"modcrypt: {resumed} has an unfinished run, which is resumed; no version is added",
+            err=True,
+        )
+    elif dry_run:
+        click.echo(f"modcrypt: would add a version to {key_id}", err=True)
+    else:
+        master = _admin_method(settings.tools().client, "rotate_key")(key_id)
+        _print_master("rotated", master, as_json)
+
+
+def _rotate_files(
+    paths: list[str], settings: Settings, run: dict[str, Any], local: dict[str, Any],
+    spark_master: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Rotate the keys of files; return the exit code. `local` are arguments without Spark."""
     tally, lost = Tally("rotate", as_json), list[str]()
     with files_bar("Rotating") as bar:
 
@@ -387,23 +407,19 @@ def rotate(
             tally.add(file)
             lost.extend([file.path] if file.lost_signature else [])
 
-        how: dict[str, Any] = {"what": what, "new_master_keys": renamed, "dry_run": dry_run}
-        how |= {"double_wrapping": double_wrapping, "prove": prove}
         if spark_master is not None:
             with start_spark(spark_master, "keys rotate") as spark:
-                report = load_spark().rotate_keys(spark, list(paths), settings, **how)
+                report = load_spark().rotate_keys(spark, paths, settings, **run)
                 total = report.count()
                 for row in iterate_rows(report.drop("failed", "worker")):
                     show(modcrypt.jobs.RotatedFile(**row), total)
         else:
-            sealing = nullcontext() if dry_run else getattr(settings, "hand_over", nullcontext)()
-            with sealing:
-                modcrypt.jobs.rotate_keys(
-                    list(paths), tools, decryption=settings.requirements(), record=record,
-                    jobs=jobs, progress=show, signing_key=settings.writer_key, **how,
-                )  # fmt: skip
+            modcrypt.jobs.rotate_keys(
+                paths, settings.tools(), decryption=settings.requirements(), progress=show,
+                signing_key=settings.writer_key, **run, **local,
+            )  # fmt: skip
     warn_about_lost_signatures(len(lost), "pass --sign to sign again")
-    _print_totals(tally, dry_run)
+    _print_totals(tally, run["dry_run"])
     return exit_code(file.result for file in tally.failures)
 
 

@@ -42,19 +42,17 @@ class KeyJob(TableJob):
     settings: Settings | None
     filesystem: MakeFilesystem | None = None
     folders: tuple[str, ...] = ()  # folders or files that the caller named
-    signs: bool = False  # whether the function takes a `signing_key`
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Yield a row for each file; files of a task share responses of the key service."""
         settings = self.settings
-        signing = {"signing_key": settings.writer_key} if settings and self.signs else {}
         results = self.change(
             [_restrict_to_folders(file, self.folders) for file in files],
             None if settings is None else settings.tools(),
             filesystem=filesystem,
             decryption=None if settings is None else settings.requirements(),
+            signing_key=None if settings is None else settings.writer_key,
             **self.how,
-            **signing,
         )
         names = map_names(files)
         for result in results:
@@ -90,7 +88,7 @@ def plan_rotation(
     folders = tuple(folder.name for folder in folders_of(where, filesystem))
     return plan_job(
         KeyJob, where, settings, check=check, filesystem=filesystem,
-        change=key_rotation.rotate_keys, schema=ROTATED, folders=folders, signs=True,
+        change=key_rotation.rotate_keys, schema=ROTATED, folders=folders,
         how={
             "what": what, "new_master_keys": renamed, "double_wrapping": double_wrapping,
             "dry_run": dry_run, "prove": prove,
