@@ -168,8 +168,8 @@ class _Files:
         self, show: Callable[[ShreddedFile, int], object], record: str | None, dry_run: bool
     ) -> None:
         """Remove the keys, and call `show` with each result and the number of files."""
-        is_sealed = self.settings is not None and not dry_run
-        with self.settings.hand_over() if is_sealed else nullcontext():
+        settings = None if dry_run else self.settings
+        with nullcontext() if settings is None else settings.hand_over():
             self._shred(show, record, dry_run)
 
     def _shred(
