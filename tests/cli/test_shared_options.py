@@ -71,6 +71,7 @@ def test_repeatable_options_add_up(folder: Path) -> None:
         (("leaks", "--kms", "env:A", "."), "modcrypt leaks does not use --kms, which is for"),
         (("--catalog", "x", "keys", "list"), "does not use --catalog, which is for iceberg"),
         (("--key", "file:x", "keys", "rotate"), "modcrypt keys rotate has a --key of its own"),
+        (("--sign", "file:x", "seals", "create", "."), "seals create has a --sign of its own"),
         (("keys", "list", "--jsn"), "No such option '--jsn'. (Did you mean"),
         (("--jsn", "keys", "list"), "No such option '--jsn'. (Did you mean"),
     ],
