@@ -191,7 +191,7 @@ class Batch:
         # The record notices other keys at the same place.
         keys = settings.footer_key or "", *settings.column_keys.values()
         self._parameters = {**self._parameters, "keys": keys}
-        self._hand_over = getattr(settings, "hand_over", nullcontext)
+        self._hand_over = settings.hand_over
         if self._master is not None:
             return settings
         if self._is_folder:
@@ -250,7 +250,8 @@ class Batch:
         }
         if self._master is not None:
             how |= {"hash_key": hash_key, "prove": self._prove}
-            return self._run_on_spark(self._master, report, how)
+            with nullcontext() if options["dry_run"] else self._hand_over():
+                return self._run_on_spark(self._master, report, how)
         from modcrypt.jobs.conversion import Conversion
         from modcrypt.jobs.listing import list_tables
         from modcrypt.kms.proof import WrapProof

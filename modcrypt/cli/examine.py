@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.report.html import Drawable
 
 
-html_option = shared_option("--html OUT", help="Write the result of one file as a page to OUT.")
+html_option = shared_option("--html OUT", help="Write the result as an HTML page to OUT.")
 html_options = combine_options(html_option, force_option, needs_one_of("force", "html"))
 
 

@@ -14,8 +14,8 @@ from modcrypt.cli.batch_report import FileReport
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients, recipient_option
 from modcrypt.cli.options.signing_options import (
-    read_signing_key,
     sign_options,
+    signing_references,
     warn_about_lost_signatures,
 )
 from modcrypt.cli.shared import (
@@ -110,13 +110,9 @@ def add(
     to = read_recipients(options)
     if not to:
         raise click.UsageError("no recipient is named; use --to")
-    decryption = decryption_settings(options)
-    _check_declared(decryption, [recipient.id for recipient in to], belong=True)
-    run = partial(
-        modcrypt.jobs.add_recipients, list(paths), to, decryption, jobs=jobs,
-        signing_key=read_signing_key(options),
-    )  # fmt: skip
-    return _report_changes("Adding recipients", as_json, run).code
+    settings = _open_settings(options, [recipient.id for recipient in to], belong=True)
+    run = partial(modcrypt.jobs.add_recipients, list(paths), to, jobs=jobs)
+    return _report_changes("Adding recipients", as_json, settings, run).code
 
 
 @recipients.command(epilog=_REMOVE_EXAMPLE)
@@ -142,13 +138,11 @@ def remove(
     """
     ids = [_read_id(text) for text in removed]
     remaining = read_recipients(options)
-    decryption = decryption_settings(options)
-    _check_declared(decryption, ids, belong=False)
+    settings = _open_settings(options, ids, belong=False)
     run = partial(
-        modcrypt.jobs.remove_recipients, list(paths), ids, decryption,
-        new_recipients=remaining, jobs=jobs, signing_key=read_signing_key(options),
-    )  # fmt: skip
-    report = _report_changes("Removing recipients", as_json, run)
+        modcrypt.jobs.remove_recipients, list(paths), ids, new_recipients=remaining, jobs=jobs
+    )
+    report = _report_changes("Removing recipients", as_json, settings, run)
     if report.counts["changed"]:
         click.echo(
             "modcrypt: data keys stay the same: removed recipients may have kept them, or earlier "
@@ -158,15 +152,20 @@ def remove(
     return report.code
 
 
-def _check_declared(settings: Settings, ids: Sequence[bytes], *, belong: bool) -> None:
-    """Raise a usage error if the declaration of a lake does not name, or names, recipients."""
+def _open_settings(options: dict[str, Any], ids: Sequence[bytes], *, belong: bool) -> Settings:
+    """Return the settings that open and sign files.
+
+    Raise a usage error if the declaration of a lake does not name, or names, recipients.
+    """
+    settings = decryption_settings(options).evolve(**signing_references(options))
     if (declared := getattr(settings, "declared", None)) is None:
-        return
+        return settings
     known = {recipient.id for recipient in declared["recipients"]}
     if any((id_ in known) is not belong for id_ in ids):
         raise click.UsageError(
             "the declaration of the dataset names its recipients; change it and run modcrypt apply"
         )
+    return settings
 
 
 def _read_id(text: str) -> bytes:
@@ -180,10 +179,14 @@ def _read_id(text: str) -> bytes:
         return modcrypt.Recipient.load(text).id
 
 
-def _report_changes(doing: str, as_json: bool, run: Callable[..., object]) -> FileReport:
+def _report_changes(
+    doing: str, as_json: bool, settings: Settings, run: Callable[..., object]
+) -> FileReport:
     """Run a change of recipients, and print its results; return their report."""
     report = FileReport("recipients.change", as_json, by_code=True)
-    report.run(doing, lambda show: run(progress=show))
+    change = partial(run, decryption=settings, signing_key=settings.writer_key)
+    with settings.hand_over():
+        report.run(doing, lambda show: change(progress=show))
     report.print_failures()
     if not as_json:
         counts = format_counts(report.counts)

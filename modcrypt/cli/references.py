@@ -29,21 +29,27 @@ class Reference(click.ParamType):  # type: ignore[type-arg]  # older ones are no
         services: Schemes of key services whose URIs the option takes, too.
         bare: Whether the option formerly took a path without `file:`.
         flag: Whether the option formerly was a flag.
+        masters: Whether the option also takes references to master keys.
     """
 
     name = "reference"
 
     def __init__(
         self, what: str, kinds: Sequence[str] = KEY_KINDS, *, services: Sequence[str] = (),
-        bare: bool = False, flag: bool = False,
+        bare: bool = False, flag: bool = False, masters: bool = False,
     ) -> None:  # fmt: skip
         self.what, self.kinds, self.services = what, kinds, services
-        self.bare, self.flag = bare, flag
+        self.bare, self.flag, self.masters = bare, flag, masters
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return a valid reference; messages omit one that is not, as it may be the secret."""
-        from modcrypt.kms.key_references import check_reference  # not to be loaded for the help
+        from modcrypt.kms.key_references import (  # not for the help
+            check_reference,
+            names_master_key,
+        )
 
+        if self.masters and names_master_key(value):
+            return value
         named = "KEY" if param is None or param.param_type_name == "argument" else param.opts[0]
         if self.bare and not self.fits(value):
             if _is_of_environment(ctx, param):  # it may not be needed: reading it checks it
@@ -69,13 +75,14 @@ class Reference(click.ParamType):  # type: ignore[type-arg]  # older ones are no
 
 def reference_option(
     name: str, what: str, text: str, kinds: Sequence[str] = KEY_KINDS, *,
-    services: Sequence[str] = (), bare: bool = False, flag: bool = False, **attributes: Any,
+    services: Sequence[str] = (), bare: bool = False, flag: bool = False, masters: bool = False,
+    **attributes: Any,
 ) -> Callable[[F], F]:  # fmt: skip
     """Return an option that takes one reference, with a help text.
 
     `attributes` are those of `option`, the others of `Reference`.
     """
-    kind = Reference(what, kinds, services=services, bare=bare, flag=flag)
+    kind = Reference(what, kinds, services=services, bare=bare, flag=flag, masters=masters)
     attributes = {"multiple": True, "callback": take_one, **attributes}
     return option(f"{name} REF", type=kind, help=text, **attributes)
 

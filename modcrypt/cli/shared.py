@@ -200,8 +200,11 @@ def read_key(reference: str | None, what: str) -> Key | None:
     """Read the key that a reference of options names; return None without a reference."""
     if reference is None:
         return None
-    from modcrypt.kms.key_references import read_key as read  # not to be loaded for the help
+    from modcrypt.kms.key_references import names_master_key  # not to be loaded for the help
+    from modcrypt.kms.key_references import read_key as read
 
+    if names_master_key(reference):
+        raise click.UsageError("--key names a master key; name its key service by --kms instead")
     return read(reference, what)
 
 

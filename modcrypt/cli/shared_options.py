@@ -161,12 +161,15 @@ class Verb(cloup.Command):
         before = ctx.meta.get(_BEFORE, {})
         known = {option: value for option, value in before.items() if option in self.shared}
         typed = [text for option, value in known.items() for text in option.spell(value)]
+        unused = [] if ctx.resilient_parsing else [*(before.keys() - known.keys())]
         try:
             rest = super().parse_args(ctx, [*typed, *args])
-        except click.NoSuchOption as error:
+        except click.UsageError as error:
+            if unused:  # perhaps it was to be what is missing
+                raise _not_used(unused[0], ctx) from None
             raise _explain(error, ctx) from None
-        for option in () if ctx.resilient_parsing else before.keys() - known.keys():
-            raise _not_used(option, ctx)
+        if unused:
+            raise _not_used(unused[0], ctx)
         return rest
 
 
@@ -185,7 +188,7 @@ class VerbGroup(cloup.Group):
         """Parse the arguments before the command."""
         try:
             return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
+        except click.UsageError as error:
             raise _explain(error, ctx) from None
 
 
@@ -240,10 +243,11 @@ def place_options(group: Any, above: Collection[SharedOption] = ()) -> None:
             place_options(part, {*above, *own})
 
 
-def _explain(error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:
+def _explain(error: click.UsageError, ctx: click.Context) -> click.UsageError:
     """Return an error that says which commands have an unknown option, if others share it."""
+    unknown = error.option_name if isinstance(error, click.NoSuchOption) else None
     for option in list_shared(ctx.find_root().command):
-        if error.option_name in option.opts:
+        if unknown in option.opts:
             return _not_used(option, ctx, error)
     return error
 

@@ -25,6 +25,7 @@ from modcrypt.cli.options.kms_options import (
     service_options,
     service_settings,
 )
+from modcrypt.cli.options.signing_options import sign_options, signing_references
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
@@ -96,6 +97,7 @@ a later proof for it
 @record_option
 @accept_option
 @audit_option
+@sign_options
 def shred(
     *,
     paths: tuple[str, ...],
@@ -127,10 +129,10 @@ def shred(
     check_paths_exist(paths)
     settings = service_settings(
         options, needed=names_service(),
-        accept_algorithms=accept_algorithms or None,
+        accept_algorithms=accept_algorithms or None, **signing_references(options),
     )  # fmt: skip
     if settings is None:
-        refuse({"audit", "accept_algorithms", "destroy"}, "this needs --kms or --policy")
+        refuse({"audit", "accept_algorithms", "destroy", "sign"}, "this needs --kms or --policy")
     elif settings.policy or accept_algorithms:
         settings = settings.evolve(master_key_ids=master_keys)
     selection: dict[str, Any] = {
@@ -170,6 +172,13 @@ class _Files:
         self, record: str | None, dry_run: bool, show: Callable[[ShreddedFile, int], object]
     ) -> None:
         """Remove the keys, and call `show` with each result and the number of files."""
+        settings = None if dry_run else self.settings
+        with nullcontext() if settings is None else settings.hand_over():
+            self._shred(show, record, dry_run)
+
+    def _shred(
+        self, show: Callable[[ShreddedFile, int], object], record: str | None, dry_run: bool
+    ) -> None:
         from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
 
         if self.spark is not None:
@@ -178,7 +187,11 @@ class _Files:
             )
             show_results(report, ShreddedFile, show)
             return
-        shred_keys(self.paths, progress=show, record=record, dry_run=dry_run, **self._local)
+        signing_key = None if self.settings is None else self.settings.writer_key
+        shred_keys(
+            self.paths, progress=show, record=record, dry_run=dry_run, signing_key=signing_key,
+            **self._local,
+        )  # fmt: skip
 
     def prove(self, show: Callable[[ProvenFile, int], object]) -> Proof:
         """Prove the shredding, and call `show` with each result and the number of files."""

@@ -19,6 +19,27 @@ def is_url(address: str) -> bool:
     return _URL.match(address) is not None
 
 
+_SAME_STORES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
+"""Schemes of URLs, by others for the same objects."""
+
+
+def find_inside(url: str, folder: str) -> str | None:
+    """Return the path inside a folder of a store, by the text of both URLs.
+
+    It is empty for the folder, and None outside. What follows the scheme is compared letter by
+    letter, except for slashes at the end: stores do not decode it.
+    """
+    if not (is_url(url) and is_url(folder)):
+        return None
+    path, base = (f"{_name_store(each)}/" for each in (url, folder))
+    return path[len(base) : -1] if path.startswith(base) else None
+
+
+def _name_store(url: str) -> str:
+    scheme, _, rest = url.rstrip("/").partition("://")
+    return f"{_SAME_STORES.get(scheme.lower(), scheme.lower())}://{rest}"
+
+
 def add_authority(url: str) -> str:
     """Return a URL as fsspec spells it: with an empty authority (RFC 3986, 3.2) after one slash."""
     return _SINGLE_SLASH.sub(r"\1:///", url)

@@ -16,6 +16,7 @@ A copy of the old material stays usable for as long as the old version of the ma
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -51,7 +52,9 @@ from modcrypt.parquet.crypto.footer_keys import (
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     AnyDecryption,
+    FileDecryptionProperties,
     as_decryption,
+    properties_of_file,
 )
 from modcrypt.pkmt1.external import (
     FOOTER_KEY,
@@ -226,10 +229,23 @@ class Rotation:
         accepted = ALGORITHMS[:1] if what == "dek" else ALGORITHMS
         given = tools.decryption(accept_algorithms=accepted) if decryption is None else decryption
         # OLD=NEW expects both ids: files that an earlier run has rotated are under NEW.
-        renamed = {*new_master_keys, *new_master_keys.values()}
-        self._decryption, expected = expect_also(as_decryption(given), renamed)
-        self._expected = expected or tools.expected_keys().also(renamed)
+        self._renamed = {*new_master_keys, *new_master_keys.values()}
+        self._expected = tools.expected_keys().also(self._renamed)
+        self._expect(as_decryption(given))
         self._rewrapping = KeyRewrapping(self._wrapper, what, new_master_keys, double_wrapping)
+
+    def _expect(self, decryption: FileDecryptionProperties) -> None:
+        self._decryption, expected = expect_also(decryption, self._renamed)
+        self._expected = expected or self._expected
+
+    def _of_file(self, source: Source) -> Rotation:
+        """Return the same rotation with the master keys of a file, if they depend on it."""
+        decryption = properties_of_file(self._decryption, source)
+        if decryption is self._decryption:
+            return self
+        rotation = copy.copy(self)
+        rotation._expect(decryption)
+        return rotation
 
     def run(self, place: Place) -> tuple[RotatedFile, dict[str, Any] | None]:
         """Rotate one file; return the result, and the fields to record."""
@@ -263,8 +279,9 @@ class Rotation:
         """Rotate one file; return the number of rewrapped keys, or None for a plaintext file."""
         place.check_writable()
         with open_source_at(place) as source:
+            own = self._of_file(source)
             if holds_encrypted_metadata(source):
-                return self._rotate_key_metadata(place, source, under)
+                return own._rotate_key_metadata(place, source, under)
             try:
                 keys, hidden = list_key_metadata(source)
             except PlaintextError:
@@ -274,16 +291,16 @@ class Rotation:
                 return 0
             if not footer.metadata:
                 raise KeyMaterialError(f"{place.path}: the footer key has no key metadata")
-            if self.what == "dek":
-                return self._replace_data_keys(place, source, len(keys))
+            if own.what == "dek":
+                return own._replace_data_keys(place, source, len(keys))
             material = decode_metadata(footer.metadata)
             if isinstance(material, KeyMaterial):
-                if self._dry_run and not hidden:  # the key metadata is not encrypted
+                if own._dry_run and not hidden:  # the key metadata is not encrypted
                     unique = dict.fromkeys(key.metadata for key in keys if key.metadata)
-                    materials = [self._decode_internal(place, metadata) for metadata in unique]
-                    return sum(map(self._rewrapping.would_change, materials))
-                return self._rotate_internal(place, source, under)
-        return self._rotate_external(place, material, under)
+                    materials = [own._decode_internal(place, metadata) for metadata in unique]
+                    return sum(map(own._rewrapping.would_change, materials))
+                return own._rotate_internal(place, source, under)
+        return own._rotate_external(place, material, under)
 
     # --- key material in a store, in key metadata, in the footer ---------------------------------
 

@@ -84,7 +84,8 @@ def _open_shredding(
     """Return the job that shreds keys of files."""
     tools = None if settings is None else settings.tools()
     decryption = resolve_decryption(tools, None if settings is None else settings.requirements())
-    shredding = Shredding(tools, wanted, decryption, dry_run)
+    signing_key = None if settings is None else settings.writer_key
+    shredding = Shredding(tools, wanted, decryption, dry_run, signing_key)
     return Job(lambda file: shredding.run(file.place)[0])
 
 
@@ -94,8 +95,15 @@ def _prepare_shredding(
     return {"wanted": criteria_of(columns, master_keys, everything), "dry_run": dry_run}
 
 
+def _forget_keys(settings: Settings | None, *, dry_run: bool, **_arguments: Any) -> None:
+    """Forget the keys of this process, which would keep opening the shredded data."""
+    if settings is not None and not dry_run:
+        settings.tools().wrapper.forget()
+
+
 SHRED = Verb(
     name="shred", result=ShreddedFile, open=_open_shredding, prepare=_prepare_shredding,
-    writes=True, waits=True, columns="path result failed keys columns whole message worker",
+    end=_forget_keys, writes=True, waits=True,
+    columns="path result failed keys columns whole message worker",
 )  # fmt: skip
 """The verb `shred`."""

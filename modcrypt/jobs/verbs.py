@@ -59,6 +59,8 @@ class Verb:
     prepare: Callable[..., Mapping[str, Any]] = take_no_arguments
     # Function that checks the settings, the listed files and the arguments, before the work.
     check: Callable[..., object] | None = None
+    # Function that is called after the files of a process, with the settings and the arguments.
+    end: Callable[..., object] | None = None
     # Function that returns the rows of a file's result, if these are not its attributes.
     describe: Callable[[File, Any], list[Row]] | None = None
     fail: Callable[..., Row] = make_failed_row  # takes the verb, a file, its error and arguments
@@ -101,4 +103,6 @@ def run_verb(
     prepared = verb.prepare(**arguments)
     job = verb.open(settings, filesystem, **prepared)
     fail = fail or partial(verb.fail, verb, **prepared)
-    return run_job(Job(job.process, fail), files, jobs=jobs)
+    yield from run_job(Job(job.process, fail), files, jobs=jobs)
+    if verb.end is not None:
+        verb.end(settings, **prepared)

@@ -81,19 +81,28 @@ def wrap_key(value: object) -> object:
     )
 
 
+@hide_frames
+def _wrap_argument(name: str | None, value: object) -> object:
+    """Return the argument of a name, wrapped if it may be a key; no reference names hash keys."""
+    wrapped = wrap_key(value) if name in _NAMES else value
+    if name == "hash_key" and isinstance(wrapped, KeyReference):
+        raise ValueError("hash_key takes no reference; pass Key.from_file(path) or Key.from_env")
+    return wrapped
+
+
 def hide_keys(function: Callable[P, R], *, skip: int = 0) -> Callable[P, R]:
     """Decorate a function to convert its arguments that may be keys, see `wrap_key`.
 
     `skip` is the number of first arguments that the function's signature does not have.
     """
     names = enumerate(signature(function).parameters, skip)
-    positions = {position for position, name in names if name in _NAMES}
+    positions = dict(names)
 
     @hide_frames
     def wrap(given: tuple[object, ...], named: dict[str, object]) -> tuple[list[object], object]:
         return (
-            [wrap_key(value) if at in positions else value for at, value in enumerate(given)],
-            {name: wrap_key(v) if name in _NAMES else v for name, v in named.items()},
+            [_wrap_argument(positions.get(at), value) for at, value in enumerate(given)],
+            {name: _wrap_argument(name, value) for name, value in named.items()},
         )
 
     @wraps(function)

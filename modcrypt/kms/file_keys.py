@@ -41,16 +41,8 @@ def expect_also(
     """Return properties that accept further master keys, and the master keys that they expect.
 
     Properties that are no result of `KeyTools.decryption` stay unchanged.
-
-    Raises:
-        ValueError: Each file has other properties, and thus other master keys.
     """
     retriever = properties.key_retriever
-    if hasattr(retriever, "properties_of"):
-        raise ValueError(
-            "the master keys depend on the partition; name the files of one partition, or use "
-            "modcrypt apply"
-        )
     if not isinstance(retriever, KmsKeyRetriever):
         return properties, None
     expected = retriever.expected.also(master_key_ids)

@@ -13,7 +13,7 @@ import threading
 import urllib.parse
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
@@ -337,6 +337,10 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
         return self.tools().encryption(
             policy, root=self.root, recipients=self.recipients, signing_key=self.writer_key
         )
+
+    def hand_over(self) -> AbstractContextManager[None]:
+        """Sign what is changed while the block runs, if that is declared; here, it is not."""
+        return nullcontext()
 
     def check_writing(self) -> None:
         """Raise ValueError if these settings can't encrypt files; needs no key."""

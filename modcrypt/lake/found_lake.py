@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from modcrypt.errors import KeyRetrievalError
-from modcrypt.io.addresses import local_path
+from modcrypt.io.addresses import find_inside, local_path
 from modcrypt.io.places import Place
 from modcrypt.lake.declarations.declaration import (
     DatasetDeclaration,
@@ -75,38 +75,50 @@ class FoundLake:
         yield from () if self.declaration is None else self.declaration.datasets.values()
 
     def _contains(self, dataset: DatasetDeclaration, where: str) -> bool:
-        path, root = local_path(where), local_path(dataset.location)
-        if path is None or root is None or self.refusal is not None:
-            return _is_within(where, dataset.location)
-        if os.path.realpath(path) == os.path.realpath(root):
-            return True
-        inside = Place(None, path).inside(Place(None, root))
-        if inside is None or dataset.include is None or os.path.isdir(path):
+        inside, path = self._find_inside(where, dataset.location), local_path(where)
+        if not inside or dataset.include is None or path is None or os.path.isdir(path):
             return inside is not None
         return bool(make_matcher(dataset.include)(inside))
 
-    def inside(self, name: str, where: str) -> str:
-        """Return the path of a file or folder inside a dataset; empty for all of it."""
-        location = self.locate(name) or ""
+    def _find_inside(self, where: str, location: str) -> str | None:
+        """Return the path inside a folder; empty for the folder, None outside."""
         path, root = local_path(where), local_path(location)
         if path is None or root is None:
-            return where[len(location.rstrip("/")) :].strip("/")
-        return Place(None, path).inside(Place(None, root)) or ""
+            return find_inside(where, location)
+        if self.refusal is not None:  # by text alone: a path can lead to a server
+            inside = os.path.relpath(os.path.abspath(path), os.path.abspath(root))
+            inside = "" if inside == "." else inside
+            return None if inside.partition("/")[0] == ".." else inside
+        if os.path.realpath(path) == os.path.realpath(root):
+            return ""
+        return Place(None, path).inside(Place(None, root))
+
+    def inside(self, name: str, where: str) -> str:
+        """Return the path of a file or folder inside a dataset; empty for all of it."""
+        return self._find_inside(where, self.locate(name) or "") or ""
 
     def may_have(self, where: str) -> bool:
         """Return whether a path may belong to a dataset or table, be the lake trusted or not."""
         if self.declaration is None:
             return True
-        return any(_is_within(where, each.location) for each in self.declaration.all.values())
+        locations = (each.location for each in self.declaration.all.values())
+        return any(self._find_inside(where, location) is not None for location in locations)
 
-    def is_place_of(self, name: str, where: str) -> bool:
-        """Return whether a path is that of a dataset or table."""
-        location = local_path(self.declaration.find(name).location) if self.declaration else None
-        if location is None:
-            return False
-        if self.refusal is not None:
-            return os.path.abspath(where) == os.path.abspath(location)
-        return os.path.realpath(where) == os.path.realpath(location)
+    def is_place_of(self, name: str, where: str, *, is_part: bool) -> bool:
+        """Return whether a path is that of a dataset or table, or is inside it."""
+        location = "" if self.declaration is None else self.declaration.find(name).location
+        inside = self._find_inside(where, location)
+        return inside == "" or (is_part and inside is not None)
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Return the name of a dataset or table, and the path inside it, of an argument.
+
+        The table of a namespace has two parts; nothing is above a dataset.
+        """
+        first, _, inside = text.partition("/")
+        if self.has(text) or ".." in inside.split("/"):
+            return text, ""
+        return first, inside.lstrip("/")
 
     def has(self, name: str) -> bool:
         """Return whether a dataset, or a table of a namespace, is declared under a name."""
@@ -143,13 +155,9 @@ class FoundLake:
 
     def table_at(self, where: str) -> str | None:
         """Return the name of the Iceberg table in a folder, or of which a path is metadata."""
-        place = Place(None, where)
         for table in self._require().tables.values():
-            root = None if table.table else local_path(table.location)
-            if root is not None and (
-                place.resolve() == Place(None, root).resolve()
-                or (place.inside(Place(None, root)) or "").startswith("metadata/")
-            ):
+            inside = None if table.table else self._find_inside(where, table.location)
+            if inside is not None and f"{inside or 'metadata'}/".startswith("metadata/"):
                 return table.name
         return None
 
@@ -187,14 +195,6 @@ class FoundLake:
         if self.refusal is not None or self.declaration is None:
             raise self.refusal or ValueError(f"{self.path} has mistakes")
         return self.declaration
-
-
-def _is_within(where: str, location: str) -> bool:
-    """Return whether a path is a folder or below it, by their text alone."""
-    path, root = local_path(where), local_path(location)
-    if path is None or root is None:
-        return path is root and f"{where}/".startswith(f"{location.rstrip('/')}/")
-    return f"{os.path.abspath(path)}/".startswith(f"{os.path.abspath(root)}/")
 
 
 def read_lake(path: Path, *, found: bool) -> FoundLake:

@@ -12,7 +12,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import read_verifying_keys
 from modcrypt.lake.declarations.declaration import DatasetDeclaration, LakeDeclaration
-from modcrypt.lake.declarations.partitions import names_in
+from modcrypt.lake.declarations.partitions import matches, names_in
 from modcrypt.lake.files.declared_encryption import DeclaredEncryption
 from modcrypt.lake.files.declared_keys import declared_decryption
 from modcrypt.lake.files.file_policies import DatasetPolicies
@@ -61,6 +61,9 @@ class LakeReference(Settings):
         return {
             "kms": self.kms,
             "master_keys": [key for key in self.dataset.key_templates if not names_in(key)],
+            "key_templates": self.dataset.key_templates,
+            "previous": previous.master_keys,
+            "double_wrapping": members.get("double_wrapping", True),
             "root": self.dataset.location,
             "aad_prefix": self.dataset.aad_prefix,
             "signed_by": tuple(members.get("signed_by", ())) or None,
@@ -68,6 +71,10 @@ class LakeReference(Settings):
             "recipients": tuple(self.dataset.recipients),
             "accept_algorithms": (algorithm, *previous.algorithms),
         }
+
+    def declares_key(self, master_key_id: str) -> bool:
+        """Return whether a master key is declared, for some values of partitions."""
+        return any(matches(template, master_key_id) for template in self.dataset.key_templates)
 
     @property
     def policies(self) -> DatasetPolicies:
@@ -99,20 +106,17 @@ class LakeReference(Settings):
         Raises:
             KeyRetrievalError: The key service cannot be opened.
         """
-        return declared_decryption(
-            self.policies, master_key_ids=self.master_key_ids, identities=self.identity_keys,
-            **self._demands(),
-        )  # fmt: skip
+        return self._open_files(exactly=True)
 
     def requirements(self) -> FileDecryptionProperties:
-        """Return properties that open footers under any declared or previous master key.
+        """Return properties that open each footer under any master key declared for the file."""
+        return self._open_files(exactly=False)
 
-        If the master keys depend on partitions, they are `decryption`.
-        """
-        if self.dataset.used_partitions:
-            return self.decryption()
-        policies = self.policies
-        return policies.opening(policies.root.place, master_key_ids=self.master_key_ids)
+    def _open_files(self, *, exactly: bool) -> FileDecryptionProperties:
+        return declared_decryption(
+            self.policies, master_key_ids=self.master_key_ids, identities=self.identity_keys,
+            exactly=exactly, **self._demands(),
+        )  # fmt: skip
 
     def tools(self) -> KeyTools:
         """Return the tools of the key service; raises as `client`."""

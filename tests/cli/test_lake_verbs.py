@@ -86,6 +86,56 @@ def test_a_path_that_is_also_another_dataset_is_refused(folder: Path) -> None:
     assert run(folder, "head", "modcrypt.toml#orders").returncode == 0
 
 
+@pytest.fixture
+def elsewhere(folder: Path) -> Path:
+    """A lake whose dataset is not in a folder of its name."""
+    (folder / "orders").rename(folder / "files")
+    (folder / "modcrypt.toml").write_text(DECLARATION.replace('"orders"', '"files"'))
+    trust_lake(folder)
+    pq.write_table(order_table(), folder / "plain.parquet")
+    return folder
+
+
+INSIDE = (*READING[:-2], ("verify",), ("why",), ("mask", "--null", "id", "--in-place"))
+
+
+@each_case("verb", INSIDE)
+def test_a_path_inside_a_dataset_may_begin_with_its_name(
+    elsewhere: Path, verb: tuple[str, ...]
+) -> None:
+    for path in (FIRST, f"modcrypt.toml#{FIRST}"):
+        answer = run(elsewhere, *verb, path)
+        assert (answer.returncode, answer.stderr.count("error")) == (0, 0), answer.stderr
+    answer = run(elsewhere, *verb, FIRST.replace("orders", "ordrs"))
+    assert "declares no dataset ordrs; did you mean orders?" in check_failure(answer, 2, "usage")
+
+
+def test_new_files_inside_a_dataset_may_begin_with_its_name(elsewhere: Path) -> None:
+    for number, start in enumerate(("orders", "modcrypt.toml#orders")):
+        new = f"day=2026-11-01/new-{number}.parquet"
+        assert run(elsewhere, "encrypt", "plain.parquet", f"{start}/{new}").returncode == 0
+        assert (elsewhere / "files" / new).exists()
+    assert run(elsewhere, "verify").returncode == 0
+    assert not (elsewhere / "orders").exists()
+    for path in ("orders/../plain.parquet", "orders/day=2026-12-24"):
+        check_failure(run(elsewhere, "head", path), 2, "file")
+
+
+def test_a_path_that_begins_like_another_dataset_is_refused(elsewhere: Path) -> None:
+    (elsewhere / FIRST).parent.mkdir(parents=True)
+    shutil.copy(elsewhere / "plain.parquet", elsewhere / FIRST)
+    before = {path: path.read_bytes() for path in elsewhere.rglob("*.parquet")}
+    new = "orders/day=2026-11-01/new.parquet"
+    for verb in (("head", FIRST), ("encrypt", "plain.parquet", new), ("verify", FIRST)):
+        message = check_failure(run(elsewhere, *verb), 2, "usage")
+        assert f"{verb[-1]} is a path, and orders a dataset of " in message
+        assert f"write ./{verb[-1]} or " in message
+    assert {path: path.read_bytes() for path in elsewhere.rglob("*.parquet")} == before
+    assert run(elsewhere, "head", "--allow-plaintext", f"./{FIRST}").returncode == 0
+    (elsewhere / "modcrypt.toml").write_text("# changed\n" + DECLARATION)
+    assert run(elsewhere, "head", "--allow-plaintext", FIRST).returncode == 0
+
+
 def test_files_in_no_dataset_are_as_without_a_lake(folder: Path) -> None:
     (folder / "footer.key").write_bytes(bytes(range(16)))
     (folder / "footer.key").chmod(0o600)
@@ -169,6 +219,64 @@ def test_rewritten_files_stay_as_declared(folder: Path) -> None:
     assert not (folder / "s.parquet").exists()
 
 
+# --- keys of partitions --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tenants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lake in which each tenant's files have master keys of their own."""
+    leave_environment(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keyring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
+    for tenant in "ab":
+        keyring.create_key(f"tenant-{tenant}")
+        (tmp_path / "orders" / f"tenant={tenant}").mkdir(parents=True)
+        pq.write_table(order_table(), tmp_path / "orders" / f"tenant={tenant}" / "0.parquet")
+    (tmp_path / "modcrypt.toml").write_text(
+        'kms = "file:lake.keyring"\n[dataset.orders]\nlocation = "orders"\n'
+        'partitions = ["tenant"]\nfooter_key = "tenant-{partition.tenant}"\n'
+        'aad_prefix = "orders/{path}"\n'
+    )
+    trust_lake(tmp_path)
+    assert run(tmp_path, "apply").returncode == 0
+    return tmp_path
+
+
+@each_case("what", ("mek", "kek", "dek"))
+def test_keys_of_partitions_are_rotated_as_declared(tenants: Path, what: str) -> None:
+    moved = tenants / "orders" / "tenant=b" / "moved.parquet"
+    shutil.copy(tenants / "orders" / "tenant=a" / "0.parquet", moved)
+    before = moved.read_bytes()
+    answer = run(tenants, "keys", "rotate", "--what", what, "--key", "tenant-a", "orders")
+    assert "3 files: " in answer.stdout
+    assert "1 failed" in answer.stdout
+    assert moved.read_bytes() == before
+    moved.unlink()
+    assert run(tenants, "verify").returncode == 0
+    (of_a, of_b) = run(tenants, "keys", "scan", "--json", "orders").stdout.splitlines()
+    assert [json.loads(line)["version"] for line in (of_a, of_b)] == ["2", "1"]
+    impact = run(tenants, "keys", "impact", "tenant-a", "--version", "2").stdout
+    assert impact.startswith("orders: 1 file, 2 rows")
+
+
+NOT_AS_DECLARED = (
+    ("--key", "tenants"), ("--new-master-key", "tenant-a=tenant-b"),
+    ("--new-master-key", "old=other"), ("--single-wrapping",), ("--kms", "file:lake.keyring#other"),
+)  # fmt: skip
+
+
+@each_case("options", NOT_AS_DECLARED)
+def test_a_rotation_that_contradicts_the_declaration_is_refused(
+    tenants: Path, options: tuple[str, ...]
+) -> None:
+    ring = (tenants / "lake.keyring").read_bytes()
+    message = check_failure(run(tenants, "keys", "rotate", *options, "orders"), 2, "usage")
+    assert "contradicts the declaration" in message
+    assert "declares orders with " in message
+    assert (tenants / "lake.keyring").read_bytes() == ring
+
+
 # --- trust ---------------------------------------------------------------------------------------
 
 
@@ -241,22 +349,77 @@ def test_a_part_of_a_dataset_is_verified_as_declared(folder: Path) -> None:
     assert run(folder, "verify", "orders/day=2026-11-02").returncode == 0
 
 
-def test_new_files_of_a_sealed_dataset_are_sealed(folder: Path) -> None:
+SIGN = ("--sign", "file:writer.key")
+
+
+@pytest.fixture
+def sealed(folder: Path) -> Path:
+    """A lake whose dataset has signed files, a recipient, and a seal."""
     assert run(folder, "keys", "generate", "--kind", "signing", "writer.key").returncode == 0
+    assert run(folder, "keys", "generate", "--kind", "recipient", "me.key").returncode == 0
     shutil.rmtree(folder / "orders")
     write_day(folder, "2026-11-01", 4)
-    more = 'include = "*.parquet"\nsigned_by = ["writer.pub"]\nseal_at_least = 1\n'
+    more = (
+        'include = "*.parquet"\nsigned_by = ["writer.pub"]\nseal_at_least = 1\n'
+        'recipients = ["me.pub"]\n'
+    )
     (folder / "modcrypt.toml").write_text(DECLARATION.replace('include = "*.parquet"\n', more))
     trust_lake(folder)
-    sign = ("--sign", "file:writer.key")
     for verb in (("apply", "--accept-replaced", "--yes"), ("seals", "create", "orders")):
-        answer = run(folder, *verb, *sign)
+        answer = run(folder, *verb, *SIGN)
         assert answer.returncode == 0, (answer.stdout, answer.stderr)
     pq.write_table(order_table(), folder / "plain.parquet")
+    return folder
+
+
+def read_file(folder: Path) -> bytes:
+    """Return the bytes of the first file."""
+    return (folder / FIRST).read_bytes()
+
+
+def test_new_files_of_a_sealed_dataset_are_sealed(sealed: Path) -> None:
     new = "orders/day=2026-11-01/new.parquet"
-    unsigned = run(folder, "encrypt", "plain.parquet", new)
+    unsigned = run(sealed, "encrypt", "plain.parquet", new)
     assert "requires signatures" in check_failure(unsigned, 2, "usage")
-    assert run(folder, "encrypt", *sign, "plain.parquet", new).returncode == 0
-    assert run(folder, "verify").returncode == 0
-    assert "seal 2: 5 files" in run(folder, "seals", "verify", "orders").stdout
-    assert run(folder, "head", "orders").returncode == 0
+    assert run(sealed, "encrypt", *SIGN, "plain.parquet", new).returncode == 0
+    assert run(sealed, "verify").returncode == 0
+    assert "seal 2: 5 files" in run(sealed, "seals", "verify", "orders").stdout
+    assert run(sealed, "head", "orders").returncode == 0
+
+
+def test_changed_files_of_a_sealed_dataset_are_sealed(sealed: Path) -> None:
+    me = mc.Identity.load(sealed / "me.key").recipient.id.hex()
+    changes: tuple[tuple[str, ...], ...] = (
+        ("recipients", "remove", "--recipient", me), ("keys", "rotate", "--what", "dek"),
+        ("recipients", "add", "--to", "me.pub"), ("shred", "--column", "mail", "--yes"),
+    )  # fmt: skip
+    declaration = sealed / "modcrypt.toml"
+    for number, verb in enumerate(changes, 2):
+        if verb[0] == "recipients":
+            line = 'recipients = ["me.pub"]\n'
+            text = declaration.read_text().replace(line, "")
+            if verb[1] == "add":
+                text = text.replace("[dataset.orders]\n", f"[dataset.orders]\n{line}")
+            declaration.write_text(text)
+            trust_lake(sealed)
+        before, ring = read_file(sealed), (sealed / "lake.keyring").read_bytes()
+        version = ("--key", "footer") if verb[0] == "keys" else ()
+        unsigned = run(sealed, *verb, *version, FIRST)
+        assert "requires signatures" in check_failure(unsigned, 2, "usage"), verb
+        assert read_file(sealed) == before
+        assert (sealed / "lake.keyring").read_bytes() == ring
+        answer = run(sealed, *verb, *SIGN, FIRST)
+        assert answer.returncode == 0, (verb, answer.stdout, answer.stderr)
+        assert read_file(sealed) != before
+        assert f"seal {number}: 4 files" in run(sealed, "seals", "verify", "orders").stdout
+        columns = ("--columns", "id") if verb[0] == "shred" else ()
+        assert run(sealed, "head", *columns, FIRST).returncode == 0
+
+
+def test_nothing_is_made_of_a_forged_file_of_a_sealed_dataset(sealed: Path) -> None:
+    (sealed / FIRST).write_bytes((sealed / FIRST.replace("part-0", "part-1")).read_bytes())
+    before = read_file(sealed)
+    answer = run(sealed, "shred", "--all", "--yes", *SIGN, FIRST)
+    assert answer.returncode == 1, answer.stdout
+    assert "not the file that was sealed" in answer.stdout
+    assert read_file(sealed) == before

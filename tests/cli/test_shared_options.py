@@ -6,8 +6,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.shell_completion import ShellComplete
+from pyarrow.parquet import read_table, write_table
 
 import modcrypt
 from modcrypt.cli.app import program
@@ -69,6 +71,7 @@ def test_repeatable_options_add_up(folder: Path) -> None:
         (("leaks", "--kms", "env:A", "."), "modcrypt leaks does not use --kms, which is for"),
         (("--catalog", "x", "keys", "list"), "does not use --catalog, which is for iceberg"),
         (("--key", "file:x", "keys", "rotate"), "modcrypt keys rotate has a --key of its own"),
+        (("--sign", "file:x", "seals", "create", "."), "seals create has a --sign of its own"),
         (("keys", "list", "--jsn"), "No such option '--jsn'. (Did you mean"),
         (("--jsn", "keys", "list"), "No such option '--jsn'. (Did you mean"),
     ],
@@ -109,3 +112,47 @@ def test_shells_complete_shared_options() -> None:
     for before in ([], ["keys"], ["keys", "list"], ["--json", "keys", "list"]):
         assert "--kms" in [item.value for item in shell.get_completions(before, "--km")]
     assert [item.value for item in shell.get_completions(["--kms", "x"], "enc")] == ["encrypt"]
+
+
+# --- references to master keys -------------------------------------------------------------------
+
+
+def test_a_key_may_be_a_master_key(folder: Path) -> None:
+    modcrypt.Keyring(folder / "lake.keyring").create_key("pii")
+    write_table(pa.table({"price": [1.5], "shipped": ["a"]}), folder / "plain.parquet")
+    keys = ("--key", "file:lake.keyring#footer", "--column-key", "price=file:lake.keyring#pii")
+    for verb, source, more in (("encrypt", "plain", "enc"), ("decrypt", "enc", "back")):
+        answer = run(folder, verb, *keys, f"{source}.parquet", f"{more}.parquet")
+        assert (answer.returncode, answer.stderr) == (0, ""), answer.stderr
+    assert read_table(folder / "back.parquet") == read_table(folder / "plain.parquet")
+    scanned = run(folder, "keys", "scan", "--json", *KMS, "enc.parquet").stdout.splitlines()
+    found = {(line["column"], line["master_key_id"]) for line in map(json.loads, scanned)}
+    assert found == {(None, "footer"), ("price", "pii")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--key", "file:ring#a", "--kms", "file:ring"), "--kms: --key names a master key"),
+        (("--key", "file:ring#a", "--column-key", "n=file:other#b"), "n=file:KEYRING#ID"),
+        (("--key", "file:ring#a", "--column-key", "n=file:n.key"), "--column-master-key n=ID"),
+        (("--key", "file:a.key", "--column-key", "n=file:ring#b"), "--column-key n names a master"),
+        (("--key", "hcvault://h/transit/keys/a", "--column-key", "n=hcvault://h/transit/keys/b"),
+         "pass --kms and --column-master-key n=ID"),
+    ],
+)  # fmt: skip
+def test_keys_of_different_kinds_are_usage_errors(
+    folder: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    write_table(pa.table({"n": [1]}), folder / "plain.parquet")
+    for verb in ("encrypt", "decrypt"):
+        answer = run(folder, verb, *arguments, "plain.parquet", "out.parquet")
+        assert answer.returncode == 2
+        assert message in answer.stderr
+        assert not (folder / "out.parquet").exists()
+
+
+def test_other_commands_take_no_master_key_for_a_key(folder: Path) -> None:
+    answer = run(folder, "ags1", "cat", "--key", "file:lake.keyring#footer", "lake.keyring")
+    assert answer.returncode == 2
+    assert "--key names a master key; name its key service by --kms" in answer.stderr

@@ -146,6 +146,24 @@ def test_a_rotation_keeps_a_signature_that_is_required(
     assert is_signed(tools, path)
 
 
+def test_shredding_a_column_keeps_a_signature_that_is_required(
+    tools: mc.KeyTools, tmp_path: Path
+) -> None:
+    path = tmp_path / "signed.parquet"
+    write_signed(tools, path, columns=True, plaintext=False)
+    before = path.read_bytes()
+    required = tools.decryption(signed_by=[writer_key().verifier])
+    how: Any = {"master_keys": ["pii"], "decryption": required}
+    (refused,) = mc.jobs.shred_keys(path, tools, **how)
+    assert refused.result == "writer-signature"
+    assert path.read_bytes() == before
+    (done,) = mc.jobs.shred_keys(path, tools, **how, signing_key=writer_key())
+    assert (done.result, done.message) == ("shredded", "")
+    assert mc.read_table(path, required, columns=["id"]).equals(PEOPLE.select(["id"]))
+    (whole,) = mc.jobs.shred_keys(path, tools, everything=True, decryption=required)
+    assert (whole.result, whole.whole) == ("shredded", True)
+
+
 def test_a_stream_has_no_signature_that_a_policy_could_require(tmp_path: Path) -> None:
     ring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
     ring.create_key("footer")

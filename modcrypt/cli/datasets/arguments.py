@@ -1,6 +1,6 @@
 """Paths among the arguments of a command, and the dataset that they belong to.
 
-A PATH that exists is a path; else it may be the name of a declared dataset, or FILE#NAME.
+A PATH is a path, the name of a declared dataset, a path inside one after its name, or FILE#NAME.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from modcrypt.cli.datasets.declared import (
     KEYS,
     NAME,
     Declared,
+    Lake,
     find_lake,
     find_named,
     find_typed,
+    refuse_ambiguity,
     split_reference,
     usage_error,
 )
@@ -71,46 +73,58 @@ def refuse_pipes(paths: Collection[str]) -> None:
 def _find_place(
     text: str, context: click.Context, *, tables: bool, may_be_new: bool = False
 ) -> str:
-    """Return the path that an argument names: itself, or that of the dataset with this name."""
+    """Return the path that an argument names: itself, or a place in the dataset of its first part.
+
+    An existing path wins over a dataset of its name only inside it.
+    """
     if is_url(text):
         return text
     exists = os.path.lexists(text)
     if not exists and (reference := split_reference(text)):
         lake = find_lake(reference[0])
-        return text if lake is None else _locate(Declared(lake, *reference[::-1]), context, tables)
-    if not NAME.fullmatch(text):
+        return text if lake is None else _locate(lake, reference[1], context, tables, reference[0])
+    first, slash, _ = text.partition("/")
+    lake = find_lake() if NAME.fullmatch(first) else None
+    if lake is None or (exists and slash and lake.refusal is not None):
         return text
-    lake = find_lake()
-    if lake is None or not lake.has(text):
-        outer, _, inner = text.partition("/")
-        if exists or may_be_new or lake is None or (inner and not lake.has(outer)):
-            return text
-        if lake.refusal is not None:
-            raise usage_error(lake.refusal)
-        raise click.UsageError(
-            f"there is no file {text}, and {lake.path} declares no dataset {text}"
-            f"{lake.suggest(text)}"
-        )
-    if exists:
-        if lake.is_place_of(text, text):
-            return text
-        raise click.UsageError(
-            f"{text} is a path, and a dataset of {lake.path} at another place; write ./{text} or "
-            f"{lake.path}#{text}"
-        )
-    return _locate(Declared(lake, text), context, tables)
+    name = lake.split(text)[0]
+    if not lake.has(name):
+        if not (exists or may_be_new or os.path.lexists(first)):
+            _refuse_misspelt(lake, text, first)
+        return text
+    if not (exists or (may_be_new and slash and os.path.lexists(first))):
+        return _locate(lake, text, context, tables)
+    refuse_ambiguity(lake, name, text)
+    return text
 
 
-def _locate(declared: Declared, context: click.Context, tables: bool) -> str:
-    """Return the place of a dataset, and remember its name; a table, if allowed, has only that."""
+def _refuse_misspelt(lake: Lake, text: str, name: str) -> None:
+    """Raise a usage error if nothing has a name, except for a path that resembles no dataset."""
+    advice = lake.suggest(name)
+    if name != text and (lake.has(name) or not advice):
+        return
+    if lake.refusal is not None:
+        raise usage_error(lake.refusal)
+    raise click.UsageError(
+        f"there is no file {text}, and {lake.path} declares no dataset {name}{advice}"
+    )
+
+
+def _locate(
+    lake: Lake, text: str, context: click.Context, tables: bool, file: str | None = None
+) -> str:
+    """Return the place of a dataset or inside it, and remember its name; a table may have none."""
+    name, inside = lake.split(text)
     try:
-        place = declared.lake.locate(declared.name)
+        place = lake.locate(name)
     except (ValueError, OSError) as error:
         raise usage_error(error) from None
-    if place is None and not tables:
-        raise click.UsageError(declared.lake.advise(declared.name, context.info_name or ""))
-    place = place or declared.name
-    context.meta.setdefault(_NAMED, {})[place] = declared
+    if place is None and (inside or not tables):
+        raise click.UsageError(lake.advise(name, context.info_name or ""))
+    if place is not None and "/" in text:
+        place = f"{place.rstrip('/')}/{inside}"
+    place = place or name
+    context.meta.setdefault(_NAMED, {})[place] = Declared(lake, name, file)
     return place
 
 

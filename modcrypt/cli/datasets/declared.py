@@ -21,7 +21,10 @@ from modcrypt.runtime.plugins import DECLARATIONS, load_all
 KEYS = {"kms", "policy_file", "key", "column_key_refs"}
 """Parameters that name keys which a declaration names, too."""
 
-NAME = re.compile(r"[\w-]+(/[\w.-]+)?")
+NAME = re.compile(r"[\w-]+")
+"""Names of datasets."""
+
+_NAME_OR_TABLE = re.compile(rf"{NAME.pattern}(/[\w.-]+)?")
 """Names of datasets, and of tables of namespaces."""
 
 _LAKES = "modcrypt.lakes"
@@ -41,8 +44,11 @@ class Lake(Protocol):
     def may_have(self, where: str) -> bool:
         """Return whether a path may belong to a dataset or table, be the lake trusted or not."""
 
-    def is_place_of(self, name: str, where: str) -> bool:
-        """Return whether a path is that of a dataset or table."""
+    def is_place_of(self, name: str, where: str, *, is_part: bool) -> bool:
+        """Return whether a path is that of a dataset or table, or is inside it."""
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Return the name of a dataset or table, and the path inside it, of an argument."""
 
     def has(self, name: str) -> bool:
         """Return whether a dataset is declared."""
@@ -116,10 +122,20 @@ def find_named(policy: str | None) -> Declared | None:
     if (reference := split_reference(policy)) is not None:
         lake = find_lake(reference[0])
         return None if lake is None else Declared(lake, *reference[::-1])
-    if policy is None or not NAME.fullmatch(policy) or os.path.isfile(policy):
+    if policy is None or not _NAME_OR_TABLE.fullmatch(policy) or os.path.isfile(policy):
         return None
     lake = find_lake()
     return None if lake is None or not lake.has(policy) else Declared(lake, policy)
+
+
+def refuse_ambiguity(lake: Lake, name: str, text: str) -> None:
+    """Raise a usage error for an existing path, if it begins like a dataset at another place."""
+    if lake.is_place_of(name, text, is_part=text != name):
+        return
+    raise click.UsageError(
+        f"{text} is a path, and {name} a dataset of {lake.path} at another place; write ./{text} "
+        f"or {lake.path}#{text}"
+    )
 
 
 def usage_error(error: Exception) -> click.UsageError:

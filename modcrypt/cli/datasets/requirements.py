@@ -15,7 +15,7 @@ import click
 from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.datasets.declared import KEYS, Declared, find_named, find_typed, usage_error
 from modcrypt.cli.shared_options import parameters_of
-from modcrypt.io.addresses import is_url
+from modcrypt.io.addresses import find_inside, is_url
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
@@ -99,8 +99,8 @@ def _check_options(declared: Declared, settings: Any, options: Mapping[str, Any]
     named = urllib.parse.unquote((kms or "").partition("#")[2])
     if kms is not None and not is_same_service(kms, what["kms"]):
         refuse_contradiction(declared, "kms", f"with the key service {what['kms']}")
-    if named and named not in what["master_keys"]:
-        refuse_contradiction(declared, "kms", f"with {', '.join(what['master_keys'])}")
+    if named and not settings.declares_key(named):
+        refuse_contradiction(declared, "kms", f"with {', '.join(what['key_templates'])}")
     prefix = what["aad_prefix"]
     if prefix is not None and options.get("aad_prefix") not in (None, prefix, f"text:{prefix}"):
         refuse_contradiction(declared, "aad_prefix", f"with the AAD prefix {prefix}")
@@ -121,6 +121,33 @@ def _check_options(declared: Declared, settings: Any, options: Mapping[str, Any]
         refuse_contradiction(declared, "accept_algorithms", f"without {', '.join(sorted(extra))}")
 
 
+def check_rotation(
+    settings: Any, key_id: str | None, renamed: Mapping[str, str],
+    double_wrapping: bool | None,
+) -> None:  # fmt: skip
+    """Raise click.UsageError if files of a dataset would no longer be as declared.
+
+    Args:
+        settings: Settings of the dataset, if the command is about one.
+        key_id: Master key that gets a version.
+        renamed: New master keys by old ones.
+        double_wrapping: Wrapping of data keys.
+    """
+    declared = find_declared(click.get_current_context().params["policy_file"])
+    if declared is None:
+        return
+    what, is_declared = settings.declared, settings.declares_key
+    keys = f"with the master keys {', '.join(what['key_templates'])}"
+    if key_id is not None and not is_declared(key_id):
+        refuse_contradiction(declared, "key_id", keys)
+    for old, new in renamed.items():
+        if is_declared(old) or not is_declared(new) or what["previous"].get(old, new) != new:
+            refuse_contradiction(declared, "new_master_keys", keys)
+    if double_wrapping not in (None, what["double_wrapping"]):
+        wrapping = "double" if what["double_wrapping"] else "single"
+        refuse_contradiction(declared, "double_wrapping", f"with {wrapping} wrapping")
+
+
 def refuse_declared(declared: Declared, parameters: Collection[str]) -> None:
     """Raise a usage error if an option is typed about which the declaration decides."""
     for parameter in find_typed(parameters):
@@ -133,7 +160,10 @@ def refuse_declared(declared: Declared, parameters: Collection[str]) -> None:
 def refuse_contradiction(declared: Declared, parameter: str, what: str) -> NoReturn:
     """Raise a usage error about an option that contradicts what is declared."""
     command = click.get_current_context().command
-    option = next((p.opts[0] for p in parameters_of(command) if p.name == parameter), parameter)
+    options = (
+        p.opts[:1] + p.secondary_opts[:1] for p in parameters_of(command) if p.name == parameter
+    )
+    option = "/".join(next(options, [parameter]))
     raise click.UsageError(
         f"{option} contradicts the declaration: {declared} {what}; remove the option, or change "
         "the declaration (MODCRYPT_CONFIG=none ignores it)"
@@ -142,7 +172,7 @@ def refuse_contradiction(declared: Declared, parameter: str, what: str) -> NoRet
 
 def _is_same_folder(given: str, declared: str) -> bool:
     if is_url(given) or is_url(declared):
-        return given.rstrip("/") == declared.rstrip("/")
+        return find_inside(given, declared) == ""
     return os.path.realpath(given) == os.path.realpath(declared)
 
 

@@ -8,8 +8,15 @@ from typing import Any
 
 import click
 
-from modcrypt.cli.datasets.declared import Declared, find_lake, split_reference, usage_error
+from modcrypt.cli.datasets.declared import (
+    Declared,
+    find_lake,
+    refuse_ambiguity,
+    split_reference,
+    usage_error,
+)
 from modcrypt.cli.datasets.requirements import is_same_service, refuse_contradiction
+from modcrypt.io.addresses import is_url
 
 _TABLE = "modcrypt.table"
 
@@ -48,8 +55,10 @@ def _find_table(text: str) -> Declared | None:
     lake = find_lake(file)
     if lake is None:
         return None
-    if file is None and os.path.lexists(text):
+    if file is None and (is_url(text) or os.path.lexists(text)):
         found = lake.table_at(text) if lake.refusal is None else None
+        if found is None and lake.has(text):
+            refuse_ambiguity(lake, text, text)
         return None if found is None else Declared(lake, found)
     return Declared(lake, name) if file is not None or lake.has(name) else None
 

@@ -60,18 +60,27 @@ def format_screen(context: click.Context) -> str:
     first, _, later = (command.epilog or "").strip().partition("\n\n")
     command.epilog = first
     text: str = command.get_help(context).rstrip()
+    rest = _list_rest(context.command)
+    return f"{text}\n\n{_describe_rest(context, rest)}" if later or rest else text
+
+
+def _list_rest(command: click.Command) -> list[click.Parameter]:
+    """Return the parameters that the first help does not show, without those for help."""
     own = [names[-1] for names, _, _ in _OPTIONS]
-    options = [option for option in parameters_of(command) if option.opts[-1] not in own]
-    rest = [option for option in options if not _is_shown(option, command)]
+    options = command.params if isinstance(command, click.Group) else parameters_of(command)
+    return [o for o in options if o.opts[-1] not in own and not _is_shown(o, command)]
+
+
+def _describe_rest(context: click.Context, rest: Iterable[click.Parameter]) -> str:
+    """Return the end of a screen, which names the other options that a command shares."""
+    end = f"{context.command_path} --help-all shows everything"
     shared = [option.opts[0] for option in rest if isinstance(option, SharedOption)]
-    end = f"{context.command_path} --help-all shows everything."
-    if shared and isinstance(command, click.Group):
-        end = f"{end[:-1]}, also options that many commands share."
-    elif shared:
-        names = f"Also: {', '.join(shared)}"
-        also = textwrap.fill(names, 100, subsequent_indent="  ", break_on_hyphens=False)
-        end = f"{also}\n{end}"
-    return f"{text}\n\n{end}" if later or rest else text
+    if not shared:
+        return f"{end}."
+    if isinstance(context.command, click.Group):
+        return f"{end}, also options that many commands share."
+    names = f"Also: {', '.join(shared)}"
+    return f"{textwrap.fill(names, 100, subsequent_indent='  ', break_on_hyphens=False)}\n{end}."
 
 
 def _keep_usual(group: cloup.OptionGroup, command: click.Command) -> cloup.OptionGroup:

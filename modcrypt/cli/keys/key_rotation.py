@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 import modcrypt
 from modcrypt.cli.batch_report import FileReport
+from modcrypt.cli.datasets.requirements import check_rotation
 from modcrypt.cli.engines import (
     load_spark,
     refuse_local_options,
@@ -123,61 +123,66 @@ def rotate(
             )
         refuse(_FILE_PARAMETERS, "this needs files; name PATHs")
     check_paths_exist(paths)  # first: an added version cannot be removed
-    tools = settings.tools()
-    if key_id is not None:
-        resumes = record is not None and has_unfinished_rotation(
-            record, what, renamed, double_wrapping
-        )
-        if resumes:
-            click.echo(
-                f"modcrypt: {record} has an unfinished run, which is resumed; no version is added",
-                err=True,
+    check_rotation(settings, key_id, renamed, double_wrapping)
+    run: dict[str, Any] = {"what": what, "dry_run": dry_run, "double_wrapping": double_wrapping}
+    with settings.hand_over() if paths and not dry_run else nullcontext():
+        if key_id is not None:
+            resumes = record is not None and has_unfinished_rotation(
+                record, what, renamed, double_wrapping
             )
-        elif dry_run:
-            click.echo(f"modcrypt: would add a version to {key_id}", err=True)
-            # The real run would make today's newest version an old one.
-            renamed = {key_id: f"{key_id} (its next version)", **renamed}
-        else:
-            master = admin_method(tools.client, "rotate_key")(key_id)
-            print_master("rotated", master, as_json)
-    if not paths:
-        return 0
-    how: dict[str, Any] = {"what": what, "new_master_keys": renamed, "dry_run": dry_run}
-    how |= {"double_wrapping": double_wrapping, "prove": prove}
-    if spark_master is not None:
-        run = partial(_rotate_on_spark, spark_master, paths, settings, how)
+            if dry_run and not resumes:  # the real run would make today's newest version an old one
+                renamed = {key_id: f"{key_id} (its next version)", **renamed}
+            _add_version(settings, key_id, record if resumes else None, dry_run, as_json)
+        if not paths:
+            return 0
+        run |= {"new_master_keys": renamed, "prove": prove}
+        local = {"record": record, "jobs": jobs}
+        return _rotate_files(list(paths), settings, run, local, spark_master, as_json)
+
+
+def _add_version(
+    settings: Settings, key_id: str, resumed: str | None, dry_run: bool, as_json: bool
+) -> None:
+    """Add a version to a master key, unless the run of a record is resumed."""
+    if resumed is not None:
+        click.echo(
+            f"modcrypt: {resumed} has an unfinished run, which is resumed; no version is added",
+            err=True,
+        )
+    elif dry_run:
+        click.echo(f"modcrypt: would add a version to {key_id}", err=True)
     else:
-        run = partial(_rotate, paths, settings, {**how, "record": record, "jobs": jobs})
+        master = admin_method(settings.tools().client, "rotate_key")(key_id)
+        print_master("rotated", master, as_json)
+
+
+def _rotate_files(
+    paths: list[str], settings: Settings, run: dict[str, Any], local: dict[str, Any],
+    spark_master: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Rotate the keys of files; return the exit code. `local` are arguments without Spark."""
+
+    def rotate(show: Callable[..., object]) -> None:
+        if spark_master is not None:
+            with start_spark(spark_master, "keys rotate") as spark:
+                rotated = load_spark().rotate_keys(spark, paths, settings, **run)
+                show_results(rotated, modcrypt.jobs.RotatedFile, show)
+        else:
+            modcrypt.jobs.rotate_keys(
+                paths, settings.tools(), decryption=settings.requirements(), progress=show,
+                signing_key=settings.writer_key, **run, **local,
+            )  # fmt: skip
+
     report = FileReport("rotate.file", as_json)
-    report.run("Rotating", run)
+    report.run("Rotating", rotate)
     warn_about_lost_signatures(report.unsigned, "pass --sign to sign again")
     names = ("rotated", "current", "plaintext", "failed")
     if as_json:
-        report.print_totals(names, dry_run=dry_run)
+        report.print_totals(names, dry_run=run["dry_run"])
     else:
         report.print_failures()
-        print_line(report.format_counts(names, "to rotate" if dry_run else ""))
+        print_line(report.format_counts(names, "to rotate" if run["dry_run"] else ""))
     return report.code
-
-
-def _rotate(
-    paths: Sequence[str], settings: Settings, how: dict[str, Any], show: Callable[..., object]
-) -> None:
-    sealing = nullcontext() if how["dry_run"] else getattr(settings, "hand_over", nullcontext)()
-    with sealing:
-        modcrypt.jobs.rotate_keys(
-            list(paths), settings.tools(), decryption=settings.requirements(), progress=show,
-            signing_key=settings.writer_key, **how,
-        )  # fmt: skip
-
-
-def _rotate_on_spark(
-    master: str, paths: Sequence[str], settings: Settings, how: dict[str, Any],
-    show: Callable[..., object],
-) -> None:  # fmt: skip
-    with start_spark(master, "keys rotate") as spark:
-        report = load_spark().rotate_keys(spark, list(paths), settings, **how)
-        show_results(report, modcrypt.jobs.RotatedFile, show)
 
 
 _FILE_PARAMETERS = {

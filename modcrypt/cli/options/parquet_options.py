@@ -200,14 +200,70 @@ def _parse_column_keys(values: tuple[str, ...]) -> dict[str, str]:
     return references
 
 
-_COLUMN_KEY = re.compile(r"(.+?)=((?:file|env|fd):.+)", re.DOTALL)
+_COLUMN_KEY = re.compile(
+    r"(.+?)=((?:file|env|fd|hcvault|vault|aws-kms|gcp-kms|azure-kms|pkcs11):.+)", re.DOTALL
+)
+
+
+def name_service(options: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
+    """Return the options with --kms for a --key that names a master key, as `file:KEYRING#ID`.
+
+    Then --column-key names further master keys of the same keyring, as --column-master-key does.
+    Also return the parameters of keys that name no master keys.
+
+    Raises:
+        click.UsageError: Other options name keys, too, or a column's key is elsewhere.
+    """
+    from modcrypt.kms.key_references import names_master_key  # not to be loaded for the help
+
+    uri: str | None = options["key"]
+    if uri is None or not names_master_key(uri):
+        return options, EXPLICIT_KEYS
+    for name in ("kms", "policy_file", "column_master_keys"):
+        if options.get(name):
+            refuse({name}, "--key names a master key, and so its key service; pass one of them")
+    service, mark, _ = uri.partition("#")
+    masters: dict[str, str] = {}
+    for column, reference in _parse_column_keys(options["column_key_refs"]).items():
+        place, _, master = reference.partition("#")
+        if not mark or not master or place != service:
+            raise click.UsageError(
+                f"--column-key {column}: with a master key in --key, this is one of the same "
+                f"keyring, as {column}=file:KEYRING#ID; for others, pass --kms and "
+                f"--column-master-key {column}=ID"
+            )
+        masters[column] = master
+    named = {
+        "kms": uri,
+        "key": None,
+        "column_key_refs": (),
+        "column_master_keys": tuple(f"{column}={master}" for column, master in masters.items()),
+    }
+    if "master_keys" in options:
+        named["master_keys"] = (*options["master_keys"], *masters.values())
+    return {**options, **named}, set()
 
 
 def key_references(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of `parquet_key_options` as arguments of Settings."""
+    """Return the values of `parquet_key_options` as arguments of Settings.
+
+    Raises:
+        click.UsageError: A reference names a master key.
+    """
+    from modcrypt.kms.key_references import names_master_key  # not to be loaded for the help
+
+    keys = {"--key": options["key"] or ""}
+    columns = _parse_column_keys(options["column_key_refs"])
+    keys |= {f"--column-key {name}": reference for name, reference in columns.items()}
+    for name, reference in keys.items():
+        if names_master_key(reference):
+            raise click.UsageError(
+                f"{name} names a master key, but not all keys do; name the key service by --kms, "
+                "and master keys by --master-key and --column-master-key"
+            )
     return {
         "footer_key": options["key"],
-        "column_keys": _parse_column_keys(options["column_key_refs"]),
+        "column_keys": columns,
     }
 
 
@@ -237,6 +293,7 @@ def encryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
         ValueError: The policy is invalid.
         ModcryptError: The key service that names the master key cannot be opened.
     """
+    options, typed = name_service(options)
     more = {"shared_aad_prefix": options["shared_aad_prefix"], **signing_references(options)}
     declared = find_declared(options.get("policy_file"), writes=True)
     if declared is not None:
@@ -255,7 +312,10 @@ def encryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     if settings is None:
         refuse({*_OF_A_SERVICE, "root"}, "this needs --kms or --policy")
         return _explicit_settings(options, more)
-    refuse(_OF_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
+    refuse(
+        _OF_EXPLICIT_KEYS - EXPLICIT_KEYS | typed,
+        "keys come from the key service of --kms or --policy",
+    )
     if options["policy_file"] is not None:
         refuse(_OF_A_POLICY, "the policy sets this; change the policy")
         return settings
@@ -320,6 +380,7 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
 
     Raise click.UsageError if the options contradict each other, ValueError for an invalid policy.
     """
+    options, typed = name_service(options)
     more = {
         **table_values(KeyReferences, options, "Missing keys", "Reading"),
         "accept_algorithms": options.get("accept_algorithms") or None,
@@ -344,7 +405,7 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     if more["seal_at_least"] and not (more["signed_by"] or signed):
         raise click.UsageError("--seal-at-least needs --signed-by, or a policy with signed_by")
     if settings is not None:
-        refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
+        refuse(typed, "keys come from the key service of --kms or --policy")
         return settings
     refuse({"audit", "master_keys"}, "this needs --kms or --policy")
     if "identities" not in more and more["seal_at_least"] is None:

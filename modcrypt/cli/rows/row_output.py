@@ -38,7 +38,7 @@ def row_options(order: str, condition: str) -> Callable[[F], F]:
         option(
             "--column NAME...",
             "columns",
-            help="Read only this column, or the columns in a group. Repeatable.",
+            help="Read only this column or group. Repeatable.",
         ),
         rare_option(
             "--columns NAME,NAME", "listed", help=f"Read only these columns, in {order} order."

@@ -48,8 +48,15 @@ from modcrypt.jobs.shredding.choice import (
 from modcrypt.keys import hide_keys
 from modcrypt.kms.audit import AuditEvent, record_key
 from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
-from modcrypt.parquet.crypto.footer_keys import KeyUses, NewTail, key_uses, new_tail
+from modcrypt.parquet.crypto.footer_keys import (
+    KeyUses,
+    NewTail,
+    key_uses,
+    new_tail,
+    refuse_lost_signature,
+)
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
     FileDecryptionProperties,
@@ -122,6 +129,7 @@ def shred_keys(
     record: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     progress: Callable[[ShreddedFile, int], object] | None = None,
+    signing_key: SigningKey | None = None,
 ) -> list[ShreddedFile]:
     """Remove the wrapped keys of columns, of master keys or of whole files; this is final.
 
@@ -151,6 +159,8 @@ def shred_keys(
         jobs: Number of files processed concurrently, 4 by default.
         progress: Function called in the calling thread with each file's result and the number of
             files.
+        signing_key: Key that signed the files, which signs those again that stay readable. With
+            `signed_by` in the properties, these are refused without it.
 
     Returns:
         The result of each file, in the order of their paths, then of each master key.
@@ -165,7 +175,7 @@ def shred_keys(
     if destroy_master_keys and (tools is None or not wanted.master_keys):
         raise ValueError("destroy_master_keys needs master_keys, and tools of their key service")
     places = list_files_except(record, source, filesystem)
-    shredding = Shredding(tools, wanted, decryption, dry_run)
+    shredding = Shredding(tools, wanted, decryption, dry_run, signing_key)
     ledger = None
     if record is not None:
         ledger = Record(record, {"what": "shred", **wanted.fields()}, write=not dry_run)
@@ -218,8 +228,10 @@ class Shredding:
         wanted: Criteria,
         decryption: FileDecryptionProperties | None,
         dry_run: bool,
+        signing_key: SigningKey | None,
     ) -> None:
         self._wanted, self._decryption, self._dry_run = wanted, decryption, dry_run
+        self._signing_key = signing_key
         self._audit = None if tools is None else tools.wrapper.audit
 
     def run(self, place: Place) -> tuple[ShreddedFile, dict[str, Any] | None]:
@@ -355,10 +367,14 @@ class Shredding:
         lacks_key = self._wanted.everything or not seen.footer or seen.footer in chosen.within
         if self._decryption is not None:
             try:
-                return new_tail(source, self._decryption, change)
+                tail = new_tail(source, self._decryption, change, self._signing_key)
             except (KeyRetrievalError, IntegrityError):
                 if not lacks_key:
                     raise
+            else:
+                lost = tail is not None and tail.lost_signature and not lacks_key
+                refuse_lost_signature(self._decryption, source.name, lost=lost)
+                return tail
         elif not lacks_key:
             raise KeyNotFoundError(
                 "the footer must be encrypted or signed again; name a key service that has the "

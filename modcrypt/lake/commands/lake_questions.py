@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.examine import html_option
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
@@ -123,7 +124,7 @@ def impact(
 
 
 @verb(epilog=_WHY_EXAMPLE)
-@click.argument("file")
+@click.argument("file", callback=take_paths)
 @click.argument("column", required=False)
 @lake_options
 def why(*, file: str, column: str | None, as_json: bool, **options: Any) -> int:

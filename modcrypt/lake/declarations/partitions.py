@@ -30,6 +30,12 @@ def names_in(template: str) -> list[str]:
     return _PLACE.findall(template)
 
 
+def matches(template: str, text: str) -> bool:
+    """Return whether a text is a template with some values of partitions."""
+    parts = map(re.escape, _PLACE.split(template)[::2])
+    return re.fullmatch(_VALUE.pattern.join(parts), text) is not None
+
+
 def is_ambiguous(template: str) -> bool:
     """Return whether nothing separates two values in a template."""
     return any(not text for text in _PLACE.split(template)[2:-1:2])

@@ -19,9 +19,9 @@ from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 
 def declared_decryption(
     policies: DatasetPolicies, *, master_key_ids: Collection[str] = (),
-    identities: tuple[PrivateKey, ...] = (), **properties: Any,
+    identities: tuple[PrivateKey, ...] = (), exactly: bool = True, **properties: Any,
 ) -> FileDecryptionProperties:  # fmt: skip
-    """Return the properties that open every file of a dataset, each exactly as declared.
+    """Return the properties that open every file of a dataset, each as declared.
 
     `properties` are further arguments of `FileDecryptionProperties`; see `DeclaredKeys`.
     """
@@ -30,23 +30,26 @@ def declared_decryption(
         "signed_by": policies.writers,
         "seal": policies.required_seal,
     }
-    keys = DeclaredKeys(policies, tuple(master_key_ids), identities)
+    keys = DeclaredKeys(policies, tuple(master_key_ids), identities, exactly)
     return FileDecryptionProperties(**{**demands, **properties, "key_retriever": keys})
 
 
 @dataclass(frozen=True)
 class DeclaredKeys:
-    """A key retriever that opens each file of a dataset exactly as declared.
+    """A key retriever that opens each file of a dataset as declared.
 
     Args:
         policies: Policies of the files.
         master_key_ids: Ids of further master keys to accept, although they are not declared.
         identities: Identities that open the files, too.
+        exactly: Whether each key must be under the master key that is declared for its use; else
+            any that the declaration has for the file may protect anything, to change its keys.
     """
 
     policies: DatasetPolicies
     master_key_ids: Collection[str] = ()
     identities: tuple[PrivateKey, ...] = ()
+    exactly: bool = True
 
     def properties_of(
         self, source: Source, given: FileDecryptionProperties
@@ -89,6 +92,8 @@ class DeclaredKeys:
             raise ValueError(f"{place.path} is not in the dataset {policies.dataset.name}")
         path, columns = policies.path_of(place), None
         ids = {*self.master_key_ids, *policies.dataset.previous.master_keys}
+        if not self.exactly:
+            return policies.opening(place, master_key_ids=ids)
         if policies.dataset.needs_columns:
             opening = open_also(policies.opening(place, master_key_ids=ids), self.identities)
             try:

@@ -218,8 +218,11 @@ class DatasetPolicies:
         """Sign what is changed while the block runs, in the next seal of the dataset.
 
         It has no effect on datasets that require no seal, or have none yet. `accept_new` is for
-        files that the seal does not name. Raise as `hand_over`.
+        files that the seal does not name. Raise as `hand_over`, and, if a seal is required, as
+        `check_signing_key`.
         """
+        if self.required_seal is not None:
+            self.check_signing_key()
         how = {"accept_new": accept_new}
         return hand_over(self.root.place, self.signing_key, self.required_seal, **how)
 

@@ -268,9 +268,7 @@ def bind_to_file(properties: FileDecryptionProperties, source: Source) -> FileDe
             that is unknown or does not contain the file.
         KeyRetrievalError: The key retriever raises it.
     """
-    properties_of = getattr(properties.key_retriever, "properties_of", None)
-    if properties_of is not None:
-        properties = properties_of(source, properties)
+    properties = properties_of_file(properties, source)
     retriever, prefix = properties.key_retriever, properties.aad_prefix
     if isinstance(prefix, PathPrefix):
         properties = replace(properties, aad_prefix=prefix.of(source.place))
@@ -282,6 +280,14 @@ def bind_to_file(properties: FileDecryptionProperties, source: Source) -> FileDe
     if (seal := required_seal(properties)) is not None:
         properties = replace(properties, seal=seal.for_file(source.place))
     return properties
+
+
+def properties_of_file(
+    properties: FileDecryptionProperties, source: Source
+) -> FileDecryptionProperties:
+    """Return the properties that a retriever has for a file; the same for other retrievers."""
+    properties_of = getattr(properties.key_retriever, "properties_of", None)
+    return properties if properties_of is None else properties_of(source, properties)
 
 
 def required_seal(properties: FileDecryptionProperties) -> DatasetSeal | None:

@@ -45,10 +45,13 @@ class VerbJob(TableJob):
         job = verb.open(self.settings, filesystem, **self.arguments)
         if verb.writes:
             files = [_restrict_to_folders(file, self.folders) for file in files]
-        return self.process_each(
+        rows = self.process_each(
             files, lambda file: verb.rows(file, job.process(file)),
             threads=IN_STORE if verb.waits else None,
         )  # fmt: skip
+        if verb.end is not None:
+            verb.end(self.settings, **self.arguments)
+        return rows
 
     def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""
