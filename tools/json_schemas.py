@@ -34,17 +34,17 @@ from modcrypt.iceberg.verify.key_trees import KeyTree, ProtectedFile
 from modcrypt.iceberg.verify.table_results import TableVerification
 from modcrypt.jobs.dataset_seals import SealUpdate, SealVerification
 from modcrypt.jobs.engine import FileResult
-from modcrypt.jobs.key_rotation import RotatedFile
-from modcrypt.jobs.key_scan import ScannedKey
+from modcrypt.jobs.examination import INSPECT, VERIFY
+from modcrypt.jobs.key_verbs import ROTATE, SCAN, SHRED
 from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.jobs.recipients import ChangedRecipients, ListedRecipients
 from modcrypt.jobs.seal_writers import SealLog
 from modcrypt.jobs.shredding.proof import Proof, ProvenFile
-from modcrypt.jobs.shredding.removal import ShreddedFile
+from modcrypt.jobs.verbs import Verb
 from modcrypt.kms.client import MasterKey
 from modcrypt.module_ids import ModuleId
-from modcrypt.parquet.verify.inspection import Inspection
-from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
+from modcrypt.parquet.verify.verification_results import DatasetVerification
+from modcrypt.spark.report_schemas import attribute_types
 
 PATH = Path(json_output.__file__).with_name(json_output.SCHEMAS)
 
@@ -159,14 +159,14 @@ ROWS = {
     ),
     "inspect": Row(
         "`inspect`: how a file is encrypted, and what it reveals. `regions` only with `--modules`.",
-        Inspection, optional=("regions",)),
+        INSPECT.result, optional=("regions",)),
     "keys.list": Row("`keys list`: the master keys of a key service.",
                      more={"keys": list[MasterKey]}),
     "keys.master": Row(
         "`keys create`, `rotate`, `disable`, `enable` and `destroy`: one master key.", MasterKey),
     "keys.scan": Row(
         "`keys scan`: the key of a file's footer or column. `word` is the error code of a failure.",
-        ScannedKey),
+        SCAN.result),
     "keys.file": Row("`keys generate`: the file of a key.", more={"key": str, "bits": int}),
     "leaks.leak": Row("`leaks`: values of secret columns beside the files; never the values.",
                       ValueLeak),
@@ -180,7 +180,7 @@ ROWS = {
                            more={"identity": str, "recipient": str, "id": str}),
     "rotate.file": Row(
         "`keys rotate`: one file. `result` is `rotated`, `current`, `plaintext` or an error code.",
-        RotatedFile, optional=("lost_signature", "proved")),
+        ROTATE.result, optional=("lost_signature", "proved")),
     "rotate.totals": Row(
         "`keys rotate`: the last line.",
         more={**_count("files", "rotated", "current", "plaintext", "failed", "keys"),
@@ -207,7 +207,7 @@ ROWS = {
     "seals.result": Row("`seals create` and `verify`: the seal, and how the files differ from it.",
                         SealVerification, {"ok": bool}),
     "shred.file": Row("`shred`: one file. `result` is `shredded`, `current` or an error code.",
-                      ShreddedFile),
+                      SHRED.result),
     "shred.proof-file": Row("`shred --prove`: one file.", ProvenFile),
     "shred.proof": Row(
         "`shred --prove`: the last line, what is readable and what is not.", Proof,
@@ -228,7 +228,7 @@ ROWS = {
                  more={"file": str, "sha256": str, "commands?": list[str]}),
     "verify.file": Row(
         "`verify`: one file. Members about its contents are missing if it could not be opened.",
-        Verification, {"seconds?": float, "regions": None, "dataset?": str},
+        VERIFY.result, {"seconds?": float, "regions": None, "dataset?": str},
         optional=("signed_by",)),
     "verify.totals": Row(
         "`verify` for several files: the last line, with findings about the set. For a dataset of "
@@ -253,6 +253,11 @@ def make_schemas() -> dict[str, Any]:
     }
 
 
+def describe_verb(verb: Verb) -> dict[str, Any]:
+    """Return the schema of the objects that the command of a verb prints of files."""
+    return _describe_row(f"{verb.name}.file", Row("", verb.result))
+
+
 def _describe_row(name: str, row: Row) -> dict[str, Any]:
     members = {**({} if row.of is None else _members_of(row.of)), **row.more}
     described = _describe_object(members)
@@ -264,25 +269,14 @@ def _describe_row(name: str, row: Row) -> dict[str, Any]:
 
 def _members_of(kind: type) -> dict[str, Any]:
     """Return the types of what `fields` shows of a dataclass."""
-    hints = _resolve_hints(kind)
+    hints = attribute_types(kind)
     first: tuple[str, ...] = getattr(kind, "_first", ())
-    hints |= {name: _resolve_hints(getattr(kind, name).fget)["return"] for name in first}
     names = (*first, *(field.name for field in dataclasses.fields(kind)))
     left_out: tuple[str, ...] = getattr(kind, "_without", ())
     members = {name: hints[name] for name in names if name not in left_out}
     if issubclass(kind, FileResult):
         members = {"file": members.pop("path"), **members}
     return members
-
-
-def _resolve_hints(kind: Any) -> dict[str, Any]:
-    """Return type hints; names that only type checkers import stand for any type."""
-    unknown: dict[str, Any] = {}
-    while True:
-        try:
-            return typing.get_type_hints(kind, localns=unknown)
-        except NameError as error:
-            unknown[str(error.name)] = Any
 
 
 def _describe_object(members: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ from modcrypt.report.text import format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.io.places import Place
-    from modcrypt.jobs.conversion import Conversion, ConvertedFile, Verb
+    from modcrypt.jobs.conversion import Conversion, ConversionVerb, ConvertedFile
     from modcrypt.jobs.listing import File, Folder
     from modcrypt.jobs.run_record import Record
     from modcrypt.kms.proof import Prove
@@ -91,7 +91,9 @@ class Batch:
     of `batch_options`, `in_place_option` and `output_options` are taken out of `options`.
     """
 
-    def __init__(self, verb: Verb, paths: tuple[str, ...], options: dict[str, Any]) -> None:
+    def __init__(
+        self, verb: ConversionVerb, paths: tuple[str, ...], options: dict[str, Any]
+    ) -> None:
         self._verb, self._doing = verb, f"{verb.removesuffix('e').capitalize()}ing"
         names = ("glob", "jobs", "record", "dry_run", "fail_fast", "force", "threads", "as_json")
         self._options = {name: options.pop(name) for name in names}

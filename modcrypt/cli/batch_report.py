@@ -5,65 +5,98 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from modcrypt.cli.output.failures import show, use_option_names
+from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_counts, format_failures, print_json, print_line
 from modcrypt.errors import printable
-from modcrypt.jobs.failures import common_code
+from modcrypt.jobs.failures import common_code, exit_code
 from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.jobs.conversion import ConvertedFile, Verb
-    from modcrypt.jobs.key_rotation import RotatedFile
-    from modcrypt.jobs.shredding.removal import ShreddedFile
+    from modcrypt.jobs.conversion import ConversionVerb, ConvertedFile
+    from modcrypt.jobs.engine import FileResult
 
 
-class Tally:
-    """Counts of the results of files whose keys change; prints each result if JSON is requested."""
+class FileReport:
+    """Results of files, counted and printed the same from threads and from Spark.
 
-    def __init__(self, verb: str, as_json: bool) -> None:
-        self.verb, self.as_json = verb, as_json
-        self.keys = 0
+    Args:
+        schema: Name of the schema of each result as a line of JSON.
+        as_json: Whether to print the results as JSON.
+        by_code: Whether to count failures by their error codes instead of together.
+    """
+
+    def __init__(self, schema: str, as_json: bool, *, by_code: bool = False) -> None:
+        self.schema, self.as_json, self._by_code = schema, as_json, by_code
+        self.keys = self.unsigned = 0
         self.counts = Counter[str]()
         self.failures: list[Any] = []
         self._started = time.perf_counter()
+
+    def run(self, doing: str, work: Callable[[Callable[[Any, int], object]], object]) -> None:
+        """Count the results that `work` passes to its argument with the number of all files."""
+        with files_bar(doing) as bar:
+
+            def show(file: Any, total: int) -> None:
+                bar(total)
+                self.add(file)
+
+            work(show)
 
     def add(self, file: Any) -> None:
         """Count the result of a file."""
         if self.as_json:
             self.print_fields(file)
-        self.counts["failed" if file.failed else file.result] += 1
-        self.keys += file.keys
+        together = file.failed and not self._by_code
+        self.counts["failed" if together else file.result] += 1
+        self.keys += getattr(file, "keys", 0)
+        self.unsigned += getattr(file, "lost_signature", False)
         if file.failed:
             self.failures.append(file)
 
-    def print_fields(self, file: RotatedFile | ShreddedFile) -> None:
+    @property
+    def code(self) -> int:
+        """The exit code of the failures."""
+        return exit_code(file.result for file in self.failures)
+
+    def print_fields(self, file: FileResult) -> None:
         """Print a result as a line of JSON."""
         message = use_option_names(file.message)
-        print_json(f"{self.verb}.file", {**file.fields(), "message": message})
+        print_json(self.schema, {**file.fields(), "message": message})
 
     def print_totals(self, names: Sequence[str], **more: Any) -> None:
         """Print the totals as a line of JSON, with the counts of these results."""
         totals = {name: self.counts[name] for name in names}
         seconds = round(time.perf_counter() - self._started, 6)
         fields = {"files": self.counts.total(), **totals, "keys": self.keys, **more}
-        print_json(f"{self.verb}.totals", {**fields, "seconds": seconds})
+        schema = self.schema.removesuffix("file") + "totals"
+        print_json(schema, {**fields, "seconds": seconds})
 
     def print_failures(self, kind: str = "error") -> None:
         """Print a table of the failures, if there are any."""
         rows = [(file.path, file.result, use_option_names(file.message)) for file in self.failures]
-        if rows:
+        if rows and not self.as_json:
             print_line(format_failures(rows, kind))
+
+    def format_counts(self, names: Sequence[str], to_do: str = "", more: str = "") -> str:
+        """Return the numbers of files and keys; `to_do` are the words for the first name."""
+        words = {names[0]: to_do} if to_do else {}
+        done = format_counts({name: self.counts[name] for name in names}, words)
+        files, keys = format_count(self.counts.total(), "file"), format_count(self.keys, "key")
+        return f"{files}: {done or 'nothing to do'}; {keys}{more}"
 
 
 class BatchReport:
     """The report of a run to the user, the same locally and on Spark."""
 
-    def __init__(self, verb: Verb, dry_run: bool, as_json: bool, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, verb: ConversionVerb, dry_run: bool, as_json: bool, arguments: Sequence[str]
+    ) -> None:
         from modcrypt.jobs.conversion import DONE
 
         self._verb, self._done, self._dry_run = verb, DONE[verb], dry_run

@@ -19,7 +19,7 @@ from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.options.kms_options import names_service, refuse
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.references import refuse_descriptors
-from modcrypt.cli.shared import format_failures, print_json, print_line
+from modcrypt.cli.shared import format_failures, print_line
 from modcrypt.jobs.failures import exit_code
 from modcrypt.runtime.plugins import ENGINES, load
 
@@ -58,22 +58,18 @@ def iterate_rows(frame: DataFrame) -> Iterator[dict[str, Any]]:
     return (row.asDict() for row in frame.toLocalIterator())
 
 
-def print_report(
-    frame: DataFrame, fields: Callable[[dict[str, Any]], dict[str, Any]], as_json: bool,
-    result: str = "result", *, schema: str,
-) -> int:  # fmt: skip
-    """Print all rows as JSON, or failures as a table; return the exit code of the failures.
+def show_results(report: DataFrame, kind: type[Any], show: Callable[..., object]) -> None:
+    """Call `show` with the result in each row of a report, and the number of rows."""
+    total = report.count()
+    for row in iterate_rows(report.drop("failed", "worker")):
+        show(kind(**row), total)
 
-    `fields` returns the fields of a row for JSON; the column `result` has the error code,
-    and `schema` is the name of the objects' schema.
-    """
-    if as_json:
-        for row in iterate_rows(frame):
-            shown = fields(row)
-            print_json("failure" if "error" in shown else schema, shown)
+
+def print_failures(frame: DataFrame, result: str = "result") -> int:
+    """Print some failures as a table; return the exit code of all, by the column with the codes."""
     failures = frame.where("failed")
     counts = failures.groupBy(result).count().collect()
-    if counts and not as_json:
+    if counts:
         rows = list(iterate_rows(failures.limit(SHOWN)))
         cells = [(row["path"], row[result], use_option_names(row["message"])) for row in rows]
         print_line(format_failures(cells))

@@ -16,6 +16,7 @@ from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.listing import File
+    from modcrypt.kms.settings import Settings
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
     from modcrypt.report.html import Drawable
 
@@ -24,17 +25,23 @@ html_option = shared_option("--html OUT", help="Write the result as an HTML page
 html_options = combine_options(html_option, force_option, needs_one_of("force", "html"))
 
 
-def properties_of_options(
-    reading: dict[str, Any], root: str | None
-) -> FileDecryptionProperties | None:
-    """Return the properties for files below `root` that options describe; None if none is typed.
+def settings_of_options(reading: dict[str, Any], root: str | None) -> Settings | None:
+    """Return the settings of files below `root` that options describe; None if none is typed.
 
     A lake's dataset, and MODCRYPT_KMS, describe them, too.
     """
     if not names_keys(reading):
         return None
     settings = decryption_settings(reading)
-    return (settings if root is None else settings.under(root)).decryption()
+    return settings if root is None else settings.under(root)
+
+
+def properties_of_options(
+    reading: dict[str, Any], root: str | None
+) -> FileDecryptionProperties | None:
+    """Return the properties of `settings_of_options`, with the keys."""
+    settings = settings_of_options(reading, root)
+    return None if settings is None else settings.decryption()
 
 
 def prepare_page(

@@ -12,9 +12,10 @@ import click
 from modcrypt.cli.batch import files_options
 from modcrypt.cli.engines import (
     SHOWN,
+    iterate_rows,
     load_spark,
     names_keys,
-    print_report,
+    print_failures,
     refuse_local_options,
     start_spark,
     take_details,
@@ -23,7 +24,7 @@ from modcrypt.cli.examine import (
     html_options,
     prepare_page,
     print_list,
-    properties_of_options,
+    settings_of_options,
 )
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
@@ -46,7 +47,6 @@ from modcrypt.jobs.failures import Failure, common_code, describe_result
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame
 
-    from modcrypt.jobs.listing import File
     from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection
 
 _INSPECT_EXAMPLE = """\b
@@ -84,25 +84,25 @@ def inspect(
     if spark_master is not None:
         return _inspect_on_spark(spark_master, paths, reading, as_json=as_json)
     from modcrypt.io.threads import usable_cores
-    from modcrypt.jobs.engine import Job, run_job
+    from modcrypt.jobs.engine import raise_error
+    from modcrypt.jobs.examination import INSPECT
     from modcrypt.jobs.listing import find_named_files
-    from modcrypt.parquet.verify.inspection import inspect_parquet
+    from modcrypt.jobs.verbs import run_verb
 
     files, root = find_named_files(paths, glob)
     write_page = prepare_page(html, force, files)
-    properties = properties_of_options(reading, root)
-    look = partial(inspect_parquet, decryption=properties, pages=pages)
+    look = partial(
+        run_verb, INSPECT, files, settings_of_options(reading, root), pages=pages,
+        jobs=jobs or usable_cores(),
+    )  # fmt: skip
     if len(files) == 1:
-        single = look(files[0].name)
+        single: Inspection = next(look(fail=raise_error))
         write_page(single)
         _print_inspection(single, pages, as_json)
         return 4 * single.kms_unavailable
     codes = set[int]()
     with files_bar("Inspecting") as bar:
-        job: Job[File, Inspection | Failure] = Job(
-            lambda file: look(file.name), lambda _file, error: explain(error, ())
-        )
-        inspected = run_job(job, files, jobs=jobs or usable_cores())
+        inspected = look(fail=lambda _file, error: explain(error, ()))
         for number, (file, inspection) in enumerate(zip(files, inspected, strict=True)):
             bar(len(files))
             if isinstance(inspection, Failure):
@@ -190,9 +190,12 @@ def _inspect_on_spark(
     settings = decryption_settings(options) if names_keys(options) else None
     with start_spark(master, "inspect") as spark:
         inspected = load_spark().inspect_table(spark, list(paths), settings)
-        if not as_json:
+        if as_json:
+            for fields in map(take_details, iterate_rows(inspected.orderBy("path"))):
+                print_json("failure" if "error" in fields else "inspect", fields)
+        else:
             _print_kinds(inspected.where("not failed"))
-        print_report(inspected.orderBy("path"), take_details, as_json, schema="inspect")
+            print_failures(inspected.orderBy("path"))
         codes = inspected.selectExpr("if(kms_unavailable, 4, code) as code").distinct().collect()
     return common_code({row["code"] for row in codes} - {None})
 

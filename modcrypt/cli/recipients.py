@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.batch_report import FileReport
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients, recipient_option
 from modcrypt.cli.options.signing_options import (
@@ -18,24 +18,18 @@ from modcrypt.cli.options.signing_options import (
     signing_references,
     warn_about_lost_signatures,
 )
-from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     format_counts,
-    format_failures,
     format_table,
     paths_argument,
-    print_json,
     print_line,
 )
 from modcrypt.cli.shared_options import (
     VerbGroup,
     option,
 )
-from modcrypt.jobs.failures import exit_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.jobs.recipients import ChangedRecipients
     from modcrypt.kms.settings import Settings
 
 _GROUP_EXAMPLE = """\b
@@ -62,9 +56,6 @@ Examples: from the list; also from the data, with fresh keys for those that rema
   modcrypt recipients remove --identity file:me.key --recipient partner.pub \\
       --to me.pub orders.parquet"""
 
-DONE = ("changed", "rotated", "current")
-"""Results of files that did not fail."""
-
 
 @cloup.group(cls=VerbGroup, epilog=_GROUP_EXAMPLE)
 def recipients() -> None:
@@ -85,11 +76,11 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
     authenticated.
     """
     listed = list(modcrypt.jobs.list_recipients(list(paths)))
+    report = FileReport("recipients.file", as_json)
+    for file in listed:
+        report.add(file)
     if as_json:
-        for file in listed:
-            message = use_option_names(file.message)
-            print_json("recipients.file", {**file.fields(), "message": message})
-        return exit_code(file.result for file in listed if file.failed)
+        return report.code
     rows = [
         (file.path, kind, id_)
         for file in listed
@@ -99,11 +90,8 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
         ]
     ]
     print_line(format_table(("file", "kind", "recipient"), rows, left=(0, 1, 2)))
-    failures = [file for file in listed if file.failed]
-    if failures:
-        cells = [(file.path, file.result, use_option_names(file.message)) for file in failures]
-        print_line(format_failures(cells))
-    return exit_code(file.result for file in failures)
+    report.print_failures()
+    return report.code
 
 
 @recipients.command(epilog=_ADD_EXAMPLE)
@@ -124,7 +112,7 @@ def add(
         raise click.UsageError("no recipient is named; use --to")
     settings = _open_settings(options, [recipient.id for recipient in to], belong=True)
     run = partial(modcrypt.jobs.add_recipients, list(paths), to, jobs=jobs)
-    return _exit_code(_report_changes("Adding recipients", as_json, settings, run))
+    return _report_changes("Adding recipients", as_json, settings, run).code
 
 
 @recipients.command(epilog=_REMOVE_EXAMPLE)
@@ -154,14 +142,14 @@ def remove(
     run = partial(
         modcrypt.jobs.remove_recipients, list(paths), ids, new_recipients=remaining, jobs=jobs
     )
-    counts = _report_changes("Removing recipients", as_json, settings, run)
-    if counts["changed"]:
+    report = _report_changes("Removing recipients", as_json, settings, run)
+    if report.counts["changed"]:
         click.echo(
             "modcrypt: data keys stay the same: removed recipients may have kept them, or earlier "
             "copies of the files; name those that remain by --to to encrypt again with fresh keys",
             err=True,
         )
-    return _exit_code(counts)
+    return report.code
 
 
 def _open_settings(options: dict[str, Any], ids: Sequence[bytes], *, belong: bool) -> Settings:
@@ -192,32 +180,16 @@ def _read_id(text: str) -> bytes:
 
 
 def _report_changes(
-    verb: str, as_json: bool, settings: Settings, run: Callable[..., object]
-) -> Counter[str]:
-    """Run a change of recipients, and print its results; return their counts by result."""
-    counts, failures, unsigned = Counter[str](), [], 0
-    with files_bar(verb) as bar:
-
-        def show(file: ChangedRecipients, total: int) -> None:
-            nonlocal unsigned
-            bar(total)
-            unsigned += file.lost_signature
-            message = use_option_names(file.message)
-            counts[file.result] += 1
-            if as_json:
-                print_json("recipients.change", {**file.fields(), "message": message})
-            elif file.failed:
-                failures.append((file.path, file.result, message))
-
-        with settings.hand_over():
-            run(decryption=settings, signing_key=settings.writer_key, progress=show)
-    if failures:
-        print_line(format_failures(failures))
+    doing: str, as_json: bool, settings: Settings, run: Callable[..., object]
+) -> FileReport:
+    """Run a change of recipients, and print its results; return their report."""
+    report = FileReport("recipients.change", as_json, by_code=True)
+    change = partial(run, decryption=settings, signing_key=settings.writer_key)
+    with settings.hand_over():
+        report.run(doing, lambda show: change(progress=show))
+    report.print_failures()
     if not as_json:
-        print_line(f"{counts.total()} files: {format_counts(counts) or 'nothing to do'}")
-    warn_about_lost_signatures(unsigned, "pass --sign to sign again")
-    return counts
-
-
-def _exit_code(counts: Counter[str]) -> int:
-    return exit_code(result for result in counts if result not in DONE)
+        counts = format_counts(report.counts)
+        print_line(f"{report.counts.total()} files: {counts or 'nothing to do'}")
+    warn_about_lost_signatures(report.unsigned, "pass --sign to sign again")
+    return report

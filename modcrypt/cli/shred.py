@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.batch_report import Tally
+from modcrypt.cli.batch_report import FileReport
 from modcrypt.cli.engines import (
-    iterate_rows,
     load_spark,
     refuse_local_options,
+    show_results,
     start_spark,
 )
 from modcrypt.cli.options.kms_options import (
@@ -30,7 +31,6 @@ from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     accept_option,
     check_paths_exist,
-    format_counts,
     format_table,
     needs_one_of,
     paths_argument,
@@ -143,7 +143,11 @@ def shred(
     with session as spark:
         files = _Files(list(paths), settings, selection, jobs, spark)
         if yes or dry_run or not prove:
-            codes.append(_run_shredding(files, record, destroy, dry_run or not yes, as_json))
+            tally = _Tally(as_json, columns, dry_run or not yes)
+            tally.run("Shredding", partial(files.shred, record, dry_run or not yes))
+            if destroy:
+                tally.end_master_keys(files.tools, master_keys)
+            codes.append(tally.finish())
         if prove:
             codes.append(_run_proof(files, as_json))
     return common_code(code for code in codes if code)
@@ -165,7 +169,7 @@ class _Files:
         return None if self.settings is None else self.settings.tools()
 
     def shred(
-        self, show: Callable[[ShreddedFile, int], object], record: str | None, dry_run: bool
+        self, record: str | None, dry_run: bool, show: Callable[[ShreddedFile, int], object]
     ) -> None:
         """Remove the keys, and call `show` with each result and the number of files."""
         settings = None if dry_run else self.settings
@@ -181,10 +185,7 @@ class _Files:
             report = load_spark().shred_keys(
                 self.spark, self.paths, self.settings, dry_run=dry_run, **self.selection
             )
-            total = report.count()
-            for row in iterate_rows(report):
-                del row["failed"], row["worker"]
-                show(ShreddedFile(**{**row, "columns": tuple(row["columns"])}), total)
+            show_results(report, ShreddedFile, show)
             return
         signing_key = None if self.settings is None else self.settings.writer_key
         shred_keys(
@@ -215,104 +216,72 @@ class _Files:
 # --- shredding -----------------------------------------------------------------------------------
 
 
-def _run_shredding(
-    files: _Files, record: str | None, destroy: bool, dry_run: bool, as_json: bool
-) -> int:
-    from modcrypt.jobs.shredding.removal import end_master_keys
+class _Tally(FileReport):
+    """The report of a removal, of the selected columns and of the master keys that end with it."""
 
-    tally = _Tally(as_json)
-    with files_bar("Shredding") as bar:
-
-        def show(file: ShreddedFile, total: int) -> None:
-            bar(total)
-            tally.add(file)
-
-        files.shred(show, record, dry_run)
-    ended: list[ShreddedFile] = []
-    if destroy and files.tools is not None:
-        master_keys, failed = files.selection["master_keys"], tally.counts["failed"]
-        ended = end_master_keys(files.tools, master_keys, failed, dry_run=dry_run)
-    code = _print_summary(tally, ended, files.selection["columns"], dry_run)
-    if dry_run:
-        click.echo("modcrypt: nothing was changed; pass --yes to shred permanently", err=True)
-    return code
-
-
-class _Tally(Tally):
-    """Counts of the results of files, their columns and what remains to be said about them."""
-
-    def __init__(self, as_json: bool) -> None:
-        super().__init__("shred", as_json)
-        self.whole = 0
-        self.notes = Counter[str]()
-        self.columns: set[str] = set()
+    def __init__(self, as_json: bool, columns: Sequence[str], dry_run: bool) -> None:
+        super().__init__("shred.file", as_json)
+        self._wanted, self._dry_run = columns, dry_run
+        self._whole, self._notes, self._columns = 0, Counter[str](), set[str]()
+        self._ended: list[ShreddedFile] = []
 
     def add(self, file: Any) -> None:
-        """Count the result of a file."""
+        """Count the result of a file, its columns and what remains to be said about it."""
         super().add(file)
-        self.whole += file.whole
-        self.columns.update(file.columns)
+        self._whole += file.whole
+        self._columns.update(file.columns)
         if file.message and not file.failed:
-            self.notes[file.message] += 1
+            self._notes[file.message] += 1
 
-    def unmatched(self, columns: Sequence[str]) -> list[str]:
+    def end_master_keys(self, tools: KeyTools | None, master_keys: Sequence[str]) -> None:
+        """Destroy master keys, unless a file has failed."""
+        from modcrypt.jobs.shredding.removal import end_master_keys
+
+        if tools is not None:
+            failed = self.counts["failed"]
+            self._ended = end_master_keys(tools, master_keys, failed, dry_run=self._dry_run)
+
+    def finish(self) -> int:
+        """Print the totals and the results of master keys; return the exit code."""
+        from modcrypt.jobs.shredding.removal import REMAINS
+
+        unmet, names = self._list_unmet(), ("shredded", "current", "failed")
+        if self.as_json:
+            for file in self._ended:
+                self.print_fields(file)
+            self.print_totals(
+                names, whole=self._whole, unmet=unmet, dry_run=self._dry_run, remains=REMAINS
+            )
+        else:
+            self._print_notes()
+            wholly = f", {format_count(self._whole, 'file')} as a whole" if self._whole else ""
+            print_line(self.format_counts(names, "to be shredded" * self._dry_run, wholly))
+            for name in unmet:
+                print_line(printable(f"no file has a column {name}"))
+            if self.keys and not self._dry_run:
+                print_line(REMAINS)
+        if self._dry_run:
+            click.echo("modcrypt: nothing was changed; pass --yes to shred permanently", err=True)
+        failed = [*self.failures, *(file for file in self._ended if file.failed)]
+        return 1 if unmet else exit_code(file.result for file in failed)
+
+    def _print_notes(self) -> None:
+        self.print_failures("result")
+        for note, count in self._notes.items():
+            print_line(printable(f"{format_count(count, 'file')}: {use_option_names(note)}"))
+        would = "would be " if self._dry_run else ""
+        for file in self._ended:
+            note = f": {file.message}" if file.message else ""
+            print_line(printable(f"master key {file.master_key_id} {would}{file.result}{note}"))
+
+    def _list_unmet(self) -> list[str]:
         """Return the names of columns that no file has, perhaps because they are misspelt."""
         if self.failures:
             return []  # a failed file may have the column
         return [
-            name for name in columns
-            if not any(column == name or column.startswith(f"{name}.") for column in self.columns)
+            name for name in self._wanted
+            if not any(column == name or column.startswith(f"{name}.") for column in self._columns)
         ]  # fmt: skip
-
-
-def _print_summary(
-    tally: _Tally, ended: Sequence[ShreddedFile], columns: Sequence[str], dry_run: bool
-) -> int:
-    """Print the totals and the results of master keys; return the exit code."""
-    unmet = tally.unmatched(columns)
-    if tally.as_json:
-        _print_totals_as_json(tally, ended, unmet, dry_run)
-    else:
-        _print_totals(tally, ended, unmet, dry_run)
-    failed = [*tally.failures, *(file for file in ended if file.failed)]
-    return 1 if unmet else exit_code(file.result for file in failed)
-
-
-def _print_totals_as_json(
-    tally: _Tally, ended: Sequence[ShreddedFile], unmet: Sequence[str], dry_run: bool
-) -> None:
-    from modcrypt.jobs.shredding.removal import REMAINS
-
-    for file in ended:
-        tally.print_fields(file)
-    tally.print_totals(
-        ("shredded", "current", "failed"), whole=tally.whole, unmet=list(unmet), dry_run=dry_run,
-        remains=REMAINS,
-    )  # fmt: skip
-
-
-def _print_totals(
-    tally: _Tally, ended: Sequence[ShreddedFile], unmet: Sequence[str], dry_run: bool
-) -> None:
-    from modcrypt.jobs.shredding.removal import REMAINS
-
-    tally.print_failures("result")
-    for note, count in tally.notes.items():
-        print_line(printable(f"{format_count(count, 'file')}: {use_option_names(note)}"))
-    would = "would be " if dry_run else ""
-    for file in ended:
-        note = f": {file.message}" if file.message else ""
-        print_line(printable(f"master key {file.master_key_id} {would}{file.result}{note}"))
-    words = {"shredded": "to be shredded"} if dry_run else {}
-    names = ("shredded", "current", "failed")
-    done = format_counts({name: tally.counts[name] for name in names}, words)
-    wholly = f", {format_count(tally.whole, 'file')} as a whole" if tally.whole else ""
-    files, keys = format_count(tally.counts.total(), "file"), format_count(tally.keys, "key")
-    print_line(f"{files}: {done or 'nothing to do'}; {keys}{wholly}")
-    for name in unmet:
-        print_line(printable(f"no file has a column {name}"))
-    if tally.keys and not dry_run:
-        print_line(REMAINS)
 
 
 # --- the proof -----------------------------------------------------------------------------------

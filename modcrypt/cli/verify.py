@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -274,18 +274,16 @@ def print_result(
     """
     files = result.files
     several = {count, len(files)} != {1} or bool(result.findings or result.not_authenticated)
-    seconds = round(time.perf_counter() - started, 6)
     code = exit_code(result, files, strict)
     if as_json:
-        for file in files:
-            more = {} if several else {"seconds": seconds}
-            found = [_finding_fields(finding) for finding in file.findings]
-            print_json("verify.file", {**describe_result(file), "findings": found, **more})
-        if several:
-            print_totals(
-                files=len(files), ok=result.ok, complete=result.complete, num_rows=result.num_rows,
-                findings=result.findings, notes=result.not_authenticated, seconds=seconds,
-            )  # fmt: skip
+        described = (
+            {**describe_result(file), "findings": list(map(_finding_fields, file.findings))}
+            for file in files
+        )
+        print_lines(
+            described, result.findings, result.not_authenticated, several=several, started=started,
+            files=len(files), ok=result.ok, complete=result.complete, num_rows=result.num_rows,
+        )  # fmt: skip
         return code
     named: list[tuple[str | None, Verification | DatasetVerification]]
     named = [*((file.name if several else None, file) for file in files), (None, result)]
@@ -299,16 +297,23 @@ def print_result(
     return code
 
 
-def print_totals(
-    *, findings: Sequence[Finding], notes: Sequence[Unauthenticated] = (), seconds: float,
-    **totals: Any,
+def print_lines(
+    described: Iterable[Mapping[str, Any]], findings: Iterable[Finding],
+    notes: Iterable[Unauthenticated] = (), *, several: bool, started: float, **totals: Any,
 ) -> None:  # fmt: skip
-    """Print the last line of JSON, about the set of files."""
-    of_set = {
-        "findings": [_finding_fields(finding) for finding in findings],
-        "not_authenticated": [note.fields() for note in notes],
-    }
-    print_json("verify.totals", {**totals, **of_set, "seconds": seconds})
+    """Print lines of JSON for files and, if there are several, for the set, with these totals."""
+    for fields in described:
+        print_json("verify.file", fields if several else {**fields, **_duration(started)})
+    if several:
+        of_set = {
+            "findings": [_finding_fields(finding) for finding in findings],
+            "not_authenticated": [note.fields() for note in notes],
+        }
+        print_json("verify.totals", {**totals, **of_set, **_duration(started)})
+
+
+def _duration(started: float) -> dict[str, float]:
+    return {"seconds": round(time.perf_counter() - started, 6)}
 
 
 # --- what it found -------------------------------------------------------------------------------

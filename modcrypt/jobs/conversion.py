@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # each command loads what it needs
     from modcrypt.jobs.idempotence.shapes import Difference
     from modcrypt.jobs.run_record import Record
 
-Verb: TypeAlias = Literal["encrypt", "decrypt", "rekey", "mask", "share"]
+ConversionVerb: TypeAlias = Literal["encrypt", "decrypt", "rekey", "mask", "share"]
 
 DONE = {
     "encrypt": "encrypted", "decrypt": "decrypted", "rekey": "rekeyed", "mask": "masked",
@@ -87,11 +87,6 @@ class ConvertedFile:
             **self.columns,
         }
 
-    def row(self) -> dict[str, Any]:
-        """Return the result as a row of a report."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "failed": self.failed, "columns": list(self.columns.items())}
-
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> ConvertedFile:
         """Return the result in a row of a report."""
@@ -120,7 +115,7 @@ class Conversion:
     6. The record notes the file as finished, last.
     """
 
-    verb: Verb
+    verb: ConversionVerb
     source: Folder  # folder of the source files, or a single file
     # Folder of the converted files, or a file; None to replace the source files.
     destination: Folder | None

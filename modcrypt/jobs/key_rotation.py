@@ -168,11 +168,8 @@ def rotate_keys(
     renamed = check_rotation(what, new_master_keys, double_wrapping)
     check_tools(tools)
     proof = WrapProof.of(prove)
-    if decryption is not None:
-        decryption = as_decryption(decryption)
     places = list_files_except(record, source, filesystem)
-    tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
-    rotation = _Rotation(
+    rotation = Rotation(
         tools, what, renamed, decryption, dry_run, signing_key, double_wrapping, proof
     )
     ledger = None
@@ -199,7 +196,7 @@ def check_rotation(
     return dict(new_master_keys or {})
 
 
-class _Rotation:
+class Rotation:
     """The state of one call of `rotate_keys`.
 
     For each file, in this order, so that a failure at any step leaves the file as it was:
@@ -216,7 +213,7 @@ class _Rotation:
         tools: KeyTools,
         what: What,
         new_master_keys: dict[str, str],
-        decryption: FileDecryptionProperties | None,
+        decryption: AnyDecryption | None,
         dry_run: bool,
         signing_key: SigningKey | None,
         double_wrapping: bool | None,
@@ -227,22 +224,21 @@ class _Rotation:
         self._wrapper, self._dry_run = tools.wrapper.with_proof(proof), dry_run
         self._signing_key, self._double_wrapping = signing_key, double_wrapping
         self._lost: set[str] = set()  # paths of files whose signature was dropped
-        if decryption is None:
-            # mek and kek open no page, so any page algorithm is acceptable.
-            decryption = tools.decryption(
-                accept_algorithms=ALGORITHMS[:1] if what == "dek" else ALGORITHMS
-            )
+        tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
+        # mek and kek open no page, so any page algorithm is acceptable.
+        accepted = ALGORITHMS[:1] if what == "dek" else ALGORITHMS
+        given = tools.decryption(accept_algorithms=accepted) if decryption is None else decryption
         # OLD=NEW expects both ids: files that an earlier run has rotated are under NEW.
         self._renamed = {*new_master_keys, *new_master_keys.values()}
         self._expected = tools.expected_keys().also(self._renamed)
-        self._expect(decryption)
+        self._expect(as_decryption(given))
         self._rewrapping = KeyRewrapping(self._wrapper, what, new_master_keys, double_wrapping)
 
     def _expect(self, decryption: FileDecryptionProperties) -> None:
         self._decryption, expected = expect_also(decryption, self._renamed)
         self._expected = expected or self._expected
 
-    def _of_file(self, source: Source) -> _Rotation:
+    def _of_file(self, source: Source) -> Rotation:
         """Return the same rotation with the master keys of a file, if they depend on it."""
         decryption = properties_of_file(self._decryption, source)
         if decryption is self._decryption:

@@ -7,9 +7,8 @@ encrypted footer hides; these are only listed with `tools` that decrypt the foot
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from modcrypt.errors import (
@@ -22,7 +21,7 @@ from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.keys import hide_keys
-from modcrypt.kms.client import KmsClient
+from modcrypt.kms.client import MasterKey
 from modcrypt.kms.key_tools import KeyTools, check_tools
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
@@ -79,6 +78,11 @@ class ScannedKey(JsonFields):
     message: str = ""
     word: str = ""
 
+    @property
+    def failed(self) -> bool:
+        """True if the file could not be inspected, or its master key is not expected."""
+        return self.kind == "error"
+
 
 DESTROYED = "its master key is destroyed"
 """Message for a key that can't be unwrapped because its master key was destroyed."""
@@ -105,10 +109,18 @@ def scan_keys(
     Raises:
         FileNotFoundError: `source` does not exist.
     """
+    job = Job(make_scanner(tools, decryption))
+    return (key for keys in run_job(job, list_files(source, filesystem)) for key in keys)
+
+
+def make_scanner(
+    tools: KeyTools | None, decryption: AnyDecryption | None
+) -> Callable[[Place], list[ScannedKey]]:
+    """Return the function that lists the keys of a file."""
     properties = resolve_decryption(tools, decryption)
-    scanned = run_job(Job(partial(_scan_file, properties)), list_files(source, filesystem))
-    keys = (key for keys in scanned for key in keys)
-    return _mark_destroyed_keys(keys, None if tools is None else tools.client)
+    client = None if tools is None else tools.client
+    masters = {key.id: key for key in client.list_keys()} if isinstance(client, Keyring) else {}
+    return lambda place: [_mark_destroyed(key, masters) for key in _scan_file(properties, place)]
 
 
 def resolve_decryption(
@@ -124,18 +136,13 @@ def resolve_decryption(
     )  # no page is opened
 
 
-def _mark_destroyed_keys(
-    keys: Iterator[ScannedKey], client: KmsClient | None
-) -> Iterator[ScannedKey]:
-    """Yield the keys; set the message of those whose master key the keyring lists as destroyed."""
-    masters = {key.id: key for key in client.list_keys()} if isinstance(client, Keyring) else {}
-    for key in keys:
-        master = masters.get(key.master_key_id or "")
-        gone = () if master is None else map(str, master.destroyed_versions)
-        if master is not None and (master.destroyed or key.version in gone):
-            yield replace(key, message=DESTROYED)
-        else:
-            yield key
+def _mark_destroyed(key: ScannedKey, masters: Mapping[str, MasterKey]) -> ScannedKey:
+    """Set the message of a key if its master key is listed as destroyed."""
+    master = masters.get(key.master_key_id or "")
+    gone = () if master is None else map(str, master.destroyed_versions)
+    if master is not None and (master.destroyed or key.version in gone):
+        return replace(key, message=DESTROYED)
+    return key
 
 
 def _make_error_row(place: Place, error: Exception) -> ScannedKey:

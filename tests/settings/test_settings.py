@@ -17,7 +17,8 @@ from modcrypt.lake.declarations.member_table import DATASET_MEMBERS
 from modcrypt.settings.kinds import COUNT, FLAG, NAME, NAMES, URI, Kind, one_of, table_of
 from modcrypt.settings.setting import NO_OPTION, NOT_ON_SPARK, Setting, list_faults, settings_of
 from modcrypt.settings.table import KeyReferences, PolicySettings, TablePolicySettings
-from modcrypt.spark.key_options import KEY_OPTIONS, write_java_source
+from modcrypt.spark.key_options import KEY_OPTIONS
+from modcrypt.spark.procedures import write_java_source
 from tests.support.cases import each_case
 from tools.settings_tables import make_files
 

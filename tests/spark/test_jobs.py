@@ -22,12 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
+from modcrypt.jobs.conversion_verbs import ConversionReferences
+from modcrypt.jobs.key_verbs import ROTATE
 from modcrypt.jobs.listing import File, Folder, list_tables, place_at
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES
-from modcrypt.spark.jobs.conversion import TableConversion, check_first_files
+from modcrypt.spark.jobs.conversion import check_first_files, make_conversion_job
 from modcrypt.spark.jobs.driver import MAX_TASKS, assign_tasks
-from modcrypt.spark.jobs.key_jobs import ROTATED, KeyJob
 from modcrypt.spark.jobs.shredding import prove_shredded, shred_keys
 from modcrypt.spark.jobs.table_jobs import (
     decrypt_table,
@@ -37,6 +38,7 @@ from modcrypt.spark.jobs.table_jobs import (
     scan_keys,
     verify_table,
 )
+from modcrypt.spark.jobs.verb_jobs import VerbJob
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.spark.processes import Elsewhere
 from tests.support.tables import read_with_pyarrow, small_table, write_plain
@@ -463,14 +465,13 @@ def test_no_link_below_a_folder_is_written_through(
     )
     files = [linked, plain]
     before = (outside / "part-0.parquet").read_bytes()
-    in_place = TableConversion(
-        verb="encrypt", source=str(lake), destination=None, encryption=settings
+    in_place, copied = (
+        make_conversion_job("encrypt", source=str(lake), destination=to, encryption=settings)
+        for to in (None, str(out))
     )
-    copied = replace(in_place, destination=str(out))
-    rotation = KeyJob(
-        change=mc.jobs.rotate_keys, how={"what": "mek"}, schema=ROTATED, settings=settings,
-        folders=(str(lake),),
-    )  # fmt: skip
+    rotation = VerbJob(
+        verb=ROTATE, settings=settings, folders=(str(lake),), arguments=ROTATE.prepare()
+    )
     rows = [*in_place.rows(files, None), *rotation.rows(files, None)]
     rows += copied.rows([other], None)
     assert [row["result"] for row in rows] == ["file", "encrypted", "file", "current", "file"]
@@ -734,7 +735,7 @@ def test_tables_lie_in_object_stores(
 def test_converted_files_are_bound_to_their_paths(lake: Path, keyring: str, tmp_path: Path) -> None:
     by_path = Settings(kms=keyring, policy=replace(POLICY, aad_prefix="t/{path}"))
     out = str(tmp_path / "out")
-    job = TableConversion(verb="encrypt", source=str(lake), destination=out, encryption=by_path)
+    job = make_conversion_job("encrypt", source=str(lake), destination=out, encryption=by_path)
     files = list_tables([Folder.at(lake)])
     batch = pa.record_batch(
         {
@@ -747,7 +748,7 @@ def test_converted_files_are_bound_to_their_paths(lake: Path, keyring: str, tmp_
         assert rows.column("result").to_pylist() == [word] * len(NAMES)
     for name in NAMES:
         assert mc.inspect_parquet(f"{out}/{name}").aad_prefix == f"t/{name}".encode()
-    back = TableConversion(verb="decrypt", source=out, destination=None, decryption=by_path)
+    back = ConversionReferences(verb="decrypt", source=out, destination=None, decryption=by_path)
     assert mc.verify_dataset(out, back.decryption.decryption()).ok  # type: ignore[union-attr]
     first, second = (Path(out) / name for name in NAMES[:2])
     second.write_bytes(first.read_bytes())
@@ -758,7 +759,7 @@ def test_a_job_gives_no_two_files_one_prefix(lake: Path, keyring: str) -> None:
     files = list_tables([Folder.at(lake)])
     for prefix, is_shared in (("t", True), ("t/{name}", False), ("t/{path}", False)):
         policy = replace(POLICY, aad_prefix=prefix)
-        job = TableConversion(
+        job = ConversionReferences(
             verb="encrypt", source=str(lake), destination="/out", dry_run=True,
             encryption=Settings(kms=keyring, policy=policy),
         )  # fmt: skip
@@ -806,8 +807,8 @@ def test_tables_are_named_by_url(lake: Path, settings: Settings, tmp_path: Path)
             }
         )
         source, destination = "memory://spark-jobs/plain", "memory://spark-jobs/out"
-        job = TableConversion(
-            verb="encrypt", source=source, destination=destination, encryption=settings
+        job = make_conversion_job(
+            "encrypt", source=source, destination=destination, encryption=settings
         )
         for word in ("encrypted", "current"):
             (rows,) = pickle.loads(pickle.dumps(job)).run([batch])
@@ -830,7 +831,7 @@ def test_names_of_files_need_be_no_text(lake: Path, settings: Settings, tmp_path
         {"name": [os.fsencode(odd), os.fsencode(broken)], "size": [Path(odd).stat().st_size, 4]}
     )
     out = str(tmp_path / "out")
-    job = TableConversion(verb="encrypt", source=str(lake), destination=out, encryption=settings)
+    job = make_conversion_job("encrypt", source=str(lake), destination=out, encryption=settings)
     (rows,) = job.run([batch])
     assert rows.column("result").to_pylist() == ["encrypted", "format"]
     assert rows.column("path")[1].as_py().endswith("\\udcfe.parquet")

@@ -1,6 +1,6 @@
 """`mask_table`, `share_table` and `inspect_table`; PyArrow and `hmac` judge what comes out.
 
-What a task does with a file is tried in this process, too: Spark calls `TableConversion.run`.
+What a task does with a file is tried in this process, too: Spark calls `VerbJob.run`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ import modcrypt as mc
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark import inspect_table, mask_table, share_table
-from modcrypt.spark.jobs.conversion import TableConversion
+from modcrypt.spark.jobs.conversion import make_conversion_job
+from modcrypt.spark.jobs.verb_jobs import VerbJob
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.mask_hash import mask_hash
 from tests.support.spark.lake import Lake
@@ -89,9 +90,9 @@ def pairs_of(path: Path) -> dict[bytes, bytes]:
     return found
 
 
-def run_here(job: TableConversion, *names: str) -> list[str]:
+def run_here(job: VerbJob, *names: str) -> list[str]:
     """Run a job in this process as a task runs it; return the results."""
-    paths = [os.path.join(job.source, name) for name in names or NAMES]
+    paths = [os.path.join(job.arguments["conversion"].source, name) for name in names or NAMES]
     batch = pa.record_batch({"name": [os.fsencode(p) for p in paths], "size": [1] * len(paths)})
     (rows,) = pickle.loads(pickle.dumps(job)).run([batch])
     reported: list[str] = rows.column("result").to_pylist()
@@ -163,8 +164,8 @@ def test_with_its_own_keys_a_copy_is_current_only_under_those(
     table: Path, tmp_path: Path, keys: dict[str, Settings], hash_key: str
 ) -> None:
     out = tmp_path / "out"
-    job = TableConversion(
-        verb="mask", source=str(table), destination=str(out), decryption=keys["old"],
+    job = make_conversion_job(
+        "mask", source=str(table), destination=str(out), decryption=keys["old"],
         change=Change(null=("id",), hashed=("tags",)), hash_key=hash_key,
     )  # fmt: skip
     assert run_here(job) == ["masked"] * 3
@@ -176,7 +177,10 @@ def test_with_its_own_keys_a_copy_is_current_only_under_those(
     ):
         mc.rekey_parquet(out / name, out / name, other, sealing)
     assert run_here(job) == ["different", "different", "current"]
-    assert run_here(replace(job, overwrite=True)) == ["masked", "masked", "current"]
+    again = replace(job.arguments["conversion"], overwrite=True)
+    assert run_here(replace(job, arguments={"conversion": again})) == [
+        "masked", "masked", "current",
+    ]  # fmt: skip
 
 
 def test_no_key_is_needed_for_what_goes_whole_in_place_either(
@@ -187,8 +191,8 @@ def test_no_key_is_needed_for_what_goes_whole_in_place_either(
     columns = dict.fromkeys(("name", "address"), COLUMN_KEY)
     sealing = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys=columns)
     mc.write_table(small_table(9), folder / "a.parquet", sealing)
-    job = TableConversion(
-        verb="mask", source=str(folder), destination=None, decryption=keys["old"],
+    job = make_conversion_job(
+        "mask", source=str(folder), destination=None, decryption=keys["old"],
         change=Change(null=("address",), drop=("name",)),
     )  # fmt: skip
     assert run_here(job, "a.parquet") == ["masked"]
@@ -215,8 +219,8 @@ def test_values_of_every_kind_are_seen_to_be_masked(
         mc.write_table(rows, folder / name, SEALING, **options)
     nulls = [f"{name}0" for name in values if name not in ("map", "list")]
     parts = ("list0.list.element", "map0.key_value.value")
-    job = TableConversion(
-        verb="mask", source=str(folder), destination=None, decryption=keys["old"],
+    job = make_conversion_job(
+        "mask", source=str(folder), destination=None, decryption=keys["old"],
         change=Change(null=(*nulls, *parts), hashed=tuple(values)), hash_key=hash_key,
     )  # fmt: skip
     assert run_here(job, "a.parquet", "b.parquet") == ["masked"] * 2
@@ -230,8 +234,8 @@ def test_a_note_that_came_with_other_values_is_not_believed(
     """PyArrow and others may copy the pairs of a file that they read to one that they write."""
     name = ("name",)
     change = Change(null=name) if what == "null" else Change(hashed=name)
-    job = TableConversion(
-        verb="mask",
+    job = make_conversion_job(
+        "mask",
         source=str(table),
         destination=None,
         decryption=keys["old"],
@@ -262,8 +266,8 @@ def test_an_attempt_that_comes_second_finds_the_work_done(
         return mask_parquet(*arguments, **options)
 
     monkeypatch.setattr("modcrypt.parquet.rewrite.rekey.mask_parquet", twice)
-    job = TableConversion(
-        verb="mask", source=str(table), destination=None, decryption=keys["old"],
+    job = make_conversion_job(
+        "mask", source=str(table), destination=None, decryption=keys["old"],
         encryption=keys["new"] if rekeyed else None,
         change=Change(hashed=("name",), drop=("id",)), hash_key=hash_key,
     )  # fmt: skip

@@ -15,9 +15,10 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import modcrypt as mc
+from modcrypt.jobs.key_verbs import ROTATE
 from modcrypt.kms.settings import Settings
 from modcrypt.spark import rotate_keys
-from modcrypt.spark.jobs.key_jobs import KeyJob, plan_rotation
+from modcrypt.spark.jobs.verb_jobs import VerbJob, plan_verb
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
 from tests.support.secret_watch import spellings
@@ -113,8 +114,8 @@ def test_nothing_of_a_signing_key_is_in_what_a_rotation_sends_or_logs(
     mc.write_table(small_table(10), tmp_path / "t/a.parquet", signing.encryption())
     settings.writer_key  # noqa: B018  # which is remembered
     serializer: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]
-    job, _ = plan_rotation(str(tmp_path / "t"), settings, what="dek")
-    assert isinstance(job, KeyJob)
+    job, _ = plan_verb(ROTATE, str(tmp_path / "t"), settings, what="dek")
+    assert isinstance(job, VerbJob)
     sent = serializer.dumps(job) + serializer.dumps(settings) + repr([job, settings]).encode()
     rows = rotate_keys(spark, str(tmp_path / "t"), settings, what="dek").collect()
     assert [(row.result, row.lost_signature) for row in rows] == [("rotated", False)]

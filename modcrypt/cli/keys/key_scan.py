@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +11,7 @@ import modcrypt
 from modcrypt.cli.engines import (
     iterate_rows,
     load_spark,
-    print_report,
+    print_failures,
     refuse_local_options,
     start_spark,
 )
@@ -68,22 +68,27 @@ def scan(
         refuse({"audit", "master_keys"}, "this needs --kms or --policy")
     scan_results = modcrypt.jobs.scan_keys(list(paths), tools, decryption=decryption)
     if as_json:
-        error_codes = set()
-        for key in scan_results:
-            print_json("keys.scan", {**key.fields(), "message": use_option_names(key.message)})
-            error_codes |= {key.word} if key.kind == "error" else set()
-        return exit_code(error_codes)
+        return _print_lines(scan_results)
     scanned = list(scan_results)
-    rows = [_scan_row(key) for key in scanned if key.kind != "error"]
+    rows = [_scan_row(key) for key in scanned if not key.failed]
     titles = ("file", "column", "master key", "version", "KEK", "storage")
     print_line(format_table(titles, rows, left=(0, 1, 2, 4, 5)))
     if settings is None and any(key.kind == "hidden" for key in scanned):
         print_line("(encrypted): pass --kms to list the keys of columns, if there are any")
-    failures = [key for key in scanned if key.kind == "error"]
+    failures = [key for key in scanned if key.failed]
     for failure in failures:
         where = "" if failure.message.startswith(failure.file) else f"{failure.file}: "
         click.echo(f"modcrypt: {printable(where + use_option_names(failure.message))}", err=True)
     return exit_code(failure.word for failure in failures)
+
+
+def _print_lines(keys: Iterable[ScannedKey]) -> int:
+    """Print keys as lines of JSON; return the exit code."""
+    error_codes = set()
+    for key in keys:
+        print_json("keys.scan", {**key.fields(), "message": use_option_names(key.message)})
+        error_codes |= {key.word} if key.failed else set()
+    return exit_code(error_codes)
 
 
 def _scan_row(key: ScannedKey) -> tuple[str | None, ...]:
@@ -103,22 +108,18 @@ def _scan_on_spark(
     master: str, paths: Sequence[str], options: dict[str, Any], *, as_json: bool
 ) -> int:
     """Run `keys scan`, printing numbers of files for people; return the exit code."""
+    from modcrypt.jobs.key_scan import ScannedKey
+
     settings = service_settings(options)
     refuse_local_options()
     with start_spark(master, "keys scan") as spark:
-        scan_frame = load_spark().scan_keys(spark, list(paths), settings)
-        if not as_json:
-            counted = scan_frame.groupBy("kind", "column", "master_key_id", "version", "storage")
-            _print_keys(
-                list(iterate_rows(counted.count().orderBy("kind", "column", "master_key_id")))
-            )
-        return print_report(scan_frame, _scanned_fields, as_json, result="word", schema="keys.scan")
-
-
-def _scanned_fields(row: dict[str, Any]) -> dict[str, Any]:
-    del row["worker"], row["failed"]
-    message = use_option_names(row["message"] or "")
-    return {"file": row.pop("path"), **row, "message": message}
+        scanned = load_spark().scan_keys(spark, list(paths), settings)
+        if as_json:
+            rows = iterate_rows(scanned.drop("failed", "worker"))
+            return _print_lines(ScannedKey(file=row.pop("path"), **row) for row in rows)
+        counted = scanned.groupBy("kind", "column", "master_key_id", "version", "storage").count()
+        _print_keys(list(iterate_rows(counted.orderBy("kind", "column", "master_key_id"))))
+        return print_failures(scanned, "word")
 
 
 def _print_keys(rows: Sequence[dict[str, Any]]) -> None:

@@ -175,7 +175,7 @@ def shred_keys(
     if destroy_master_keys and (tools is None or not wanted.master_keys):
         raise ValueError("destroy_master_keys needs master_keys, and tools of their key service")
     places = list_files_except(record, source, filesystem)
-    shredding = _Shredding(tools, wanted, decryption, dry_run, signing_key)
+    shredding = Shredding(tools, wanted, decryption, dry_run, signing_key)
     ledger = None
     if record is not None:
         ledger = Record(record, {"what": "shred", **wanted.fields()}, write=not dry_run)
@@ -214,7 +214,7 @@ def _restore_columns(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"columns": tuple(map(str, names)) if isinstance(names, list) else ()}
 
 
-class _Shredding:
+class Shredding:
     """The state of one call of `shred_keys`.
 
     For each file, the new end is made before any key is removed, because that may need the footer

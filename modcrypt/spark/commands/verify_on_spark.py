@@ -10,7 +10,7 @@ from modcrypt.cli.engines import (
     SHOWN,
     iterate_rows,
     names_keys,
-    print_report,
+    print_failures,
     refuse_local_options,
     start_spark,
     take_details,
@@ -18,11 +18,11 @@ from modcrypt.cli.engines import (
 from modcrypt.cli.leaks import find_leaks_below
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_settings
-from modcrypt.cli.shared import format_counts, print_json, print_line
+from modcrypt.cli.shared import format_counts, print_line
 from modcrypt.cli.verify import (
     print_findings,
+    print_lines,
     print_result,
-    print_totals,
     verification_code,
 )
 from modcrypt.jobs.set_findings import (
@@ -71,9 +71,11 @@ def verify_on_spark(
             "num_rows": counts["rows"],
         }
         if as_json:
-            _print_rows_as_json(verified, totals, findings, started)
+            details = map(take_details, iterate_rows(verified.orderBy("path")))
+            several = totals["files"] != 1 or bool(findings)
+            print_lines(details, findings, several=several, started=started, **totals)
         else:
-            print_report(verified, take_details, as_json, schema="verify.file")
+            print_failures(verified)
             if findings:
                 print_findings((None, finding) for finding in findings)
     if not as_json:
@@ -86,20 +88,6 @@ def verify_on_spark(
         unchecked=bool(counts["encrypted"]) and not counts["modules_of_encrypted"],
         incomplete=strict and not totals["complete"],
     )
-
-
-def _print_rows_as_json(
-    verified: DataFrame, totals: dict[str, Any], findings: Sequence[Finding], started: float
-) -> None:
-    """Print the lines that `verify` prints without Spark."""
-    for row in iterate_rows(verified.orderBy("path")):
-        fields = take_details(row)
-        if totals["files"] == 1:
-            fields["seconds"] = round(time.perf_counter() - started, 6)
-        print_json("verify.file", fields)
-    if totals["files"] > 1:
-        seconds = round(time.perf_counter() - started, 6)
-        print_totals(findings=findings, seconds=seconds, **totals)
 
 
 def _compare_files(verified: DataFrame) -> list[Finding]:

@@ -1,6 +1,5 @@
 package modcrypt;
 
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
@@ -28,8 +27,8 @@ import org.apache.spark.unsafe.Platform;
 final class SqlProcedure implements UnboundProcedure, BoundProcedure {
   private static final String FORMAT = "modcrypt_job";
 
-  static final List NAMES =
-      Collections.unmodifiableList(Arrays.asList("encrypt", "inspect", "rekey", "rotate", "verify"));
+  // Procedures is generated from the declarations of verbs.
+  static final List NAMES = Collections.unmodifiableList(Arrays.asList(Procedures.NAMES));
 
   private static final List NAMED_KEYS = Arrays.asList("policy", "kms", "footerKey", "columnKeys");
 
@@ -41,33 +40,7 @@ final class SqlProcedure implements UnboundProcedure, BoundProcedure {
   SqlProcedure(String name, String policy) {
     this.name = name;
     this.policy = policy;
-    this.parameters = parametersOf(name);
-  }
-
-  private static List parametersOf(String name) {
-    List all = new ArrayList();
-    if (name.equals("encrypt") || name.equals("rekey")) {
-      all.addAll(Arrays.asList("source", "destination"));
-    } else {
-      all.add("path");
-    }
-    // KeyOptions is generated from the table of settings.
-    all.addAll(Arrays.asList(name.equals("encrypt") ? KeyOptions.WRITE : KeyOptions.READ));
-    if (name.equals("rekey")) {
-      for (int at = 0; at < KeyOptions.NEW.length; at++) {
-        String key = KeyOptions.NEW[at];
-        all.add("new" + Character.toUpperCase(key.charAt(0)) + key.substring(1));
-      }
-    }
-    if (name.equals("encrypt") || name.equals("rekey")) {
-      all.addAll(Arrays.asList("overwrite", "dryRun"));
-      if (name.equals("encrypt")) {
-        all.add("allowLeaks");
-      }
-    } else if (name.equals("rotate")) {
-      all.addAll(Arrays.asList("what", "newMasterKeys", "dryRun"));
-    }
-    return all;
+    this.parameters = Arrays.asList(Procedures.parametersOf(name));
   }
 
   public String name() {

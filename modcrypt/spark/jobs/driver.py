@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from modcrypt.errors import KmsUnavailableError, ModcryptError
 from modcrypt.jobs.idempotence.shapes import read_decrypted_shape
-from modcrypt.jobs.listing import File, Folder, MakeFilesystem, list_tables
+from modcrypt.jobs.listing import File, Folder, MakeFilesystem
 from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.file_work import RecordedJob, TableJob
@@ -91,26 +91,6 @@ def run_table_job(
         return job.take_over(frame.localCheckpoint())
     level = StorageLevel.MEMORY_AND_DISK_2
     return job.take_over(frame.localCheckpoint(storageLevel=level))
-
-
-def plan_job(
-    kind: Callable[..., TableJob], where: Any, settings: Settings | None, *,
-    check: Callable[[Settings, Sequence[File]], object] = lambda settings, files: None,
-    filesystem: MakeFilesystem | None = None, **how: Any,
-) -> TablePlan:  # fmt: skip
-    """Plan a job on files, and check what needs no executor.
-
-    `where` is the path or URL of a folder or file, or a list of them; one folder is the root of
-    paths in AAD prefixes. `check` is a further check of the settings and the files; `how` has
-    further attributes of the job. Raise as `encrypt_table`.
-    """
-    folders = folders_of(where, filesystem)
-    files = list_tables(folders)
-    settings = settings_under(settings, folders)
-    if settings is not None:
-        check(settings, files)
-        check_reachable(settings, files)
-    return kind(settings=settings, filesystem=filesystem, **how), files
 
 
 def settings_under(settings: Settings | None, folders: Sequence[Folder]) -> Settings | None:

@@ -23,29 +23,30 @@ from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.jobs.declared_changes import list_sealed, note_changes, record_here, take_changes
 from modcrypt.jobs.engine import Job, run_job
-from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File, MakeFilesystem, place_at
+from modcrypt.jobs.verbs import Row
 from modcrypt.kms.signing.ledger import Seen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Row = dict[str, Any]
-
 ON_DISK, IN_STORE = 2, 4
 """Number of files that a task processes concurrently, on disk and in a store: one file waits for IO
 while another is processed."""
 
-TEXT, LONG, REAL, FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-INT, TEXTS = pa.int32(), pa.list_(TEXT)
+TEXT, INT = pa.string(), pa.int32()
 
 
 class TableJob(ABC):
     """A job on files by references to keys, which yields rows of a report."""
 
-    schema: pa.Schema  # schema of the rows of the report; other values of a row are left out
     # Function that makes the filesystem of the files; None if names are enough.
     filesystem: MakeFilesystem | None
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Schema of the rows of the report; other values of a row are left out."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the report for rows of (task, name, size)."""
@@ -69,39 +70,29 @@ class TableJob(ABC):
         except Exception as error:  # keys or stores are not available on this executor
             return [self.make_failed_row(file, error) for file in files]
 
-    def process_each(self, files: Sequence[File], process: Callable[[File], Row]) -> list[Row]:
-        """Return the row of each file, also of one that failed."""
-        job = Job(process, self.make_failed_row)
+    def process_each(
+        self, files: Sequence[File], process: Callable[[File], Iterable[Row]], *,
+        threads: int | None = None,
+    ) -> list[Row]:  # fmt: skip
+        """Return the rows of all files, also of those that failed."""
+        job = Job(process, lambda file, error: [self.make_failed_row(file, error)])
 
-        def measure(file: File) -> Row:
+        def measure(file: File) -> list[Row]:
             started = time.perf_counter()
-            row = job.run(file)
-            return {"bytes_in": file.size, **row, "seconds": time.perf_counter() - started}
+            rows = job.run(file)
+            seconds = time.perf_counter() - started
+            return [{"bytes_in": file.size, **row, "seconds": seconds} for row in rows]
 
-        threads = ON_DISK if files[0].place.filesystem is None else IN_STORE
-        return list(run_job(Job(measure), files, jobs=threads))
-
-    def make_row(self, file: File, details: Row, **values: Any) -> Row:
-        """Return the row of an examined file.
-
-        `details` is what `--json` prints of the file; values of the same names are in the row.
-        """
-        same = {name: details[name] for name in self.schema.names if name in details}
-        rows, text = details["num_rows"], json.dumps(details)
-        return {**same, "path": file.name, "rows": rows, "message": "", "details": text, **values}
+        threads = threads or (ON_DISK if files[0].place.filesystem is None else IN_STORE)
+        return [row for rows in run_job(Job(measure), files, jobs=threads) for row in rows]
 
     @abstractmethod
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Process the files; return errors of a file as rows."""
 
+    @abstractmethod
     def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""
-        failure = describe(error)
-        return {
-            "path": file.name, "result": failure.word, "failed": True, "message": failure.message,
-            "code": failure.code, "kind": "error", "word": failure.word,
-            "details": json.dumps({"name": file.name, **failure.fields()}),
-        }  # fmt: skip
 
 
 def _as_text(value: Any) -> Any:

@@ -23,7 +23,9 @@ from modcrypt.spark.jobs.driver import (
     name_columns,
 )
 from modcrypt.spark.jobs.file_work import TableJob
-from modcrypt.spark.jobs.sql_plans import Parameters, plan_procedure, report_schema
+from modcrypt.spark.jobs.sql_plans import Parameters, plan_procedure
+from modcrypt.spark.procedures import PROCEDURES
+from modcrypt.spark.report_schemas import report_schema
 from modcrypt.spark.source.arrow_types import to_spark_arrow_schema
 
 
@@ -41,7 +43,7 @@ class JobSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the report."""
-        return from_arrow_schema(report_schema(self.options["job"]))
+        return from_arrow_schema(report_schema(PROCEDURES[self.options["job"]]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader that runs the job."""

@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File
+from modcrypt.jobs.verbs import Row
 from modcrypt.lake.application import AppliedFile, LakeApplication, PlanRun, refuse_file
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_states import FileState
@@ -46,7 +48,7 @@ from modcrypt.spark.jobs.driver import (
     name_columns,
     run_tasks,
 )
-from modcrypt.spark.jobs.file_work import INT, TEXT, RecordedJob, Row, TableJob
+from modcrypt.spark.jobs.file_work import INT, TEXT, RecordedJob, TableJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,7 +168,11 @@ class ApplyJob(TableJob):
 
     def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""
-        return {**super().make_failed_row(file, error), "name": os.fsencode(file.name)}
+        failure = describe(error)
+        return {
+            "name": os.fsencode(file.name), "result": failure.word, "message": failure.message,
+            "code": failure.code,
+        }  # fmt: skip
 
 
 # --- verification --------------------------------------------------------------------------------

@@ -16,34 +16,26 @@ import pyarrow as pa
 
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.key_scan import resolve_decryption
+from modcrypt.jobs.key_verbs import SHRED
 from modcrypt.jobs.listing import File, MakeFilesystem, list_tables
-from modcrypt.jobs.shredding import removal
 from modcrypt.jobs.shredding.choice import Criteria, criteria_of
 from modcrypt.jobs.shredding.proof import Examination, Proof, ProvenFile, list_surroundings
 from modcrypt.jobs.shredding.trial import KeyProof, Traces, Trial
+from modcrypt.jobs.verbs import Row
 from modcrypt.kms.settings import Settings
 from modcrypt.pkmt1.material import KeyReference
 from modcrypt.runtime.former_names import accept_former_names
 from modcrypt.spark.jobs.driver import (
     JobOptions,
     folders_of,
-    plan_job,
     run_table_job,
     settings_under,
 )
-from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT, TEXTS, Row, TableJob
-from modcrypt.spark.jobs.key_jobs import KeyJob
+from modcrypt.spark.jobs.file_work import TEXT, TableJob
+from modcrypt.spark.jobs.verb_jobs import plan_verb
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-_SHREDDED = pa.schema(
-    [
-        ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG), ("columns", TEXTS),
-        ("whole", FLAG), ("message", TEXT), ("worker", TEXT),
-    ]
-)  # fmt: skip
 
 
 @accept_former_names(where="source")
@@ -79,11 +71,9 @@ def shred_keys(
     Raises:
         ValueError, TypeError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    wanted = criteria_of(columns, master_keys, everything)
-    folders = tuple(folder.name for folder in folders_of(source, options.get("filesystem")))
     report = run_table_job(
-        spark, plan_job, KeyJob, source, settings, change=removal.shred_keys, schema=_SHREDDED,
-        how={**asdict(wanted), "dry_run": dry_run}, folders=folders, **options,
+        spark, plan_verb, SHRED, source, settings, columns=columns, master_keys=master_keys,
+        everything=everything, dry_run=dry_run, **options,
     )  # fmt: skip
     if settings is not None and not dry_run:
         settings.tools().wrapper.forget()  # cached keys would keep opening the shredded data
@@ -111,7 +101,7 @@ class ProofJob(TableJob):
         """Return a row for each examined file."""
         examination = _open_examination(self.settings, self.wanted)
         rows = self.process_each(
-            files, lambda file: _make_proof_row(file.name, examination.examine_file(file.place))
+            files, lambda file: [_make_proof_row(file.name, examination.examine_file(file.place))]
         )
         rows[-1]["traces"] = _encode_traces(examination.trial.traces)
         return rows

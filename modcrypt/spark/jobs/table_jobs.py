@@ -17,7 +17,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+from modcrypt.jobs.examination import INSPECT, VERIFY
 from modcrypt.jobs.key_rewrapping import What
+from modcrypt.jobs.key_verbs import ROTATE, SCAN
 from modcrypt.jobs.leaks.sidecars import drop_summaries as remove_summaries
 from modcrypt.jobs.listing import Folder
 from modcrypt.kms.proof import Prove
@@ -25,9 +27,8 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.runtime.former_names import accept_former_names
 from modcrypt.spark.jobs.conversion import plan_conversion
-from modcrypt.spark.jobs.driver import ConversionOptions, JobOptions, plan_job, run_table_job
-from modcrypt.spark.jobs.examination import InspectionJob, plan_verification
-from modcrypt.spark.jobs.key_jobs import ScanJob, plan_rotation
+from modcrypt.spark.jobs.driver import ConversionOptions, JobOptions, run_table_job
+from modcrypt.spark.jobs.verb_jobs import plan_verb
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -257,7 +258,7 @@ def verify_table(
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`; also if several files would
             have the AAD prefix that the settings require.
     """
-    return run_table_job(spark, plan_verification, source, decryption, **options)
+    return run_table_job(spark, plan_verb, VERIFY, source, decryption, **options)
 
 
 @accept_former_names(where="source")
@@ -288,7 +289,7 @@ def inspect_table(
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    return run_table_job(spark, plan_job, InspectionJob, source, decryption, **options)
+    return run_table_job(spark, plan_verb, INSPECT, source, decryption, **options)
 
 
 @accept_former_names(where="source")
@@ -330,7 +331,7 @@ def rotate_keys(
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
     return run_table_job(
-        spark, plan_rotation, source, settings, what=what, new_master_keys=new_master_keys,
+        spark, plan_verb, ROTATE, source, settings, what=what, new_master_keys=new_master_keys,
         double_wrapping=double_wrapping, dry_run=dry_run, prove=prove, **options,
     )  # fmt: skip
 
@@ -356,10 +357,7 @@ def scan_keys(
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    return run_table_job(
-        spark, plan_job, ScanJob, source, settings, check=lambda settings, _: settings.tools(),
-        **options,
-    )  # fmt: skip
+    return run_table_job(spark, plan_verb, SCAN, source, settings, **options)
 
 
 def _to_tuple(names: Sequence[str]) -> tuple[str, ...]:

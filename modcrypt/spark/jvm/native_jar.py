@@ -21,7 +21,7 @@ from modcrypt import __version__
 from modcrypt.io.destinations import open_sink
 from modcrypt.kms.references import missing_extra
 from modcrypt.spark.jvm.java_home import java_home
-from modcrypt.spark.key_options import write_java_source
+from modcrypt.spark.procedures import write_java_source
 
 FACTORY = "modcrypt.ModcryptCryptoFactory"
 """Our class that gives parquet-java the keys of files by a policy, and checks the files."""
@@ -82,7 +82,7 @@ def compile_sources(jvm: Any) -> dict[str, bytes]:
     compiler.setIClassLoader(janino.ClassLoaderIClassLoader(loader))
     compiler.setTargetVersion(8)  # from which on static methods of interfaces can be called
     compiler.setClassFileCreator(tools.MapResourceCreator(classes))
-    texts = {**_read_sources(), "modcrypt/KeyOptions.java": write_java_source()}
+    texts = {**_read_sources(), "modcrypt/Procedures.java": write_java_source()}
     units = jvm.java.lang.reflect.Array.newInstance(
         jvm.java.lang.Class.forName("org.codehaus.commons.compiler.util.resource.Resource"),
         len(texts),
