@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import importlib.metadata
 import json
@@ -60,6 +61,16 @@ def folder(tmp_path: Path) -> Path:
     own = modcrypt.FileEncryptionProperties(footer_key=OTHER_KEY)
     modcrypt.encrypt_parquet(tmp_path / "plain.parquet", tmp_path / "own.parquet", own)
     return tmp_path
+
+
+_version = functools.cache(importlib.metadata.version)
+
+
+@pytest.fixture(autouse=True)
+def quick_machine_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read each package's version once, and measure AES for a moment: most tests look elsewhere."""
+    monkeypatch.setattr(importlib.metadata, "version", _version)
+    monkeypatch.setattr(machine_checks, "_MEASURED", 0.001)
 
 
 @pytest.fixture(autouse=True)

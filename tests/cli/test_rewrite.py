@@ -401,7 +401,17 @@ def test_no_key_shows_in_any_output(folder: Path, command: str) -> None:
     hash_key = OTHER_KEY[::-1]
     keys = {"HASH_KEY": hash_key.hex()}
     answers = [
-        run_program(folder, command, *OLD, *NEW_KEY, *more, *FILES, "--json", env=keys, fork=False),
+        run_program(
+            folder,
+            command,
+            *OLD,
+            *NEW_KEY,
+            *more,
+            *FILES,
+            "--json",
+            env=keys,
+            fork=command != "share",
+        ),
         run_program(folder, command, *OLD, *NEW_KEY, *more, *FILES, "--json", env=keys),
         run_program(folder, command, *NEW_KEY, *more, *FILES, "--force", "--json", env=keys),
     ]

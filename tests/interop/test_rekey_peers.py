@@ -16,7 +16,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from tests.support.cases import each_case, every_fourth, every_second
+from tests.support.cases import each_case, one_in
 from tests.support.in_memory import decrypt, decrypt_with, encrypt
 from tests.support.java.key_tools_java import MemoryKms
 from tests.support.java.parquet_java import ParquetJava, ParquetJavaError
@@ -97,7 +97,7 @@ def with_a_mode(entries: list[Any]) -> list[Any]:
     return [pytest.param(*each.values, n % 3, id=each.id) for n, each in enumerate(entries)]
 
 
-@each_case(("folder", "entry", "mode"), with_a_mode(entry_params("entries")), quick=every_second)
+@each_case(("folder", "entry", "mode"), with_a_mode(entry_params("entries")), quick=one_in(2))
 def test_every_shared_file_decrypts_to_the_same_bytes_when_it_is_rekeyed(
     folder: str, entry: dict[str, Any], mode: int
 ) -> None:
@@ -146,7 +146,7 @@ def test_no_tampered_file_is_sealed_anew(
     assert list(tmp_path.iterdir()) == []
 
 
-@each_case(("folder", "entry"), entry_params("entries"), quick=every_fourth)
+@each_case(("folder", "entry"), entry_params("entries"), quick=one_in(4))
 def test_the_columns_of_every_shared_file_are_masked_one_by_one(
     folder: str, entry: dict[str, Any]
 ) -> None:

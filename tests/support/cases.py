@@ -63,14 +63,9 @@ def each_value(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return chosen
 
 
-def every_second(values: list[Any]) -> list[Any]:
-    """Return the first value, and every second after it."""
-    return values[::2]
-
-
-def every_fourth(values: list[Any]) -> list[Any]:
-    """Return the first value, and every fourth after it."""
-    return values[::4]
+def one_in(number: int) -> Choice:
+    """Return a function that chooses the first value, and one in so many after it."""
+    return lambda values: values[::number]
 
 
 def _cases(

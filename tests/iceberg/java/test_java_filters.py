@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg import expressions as py
 
-from tests.support.cases import each_case, every_second
+from tests.support.cases import each_case, one_in
 from tests.support.iceberg.java_judge import as_json, plain_rows
 from tests.support.iceberg.java_tables import Both, both, delete, partition_spec, schema
 from tests.support.randomness import dice
@@ -105,7 +105,7 @@ SLOW = pytest.mark.slow  # Java reads for each filter; `test_java_writes` reads 
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("writer", ["java", pytest.param("modcrypt", marks=SLOW)])
-@each_case("name", SPECS, quick=every_second)
+@each_case("name", SPECS, quick=one_in(2))
 def test_filters_find_the_same_rows(both: Both, name: str, writer: str) -> None:
     draw = dice(f"{name} {writer}")
     both.create(COLUMNS, spec=SPECS[name], properties=SMALL_PAGES if writer == "java" else {})

@@ -24,7 +24,7 @@ from modcrypt.iceberg import (
     verify_table,
 )
 from modcrypt.iceberg.tables.glue_pointer import MAX_COMMENT, GluePointer, make_table_input
-from tests.support.cases import each_case, every_second
+from tests.support.cases import each_case, one_in
 from tests.support.iceberg.catalog_tables import (
     SCHEMA,
     check_interrupted_purge,
@@ -349,7 +349,7 @@ def test_a_change_whose_answer_is_lost_is_found(
     assert verify_table(glue.load()).ok
 
 
-@each_case("change", ["dek", "append"], quick=every_second)
+@each_case("change", ["dek", "append"], quick=one_in(2))
 @each_case(
     "steps",
     [

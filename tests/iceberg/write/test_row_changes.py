@@ -30,7 +30,7 @@ from modcrypt.iceberg import (
     verify_table,
 )
 from modcrypt.iceberg.read import data_files
-from tests.support.cases import each_case, every_second
+from tests.support.cases import each_case, one_in
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.java_tables import PEOPLE, Both, append, both, ids, partition_spec
@@ -109,7 +109,7 @@ FILTERS = [
 ]  # fmt: skip
 
 
-@each_case("condition", FILTERS, quick=every_second)
+@each_case("condition", FILTERS, quick=one_in(2))
 def test_a_delete_removes_what_a_scan_finds(condition: str, lake: IcebergTable) -> None:
     gone = lake.scan(filters=condition)["id"].to_pylist()
     left = [row for row in by_id(lake) if row["id"] not in gone]

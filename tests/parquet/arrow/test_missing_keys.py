@@ -18,7 +18,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.format.schema import leaf_paths
-from tests.support.cases import each_case, every_fourth
+from tests.support.cases import each_case, one_in
 from tests.support.forging import (
     decrypt_bytes,
     edit_plain,
@@ -216,7 +216,7 @@ def test_polars_and_duckdb_read_the_nulls(name: str, tmp_path: Path) -> None:
     assert nulls.fetchall() == [(ROWS,)]
 
 
-@each_case("name", WHOLE, quick=every_fourth)
+@each_case("name", WHOLE, quick=one_in(4))
 def test_parquet_java_reads_the_nulls(name: str, tmp_path: Path, java: Any) -> None:  # the fixture
     top = name.partition(".")[0]
     with mc.open_parquet(without(name), keys("null")) as view:

@@ -18,7 +18,7 @@ import modcrypt as mc
 import modcrypt.parquet as drop_in
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import decode, encode, new
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.forging import encrypt_bytes, plain_file, split_tail
 from tests.support.keys import FOOTER_KEY
 
@@ -223,7 +223,7 @@ READS: dict[str, Callable[..., Any]] = {
 }
 
 
-@each_case("name", FILES)
+@each_case("name", FILES, quick=one_in(2))
 @each_case("read", READS)
 def test_results_have_the_metadata_that_pyarrow_shows(name: str, read: str) -> None:
     plain, data = FILES[name], encrypt_bytes(FILES[name], ENCRYPTED)

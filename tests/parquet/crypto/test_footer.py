@@ -24,7 +24,7 @@ from modcrypt.parquet.crypto.footer_keys import new_tail
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.idl import decode, encode, extension, set_extension
 from tests.support import forging
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.paths import ROOT
 from tests.support.tables import small_table
@@ -79,8 +79,8 @@ def survives(file: bytes) -> bool:
 # --- footers that readers encode again -----------------------------------------------------------
 
 
+@each_case("options", OPTIONS.values(), ids=OPTIONS, quick=one_in(2))
 @each_case("writer", WRITERS)
-@each_case("options", OPTIONS.values(), ids=OPTIONS)
 def test_an_encrypted_file_survives_and_comes_back(
     writer: str, options: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from modcrypt.parquet import ModuleType
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, set_fields
 from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection, inspect_parquet
 from tests.support import forging
-from tests.support.cases import each_case, every_fourth
+from tests.support.cases import each_case, one_in
 from tests.support.forging import (
     SMALL_FILTER,
     change_footer,
@@ -129,7 +129,7 @@ def properties_in(entry: dict[str, Any]) -> list[FileDecryptionProperties | None
     return [None, FileDecryptionProperties(**alone), FileDecryptionProperties(**reader)]
 
 
-@each_case(("folder", "entry"), entry_params("entries"), quick=every_fourth)
+@each_case(("folder", "entry"), entry_params("entries"), quick=one_in(4))
 def test_every_byte_of_every_writers_file_has_its_name(folder: str, entry: dict[str, Any]) -> None:
     path, enc = shared_vectors() / folder / entry["file"], entry["enc"]
     given = properties_in(entry)

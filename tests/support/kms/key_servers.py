@@ -360,7 +360,8 @@ class Server:
         self.port = self._listening.getsockname()[1]
         self.answer: Callable[[socket.socket], object] = lambda peer: None
         self.requests: list[bytes] = []
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         while True:
@@ -386,6 +387,12 @@ class Server:
         return request
 
     def close(self) -> None:
+        """Stop accepting before the descriptor closes: its number may be that of the next server,
+        and a thread that still accepts there would answer in its place.
+        """
+        with contextlib.suppress(OSError):  # some systems only shut down what is connected
+            self._listening.shutdown(socket.SHUT_RDWR)
+            self._thread.join()
         self._listening.close()
 
 
