@@ -12,7 +12,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option, paths_argument
-from modcrypt.cli.datasets.arguments import destination_dataset, find_declared
+from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.options.kms_options import audit_option, refuse
 from modcrypt.cli.options.parquet_options import (
     decryption_options,
@@ -213,7 +213,7 @@ def mask(
     reference = _hash_key_reference(options, bool(hashed))
     hash_key = reference if on_spark else read_key(reference, "key of the hashes")
     encryption = None
-    if is_target_named() or destination_dataset() is not None:
+    if is_target_named() or find_declared(None, writes=True) is not None:
         encryption = batch.encryption(target_settings(options, encrypt))
     return batch.run(
         decryption=batch.decryption(options), encryption=encryption, null=null, hashed=hashed,

@@ -166,7 +166,8 @@ class Conversion:
         self.change.check_path(self.source.inside(file.name))
         source, target = file.place, self._target_place(file.name)
         if (of_file := getattr(self.encryption, "of_file", None)) is not None:
-            return replace(self, encryption=of_file(source, target, self.decryption)).process(file)
+            encryption = of_file(source, target, self.decryption, self.change)
+            return replace(self, encryption=encryption).process(file)
         in_place = self.destination is None
         exists = in_place or target.stamp() is not None
         if (self.record is not None and self.record.find(target, source) is not None) or (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -219,6 +221,20 @@ def test_rewritten_files_stay_as_declared(folder: Path) -> None:
     assert not (folder / "s.parquet").exists()
 
 
+@each_case("change", (("--null", "mail"), ("--hash", "mail"), ("--drop", "home_ssn")))
+def test_masked_files_stay_as_declared(folder: Path, change: tuple[str, str]) -> None:
+    (folder / "hash.key").write_bytes(bytes(range(32)))
+    (folder / "hash.key").chmod(0o600)
+    key = ("--hash-key", "file:hash.key") if change[0] == "--hash" else ()
+    copy = "orders/day=2026-11-02/copy.parquet"
+    for paths in (("--in-place", FIRST), (FIRST.replace("part-0", "part-1"), copy)):
+        answer = run(folder, "mask", *change, *key, *paths)
+        assert answer.returncode == 0, answer.stderr
+    answer = run(folder, "verify")
+    assert answer.returncode == 0, answer.stdout
+    assert run(folder, "status").stdout.startswith("orders: 5 files: 5 as declared")
+
+
 # --- keys of partitions --------------------------------------------------------------------------
 
 
@@ -390,6 +406,7 @@ def test_new_files_of_a_sealed_dataset_are_sealed(sealed: Path) -> None:
 def test_changed_files_of_a_sealed_dataset_are_sealed(sealed: Path) -> None:
     me = mc.Identity.load(sealed / "me.key").recipient.id.hex()
     changes: tuple[tuple[str, ...], ...] = (
+        ("mask", "--null", "id", "--in-place"),
         ("recipients", "remove", "--recipient", me), ("keys", "rotate", "--what", "dek"),
         ("recipients", "add", "--to", "me.pub"), ("shred", "--column", "mail", "--yes"),
     )  # fmt: skip
@@ -423,3 +440,46 @@ def test_nothing_is_made_of_a_forged_file_of_a_sealed_dataset(sealed: Path) -> N
     assert answer.returncode == 1, answer.stdout
     assert "not the file that was sealed" in answer.stdout
     assert read_file(sealed) == before
+
+
+# --- folders of stores ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A lake whose dataset is in a bucket of a server on the loopback interface."""
+    from tests.support.object_store import object_store  # moto takes a while to load
+
+    leave_environment(monkeypatch)
+    for name in ("CACHE", "STATE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    for name in [name for name in os.environ if name.upper().endswith("_PROXY")]:
+        monkeypatch.delenv(name)
+    make_lake(tmp_path, days=0)
+    place = 'location = "s3://lake/raw/orders"'
+    declaration = DECLARATION.replace('location = "orders"', place)
+    (tmp_path / "modcrypt.toml").write_text(declaration)
+    trust_lake(tmp_path)
+    pq.write_table(order_table(), tmp_path / "plain.parquet")
+    with object_store() as store:
+        alone = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": os.devnull}
+        for name, value in {**store.environment, **alone}.items():
+            monkeypatch.setenv(name, value)
+        store.judge().create_bucket(Bucket="lake")
+        yield tmp_path
+
+
+def test_folders_of_stores_belong_to_datasets(stored: Path) -> None:
+    first = "/day=2026-11-01/part-0.parquet"
+    assert run(stored, "encrypt", "plain.parquet", f"s3a://lake/raw/orders{first}").returncode == 0
+    for place in ("s3://lake/raw/orders", "s3a://lake/raw/orders", "orders"):
+        for verb in (*READING[:3], *READING[4:7], ("why",), ("verify",)):
+            answer = run(stored, *verb, f"{place}{first}")
+            assert answer.returncode == 0, (verb, place, answer.stderr)
+        assert run(stored, "head", "--root", "s3a://lake/raw/orders/", f"{place}/").returncode == 0
+    inside = ("s3a://lake/raw/orders/x.parquet",)
+    refused = run(stored, "decrypt", f"s3://lake/raw/orders{first}", *inside)
+    assert "declares orders encrypted" in check_failure(refused, 2, "usage")
+    assert run(stored, "verify", "--json").stdout.count("modcrypt.verify.file/1") == 1
+    assert run(stored, "mask", "--null", "mail", "--in-place", f"orders{first}").returncode == 0
+    assert run(stored, "verify").returncode == 0

@@ -40,7 +40,7 @@ from modcrypt import (
 )
 from modcrypt.errors import TruncationError
 from modcrypt.io import buffers, sinks, stores
-from modcrypt.io.addresses import local_path
+from modcrypt.io.addresses import find_inside, local_path
 from modcrypt.io.buffers import Output, Window, open_output
 from modcrypt.io.destinations import open_sink, open_sink_at
 from modcrypt.io.places import Place, place_of
@@ -1718,3 +1718,17 @@ def test_a_store_that_cannot_be_written_is_an_error_of_the_store() -> None:
         add_url_to_errors(None, "http://a/b"),
     ):
         raise NotImplementedError
+
+
+INSIDE_BY_TEXT = (
+    ("s3://b/a/x", "s3://b/a", "x"), ("s3a://b/a/x/y/", "s3://b/a/", "x/y"),
+    ("S3://b/a", "s3a://b/a/", ""), ("gcs://b/a/x", "gs://b/a", "x"),
+    ("s3://b/ab", "s3://b/a", None), ("gs://b/a/x", "s3://b/a", None),
+    ("s3://B/a/x", "s3://b/a", None), ("/a/x", "s3://b/a", None),
+    ("s3://b//a/x", "s3://b/a", None), ("s3://b/%61/x", "s3://b/a", None),  # other objects
+)  # fmt: skip
+
+
+@each_case("case", INSIDE_BY_TEXT)
+def test_urls_are_inside_a_folder_by_their_text(case: tuple[str, str, str | None]) -> None:
+    assert find_inside(case[0], case[1]) == case[2]

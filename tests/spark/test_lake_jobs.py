@@ -77,13 +77,19 @@ def test_executors_rekey_rotate_and_refuse(spark: Any, config: Path) -> None:
     assert mc.Lake.open(config).status()[0].is_declared
 
 
+def require_seal(config: Path) -> mc.SigningKey:
+    """Declare that a writer signs the files and their seal; return the key of the writer."""
+    key = mc.SigningKey.generate()
+    key.save(config.parent / "writer.key")
+    text = f'signed_by = ["{key.verifier}"]\nseal_at_least = 1'
+    config.write_text(DECLARATION.replace('include = "*.parquet"\n', f"{text}\n"))
+    return key
+
+
 @pytest.mark.slow
 def test_executors_sign_with_a_key_by_reference(config: Path) -> None:
     folder = config.parent
-    key = mc.SigningKey.generate()
-    key.save(folder / "writer.key")
-    text = f'signed_by = ["{key.verifier}"]\nseal_at_least = 1'
-    config.write_text(DECLARATION.replace('include = "*.parquet"\n', f"{text}\n"))
+    key = require_seal(config)
     refused = run(folder, "apply", "--spark", "local[1]", "--accept-replaced", "--yes")
     assert refused.returncode != 0
     assert "signed_by" in refused.stdout + refused.stderr
@@ -157,12 +163,41 @@ def test_the_driver_loads_nothing_but_results() -> None:
         _load_result(pickle.dumps((os.system, None)))
 
 
-@pytest.mark.slow
 def objects(lines: str) -> list[dict[str, Any]]:
     """Return what a command printed as lines of JSON, without how long it took."""
     return [{**json.loads(line), "seconds": None} for line in lines.splitlines()]
 
 
+@pytest.mark.slow
+@each_case("parts", ((FIRST,), ("orders/day=2026-11-02", FIRST), ("orders",)))
+def test_parts_of_a_dataset_are_verified_on_spark_as_here(
+    config: Path, parts: tuple[str, ...]
+) -> None:
+    folder = config.parent
+    break_lake(folder)
+    here = run(folder, "verify", "--json", *parts)
+    there = run(folder, "verify", "--json", "--spark", "local[2]", *parts)
+    assert objects(there.stdout) == objects(here.stdout)
+    assert there.returncode == here.returncode
+    assert here.returncode == (3 if parts == (FIRST,) else 1)
+
+
+@pytest.mark.slow
+def test_what_shredding_on_spark_changes_is_sealed(config: Path) -> None:
+    folder = config.parent
+    key = require_seal(config)
+    sign = ("--sign", "file:writer.key")
+    assert run(folder, "apply", "--accept-replaced", "--yes", *sign).returncode == 0
+    assert run(folder, "seals", "create", "orders", *sign).returncode == 0
+    shred = ("shred", "--column", "mail", "--yes", "--spark", "local[2]", "orders")
+    assert "requires signatures" in run(folder, *shred).stderr
+    answer = run(folder, *shred, *sign)
+    assert answer.returncode == 0, answer.stderr
+    sealed = mc.jobs.verify_seal(folder / "orders", [key.verifier], at_least=2)
+    assert (sealed.findings, sealed.files) == ((), 4)
+
+
+@pytest.mark.slow
 def test_verify_runs_on_spark(config: Path) -> None:
     folder = config.parent
     mc.Lake.open(config).apply()

@@ -197,9 +197,3 @@ def _warn_if_ignored(paths: Sequence[str]) -> None:
     if not lake.is_valid:
         why = "cannot be read, or has mistakes; modcrypt status shows them"
     click.echo(f"modcrypt: warning: {printable(lake.path)} is ignored, because it {why}", err=True)
-
-
-def destination_dataset() -> Declared | None:
-    """Return the dataset that the DESTINATION of the running command lies in."""
-    arguments: _Arguments = click.get_current_context().meta.get(_ARGUMENTS, _Arguments())
-    return None if arguments.destination is None else find_declared(None, writes=True)

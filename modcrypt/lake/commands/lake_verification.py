@@ -203,13 +203,12 @@ def verify_dataset(
     how: dict[str, Any] = {
         "since": parse_since(options["since"]),
         "resume": bool(options["resume"]),
+        "parts": parts,
     }
     master, started = options["spark_master"], time.perf_counter()
     if master is not None:
         refuse({"jobs"}, "not supported with --spark")
         refuse_descriptors()
-        if parts:
-            raise click.UsageError(f"--spark verifies {name} as a whole; name the dataset")
     hint = "Missing argument 'PATH...': name files or folders; " * (name is None)
     lake = open_lake(options, hint)
     if master is not None:
@@ -217,8 +216,7 @@ def verify_dataset(
             found: list[LakeVerification] = load_spark().verify_lake(spark, lake, name, **how)
     else:
         with progress_bar("Verifying", None) as progress:
-            how |= {"jobs": options["jobs"], "parts": parts}
-            found = lake.verify(name, progress=progress, **how)
+            found = lake.verify(name, progress=progress, jobs=options["jobs"], **how)
     for result in found:
         if options["as_json"]:
             _print_lines(result, started)

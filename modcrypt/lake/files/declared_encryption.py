@@ -13,6 +13,7 @@ from modcrypt.lake.declarations.columns import FileColumns, names_by_key
 from modcrypt.lake.files.file_policies import DatasetPolicies, read_plain_columns
 from modcrypt.parquet.crypto.path_prefix import require_place
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
+from modcrypt.parquet.rewrite.changes import Change
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class DeclaredEncryption:
         return names_by_key(self.policies.dataset.rules, None).get(None, [])
 
     def of_file(
-        self, source: Place, target: Place, decryption: FileDecryptionProperties | None
-    ) -> KeyedEncryption:
+        self, source: Place, target: Place, decryption: FileDecryptionProperties | None,
+        change: Change,
+    ) -> KeyedEncryption:  # fmt: skip
         """Return the encryption of a file that is converted, with the columns of its source.
 
         Raises:
@@ -50,7 +52,7 @@ class DeclaredEncryption:
         with open_source_at(source, stamped=False) as opened:
             if decryption is None:
                 return self._of_columns(target, read_plain_columns(opened))
-            return self._of_columns(target, self.policies.open_columns(opened, decryption))
+            return self._of_columns(target, self.policies.open_columns(opened, decryption, change))
 
     def for_file(self, place: Place | None, *, overwrite: bool = True) -> FileEncryptionProperties:
         """Return the properties of a new file, with keys that are made and wrapped for it.

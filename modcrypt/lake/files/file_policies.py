@@ -36,6 +36,7 @@ from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
 from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow
 from modcrypt.parquet.format.schema import leaf_paths
+from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
 
@@ -270,10 +271,16 @@ class DatasetPolicies:
 
         return (make() if properties else self._readings.get((id(policy), ids), make))[1]
 
-    def open_columns(self, source: Source, decryption: FileDecryptionProperties) -> FileColumns:
-        """Return the columns of an encrypted file; only its footer is opened."""
+    def open_columns(
+        self, source: Source, decryption: FileDecryptionProperties,
+        change: Change | None = None,
+    ) -> FileColumns:  # fmt: skip
+        """Return the columns of an encrypted file, after a change; only its footer is opened."""
         file = OpenFile(source, decryption)
-        return read_columns(file.footer, file.leaves)
+        if change is None:
+            return read_columns(file.footer, file.leaves)
+        kept = list(filter(change.keeps, file.leaves))
+        return read_columns(file.footer, kept, change.bare_fields(file.leaves))
 
     def opening(
         self, place: Place, aad_prefix: str | None = None, master_key_ids: Collection[str] = ()
@@ -348,18 +355,23 @@ class DatasetPolicies:
 # --- the columns of a file, and whether it is encrypted, by its footer ---------------------------
 
 
-def read_columns(footer: Footer, leaves: list[ColumnPath] | None = None) -> FileColumns:
-    """Return the columns of a file with an open footer.
+def read_columns(
+    footer: Footer, leaves: list[ColumnPath] | None = None, bare: tuple[ColumnPath, ...] = ()
+) -> FileColumns:
+    """Return the columns of a file with an open footer; `bare` are fields without metadata.
 
     Files with the same columns share the result.
     """
     found = tuple(leaf_paths(footer.metadata.schema) if leaves is None else leaves)
-    return _make_columns(found, get_arrow_schema(footer.metadata))
+    return _make_columns(found, get_arrow_schema(footer.metadata), bare)
 
 
 @lru_cache(maxsize=256)
-def _make_columns(leaves: tuple[ColumnPath, ...], arrow_schema: bytes | None) -> FileColumns:
-    return FileColumns(leaves, parse_field_metadata(arrow_schema))
+def _make_columns(
+    leaves: tuple[ColumnPath, ...], arrow_schema: bytes | None, bare: tuple[ColumnPath, ...]
+) -> FileColumns:
+    metadata = parse_field_metadata(arrow_schema).items()
+    return FileColumns(leaves, {path: about for path, about in metadata if path not in bare})
 
 
 def is_encrypted(source: Source) -> bool:

@@ -41,6 +41,19 @@ class Change:
 
         return find_actions(self.read_restrictions)
 
+    def keeps(self, leaf: tuple[str, ...]) -> bool:
+        """Return whether a leaf stays in the file, by the names of columns and groups."""
+        only = self.only is None or _is_named(leaf, self.only)
+        return only and not _is_named(leaf, self.drop)
+
+    def bare_fields(self, leaves: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+        """Return the paths of the fields that lose their metadata in the Arrow schema.
+
+        They are hashed leaves, and groups without some of their leaves.
+        """
+        groups = (leaf[:n] for leaf in leaves if not self.keeps(leaf) for n in range(1, len(leaf)))
+        return (*(leaf for leaf in leaves if _is_named(leaf, self.hashed)), *groups)
+
     def check_path(self, path: str) -> None:
         """Raise UnsupportedFormatError if folders in a path may state values that are masked."""
         if self.actions and "=" in posixpath.dirname(path):
@@ -50,3 +63,8 @@ class Change:
                 "names of folders may state masked values, and copies keep them; mask the files "
                 "of each such folder by themselves"
             )
+
+
+def _is_named(leaf: tuple[str, ...], names: Sequence[str]) -> bool:
+    """Return whether one of the names is that of a leaf, or of a group around it."""
+    return any(".".join(leaf[:length]) in names for length in range(1, len(leaf) + 1))
