@@ -228,12 +228,13 @@ ROWS = {
                  more={"file": str, "sha256": str, "commands?": list[str]}),
     "verify.file": Row(
         "`verify`: one file. Members about its contents are missing if it could not be opened.",
-        VERIFY.result, {"seconds?": float, "regions": None, "dataset?": str},
+        VERIFY.result, {"seconds?": float, "regions": None, "dataset?": str, "erased?": bool},
         optional=("signed_by",)),
     "verify.totals": Row(
         "`verify` for several files: the last line, with findings about the set. For a dataset of "
         "a lake, it has further members, and stands after its files.", DatasetVerification,
-        {"files": int, "seconds": float, "strays?": list[str], "limits?": list[str],
+        {"files": int, "seconds": float, "erased?": int, "strays?": list[str],
+         "limits?": list[str],
          **dict.fromkeys(("dataset?", "location?", "error?"), str),
          **_count("code?", "skipped?")}),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.batch_report import FileReport
+from modcrypt.cli.datasets.erasures import record_erasures
 from modcrypt.cli.engines import (
     load_spark,
     refuse_local_options,
@@ -25,7 +26,11 @@ from modcrypt.cli.options.kms_options import (
     service_options,
     service_settings,
 )
-from modcrypt.cli.options.signing_options import sign_options, signing_references
+from modcrypt.cli.options.signing_options import (
+    read_signing_key,
+    sign_options,
+    signing_references,
+)
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
@@ -94,6 +99,10 @@ a later proof for it
     help="Read all of each file to find what is still readable, and report it with the "
     "file's hash; runs after shredding, or alone without --yes.",
 )
+@option(
+    "--request ID",
+    help="Id of the request to erase, for the record beside modcrypt.toml.",
+)
 @record_option
 @accept_option
 @audit_option
@@ -118,9 +127,11 @@ def shred(
     """Make data permanently unreadable by removing wrapped keys.
 
     Dry run unless --yes is given. PATH is a file or a folder; options select the keys of columns,
-    those under master keys, or all. Columns, and footers that stay readable, need a key service.
-    The exit code is 1 if selected data stays readable, or if modcrypt cannot tell; if files
-    failed, it is that of the failure, or 1 if failures have different codes.
+    those under master keys, or all. In a dataset of modcrypt.toml, what is erased is first
+    recorded beside it, so that status and verify count it as erased. Columns, and footers that stay
+    readable, need a key service. The exit code is 1 if selected data stays readable, or if
+    modcrypt cannot tell; if files failed, it is that of the failure, or 1 if failures have
+    different codes.
     """
     if sum(map(bool, (columns, master_keys, everything))) != 1:
         raise click.UsageError("select the keys by exactly one of --column, --master-key and --all")
@@ -142,6 +153,11 @@ def shred(
     codes = []
     with session as spark:
         files = _Files(list(paths), settings, selection, jobs, spark)
+        if yes and not dry_run:
+            record_erasures(
+                paths, selection, options["request"], plan=files.plan,
+                read_signing_key=partial(read_signing_key, options),
+            )  # fmt: skip
         if yes or dry_run or not prove:
             tally = _Tally(as_json, columns, dry_run or not yes)
             tally.run("Shredding", partial(files.shred, record, dry_run or not yes))
@@ -192,6 +208,12 @@ class _Files:
             self.paths, progress=show, record=record, dry_run=dry_run, signing_key=signing_key,
             **self._local,
         )  # fmt: skip
+
+    def plan(self) -> list[ShreddedFile]:
+        """Return the results of a dry run."""
+        planned: list[ShreddedFile] = []
+        self.shred(None, True, lambda file, total: planned.append(file))
+        return planned
 
     def prove(self, show: Callable[[ProvenFile, int], object]) -> Proof:
         """Prove the shredding, and call `show` with each result and the number of files."""

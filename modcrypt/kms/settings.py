@@ -274,6 +274,10 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             arguments["key_retriever"] = IdentityRetriever(self.identity_keys)
         return FileDecryptionProperties(footer_key=footer_key, column_keys=column_keys, **arguments)
 
+    def leave_out_erased(self, dataset: Any) -> Any:
+        """Return a discovered dataset without erased files, which only a declaration knows."""
+        return dataset
+
     @property
     def required_seal(self) -> RequiredSeal | None:
         """The seal that files must have; None if none is required.

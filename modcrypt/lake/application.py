@@ -36,7 +36,9 @@ BATCH = 10_000
 _KEY_CODES = (3, 4)
 """Exit codes of keys that were refused or could not be requested."""
 
-_RESULTS = ("encrypted", "rekeyed", "rotated", "renewed", "current", "failed", "refused")
+_RESULTS = (
+    "encrypted", "rekeyed", "rotated", "renewed", "removed", "current", "failed", "refused",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +47,9 @@ class AppliedFile:
 
     Attributes:
         path: Path inside the dataset.
-        result: "encrypted", "rekeyed", "rotated"; "renewed", under new data keys; "current",
-            nothing was left to do; "refused"; or an error code.
-        message: Message of the error, or why the file was refused.
+        result: "encrypted", "rekeyed", "rotated"; "renewed", under new data keys; "removed", an
+            erased file was deleted; "current", nothing was left to do; "refused"; or an error code.
+        message: Message of the error, or why the file was refused or removed.
         code: Exit code for the failure; 0 without one.
     """
 
@@ -105,7 +107,7 @@ class LakeApplication(FactSheet):
         parts = [f"{counts[result]:,} {result}" for result in _RESULTS if counts[result]]
         if self.new_versions:
             parts.append(f"new versions of {', '.join(self.new_versions)}")
-        total = format_count(self.plan.current + len(self.files), "file")
+        total = format_count(self.plan.total, "file")
         current = f"{self.plan.current:,} of {total} were as declared"
         if self.plan.leaks:
             parts.append(f"{format_count(len(self.plan.leaks), 'leak')} beside the files")
@@ -124,6 +126,7 @@ class LakeApplication(FactSheet):
             }  # fmt: skip
         yield {
             **start, "kind": "dataset", "current": self.plan.current,
+            "erased": self.plan.erased,
             "results": dict(self.totals.results), "new_versions": list(self.new_versions),
             "error": self.plan.error, "leaks": [leak.fields() for leak in self.plan.leaks],
         }  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from modcrypt.kms.keyed_encryption import KeyedEncryption
+from modcrypt.lake.erased_files import ErasedFiles, OnErased
 from modcrypt.lake.files.declared_encryption import DeclaredEncryption
 from modcrypt.lake.files.declared_keys import declared_decryption
 from modcrypt.lake.files.file_policies import DatasetPolicies, read_columns
@@ -41,7 +42,7 @@ class LakeDataset(KeySettings):
 
     def decryption(self) -> FileDecryptionProperties:
         """Return the properties that open each file of the dataset exactly as declared."""
-        return declared_decryption(self.policies)
+        return declared_decryption(self.policies, erased=ErasedFiles(self.policies))
 
     def decryption_of(self, path: str) -> FileDecryptionProperties:
         """Return the properties that open a file: `decryption()` for every file."""
@@ -61,6 +62,7 @@ class LakeDataset(KeySettings):
         *,
         master_key_ids: Collection[str] = (),
         on_missing_key: Literal["error", "drop", "null"] = "error",
+        on_erased: OnErased = "skip",
         **options: Any,
     ) -> pa.Table:
         """Read the dataset as a table.
@@ -71,6 +73,9 @@ class LakeDataset(KeySettings):
         Args:
             master_key_ids: Ids of further master keys to accept, although they are not declared.
             on_missing_key: Treatment of columns whose master key is refused or does not exist.
+            on_erased: Treatment of files whose erasure is declared, and whose keys are gone:
+                `"skip"` leaves them out, and reads erased columns as nulls, with a warning in the
+                log; `"raise"` raises KeyNotFoundError.
             options: Arguments of `read_table`, such as `columns` and `filters`.
 
         Raises:
@@ -78,8 +83,9 @@ class LakeDataset(KeySettings):
         """
         source, more = self._choose_source()
         decryption = declared_decryption(
-            self.policies, master_key_ids=master_key_ids, on_missing_key=on_missing_key
-        )
+            self.policies, master_key_ids=master_key_ids, on_missing_key=on_missing_key,
+            erased=ErasedFiles(self.policies, on_erased),
+        )  # fmt: skip
         return read_table(source, decryption, **{**more, **options})
 
     def scan(
@@ -87,12 +93,13 @@ class LakeDataset(KeySettings):
         *,
         master_key_ids: Collection[str] = (),
         on_missing_key: Literal["error", "drop", "null"] = "error",
+        on_erased: OnErased = "skip",
         **options: Any,
     ) -> Iterator[pa.RecordBatch]:
         """Read the dataset batch by batch, in bounded memory.
 
         Args:
-            master_key_ids, on_missing_key: As in `read`.
+            master_key_ids, on_missing_key, on_erased: As in `read`.
             options: Arguments of `iter_batches`.
 
         Raises:
@@ -100,8 +107,9 @@ class LakeDataset(KeySettings):
         """
         source, more = self._choose_source()
         decryption = declared_decryption(
-            self.policies, master_key_ids=master_key_ids, on_missing_key=on_missing_key
-        )
+            self.policies, master_key_ids=master_key_ids, on_missing_key=on_missing_key,
+            erased=ErasedFiles(self.policies, on_erased),
+        )  # fmt: skip
         return iter_batches(source, decryption, **{**more, **options})
 
     def view(self, path: str, *, columns: Sequence[str] | None = None) -> PlaintextView:

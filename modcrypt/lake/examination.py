@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from modcrypt.errors import (
@@ -24,6 +24,8 @@ from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.idempotence.key_comparison import ExternalMaterial, KeyFacts, gather_key_facts
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.keys import fingerprint_key
+from modcrypt.lake.erased_columns import ErasedColumns
+from modcrypt.lake.erasure.erasures import DESTROYED
 from modcrypt.lake.files.file_policies import DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.files.file_states import FileState, KeyUse, State
 from modcrypt.lake.files.lake_files import LakeFile
@@ -102,8 +104,10 @@ class FooterExamination:
         decryption = self.policies.opening(place, template)
         file = OpenFile(source, decryption)
         kinds = file.find_kinds(range(len(file.leaves)))
+        columns = ErasedColumns.find(self.policies, listed.path, file, kinds)
         try:
-            own = _retrieve_keys(file, kinds)
+            own = _retrieve_keys(file, columns.others)
+            columns.try_keys(partial(self._is_destroyed, place))
         except KeyRetrievalError as error:
             refused: State = "other-keys" if isinstance(error, KeyMaterialError) else "unreadable"
             listed_keys = list_footer_keys(file.metadata, file.footer.key_metadata)
@@ -111,18 +115,22 @@ class FooterExamination:
             return self._refuse(source, listed, refused, error, uses)
         plain = [".".join(file.leaves[c]) for c, kind in kinds.items() if PLAINTEXT in kind]
         keys, facts = self._describe_keys(place, file, plain, own)
+        facts = facts._replace(erased=tuple(columns.gone))
         check_border(file.footer.file_unique, decryption)
         if template is not None:
             state: State = "other-policy"
             message = f"its AAD prefix is the previous one, {template!r}"
         else:
-            state, message = self._compare(listed.path, keys, file, facts)
+            state, message = columns.judge(*self._compare(listed.path, keys, file, facts))
         return FileState(
             path=listed.path, size=listed.size, state=state, message=message, keys=keys,
             previous_prefix=template, rows=file.metadata.num_rows, columns=len(file.leaves),
             encrypted_columns=len(file.leaves) - len(plain),
             data_keys=_fingerprint(file, own),
         )  # fmt: skip
+
+    def _is_destroyed(self, place: Place, key: FooterKey) -> bool:
+        return any(map(self.ages.is_destroyed, _list_uses(place, [key])))
 
     def _describe_keys(
         self, place: Place, file: OpenFile, plain: Sequence[str], own: Mapping[str, ColumnKey]
@@ -166,7 +174,7 @@ class FooterExamination:
         keys = tuple(_list_uses(source.place, listed)) if keys is None else keys
         destroyed = listed[0].metadata == SHREDDED or any(map(self.ages.is_destroyed, keys))
         closed = isinstance(error, KeyDisabledError | KeyNotFoundError)
-        reason = "destroyed" if closed and destroyed else error.word
+        reason = DESTROYED if closed and destroyed else error.word
         return FileState(
             path=file.path, size=file.size, state=state, reason=reason, message=str(error),
             keys=keys,

@@ -16,6 +16,7 @@ from typing import Any
 from modcrypt.errors import KeyRetrievalError
 from modcrypt.io.addresses import find_inside, local_path
 from modcrypt.io.places import Place
+from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.lake.declarations.declaration import (
     DatasetDeclaration,
     LakeDeclaration,
@@ -23,6 +24,7 @@ from modcrypt.lake.declarations.declaration import (
 )
 from modcrypt.lake.declarations.declaration_file import read_content, require_valid
 from modcrypt.lake.declarations.trust import check_trust, has_word
+from modcrypt.lake.erasure_recording import Shredding, record_shredding
 from modcrypt.lake.files.lake_files import make_matcher
 from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.report.suggestions import suggest
@@ -184,6 +186,10 @@ class FoundLake:
             "seal_at_least": table.seal_at_least if table.signed_by else None,
             "read_restrictions": table.read_restrictions,
         }  # fmt: skip
+
+    def record_erasure(self, name: str, *, signing_key: SigningKey | None, **shredding: Any) -> int:
+        """Record what is about to be erased in a dataset; see `record_shredding`."""
+        return record_shredding(self._require(), name, Shredding(**shredding), signing_key)
 
     def advise(self, name: str, command: str) -> str:
         """Return which command works on a table instead of one that works on files."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Self, TypeAlias
 
 from modcrypt.errors import FormatError, ModcryptError
@@ -31,6 +32,7 @@ from modcrypt.lake.declarations.declaration import (
 from modcrypt.lake.declarations.declaration_file import open_declaration, require_valid
 from modcrypt.lake.declarations.declaration_path import FILE_NAME
 from modcrypt.lake.declarations.partitions import names_in
+from modcrypt.lake.erased_removal import remove_erased
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import EXPOSED, STATES, KeyUse
@@ -41,6 +43,7 @@ from modcrypt.lake.key_path import KeyStep, follow_keys
 from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.lake.lake_report import LakeReport, make_report
 from modcrypt.lake.plan import LakePlan, make_plan
+from modcrypt.lake.spool import Spool
 from modcrypt.lake.state_cache import StateCache, open_cache
 from modcrypt.lake.status import DatasetStatus, find_status
 from modcrypt.lake.table_kind import LakeTable, load_table_kind
@@ -303,14 +306,15 @@ class Lake:
 
     def apply(
         self, dataset: str | None = None, *, dry_run: bool = False, jobs: int | None = None,
-        accept_replaced: bool = False, progress: Callable[[int], object] | None = None,
+        accept_replaced: bool = False, remove_erased: bool = False,
+        progress: Callable[[int], object] | None = None,
         carry_out: Callable[[LakePlan], Sequence[AppliedFile]] | None = None,
     ) -> list[LakeApplication]:  # fmt: skip
         """Establish the declared state with the jobs for conversion and key rotation.
 
         Plaintext files are encrypted in place, files under other policies re-keyed, and old keys
-        rotated. Nothing is decrypted or deleted. Files that may be forged or moved are refused.
-        A second run finds nothing to do.
+        rotated. Nothing is decrypted, and only erased files are deleted, on request. Files that may
+        be forged or moved are refused. A second run finds nothing to do.
 
         Args:
             dataset: Name of a dataset; None for all.
@@ -318,6 +322,8 @@ class Lake:
             accept_replaced: Whether to encrypt plaintext files that replaced encrypted ones, which
                 are refused otherwise. The cache remembers these. In a dataset with `signed_by`,
                 whether to encrypt and sign any plaintext file that is not in its source.
+            remove_erased: Whether to delete the files that are declared as erased, after a proof
+                that nothing opens them.
             jobs: Number of files processed concurrently; None for the default.
             progress: Function called with the number of files after each.
             carry_out: Function that carries out the plan of a dataset elsewhere, such as on Spark
@@ -333,6 +339,7 @@ class Lake:
             return carry_out_plan(plan, policies, jobs=jobs, progress=progress)
 
         carry_out = carry_out or carry_out_here
+        choices = {"accept_replaced": accept_replaced, "remove_erased": remove_erased}
         names = self.names(dataset)
         trial = KeyTrial(self.client)
         self._check_compromised(names, None if dry_run else trial)
@@ -340,7 +347,7 @@ class Lake:
             return [
                 self._apply_one(
                     name, cache, None if dry_run else partial(self._try_keys, trial, names),
-                    accept_replaced, carry_out, jobs=jobs, progress=progress,
+                    carry_out, choices, jobs=jobs, progress=progress,
                 )
                 for name in names
             ]  # fmt: skip
@@ -366,7 +373,8 @@ class Lake:
 
     def _apply_one(
         self, name: str, cache: StateCache, try_keys: Callable[[LakePlan], None] | None,
-        accept_replaced: bool, carry_out: Callable[[LakePlan], Sequence[AppliedFile]], **how: Any,
+        carry_out: Callable[[LakePlan], Sequence[AppliedFile]], choices: dict[str, bool],
+        **how: Any,
     ) -> LakeApplication:  # fmt: skip
         """Plan and carry out the changes of one dataset; without `try_keys`, plan only.
 
@@ -380,7 +388,7 @@ class Lake:
             status = self.dataset_status(name, cache, **how)
             if table is not None:
                 return load_table_kind().plan_table(status)
-            return make_plan(status, accept_replaced=accept_replaced)
+            return make_plan(status, **choices)
 
         started = time.time()
         plan = plan_again()
@@ -397,10 +405,13 @@ class Lake:
         if table is not None:
             done: Sequence[AppliedFile] = load_table_kind().change_table(plan, table, self.ages)
         else:
-            policies, how = self.policies(name), {"accept_new": accept_replaced}
-            with policies.hand_over(**how) if plan.changes else nullcontext():
+            policies, accept_new = self.policies(name), choices["accept_replaced"]
+            is_changed = plan.changes or plan.removals
+            with policies.hand_over(accept_new=accept_new) if is_changed else nullcontext():
                 done = carry_out(plan)
-            cache.note_encrypted(name, [file.path for file in done if not file.code])
+                cache.note_encrypted(name, [file.path for file in done if not file.code])
+                removed = remove_erased(plan.removals, policies, how["jobs"])
+                done = Spool(chain(done, removed)) if plan.removals else done
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)
 
     def _record_exposed(self, name: str, cache: StateCache, plan: LakePlan, started: float) -> None:

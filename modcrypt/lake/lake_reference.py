@@ -13,10 +13,12 @@ from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import read_verifying_keys
 from modcrypt.lake.declarations.declaration import DatasetDeclaration, LakeDeclaration
 from modcrypt.lake.declarations.partitions import matches, names_in
+from modcrypt.lake.erased_files import ErasedFiles
 from modcrypt.lake.files.declared_encryption import DeclaredEncryption
 from modcrypt.lake.files.declared_keys import declared_decryption
 from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
+from modcrypt.parquet.datasets.discovery import Dataset, leave_out_erased
 
 if TYPE_CHECKING:
     from modcrypt.parquet.crypto.properties import Encryption
@@ -97,6 +99,10 @@ class LakeReference(Settings):
         writers = read_verifying_keys(self.dataset.members["signed_by"])
         return RequiredSeal(writers, least, self.dataset.location)  # Spark may read a part of it
 
+    def leave_out_erased(self, dataset: Dataset) -> Dataset:
+        """Return a dataset without its erased files; see `ErasedFiles.find_erased`."""
+        return leave_out_erased(dataset, self.decryption())
+
     def check_distinct(self, paths: Iterable[str]) -> None:
         """Do nothing: the declaration decides which files may share an AAD prefix."""
 
@@ -106,16 +112,19 @@ class LakeReference(Settings):
         Raises:
             KeyRetrievalError: The key service cannot be opened.
         """
-        return self._open_files(exactly=True)
+        erased = ErasedFiles(self.policies, self.on_erased)
+        return self._open_files(exactly=True, erased=erased)
 
     def requirements(self) -> FileDecryptionProperties:
         """Return properties that open each footer under any master key declared for the file."""
         return self._open_files(exactly=False)
 
-    def _open_files(self, *, exactly: bool) -> FileDecryptionProperties:
+    def _open_files(
+        self, *, exactly: bool, erased: ErasedFiles | None = None
+    ) -> FileDecryptionProperties:
         return declared_decryption(
             self.policies, master_key_ids=self.master_key_ids, identities=self.identity_keys,
-            exactly=exactly, **self._demands(),
+            exactly=exactly, erased=erased, **self._demands(),
         )  # fmt: skip
 
     def tools(self) -> KeyTools:

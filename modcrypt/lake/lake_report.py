@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from modcrypt import __version__
-from modcrypt.lake.files.file_states import STATES
+from modcrypt.lake.files.file_states import DECLARED, STATES
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.fact_sheet import FactSheet
@@ -105,10 +105,10 @@ def make_report(
         {"dataset": status.dataset.name, **file.fields()}
         for status in statuses
         for file in status.files
-        if file.state != "declared"
+        if not file.is_declared
     )
     findings = list(islice(wrong, MAX_FILES))
-    count = sum(len(status.files) - status.totals.states["declared"] for status in statuses)
+    count = sum(len(s.files) - sum(s.totals.states[n] for n in DECLARED) for s in statuses)
     datasets = [_describe_dataset(status) for status in statuses]
     return LakeReport(
         lake=lake,
@@ -131,7 +131,7 @@ def _describe_dataset(status: DatasetStatus) -> dict[str, Any]:
         examined.update(json.dumps(file.fields(), sort_keys=True).encode())
         sums["rows"] += file.rows or 0
         columns = max(columns, file.columns or 0)
-        if file.state not in ("plaintext", "unreadable"):
+        if file.state not in ("plaintext", "unreadable", "erased"):
             sums["encrypted_bytes"] += file.size
             encrypted_columns = max(encrypted_columns, file.encrypted_columns or 0)
     return {

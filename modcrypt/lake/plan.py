@@ -66,6 +66,8 @@ class LakePlan(FactSheet):
         files: Files that are not as declared.
         new_versions: Master keys that get a new version first.
         current: Number of files that are as declared.
+        erased: Number of erased files that stay.
+        removals: Erased files to delete.
         leaks: Values beside the files that no action removes; they are left to the user.
         error: Why its files cannot be listed; empty if they can.
         code: Exit code for the error.
@@ -75,6 +77,8 @@ class LakePlan(FactSheet):
     files: Sequence[PlannedChange]
     new_versions: Sequence[str]
     current: int
+    erased: int = 0
+    removals: Sequence[FileState] = ()
     leaks: Sequence[ValueLeak] = ()
     error: str = ""
     code: int = 0
@@ -88,6 +92,11 @@ class LakePlan(FactSheet):
     def changes(self) -> int:
         """Number of files to change."""
         return len(self.files) - self.totals.actions["refuse"]
+
+    @property
+    def total(self) -> int:
+        """Number of files."""
+        return self.current + self.erased + len(self.removals) + len(self.files)
 
     @property
     def refusal_code(self) -> int:
@@ -107,11 +116,13 @@ class LakePlan(FactSheet):
             return f"{self.dataset}: {self.error}"
         counts, size = self.totals.actions, self.totals.bytes
         parts = [f"{counts[action]:,} {name}" for action, name in _NAMES.items() if counts[action]]
+        parts += [f"{len(self.removals):,} erased to remove"] if self.removals else []
         if self.new_versions:
             parts.append(f"new versions of {', '.join(self.new_versions)}")
         text = ", ".join(parts) or "nothing to do"
         of_size = f"; {format_size(size)}" if size else ""
-        total = format_count(self.current + len(self.files), "file")
+        total = format_count(self.total, "file")
+        text += f", {self.erased:,} erased" if self.erased else ""
         text += f"; {format_count(len(self.leaks), 'leak')} beside the files" if self.leaks else ""
         return f"{self.dataset}: {text}{of_size} ({self.current:,} of {total} as declared)"
 
@@ -123,9 +134,15 @@ class LakePlan(FactSheet):
                 **start, "kind": "planned-file", "file": file.state.path, "action": file.action,
                 "state": file.state.state, "message": file.why,
             }  # fmt: skip
+        for state in self.removals:
+            yield {
+                **start, "kind": "planned-file", "file": state.path, "action": "remove",
+                "state": state.state, "message": state.message,
+            }  # fmt: skip
         yield {
-            **start, "kind": "plan", "current": self.current,
+            **start, "kind": "plan", "current": self.current, "erased": self.erased,
             **{action: self.totals.actions[action] for action in _NAMES},
+            "remove": len(self.removals),
             "new_versions": list(self.new_versions), "error": self.error,
             "leaks": [leak.fields() for leak in self.leaks],
         }  # fmt: skip
@@ -146,20 +163,26 @@ class PlanTotals:
                 self.bytes += file.state.size
 
 
-def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> LakePlan:
+def make_plan(
+    status: DatasetStatus, *, accept_replaced: bool = False, remove_erased: bool = False
+) -> LakePlan:
     """Return the plan for a dataset with a status.
 
     `accept_replaced` encrypts plaintext files that replaced encrypted ones, and those in the folder
-    of a dataset that declares `signed_by`: anyone may have put them there.
+    of a dataset that declares `signed_by`: anyone may have put them there. `remove_erased` deletes
+    erased files.
     """
     declared = status.dataset
     is_signed = isinstance(declared, DatasetDeclaration) and bool(declared.members.get("signed_by"))
     planned: Spool[PlannedChange] = Spool(
         plan_file(_doubt(file) if is_signed else file, accept_replaced)
         for file in status.files
-        if file.state != "declared"
+        if not file.is_declared
     )
-    current = len(status.files) - len(planned)
+    erased = status.totals.states["erased"]
+    current = len(status.files) - len(planned) - erased
+    gone = (file for file in status.files if remove_erased and file.state == "erased")
+    removals: Spool[FileState] = Spool(gone if erased else ())
     planned.extend(
         PlannedChange(state=file, action="encrypt", why="the file waits in the source", waits=True)
         for file in status.waiting
@@ -169,6 +192,8 @@ def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> LakePl
         files=planned,
         new_versions=status.due_keys,
         current=current,
+        erased=erased - len(removals),
+        removals=removals,
         leaks=status.leaks,
         error=status.error,
         code=status.code,

@@ -18,6 +18,7 @@ from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.declarations.declaration import AnyDataset
+from modcrypt.lake.erased_files import judge_state
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_states import STATES, FileState, KeyUse
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
@@ -93,7 +94,8 @@ class DatasetStatus(FactSheet):
     def is_declared(self) -> bool:
         """True if every file is as declared, no key is due, and nothing leaks beside the files."""
         complete = not (self.error or self.due_keys or self.waiting or self.leaks)
-        return complete and self.totals.states["declared"] == len(self.files)
+        states = self.totals.states
+        return complete and states["declared"] + states["erased"] == len(self.files)
 
     def fields(self) -> dict[str, Any]:
         """Return the counts as values for JSON."""
@@ -154,7 +156,7 @@ class StateTotals:
             self.bytes += file.size
             if file.state == "unreadable":
                 self.reasons[file.reason] += 1
-            if not file.verified and file.state != "plaintext":
+            if not file.verified and file.state not in ("plaintext", "erased"):
                 self.unverified += 1
 
 
@@ -210,6 +212,7 @@ class _StatusRun:
         self._examination, self._cache, self._jobs, self._judge = examination, cache, jobs, judge
         self._progress, self._listed = progress, 0
         self._name = examination.policies.dataset.name
+        self._erasures = examination.policies.dataset.erasures
         self._rechecked: Memo[bool] = Memo()  # whether the state is still the cached one
         self.master_key_ids: set[str] = set()
         self._noted: tuple[KeyUse, ...] = ()
@@ -233,7 +236,8 @@ class _StatusRun:
             state = found[file.path]
             if self._judge is not None:
                 state = self._judge.judge(state, file.modified)
-            yield replace(state, verified=True) if file.path in correct else state
+            state = replace(state, verified=True) if file.path in correct else state
+            yield judge_state(state, self._erasures)
 
     def _is_still_true(self, file: LakeFile, state: FileState) -> bool:
         """Return whether a cached state holds, by examining one file of those with its keys."""

@@ -197,6 +197,8 @@ class KeyReferences:
             `footer_key_metadata` and `column_key_metadata`.
         shared_aad_prefix: Whether several files may have the same AAD prefix.
         on_missing_key: Columns without a key: `error`, `drop`, or `null` for nulls.
+        on_erased: Files and columns that modcrypt.toml declares as erased: `skip` leaves them out,
+            `raise` fails.
         check_footer_integrity: Whether to verify the signature of a plaintext footer.
         audit: Path of a file to which modcrypt appends each use of the key service's keys, as a
             line of JSON.
@@ -247,6 +249,10 @@ class KeyReferences:
     on_missing_key: Literal["error", "drop", "null"] = field(
         default="error",
         metadata=declare(one_of("error", "drop", "null"), use="read", group="Missing keys"),
+    )
+    on_erased: Literal["skip", "raise"] = field(
+        default="skip",
+        metadata=declare(one_of("skip", "raise"), use="read", group="Missing keys"),
     )
     check_footer_integrity: bool = field(
         default=True,

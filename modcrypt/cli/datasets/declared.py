@@ -71,6 +71,9 @@ class Lake(Protocol):
     def settings(self, name: str, **options: Any) -> Any:
         """Return the settings of a dataset."""
 
+    def record_erasure(self, name: str, *, signing_key: Any, **shredding: Any) -> int:
+        """Record what is about to be erased in a dataset; see `record_shredding`."""
+
     def advise(self, name: str, command: str) -> str:
         """Return which command works on a table instead of one that works on files."""
 

@@ -37,6 +37,7 @@ EXIT_CODES = """\
 _OPTION_NAMES = (
     ("give it in column_keys", "give it with --column-key"),
     ('on_missing_key="drop"', "--on-missing-key drop"),
+    ('on_erased="skip"', "--on-erased skip"),
     ("check_footer_integrity=False", "--no-check-footer"),
     ("pass aad_prefix", "pass --aad-prefix"),
     ("pass master_key_ids", "pass --master-key"),

@@ -170,7 +170,7 @@ class NewKeys:
         if not facts.has_rows:
             return None  # without row groups, no column has a key
         own = dict(facts.columns)
-        if fault := self._compare_kinds(facts.leaves, facts.plain, own):
+        if fault := self._compare_kinds(facts.leaves, facts.plain, {*own, *facts.erased}):
             return fault
         for leaf in facts.leaves:
             name = ".".join(leaf)
@@ -283,6 +283,7 @@ class KeyFacts(NamedTuple):
         footer: The footer key.
         columns: The keys of columns that have one of their own, by dotted name.
         recipients: Ids of the recipients to whom the file is encrypted, too.
+        erased: Dotted names of columns whose keys are gone on purpose; nothing is known of them.
     """
 
     has_rows: bool
@@ -291,6 +292,7 @@ class KeyFacts(NamedTuple):
     footer: WrappedKey
     columns: tuple[tuple[str, WrappedKey], ...]
     recipients: frozenset[bytes] = frozenset()
+    erased: tuple[str, ...] = ()
 
 
 def gather_key_facts(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.cli.engines import load_spark, start_spark
@@ -40,7 +41,8 @@ Examples: all datasets of the lake; every file of one that is not as declared
 \b
 States: as declared; plaintext; under another policy; under older keys; under keys that
 are not declared; with the AAD prefix of another place; unreadable, with the reason
-(disabled, denied, unavailable, destroyed, or an error code)"""
+(disabled, denied, unavailable, destroyed, or an error code); erased; declared as
+erased, but open"""
 
 _APPLY_EXAMPLE = """\b
 Examples: what would be done; then do it
@@ -87,7 +89,7 @@ def _print_status(status: DatasetStatus, files: bool) -> None:
         rows = (
             (file.path, file.state, file.reason or None, adapt_advice(file.message) or None)
             for file in status.files
-            if file.state != "declared" or file.reason
+            if not file.is_declared or file.reason
         )
         print_long_table(("file", "state", "reason", "message"), rows)
         print_leaks(status.leaks)
@@ -110,6 +112,10 @@ def print_leaks(leaks: Iterable[ValueLeak]) -> None:
     help="Also encrypt plaintext files that replaced encrypted ones, and sign those in the folder "
     "of a dataset with signed_by: anyone who could write there may have chosen them.",
 )
+@option(
+    "--remove-erased",
+    help="Delete the files that are declared as erased, after a proof that nothing opens them.",
+)
 def apply(
     *,
     dataset: str | None,
@@ -117,6 +123,7 @@ def apply(
     spark_master: str | None,
     dry_run: bool,
     accept_replaced: bool,
+    remove_erased: bool,
     yes: bool,
     as_json: bool,
     **options: Any,
@@ -124,13 +131,18 @@ def apply(
     """Make the files of a lake what its declaration says.
 
     Plaintext files are encrypted in place, files under other policies re-keyed, and keys that are
-    too old rotated. Nothing is decrypted or deleted: what keeps values beside the files is listed.
-    Files that may be forged or moved, or cannot be read, are refused and listed. An interrupted run
-    is taken up by the next one; a run that finds everything as declared does nothing.
+    too old rotated. Nothing is decrypted, and nothing deleted but erased files, on request: what
+    keeps values beside the files is listed. Files that may be forged or moved, or cannot be read,
+    are refused and listed. An interrupted run is taken up by the next one; a run that finds
+    everything as declared does nothing.
     """
     if accept_replaced and not dry_run:
         confirm("encrypts and signs plaintext files that replaced encrypted ones", yes)
-    how: dict[str, Any] = {"dry_run": dry_run, "accept_replaced": accept_replaced}
+    if remove_erased and not dry_run:
+        confirm("deletes the files that are declared as erased", yes)
+    how: dict[str, Any] = {
+        "dry_run": dry_run, "accept_replaced": accept_replaced, "remove_erased": remove_erased,
+    }  # fmt: skip
     if spark_master is not None:
         refuse({"jobs"}, "not supported with --spark")
         refuse_descriptors()
@@ -150,9 +162,11 @@ def apply(
 
 
 def _print_application(done: LakeApplication) -> None:
-    rows: Iterable[tuple[Any, ...]]
+    rows: Iterator[tuple[Any, ...]]
     if done.dry_run:
         rows = ((file.state.path, file.action, adapt_advice(file.why)) for file in done.plan.files)
+        gone = ((state.path, "remove", state.message) for state in done.plan.removals)
+        rows = chain(rows, gone)
     else:
         failed = (file for file in done.files if file.code)
         rows = ((file.path, file.result, adapt_advice(file.message)) for file in failed)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.lake.declarations.columns import Rules
 from modcrypt.lake.declarations.partitions import names_in
+from modcrypt.lake.erasure.erasures import Erasure, Erasures
 from modcrypt.parquet.crypto.path_prefix import PATH
 from modcrypt.report.suggestions import suggest
 from modcrypt.runtime.fork_safety import cached_property
@@ -60,6 +61,7 @@ class DatasetDeclaration:
         previous: What may still protect older files.
         rotation: When keys are too old.
         recipients: Recipients that open its files, too.
+        erased: Which files, or columns of them, are erased by declaration and by record.
     """
 
     name: str
@@ -73,6 +75,13 @@ class DatasetDeclaration:
     previous: Previous = field(default_factory=Previous)
     rotation: Rotation = field(default_factory=Rotation)
     recipients: Sequence[Recipient] = ()
+    # Not in the digest of the declaration: a new line of the record changes no other result.
+    erased: Sequence[Erasure] = field(default=(), repr=False)
+
+    @cached_property
+    def erasures(self) -> Erasures:
+        """The statements about erased files, to search them."""
+        return Erasures(self.erased)
 
     @property
     def footer_key(self) -> str:

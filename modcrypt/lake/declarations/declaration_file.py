@@ -15,6 +15,7 @@ from modcrypt.lake.declarations.declaration_faults import DeclarationFault
 from modcrypt.lake.declarations.declaration_parsing import parse_declaration
 from modcrypt.lake.declarations.declaration_path import find_declaration, is_named
 from modcrypt.lake.declarations.inclusions import Inclusions
+from modcrypt.lake.declarations.recorded_erasures import add_recorded_erasures
 from modcrypt.lake.declarations.trust import check_trust, has_word
 
 MAX_DECLARATION = 4 << 20
@@ -93,6 +94,8 @@ def read_content(
         )
     except KeyRetrievalError as error:
         raise ValueError(f"{path} includes a file of others: {error}") from None
+    if declaration is not None:
+        declaration = add_recorded_erasures(declaration)
     return ReadDeclaration(
         path=path, declaration=declaration, faults=faults, commands=inclusions.commands,
         digest=inclusions.hash(data),

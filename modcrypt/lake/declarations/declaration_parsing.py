@@ -35,6 +35,7 @@ from modcrypt.lake.declarations.members import Members
 from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous, names_in
 from modcrypt.lake.declarations.table_parsing import TableParsing
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
+from modcrypt.lake.erasure.erasures import Erasure, list_erasure_faults, make_erasure
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.settings.strict_toml import strict_toml
 
@@ -152,12 +153,13 @@ class _DatasetParsing(Members):
         location, include = self._parse_location(own)
         source = self._parse_source(own)
         recipients = self._read_recipients(own.get("recipients", ()))
+        erased = self._parse_erased(own.get("erased", ()), partitions)
         if self.has_faults:
             return None
         return DatasetDeclaration(
             name=self.path[-1], location=location, source=source, include=include,
             partitions=partitions, strict=own.get("strict", False), members=members, rules=rules,
-            previous=previous, rotation=rotation, recipients=recipients,
+            previous=previous, rotation=rotation, recipients=recipients, erased=erased,
         )  # fmt: skip
 
     # --- members of its own ----------------------------------------------------------------------
@@ -190,6 +192,15 @@ class _DatasetParsing(Members):
             with self.noting_errors("recipients", text):
                 found += self.inclusions.recipients((*self.path, "recipients"), text)
         return check_recipients(found) if found else ()
+
+    def _parse_erased(
+        self, given: Sequence[Mapping[str, Any]], partitions: Sequence[str]
+    ) -> tuple[Erasure, ...]:
+        """Return the statements about erased files, as far as they have no mistake."""
+        faults = [fault for each in given for fault in list_erasure_faults(each, partitions)]
+        for fault in faults:
+            self.fault("erased", fault)
+        return () if faults else tuple(map(make_erasure, given))
 
     def _read_policy(self, name: str | None) -> Mapping[str, Any]:
         """Return the members of the policy that a dataset includes."""

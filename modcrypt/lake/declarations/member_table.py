@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from modcrypt.lake.erasure.erasures import ERASED
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.settings.kinds import COUNT, FLAG, NAME, NAMES, TEXT, Kind, one_of, table_of
 from modcrypt.settings.setting import Setting, settings_of
@@ -121,6 +122,10 @@ OWN_MEMBERS = _collect(
         "What may still protect older files, until apply has changed them.",
     ),
     _free("rotation", _table(ROTATION_MEMBERS), _ROTATION),
+    _free(
+        "erased", ERASED, "Files, or columns of them, that are erased: their keys are gone for "
+        "good.",
+    ),
 )  # fmt: skip
 
 _POLICY = settings_of(PolicySettings)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
@@ -17,9 +17,20 @@ from modcrypt.parquet.crypto.path_prefix import require_place
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 
 
+class ErasedParts(Protocol):
+    """The erased files and columns of a dataset: see `modcrypt.lake.erased_files.ErasedFiles`."""
+
+    def find_erased(self, places: Iterable[Place]) -> set[str]:
+        """Return the paths of those files that are erased."""
+
+    def has_erased_columns(self, place: Place) -> bool:
+        """Return whether columns of a file are erased, and nothing else is missing."""
+
+
 def declared_decryption(
     policies: DatasetPolicies, *, master_key_ids: Collection[str] = (),
-    identities: tuple[PrivateKey, ...] = (), exactly: bool = True, **properties: Any,
+    identities: tuple[PrivateKey, ...] = (), exactly: bool = True,
+    erased: ErasedParts | None = None, **properties: Any,
 ) -> FileDecryptionProperties:  # fmt: skip
     """Return the properties that open every file of a dataset, each as declared.
 
@@ -30,7 +41,7 @@ def declared_decryption(
         "signed_by": policies.writers,
         "seal": policies.required_seal,
     }
-    keys = DeclaredKeys(policies, tuple(master_key_ids), identities, exactly)
+    keys = DeclaredKeys(policies, tuple(master_key_ids), identities, exactly, erased)
     return FileDecryptionProperties(**{**demands, **properties, "key_retriever": keys})
 
 
@@ -44,12 +55,18 @@ class DeclaredKeys:
         identities: Identities that open the files, too.
         exactly: Whether each key must be under the master key that is declared for its use; else
             any that the declaration has for the file may protect anything, to change its keys.
+        erased: What readers leave out; None to leave out nothing.
     """
 
     policies: DatasetPolicies
     master_key_ids: Collection[str] = ()
     identities: tuple[PrivateKey, ...] = ()
     exactly: bool = True
+    erased: ErasedParts | None = None
+
+    def find_erased(self, places: Iterable[Place]) -> set[str]:
+        """Return the paths of those files that readers of the dataset leave out."""
+        return set() if self.erased is None else self.erased.find_erased(places)
 
     def properties_of(
         self, source: Source, given: FileDecryptionProperties
@@ -65,6 +82,8 @@ class DeclaredKeys:
             on_missing_key=given.on_missing_key,
             check_footer_integrity=given.check_footer_integrity,
         )
+        if given.on_missing_key == "error" and self._has_erased_columns(place):
+            declared = replace(declared, on_missing_key="null")
         if given.require_encrypted is not True:
             declared = replace(declared, require_encrypted=given.require_encrypted)
         if given.aad_prefix is not None:
@@ -84,6 +103,9 @@ class DeclaredKeys:
         retriever: Any = declared.key_retriever
         keys: FileKeys = retriever.for_file(source, lenient)
         return keys
+
+    def _has_erased_columns(self, place: Place) -> bool:
+        return self.erased is not None and self.erased.has_erased_columns(place)
 
     def _properties_at(self, place: Place, source: Source) -> FileDecryptionProperties:
         """Return the declared properties; if the columns are needed and closed, nothing opens."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 State: TypeAlias = Literal[
     "declared", "compromised", "rewrapped", "unknown-age", "plaintext", "other-policy", "old-keys",
-    "other-keys", "misplaced", "unreadable",
+    "other-keys", "misplaced", "unreadable", "erased", "not-erased",
 ]  # fmt: skip
 
 STATES: Mapping[State, str] = {
@@ -23,11 +23,16 @@ STATES: Mapping[State, str] = {
     "other-keys": "under keys that are not declared",
     "misplaced": "with the AAD prefix of another place",
     "unreadable": "unreadable",
+    "erased": "erased",
+    "not-erased": "declared as erased, but open",
 }
 """The states of a file, with their names for people."""
 
 EXPOSED: tuple[State, ...] = ("compromised", "rewrapped", "unknown-age")
 """The states of files that a compromised key opens or may open, the worst first."""
+
+DECLARED: tuple[State, ...] = ("declared", "erased")
+"""The states of files that are as they must be."""
 
 
 class KeyUse(NamedTuple):
@@ -79,6 +84,11 @@ class FileState:
     previous_prefix: str | None = field(default=None, repr=False)
     verified: bool = False
     data_keys: bytes = field(default=b"", repr=False)
+
+    @property
+    def is_declared(self) -> bool:
+        """True if the file is as declared: erased files are, too."""
+        return self.state in DECLARED
 
     def __getstate__(self) -> tuple[Any, ...]:
         return _list_values(self)  # what is generated takes longer than to write a state

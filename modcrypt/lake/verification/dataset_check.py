@@ -26,6 +26,7 @@ from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.lake.state_cache import CorrectFile, StateCache
+from modcrypt.lake.verification.erased_check import check_erased
 from modcrypt.lake.verification.file_check import NO_AAD, CheckedFile, FileCheck
 from modcrypt.lake.verification.results import LakeVerification, VerifiedFile
 from modcrypt.parquet.format.byte_map import Severity
@@ -97,7 +98,8 @@ def verify_files(
     """
     name = policies.dataset.name
     size = BATCH if check is None else FILES_ELSEWHERE
-    check = check or FileCheck(policies, jobs, progress).verify
+    check = check_erased(policies, check or FileCheck(policies, jobs, progress).verify)
+    erasures = policies.dataset.erasures
     results: Spool[VerifiedFile] = Spool()
     seal, present = policies.required_seal, set[str]()
     skipped, emptied = 0, list[Exception]()
@@ -106,7 +108,10 @@ def verify_files(
             known = cache.load_correct(name, batch)
             if seal is not None:  # which has all paths in memory as well
                 present.update(file.path for file in batch)
-            unchanged = [file for file in batch if is_unchanged(file, known.get(file.path))]
+            unchanged = [
+                file for file in batch
+                if is_unchanged(file, known.get(file.path)) and not erasures.names(file.path)
+            ]  # fmt: skip
             for file in unchanged:
                 file_set.add(file.path, _identify_file(policies, file, known.get(file.path)))
             skipped += len(unchanged)

@@ -31,17 +31,19 @@ class VerifiedFile:
         verification: What `verify_dataset` found.
         findings: Its faults and warnings, and differences from the declaration.
         missing: Parts that were not opened for want of a key, with the reason.
+        erased: Whether the file is declared as erased, and its keys are gone.
     """
 
     path: str
     verification: Verification
     findings: tuple[Finding, ...]
     missing: tuple[Unauthenticated, ...]
+    erased: bool = False
 
     @property
     def ok(self) -> bool:
         """True if the file has no fault, and every part that needs a key was opened."""
-        return not self.missing and not self.faults
+        return not (self.missing or self.faults or self.erased)
 
     @property
     def faults(self) -> list[Finding]:
@@ -54,11 +56,14 @@ class VerificationTotals:
 
     def __init__(self, files: Iterable[VerifiedFile]) -> None:
         self.correct = self.closed = self.faults = self.modules = self.bytes = 0
-        self.complete = self.unknown = self.rows = 0
+        self.complete = self.unknown = self.rows = self.erased = 0
         self.missing: set[str] = set()  # error codes
         self.limits: dict[tuple[str, str], NoteCount] = {}
         self.not_opened: dict[tuple[str, str], NoteCount] = {}
         for file in files:
+            if file.erased:
+                self.erased += 1
+                continue
             verification = file.verification
             self.correct += file.ok
             self.complete += not file.faults and verification.complete
@@ -182,6 +187,8 @@ class LakeVerification(FactSheet):
         text = f"{totals.correct:,} of {format_count(len(self.files), 'file')} as declared"
         if self.skipped:
             text += f", {self.skipped:,} unchanged and skipped"
+        if totals.erased:
+            text += f", {totals.erased:,} erased"
         if self.fault_count:
             text += f"; {format_count(self.fault_count, 'fault')}"
         if totals.closed:
@@ -203,16 +210,17 @@ class LakeVerification(FactSheet):
             result = replace(
                 file.verification, name=self.name_of(file), findings=tuple(file.findings)
             )
-            yield {**describe_result(result), "dataset": self.dataset}
+            yield {**describe_result(result), "dataset": self.dataset, "erased": file.erased}
 
     def fields(self) -> dict[str, Any]:
         """Return the totals that `verify` prints about the dataset, as values for JSON."""
         totals = self.totals
         ok = not (self.fault_count or self.error)
         return {
-            "ok": ok, "complete": ok and totals.complete == len(self.files),
+            "ok": ok, "complete": ok and totals.complete + totals.erased == len(self.files),
             "num_rows": None if totals.unknown else totals.rows, "files": len(self.files),
-            "findings": [finding.fields() for finding in self.findings], "not_authenticated": [],
+            "erased": totals.erased, "not_authenticated": [],
+            "findings": [finding.fields() for finding in self.findings],
             "dataset": self.dataset, "location": self.location, "code": self.code,
             "skipped": self.skipped, "strays": list(self.strays), "limits": self.limits,
             "error": self.error,

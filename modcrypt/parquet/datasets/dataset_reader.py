@@ -39,7 +39,7 @@ from modcrypt.parquet.datasets.aad_prefixes import (
     check_parts,
     identify_part,
 )
-from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset
+from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset, leave_out_erased
 from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.runtime.fork_safety import fork_safe
 
@@ -221,6 +221,8 @@ class _DatasetReader:
         self.result = pa.schema([])  # schema of the returned data
         self._check_seal()
         self.dataset.check_files()
+        if not callable(self._decryption):
+            self.dataset = leave_out_erased(self.dataset, self._decryption)
         if template is not None:
             self._prefixes = self._check_parts(PrefixTemplate(template), expected)
 

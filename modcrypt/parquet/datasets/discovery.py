@@ -12,14 +12,14 @@ import posixpath
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, KeyNotFoundError
 from modcrypt.io.places import Place
 from modcrypt.io.store_errors import add_url_to_errors
 from modcrypt.io.stores import forget_listings, locate, open_stored
@@ -56,6 +56,22 @@ class Dataset:
                 if self.root is None
                 else f"there are no files in {self.root.path!r}"
             )
+
+
+def leave_out_erased(dataset: Dataset, properties: Any) -> Dataset:
+    """Return a dataset without the files that the keys' own declaration says are erased.
+
+    Raises:
+        KeyNotFoundError: All files are erased, or one is and must not be left out.
+    """
+    find = getattr(getattr(properties, "key_retriever", None), "find_erased", None)
+    if find is None:
+        return dataset
+    erased = find([Place(dataset.filesystem, file.path) for file in dataset.files])
+    left = [file for file in dataset.files if file.path not in erased]
+    if erased and not left:
+        raise KeyNotFoundError(f"all {len(erased):,} files are erased")
+    return replace(dataset, files=left)
 
 
 def is_dataset(source: Any, filesystem: Any) -> bool:

@@ -64,6 +64,7 @@ def apply(
     *,
     dry_run: bool = False,
     accept_replaced: bool = False,
+    remove_erased: bool = False,
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> list[LakeApplication]:
@@ -77,7 +78,7 @@ def apply(
         lake: The lake. The driver reads the footers of files that changed.
         dataset: Name of a dataset; None for all.
         dry_run: Whether to plan only.
-        accept_replaced: As for `Lake.apply`.
+        accept_replaced, remove_erased: As for `Lake.apply`; the driver deletes erased files.
         files_per_task: Maximum number of files of a task.
         bytes_per_task: Maximum number of bytes of a task.
 
@@ -94,8 +95,9 @@ def apply(
         return results
 
     return lake.apply(
-        dataset, dry_run=dry_run, accept_replaced=accept_replaced, carry_out=carry_out
-    )
+        dataset, dry_run=dry_run, accept_replaced=accept_replaced, remove_erased=remove_erased,
+        carry_out=carry_out,
+    )  # fmt: skip
 
 
 def _apply_batch(

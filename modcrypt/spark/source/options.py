@@ -255,6 +255,7 @@ class _Options:
         # The options of a table are the word of who made it, not of who reads it.
         return Lake.open(local, is_found=self._is_table).reference(
             name, on_missing_key=self.value("onMissingKey") or "error",
+            on_erased=self.value("onErased") or "skip",
             master_key_ids=self.value("masterKeyIds") or (),
         )  # fmt: skip
 

@@ -29,7 +29,6 @@ from pyspark.sql.types import StructType
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
-from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.parquet.arrow.column_masks import restriction_error
 from modcrypt.parquet.arrow.decoding import merge_small
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
@@ -106,33 +105,37 @@ class Pieces(spark.InputPartition):
 
 
 def find_files(
-    options: ReadOptions, schema: StructType, seal: RequiredSeal | None = None
+    options: ReadOptions, schema: StructType, settings: ReadSettings | None = None
 ) -> list[TableFile]:
     """List the files of a table, in the order of their paths.
 
-    `seal` is that of each folder, if one is required.
+    `settings` say which seal each folder must have, and which files are erased.
 
     Raises:
         IntegrityError: Files are missing that the seal names.
         ValueError: There are no files.
         FileNotFoundError: A file or folder does not exist.
     """
-    files = (file for path in options.paths for file in _list_files_at(path, schema, seal))
+    files = (file for path in options.paths for file in _list_files_at(path, schema, settings))
     return [file for file in files if options.includes(file.path)]
 
 
-def _list_files_at(path: str, schema: StructType, seal: RequiredSeal | None) -> Iterator[TableFile]:
+def _list_files_at(
+    path: str, schema: StructType, settings: ReadSettings | None
+) -> Iterator[TableFile]:
     if not is_dataset(path, None):
         filesystem, inside = locate(path, None)
         (size,) = _read_sizes(filesystem, [inside])
         yield TableFile(Place(filesystem, inside).full_name, size)
         return
     dataset = discover(path, None, None)
+    check_seal(dataset, None if settings is None else settings.required_seal)
+    dataset.check_files()
+    if settings is not None:
+        dataset = settings.leave_out_erased(dataset)
     paths = [file.path for file in dataset.files]
     start = 0 if dataset.root is None else len(dataset.root.path)
     below = {file: file[start:].lstrip("/") for file in paths}
-    check_seal(dataset, seal)
-    dataset.check_files()
     values = parse_folder_values(below.values(), schema)
     for file, size in zip(paths, _read_sizes(dataset.filesystem, paths), strict=True):
         yield TableFile(Place(dataset.filesystem, file).full_name, size, values[below[file]])
@@ -370,7 +373,7 @@ class Reader(PieceReader, spark.DataSourceReader):
 
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
-        files = find_files(self._options, self._schema, self._settings.required_seal)
+        files = find_files(self._options, self._schema, self._settings)
         if self._restrictions is None:
             target = to_spark_arrow_schema(self._schema)
             values = [file.values for file in files]
@@ -392,7 +395,7 @@ class RowCounter(spark.DataSourceReader):
 
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
-        files = find_files(self._options, StructType(), self._settings.required_seal)
+        files = find_files(self._options, StructType(), self._settings)
         masks = self._restrictions is not None and self._restrictions.actions
         if masks and any(file.values for file in files):
             raise restriction_error(

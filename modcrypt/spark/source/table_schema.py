@@ -58,7 +58,7 @@ def table_schema(settings: ReadSettings, options: ReadOptions) -> StructType:
     """
     if options.row_counts:
         return ROW_COUNTS
-    paths, folder_fields = _survey(options, settings.required_seal)
+    paths, folder_fields = _survey(options, settings)
     read = partial(_read_schema, settings, options, set(folder_fields.names))
     if options.merge_schema:
         with ThreadPoolExecutor(OPENED_AT_ONCE, "modcrypt-plan") as pool:
@@ -145,7 +145,7 @@ def check_seal(dataset: Dataset, seal: RequiredSeal | None) -> None:
         seal.with_root(root).check_complete(root, [str(place.inside(root)) for place in places])
 
 
-def _survey(options: ReadOptions, seal: RequiredSeal | None) -> tuple[list[str], pa.Schema]:
+def _survey(options: ReadOptions, settings: ReadSettings) -> tuple[list[str], pa.Schema]:
     """Return the files of a table, and the fields that the names of its folders state.
 
     The reader compares its own list of files with the seal, but no reader is made without a schema.
@@ -160,8 +160,9 @@ def _survey(options: ReadOptions, seal: RequiredSeal | None) -> tuple[list[str],
         if is_dataset(path, None):
             dataset = discover(path, None, "hive")
             if not dataset.files:
-                check_seal(dataset, seal)
+                check_seal(dataset, settings.required_seal)
             dataset.check_files()
+            dataset = settings.leave_out_erased(dataset)
             folder_fields |= {field.name: field.type for field in dataset.partition_schema}
             paths = filter(options.includes, (file.path for file in dataset.files))
             files += [Place(dataset.filesystem, path).full_name for path in paths]

@@ -1,0 +1,77 @@
+"""The columns of an open file that are declared as erased: whether their keys are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError, list_names
+from modcrypt.lake.erasure.erasures import Erasure, is_gone
+from modcrypt.lake.files.file_policies import DatasetPolicies
+from modcrypt.lake.files.file_states import State
+from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY
+from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.parquet.crypto.footer_keys import FooterKey
+
+
+@dataclass(frozen=True)
+class ErasedColumns:
+    """The columns of a file that are declared as erased.
+
+    Attributes:
+        file: The open file.
+        kinds: How all its columns are encrypted, by their numbers.
+        erasures: The statements about its columns, by dotted name.
+        gone: Names of those whose keys are gone, after `try_keys`.
+    """
+
+    file: OpenFile
+    kinds: Mapping[int, set[str]]
+    erasures: Mapping[str, Erasure]
+    gone: list[str] = field(default_factory=list)
+
+    @classmethod
+    def find(
+        cls, policies: DatasetPolicies, path: str, file: OpenFile, kinds: Mapping[int, set[str]]
+    ) -> ErasedColumns:
+        """Return the columns of a file that the dataset declares as erased."""
+        names = (".".join(leaf) for leaf in file.leaves)
+        return cls(file, kinds, policies.dataset.erasures.find_columns(path, names))
+
+    @property
+    def others(self) -> Mapping[int, set[str]]:
+        """How the columns are encrypted that are not declared as erased."""
+        if not self.erasures:
+            return self.kinds
+        return {c: kind for c, kind in self.kinds.items() if self._name(c) not in self.erasures}
+
+    def _name(self, column: int) -> str:
+        return ".".join(self.file.leaves[column])
+
+    def try_keys(self, is_destroyed: Callable[[FooterKey], bool]) -> None:
+        """Find out which keys are gone.
+
+        Raises:
+            KeyRetrievalError: A key is refused, or the service unavailable: it may return.
+        """
+        for column, kinds in self.kinds.items():
+            if self.erasures and self._name(column) in self.erasures and COLUMN_KEY in kinds:
+                self._try_key(column, is_destroyed)
+
+    def _try_key(self, column: int, is_destroyed: Callable[[FooterKey], bool]) -> None:
+        name = self._name(column)
+        crypto = self.file.metadata.row_groups[0].columns[column].crypto_metadata
+        metadata = crypto.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
+        try:
+            if not self.file.own_keys([column]):
+                self.gone.append(name)
+        except (KeyNotFoundError, KeyAccessDeniedError) as error:
+            if not is_gone(error, is_destroyed=is_destroyed(FooterKey(name, metadata))):
+                raise
+            self.gone.append(name)
+
+    def judge(self, state: State, message: str) -> tuple[State, str]:
+        """Return the state of the file, as it is without erasures, with what is erased."""
+        if still := [name for name in self.erasures if name not in self.gone]:
+            return "not-erased", f"columns declared as erased, but open: {list_names(still)}"
+        return state, message

@@ -1,0 +1,117 @@
+"""The files and columns that are erased: a statement names them, and their keys are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from modcrypt.errors import KeyNotFoundError
+from modcrypt.io.places import Place
+from modcrypt.lake.erasure.erasures import GONE, Erasures
+from modcrypt.lake.examination import FooterExamination
+from modcrypt.lake.files.file_policies import DatasetPolicies
+from modcrypt.lake.files.file_states import EXPOSED, FileState
+from modcrypt.lake.files.lake_files import LakeFile
+from modcrypt.lake.key_ages import KeyAges
+from modcrypt.report.text import format_count
+from modcrypt.runtime.fork_safety import cached_property
+from modcrypt.runtime.log import LOGGER
+
+OnErased: TypeAlias = Literal["skip", "raise"]
+"""Treatment of erased files and columns: leave them out with a warning, or raise."""
+
+NOT_ERASED = "not-erased"
+"""The error code of a file that is declared as erased, but opens."""
+
+_OPEN = (*EXPOSED, "declared", "plaintext", "other-policy", "old-keys")
+"""States of files whose keys were retrieved, unless an error is their reason."""
+
+
+def judge_state(state: FileState, erasures: Erasures) -> FileState:
+    """Return the state of a file with what is declared of its erasure.
+
+    A file whose key service is unavailable or refuses stays unreadable: its keys may return.
+    """
+    erasure = erasures.find(state.path)
+    if erasure is None:
+        return state
+    if state.state == "unreadable" and state.reason in GONE:
+        return replace(state, state="erased", message=f"erased {erasure}")
+    if state.state not in _OPEN or (state.state == "other-policy" and state.reason):
+        return state
+    message = f"it is declared as erased ({erasure}), but opens"
+    return replace(state, state="not-erased", reason=NOT_ERASED, message=message)
+
+
+@dataclass(frozen=True)
+class ErasedFiles:
+    """The erased files and columns of a dataset, which its readers leave out.
+
+    Args:
+        policies: Policies of the files.
+        on_erased: Treatment of erased files and columns.
+    """
+
+    policies: DatasetPolicies
+    on_erased: OnErased = "skip"
+    _warned: list[str] = field(default_factory=list, init=False, repr=False)
+
+    @cached_property
+    def _examination(self) -> FooterExamination:
+        return FooterExamination(self.policies, KeyAges(self.policies.client))
+
+    def _examine(self, place: Place) -> FileState:
+        policies = self.policies
+        file = LakeFile(policies.path_of(policies.find_listed(place) or place), 0, "")
+        return judge_state(self._examination.run(file), policies.dataset.erasures)
+
+    def find_erased(self, places: Iterable[Place]) -> set[str]:
+        """Return the paths of those files that are erased; log a warning with their number.
+
+        Only files that a statement names are opened.
+
+        Raises:
+            KeyNotFoundError: A file is erased, and `on_erased` is "raise".
+        """
+        erasures = self.policies.dataset.erasures
+        if not erasures.statements:
+            return set()
+        found = set()
+        for place, state in self._list_erased(places):
+            if self.on_erased == "raise":
+                raise KeyNotFoundError(
+                    f'{place.full_name}: {state.message}; pass on_erased="skip" to leave it out'
+                )
+            found.add(place.path)
+        if found:
+            count = format_count(len(found), "file")
+            LOGGER.warning("%s: %s left out as erased", self.policies.dataset.name, count)
+        return found
+
+    def _list_erased(self, places: Iterable[Place]) -> Iterator[tuple[Place, FileState]]:
+        policies = self.policies
+        for place in places:
+            listed = policies.find_listed(place)
+            if listed is None or not policies.dataset.erasures.find(policies.path_of(listed)):
+                continue
+            state = self._examine(place)
+            if state.state == "erased":
+                yield place, state
+
+    def has_erased_columns(self, place: Place) -> bool:
+        """Return whether columns of a file are erased, and may be left out; log a warning.
+
+        Then the keys of all other columns can be retrieved, so that nothing else is missing.
+        """
+        policies = self.policies
+        path, erasures = policies.path_of(place), policies.dataset.erasures
+        if self.on_erased == "raise" or not erasures.names(path) or erasures.find(path):
+            return False
+        state = self._examine(place)
+        if state.state not in ("declared", "old-keys"):
+            return False
+        if not self._warned:
+            self._warned.append(path)
+            LOGGER.warning("%s: erased columns are read as nulls", policies.dataset.name)
+        return True

@@ -1,0 +1,162 @@
+"""The record of erasures beside a declaration: `modcrypt.erased.jsonl`.
+
+`modcrypt shred` writes a line before it removes the first key, so that an erasure that was
+interrupted shows: the files that still open are faults. The record is as trusted as the
+declaration: it lies beside it, and no other user may be able to change it. In a dataset with
+`signed_by`, each line must also be signed by one of its writers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modcrypt.errors import MAX_NAME, KeyMaterialError, printable
+from modcrypt.io.places import Place
+from modcrypt.io.private_files import read_unalterable, replace_private
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+from modcrypt.lake.erasure.erasures import (
+    MAX_ERASURES,
+    Erasure,
+    list_erasure_faults,
+    make_erasure,
+)
+from modcrypt.pkmt1.strict_json import strict_json
+
+SCHEMA = "modcrypt.lake.erasure/1"
+"""The name and version of a line of the record; signatures begin with it."""
+
+MAX_RECORD = 64 << 20
+"""Size limit of a record in bytes: the paths of about a million files."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedErasure:
+    """A line of the record.
+
+    Attributes:
+        dataset: Name of the dataset.
+        erasure: What is erased.
+        signer: Id of the key that signed the line; None if it is not signed.
+    """
+
+    dataset: str
+    erasure: Erasure
+    signer: str | None = None
+
+
+def record_path(declaration: str | os.PathLike[str]) -> Path:
+    """Return the path of the record beside a declaration."""
+    return Path(declaration).with_suffix(".erased.jsonl")
+
+
+def read_record(
+    path: Path, partitions: Mapping[str, Collection[str]],
+    writers: Mapping[str, Collection[VerifyingKey]],
+) -> list[RecordedErasure]:  # fmt: skip
+    """Return the lines of a record about declared datasets; none if there is no record.
+
+    Args:
+        path: Path of the record.
+        partitions: Names of the partitions of each declared dataset.
+        writers: Keys of each dataset with `signed_by`, one of which must have signed its lines.
+
+    Raises:
+        ValueError: A line is malformed, or not signed although it must be.
+        KeyRetrievalError: Another user may change the record.
+        OSError: It cannot be read.
+    """
+    try:
+        data = read_unalterable(path, MAX_RECORD + 1)
+    except FileNotFoundError:
+        return []
+    if len(data) > MAX_RECORD:
+        raise ValueError(f"{path} is longer than {MAX_RECORD} bytes")
+    lines = data.splitlines()
+    if len(lines) > MAX_ERASURES:
+        raise ValueError(f"{path} has more than {MAX_ERASURES:,} lines")
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            recorded = _parse_line(line, partitions, writers)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+        found += [] if recorded is None else [recorded]
+    return found
+
+
+def _parse_line(
+    line: bytes, partitions: Mapping[str, Collection[str]],
+    writers: Mapping[str, Collection[VerifyingKey]],
+) -> RecordedErasure | None:  # fmt: skip
+    """Return the content of a line; None if the declaration has no such dataset any more."""
+    given = strict_json(line, surrogates=True)
+    if not isinstance(given, dict) or given.get("schema") != SCHEMA:
+        raise ValueError(f"is no erasure of the form {SCHEMA}")
+    dataset, signature = given.get("dataset"), given.pop("signature", None)
+    if not isinstance(dataset, str):
+        raise ValueError("names no dataset")
+    if dataset not in partitions:
+        return None
+    signer = None
+    if dataset in writers:
+        signer = _check_signature(given, signature, writers[dataset])
+    members = {name: value for name, value in given.items() if name not in ("schema", "dataset")}
+    if faults := list_erasure_faults(members, partitions[dataset]):
+        raise ValueError("; ".join(faults))
+    return RecordedErasure(dataset, make_erasure(members), signer)
+
+
+def _check_signature(
+    given: Mapping[str, Any], signature: Any, writers: Collection[VerifyingKey]
+) -> str:
+    """Return the id of the writer that signed a line; raise ValueError if none did."""
+    dataset = printable(given["dataset"], MAX_NAME)
+    if not isinstance(signature, str):
+        raise ValueError(f"is not signed, but {dataset} has signed_by; erase with --sign")
+    try:
+        signed = base64.b64decode(signature, validate=True)
+    except ValueError:
+        raise ValueError("its signature is not valid base64") from None
+    for writer in writers:
+        if writer.verify(signed, _message(given)):
+            return writer.hex_id
+    raise ValueError(f"no writer that {dataset} names in signed_by signed it as it is")
+
+
+def _message(given: Mapping[str, Any]) -> bytes:
+    return f"{SCHEMA}\n{json.dumps(given, sort_keys=True)}".encode()
+
+
+def append_erasure(
+    declaration: str, dataset: str, erasure: Erasure, signing_key: SigningKey | None = None
+) -> None:
+    """Add a line to the record of a declaration, which appears as a whole or not at all.
+
+    Who may read the declaration may read the record.
+
+    Raises:
+        KeyRetrievalError: Another user may change the record, or the signing key is refused.
+        OSError: The record cannot be written.
+    """
+    given = {"schema": SCHEMA, "dataset": dataset, **erasure.fields()}
+    if signing_key is not None:
+        signature = signing_key.sign(_message(given))
+        given = {**given, "signature": base64.b64encode(signature).decode()}
+    path = record_path(declaration)
+    with Place(None, str(path)).lock():
+        try:
+            before = read_unalterable(path, MAX_RECORD + 1)
+        except FileNotFoundError:
+            before = b""
+        data = before + json.dumps(given, sort_keys=True).encode() + b"\n"
+        if len(data) > MAX_RECORD:
+            raise KeyMaterialError(f"{path} would be longer than {MAX_RECORD} bytes")
+        mode = stat.S_IMODE(os.stat(declaration).st_mode) & 0o644
+        replace_private(path, data, check=lambda temporary: os.chmod(temporary, mode))

@@ -1,0 +1,183 @@
+"""Statements that files, or columns of them, are erased.
+
+A statement alone hides nothing: a file counts as erased only if a statement names it, and its keys
+are gone. If a named file opens, that is a fault.
+"""
+
+from __future__ import annotations
+
+import datetime
+import posixpath
+import re
+import urllib.parse
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from modcrypt.errors import MAX_NAME, KeyDisabledError, KeyNotFoundError, printable
+from modcrypt.settings.kinds import NAME, NAMES, Kind, table_of
+from modcrypt.settings.setting import Setting
+
+MAX_ERASURES = 10_000
+"""Largest number of statements about one dataset, and of lines in a record."""
+
+MAX_REQUEST = 200
+"""Length limit of the id of a request, in characters."""
+
+DESTROYED = "destroyed"
+"""The reason of files whose master key, or its version, the key service lists as destroyed."""
+
+GONE = frozenset({KeyNotFoundError.word, DESTROYED})
+"""Reasons of a file's state that mean that its keys are gone, not refused or unavailable."""
+
+_Values: TypeAlias = tuple[tuple[str, str], ...]
+
+_MEMBERS = (
+    Setting(table_of(NAME, "a table of partitions and values"), name="partition"),
+    Setting(NAMES, name="files"),
+    Setting(NAMES, name="columns"),
+    Setting(NAME, name="when"),
+    Setting(NAME, name="request"),
+)
+_ITEM = {
+    "type": "object", "additionalProperties": False,
+    "properties": {member.name: member.kind.schema for member in _MEMBERS},
+}  # fmt: skip
+ERASED = Kind("a list of tables [[dataset.NAME.erased]]", {"type": "array", "items": _ITEM})
+"""The kind of the member `erased` of a dataset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """A statement that some files of a dataset, or columns of them, are erased.
+
+    Attributes:
+        partition: Values of the partitions that the files are in; empty for any.
+        files: Paths of the files, or folders of files, inside the dataset; empty for all.
+        columns: Names of columns or groups that are erased; empty for whole files.
+        when: Time of the erasure, ISO 8601.
+        request: Id of the request that asked for it; empty if none is known.
+    """
+
+    partition: Mapping[str, str] = field(default_factory=dict)
+    files: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    when: str = ""
+    request: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Return the attributes that say something, as values for JSON."""
+        values: dict[str, Any] = {
+            "partition": dict(self.partition), "files": list(self.files),
+            "columns": list(self.columns), "when": self.when, "request": self.request,
+        }  # fmt: skip
+        return {name: value for name, value in values.items() if value}
+
+    def __str__(self) -> str:
+        """Return when the data was erased, and by which request."""
+        return f"{self.when}, request {self.request}" if self.request else self.when
+
+
+class Erasures:
+    """All statements about one dataset, by what they name: there may be many, and many files."""
+
+    def __init__(self, statements: Sequence[Erasure] = ()) -> None:
+        self.statements = tuple(statements)
+        self._by_file: defaultdict[str, list[Erasure]] = defaultdict(list)
+        self._by_values: defaultdict[_Values, list[Erasure]] = defaultdict(list)
+        for each in self.statements:
+            for file in each.files:
+                self._by_file[file].append(each)
+            if not each.files:
+                self._by_values[tuple(sorted(each.partition.items()))].append(each)
+        self._partitions = {tuple(name for name, _ in values) for values in self._by_values}
+
+    def names(self, path: str) -> bool:
+        """Return whether a statement is about a file, or about columns of it."""
+        return any(True for _ in self._about(path))
+
+    def find(self, path: str) -> Erasure | None:
+        """Return the first statement that a file is erased as a whole; None if there is none."""
+        return next((each for each in self._about(path) if not each.columns), None)
+
+    def find_columns(self, path: str, names: Iterable[str]) -> dict[str, Erasure]:
+        """Return those of some columns that statements call erased in a file."""
+        found = [each for each in self._about(path) if each.columns]
+        return {
+            name: each for name in names for each in found
+            if any(name == column or name.startswith(f"{column}.") for column in each.columns)
+        }  # fmt: skip
+
+    def _about(self, path: str) -> Iterator[Erasure]:
+        """Yield the statements about a file."""
+        if not self.statements:
+            return
+        values = _read_values(path)
+        for end in (*(match.start() for match in re.finditer("/", path)), len(path)):
+            for each in self._by_file.get(path[:end], ()):
+                if each.partition.items() <= values.items():
+                    yield each
+        for names in self._partitions:
+            yield from self._by_values.get(tuple((n, values.get(n, "")) for n in names), ())
+
+
+def _read_values(path: str) -> dict[str, str]:
+    """Return the values of the Hive partitions in a path."""
+    folders = (folder.partition("=") for folder in posixpath.dirname(path).split("/"))
+    return {name: urllib.parse.unquote(value) for name, equals, value in folders if equals}
+
+
+def is_gone(error: BaseException, *, is_destroyed: bool) -> bool:
+    """Return whether an error says that a key is gone.
+
+    `is_destroyed` says whether the key service lists its master key as destroyed: only then does a
+    refusal mean that the key will not return. An unavailable service says nothing.
+    """
+    refused = isinstance(error, KeyDisabledError) and is_destroyed
+    return refused or isinstance(error, KeyNotFoundError)
+
+
+# --- statements in files -------------------------------------------------------------------------
+
+
+def list_erasure_faults(given: Mapping[str, Any], partitions: Iterable[str]) -> list[str]:
+    """Return the faults of a statement, whose members have the right kinds or not."""
+    known = {member.name: member for member in _MEMBERS}
+    faults = [f"unknown member {printable(name, MAX_NAME)}" for name in given if name not in known]
+    for name in given.keys() & known.keys():
+        faults += known[name].kind.list_faults(name, given[name])
+    return faults or list(_list_contradictions(given, set(partitions)))
+
+
+def _list_contradictions(given: Mapping[str, Any], partitions: set[str]) -> Iterator[str]:
+    if not (given.get("partition") or given.get("files") or given.get("columns")):
+        yield "an erasure names a partition, files or columns"
+    for name in sorted(given.get("partition", {}).keys() - partitions):
+        yield f"unknown partition {printable(name, MAX_NAME)}; add it to partitions"
+    for path in given.get("files", ()):
+        if posixpath.normpath(path) != path or path.startswith(("/", "../")) or path == "..":
+            yield f"{printable(path, MAX_NAME)} is no path inside the dataset"
+    if len(given.get("request", "")) > MAX_REQUEST:
+        yield f"request is longer than {MAX_REQUEST} characters"
+    if "when" not in given:
+        yield 'when is missing; set it to the time of the erasure, such as "2026-11-29"'
+    elif not _is_time(given["when"]):
+        yield 'when must be a date or a time, such as "2026-11-29"'
+
+
+def _is_time(text: str) -> bool:
+    if not re.match(r"\d{4}-\d\d-\d\d", text):
+        return False
+    try:
+        datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def make_erasure(given: Mapping[str, Any]) -> Erasure:
+    """Return a statement whose members have no faults."""
+    members = {name: given[name] for name in ("when", "request", "partition") if name in given}
+    files, columns = (tuple(given.get(name, ())) for name in ("files", "columns"))
+    return Erasure(files=files, columns=columns, **members)

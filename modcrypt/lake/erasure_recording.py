@@ -1,0 +1,133 @@
+"""Record what `shred` is about to erase in declared datasets, before it removes a key."""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from modcrypt.io.places import Place
+from modcrypt.jobs.listing import Folder
+from modcrypt.kms.signing.signing_keys import SigningKey, read_verifying_keys
+from modcrypt.lake.declarations.declaration import DatasetDeclaration, LakeDeclaration
+from modcrypt.lake.erasure.erasure_record import append_erasure
+from modcrypt.lake.erasure.erasures import MAX_REQUEST, Erasure
+
+
+class PlannedFile(Protocol):
+    """What a dry run of `shred` says about a file: see `ShreddedFile`."""
+
+    path: str
+    keys: int
+    columns: tuple[str, ...]
+    whole: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shredding:
+    """What is about to be erased in one dataset.
+
+    Attributes:
+        parts: Paths of files and folders inside the dataset; an empty one is all of it.
+        columns: Names of columns whose keys are selected; empty for other selections.
+        everything: Whether all keys are selected.
+        request: Id of the request.
+        plan: Function that returns what a dry run says about each file.
+    """
+
+    parts: Sequence[str]
+    columns: Sequence[str]
+    everything: bool
+    request: str
+    plan: Callable[[], Iterable[PlannedFile]]
+
+
+def record_shredding(
+    declaration: LakeDeclaration, name: str, shredding: Shredding, signing_key: SigningKey | None
+) -> int:
+    """Add what is about to be erased to the record beside a declaration.
+
+    What the declaration or the record states already is not added again.
+
+    Returns:
+        The number of statements added.
+
+    Raises:
+        ValueError: The dataset has `signed_by`, and the key is not that of a writer.
+        KeyRetrievalError, OSError: As `append_erasure`.
+    """
+    dataset = declaration.datasets[name]
+    _check_signing_key(dataset, signing_key)
+    if len(shredding.request) > MAX_REQUEST:
+        raise ValueError(f"request is longer than {MAX_REQUEST} characters")
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    count = 0
+    for files, columns in _list_selected(dataset, shredding):
+        erasure = Erasure(files=files, columns=columns, when=now, request=shredding.request)
+        append_erasure(declaration.path, name, erasure, signing_key)
+        count += 1
+    return count
+
+
+def _check_signing_key(dataset: DatasetDeclaration, signing_key: SigningKey | None) -> None:
+    writers = read_verifying_keys(dataset.members.get("signed_by", ()))
+    if writers and (signing_key is None or signing_key.verifier not in writers):
+        raise ValueError(
+            f"{dataset.name} requires signatures (signed_by), also of what is erased; pass the "
+            "signing key of one of its writers"
+        )
+
+
+def _list_selected(
+    dataset: DatasetDeclaration, shredding: Shredding
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield files and columns that are erased, and that no statement names yet."""
+    parts, columns = tuple(shredding.parts), tuple(shredding.columns)
+    whole = "" in parts
+    if columns:
+        files = () if whole else parts
+        stated = dataset.erasures.find_columns
+        if not all(len(stated(f, columns)) == len(columns) for f in files or ("",)):
+            yield files, columns
+    elif shredding.everything and not whole:
+        yield from _group(dataset, [(part, ()) for part in parts])
+    else:
+        yield from _group(dataset, _list_planned(dataset, shredding))
+
+
+def _list_planned(
+    dataset: DatasetDeclaration, shredding: Shredding
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the files that lose keys, each with its columns; none if it is lost as a whole.
+
+    The folders that the caller names stand for their files if these are lost without exception.
+    """
+    root = Folder.at(dataset.location).place
+    planned = list(shredding.plan())
+    if "" not in shredding.parts and all(file.keys and file.whole for file in planned):
+        return [(part, ()) for part in shredding.parts]
+    found = []
+    for file in planned:
+        path = Place(root.filesystem, file.path).inside(root) or ""
+        is_whole = file.whole or shredding.everything
+        if path and file.keys:
+            found.append((path, () if is_whole else file.columns))
+    return found
+
+
+def _group(
+    dataset: DatasetDeclaration, found: Iterable[tuple[str, tuple[str, ...]]]
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield the files that share erased columns, without those that are stated already."""
+    erasures = dataset.erasures
+    by_columns: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for path, columns in found:
+        # A folder has no value of its own partition, but its files do.
+        if not (erasures.find(path) or erasures.find(f"{path}/")) and (
+            not columns or len(erasures.find_columns(path, columns)) < len(columns)
+        ):
+            by_columns[columns].append(path)
+    for columns, files in by_columns.items():
+        yield tuple(files), columns
