@@ -1,4 +1,4 @@
-"""The answer to a leak, killed at each of its steps: nothing is lost, nothing exposed seems safe."""
+"""The answer to a leak, killed at each step: nothing is lost, and nothing exposed seems safe."""
 
 from __future__ import annotations
 
