@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Self, TypeAlias
 
-from modcrypt.errors import FormatError, ModcryptError
+from modcrypt.errors import FormatError, ModcryptError, list_names
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.jobs.failures import describe
@@ -49,6 +49,7 @@ from modcrypt.lake.status import DatasetStatus, find_status
 from modcrypt.lake.table_kind import LakeTable, load_table_kind
 from modcrypt.lake.verification.dataset_check import Since, choose_unchanged, verify_files
 from modcrypt.lake.verification.file_check import CheckedFile
+from modcrypt.lake.verification.overlap import find_overlaps
 from modcrypt.lake.verification.results import LakeVerification
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import Finding
@@ -480,10 +481,25 @@ class Lake:
             )
         if not parts:
             cache.end_verification(name)
+            others = [each for each in self.declaration.datasets if each != name]
+            tables = {
+                table.name: Place(*locate(table.location, None))
+                for table in self.declaration.tables.values()
+                if table.catalog is None
+            }
+            overlaps = find_overlaps(self.policies(name), map(self.policies, others), tables)
+            result = replace(result, findings=[*result.findings, *overlaps])
         return self._with_exposure(result, cache)
 
     def _with_exposure(self, result: LakeVerification, cache: StateCache) -> LakeVerification:
-        """Return a verification with a fault for what compromised keys open."""
+        """Return a verification with faults for keys that are due, or compromised."""
+        declared = self.declaration.find(result.dataset)
+        due = self.ages.find_due(list_written(declared), declared.rotation)
+        if due:
+            message = f"master keys due for a new version: {list_names(due)}; apply adds it"
+            result = replace(
+                result, findings=[*result.findings, Finding(word="key-age", message=message)]
+            )
         if not self.compromised:
             return result
         counts = self.dataset_status(result.dataset, cache).counts

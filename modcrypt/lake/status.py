@@ -92,8 +92,9 @@ class DatasetStatus(FactSheet):
 
     @property
     def is_declared(self) -> bool:
-        """True if every file is as declared, no key is due, and nothing leaks beside the files."""
-        complete = not (self.error or self.due_keys or self.waiting or self.leaks)
+        """True if every file is as declared, no key is due, and nothing is or leaks beside them."""
+        strays = self.dataset.strict and self.strays
+        complete = not (self.error or self.due_keys or self.waiting or self.leaks or strays)
         states = self.totals.states
         return complete and states["declared"] + states["erased"] == len(self.files)
 

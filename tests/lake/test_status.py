@@ -20,8 +20,9 @@ from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake import Lake
 from modcrypt.lake.status import DatasetStatus
 from tests.support.cases import each_case
+from tests.support.cli.program import run
 from tests.support.forging import flip
-from tests.support.lake_folder import DECLARATION, make_lake, order_table
+from tests.support.lake_folder import DECLARATION, make_lake, order_table, trust_lake
 
 FIRST = "day=2026-11-01/part-0.parquet"
 
@@ -337,3 +338,15 @@ def test_lines_of_json_name_their_schema(config: Path) -> None:
         "column": None, "master_key_id": "footer", "version": "1",
         "kek_id": status.files[0].keys[0].kek_id,
     }  # fmt: skip
+
+
+def test_the_exit_code_says_whether_all_is_as_declared(config: Path, tmp_path: Path) -> None:
+    trust_lake(tmp_path)
+    assert run(tmp_path, "status", "--exit-code").returncode == 0
+    pq.write_table(order_table(), tmp_path / "orders/day=2026-11-01/plain.parquet")
+    assert run(tmp_path, "status").returncode == 0
+    assert run(tmp_path, "status", "--exit-code").returncode == 1
+    assert run(tmp_path, "apply").returncode == 0
+    assert run(tmp_path, "status", "--exit-code").returncode == 0
+    (tmp_path / "orders/notes.txt").write_text("no Parquet")
+    assert run(tmp_path, "status", "--exit-code").returncode == 1

@@ -143,13 +143,52 @@ def test_repeated_prefixes_are_one_line_and_a_fault_only_under_the_path(tmp_path
     assert "2 AAD prefixes are shared" in finding.message
 
 
-def test_strays_are_faults_only_if_the_declaration_is_strict(config: Path, tmp_path: Path) -> None:
+def test_strays_are_faults_unless_the_declaration_is_not_strict(
+    config: Path, tmp_path: Path
+) -> None:
     (tmp_path / "orders/notes.txt").write_text("no Parquet")
     result = verify(config)
-    assert (result.code, result.strays) == (0, ["notes.txt"])
-    config.write_text(DECLARATION.replace("partitions", "strict = true\npartitions"))
-    result = verify(config)
     assert (result.code, [fault.word for fault in result.faults]) == (1, ["stray"])
+    config.write_text(DECLARATION.replace("partitions", "strict = false\npartitions"))
+    result = verify(config)
+    assert (result.code, result.strays) == (0, ["notes.txt"])
+
+
+def test_a_file_that_two_datasets_claim_is_a_fault(config: Path) -> None:
+    second = """
+[dataset.again]
+location = "orders/day=2026-11-01"
+footer_key = "footer"
+
+[dataset.sales]
+kind = "iceberg"
+location = "orders/day=2026-11-02"
+master_key = "footer"
+"""
+    config.write_text(DECLARATION + second)
+    orders, again, _ = Lake.open(config).verify()
+    found = [fault.message for fault in orders.faults if fault.word == "overlap"]
+    assert [message.split(" claims")[0] for message in found] == [
+        "the dataset again", "the dataset sales",
+    ]  # fmt: skip
+    assert "day=2026-11-01/part-0.parquet" in found[0]
+    assert "overlap" in {fault.word for fault in again.faults}
+
+
+def test_a_dataset_without_files_is_a_fault(tmp_path: Path) -> None:
+    config = make_lake(tmp_path)
+    config.write_text(
+        DECLARATION.replace("*.parquet", "*.none").replace("include", "strict = false\ninclude")
+    )
+    assert "empty" in {fault.word for fault in verify(config).faults}
+
+
+def test_a_master_key_of_the_declared_age_is_a_fault(config: Path) -> None:
+    limit = '\n[dataset.orders.rotation]\nmax_version_age = "0d"\n'
+    config.write_text(DECLARATION + limit)
+    (fault,) = verify(config).faults
+    assert fault.word == "key-age"
+    assert "footer and pii" in fault.message or "footer, pii" in fault.message
 
 
 def test_copies_are_faults_even_without_a_prefix(tmp_path: Path) -> None:

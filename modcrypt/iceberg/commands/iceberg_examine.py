@@ -22,7 +22,7 @@ from modcrypt.cli.shared_options import (
     option,
     verb,
 )
-from modcrypt.errors import KmsUnavailableError, PlaintextError, printable
+from modcrypt.errors import KmsUnavailableError, printable
 from modcrypt.iceberg.commands.iceberg_options import (
     open_selected_table,
     parse_snapshot,
@@ -81,8 +81,8 @@ def verify(
 
     verify checks every tag of every file that the table's snapshots reach, and that all of them
     fit together, but decodes no data. It continues after a fault and reports all of them, and
-    orphan files, unused keys and expired KEKs. With --strict, it fails for orphans in plaintext,
-    too. A key that the key service refuses says nothing about the table and is a warning.
+    orphan files, unused keys and expired KEKs. Plaintext in the table's folder is a fault. A key
+    that the key service refuses says nothing about the table and is a warning.
     """
     from modcrypt.iceberg import verify_table
 
@@ -105,7 +105,7 @@ def verify(
         return 4
     if verification.snapshots and verification.master_key_id and not verification.tags:
         return 3
-    return int(strict and (PlaintextError.word in words or not verification.complete))
+    return int(strict and not verification.complete)
 
 
 def _print_verification(verification: TableVerification) -> None:

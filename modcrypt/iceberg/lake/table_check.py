@@ -15,10 +15,10 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
     ModcryptError,
-    PlaintextError,
 )
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
 from modcrypt.iceberg.lake.table_status import METADATA
+from modcrypt.iceberg.verify.orphan_files import UNREACHED
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.verification.results import POLICY, LakeVerification, VerifiedFile
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
@@ -53,7 +53,9 @@ def verify_declared_table(
         return _report_closed(declared, error)
     result = verify_table(table, jobs=jobs, progress=progress)
     findings = [finding for finding in result.findings if finding.location is None]
-    own = [_raise_leak(finding) for finding in findings if not _is_refusal(finding)]
+    own: list[Finding] = [finding for finding in findings if not _is_refusal(finding)]
+    if declared.dataset.strict:
+        own = list(map(_raise_abandoned, own))
     if why := declared.compare_policy(table):
         own.insert(0, Finding(word=POLICY, message=f"the table's policy: {why}"))
     return LakeVerification(
@@ -67,9 +69,9 @@ def _is_refusal(finding: Finding) -> bool:
     return finding.severity == "warning" and finding.word in _CLOSED
 
 
-def _raise_leak(finding: Finding) -> Finding:
-    """Return a finding about plaintext files in the table's folder as a fault: they leak values."""
-    if finding.word != PlaintextError.word:
+def _raise_abandoned(finding: Finding) -> Finding:
+    """Return a finding about files that no snapshot names any more as a fault."""
+    if UNREACHED not in finding.message:
         return finding
     return Finding(word=finding.word, message=finding.message)
 

@@ -130,10 +130,13 @@ def _judge(folder: Place, file: StrayFile) -> StrayFile:
     return replace(file, state="plaintext") if head.startswith(_PLAIN) else file
 
 
+UNREACHED = "in the table's folder are not reached by any snapshot"
+"""Description of orphans that no running write can still commit."""
+
 _KINDS = {
     "plain": ("plaintext", "in plaintext are in the folder of an encrypted table"),
     "left": (ORPHAN, "are temporary files of interrupted or running modcrypt writes"),
-    "old": (ORPHAN, "in the table's folder are not reached by any snapshot"),
+    "old": (ORPHAN, UNREACHED),
     "young": (ORPHAN, f"younger than {SETTLED_DAYS} days belong to no snapshot, or not yet"),
     "marker": (
         ORPHAN,
@@ -194,12 +197,17 @@ class _FolderCheck:
         for kind, group in by_kind.items():
             word, what = _KINDS[kind]
             size = sum(file.size for file in group)
-            self._warn(word, [file.path for file in group], f"files ({size:,} bytes) {what}")
+            leaks = kind == "plain" and self.table.walk.encrypted
+            self._warn(
+                word, [file.path for file in group], f"files ({size:,} bytes) {what}",
+                warning=not leaks,
+            )  # fmt: skip
 
-    def _warn(self, word: str, paths: Sequence[str], what: str) -> None:
+    def _warn(self, word: str, paths: Sequence[str], what: str, *, warning: bool = True) -> None:
         """Report how many files there are of some sort, unless none, and the names of the first."""
         if paths:
-            self.report.note(word, f"{len(paths):,} {what}: {list_names(paths)}", warning=True)
+            message = f"{len(paths):,} {what}: {list_names(paths)}"
+            self.report.note(word, message, warning=warning)
 
     def _without_links(self, path: str) -> str:
         """Return the path of a file of the table with links in its folders resolved."""

@@ -34,13 +34,15 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 # click keeps the lines of a paragraph after \b as they are.
 _STATUS_EXAMPLE = """\b
-Examples: all datasets of the lake; every file of one that is not as declared
+Examples: all datasets of the lake; every file of one that is not as declared; for CI
   modcrypt status
   modcrypt status orders --files
+  modcrypt status --exit-code
 
 \b
 States: as declared; plaintext; under another policy; under older keys; under keys that
-are not declared; with the AAD prefix of another place; unreadable, with the reason
+are not declared; under a compromised key, rewrapped since, or with data keys of unknown
+age; with the AAD prefix of another place; unreadable, with the reason
 (disabled, denied, unavailable, destroyed, or an error code); erased; declared as
 erased, but open"""
 
@@ -59,8 +61,15 @@ refused, or 1 if they have different codes"""
 @dataset_argument
 @lake_options
 @option("--files", help="List the files that are not as declared.")
+@option("--exit-code", help="Exit with 1 unless everything is as declared.")
 def status(
-    *, dataset: str | None, jobs: int | None, files: bool, as_json: bool, **options: Any
+    *,
+    dataset: str | None,
+    jobs: int | None,
+    files: bool,
+    exit_code: bool,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Compare the files of a lake with its declaration.
 
@@ -72,7 +81,7 @@ def status(
     with files_bar("Examining") as bar:
         found = lake.status(dataset, jobs=jobs, progress=bar)
     for dataset_status in found:
-        code = max(code, dataset_status.code)
+        code = max(code, dataset_status.code, int(exit_code and not dataset_status.is_declared))
         if as_json:
             _print_lines([dataset_status.fields()])
             _print_lines(dataset_status.file_fields() if files else ())

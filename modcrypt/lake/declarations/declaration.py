@@ -69,7 +69,7 @@ class DatasetDeclaration:
     source: str | None = None
     include: str | None = None
     partitions: Sequence[str] = ()
-    strict: bool = False
+    strict: bool = True
     members: Mapping[str, Any]
     rules: Rules
     previous: Previous = field(default_factory=Previous)
@@ -149,6 +149,7 @@ class TableDeclaration:
         seal_at_least: Number that the seal must have at least.
         read_restrictions: Rows and masks to which reading is restricted, as a REST catalog sends
             them; None for none.
+        strict: Whether old files in its folder that no snapshot names are faults.
     """
 
     name: str
@@ -168,6 +169,7 @@ class TableDeclaration:
     signed_by: Sequence[str] = ()
     seal_at_least: int = 1
     read_restrictions: Mapping[str, Any] | None = None
+    strict: bool = True
 
     @property
     def master_key_ids(self) -> list[str]:

@@ -158,7 +158,7 @@ class _DatasetParsing(Members):
             return None
         return DatasetDeclaration(
             name=self.path[-1], location=location, source=source, include=include,
-            partitions=partitions, strict=own.get("strict", False), members=members, rules=rules,
+            partitions=partitions, strict=own.get("strict", True), members=members, rules=rules,
             previous=previous, rotation=rotation, recipients=recipients, erased=erased,
         )  # fmt: skip
 

@@ -91,6 +91,11 @@ ROTATION_MEMBERS = _collect(
 )  # fmt: skip
 _ROTATION = "When keys are too old."
 
+_STRICT = _free(
+    "strict", FLAG, "Whether files that belong to nothing declared are faults, not only warnings.",
+    default=True,
+)  # fmt: skip
+
 OWN_MEMBERS = _collect(
     _free("kind", Kind("files or iceberg", {"enum": ["files"]}), "The dataset has Parquet files."),
     _free(
@@ -112,7 +117,7 @@ OWN_MEMBERS = _collect(
         "Names of the Hive partitions (folders NAME=VALUE).",
     ),
     _command("recipients", _LINES, "Recipients that open the files, too."),
-    _free("strict", FLAG, "Whether strays are faults.", default=False),
+    _STRICT,
     _free(
         "policy", Kind("the path of a TOML file", NAME.schema),
         "Path of a policy file, whose members the dataset's own members replace.",
@@ -173,6 +178,7 @@ TABLE_MEMBERS = _collect(
         "dataset; * for the whole catalog.",
     ),
     _free("table_uuid", NAME, "UUID that the table must have."),
+    _STRICT,
     _free(
         "location_map", table_of(TEXT, "a table"),
         "Folders that replace the beginnings of locations in the table's metadata.",

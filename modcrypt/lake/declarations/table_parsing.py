@@ -63,7 +63,7 @@ class TableParsing(Members):
             master_key=given["master_key"], policy=policy, previous_master_keys=former,
             max_kek_age=seconds.pop("max_kek_age", None), rotation=Rotation(**seconds),
             signed_by=writers, seal_at_least=given.get("seal_at_least", 1),
-            read_restrictions=restrictions,
+            read_restrictions=restrictions, strict=given.get("strict", True),
         )  # fmt: skip
 
     def _read_restrictions(self, name: str | None) -> Mapping[str, Any] | None:

@@ -125,6 +125,8 @@ def verify_files(
                 _note_results(cache, name, checked)
         findings = [*_compare_files(file_set, policies), *_report_strays(files.strays, policies)]
         findings += find_links(files.links, MAX_NAMES)
+        if not (results or skipped or files.parts or seal):
+            findings.append(Finding(word="empty", message="the dataset has no files"))
         if not files.parts:
             findings += map(ValueLeak.as_fault, find_dataset_leaks(policies))
     if seal is not None:

@@ -929,7 +929,7 @@ def test_orphans_and_leftovers_are_reported_with_their_ages(t16: Path) -> None:
         (t16 / beside).write_bytes(b"crc")
     (t16 / "data" / ".gone.avro.crc").write_bytes(b"crc")
     found = verify_folder(t16)
-    assert found.ok
+    assert not found.ok
     reported = {Path(orphan.path).name: orphan for orphan in found.orphans or ()}
     assert set(reported) == {"stray.avro", left.name, "leak.parquet", ".gone.avro.crc"}
     assert reported["stray.avro"].state == "encrypted"
@@ -937,7 +937,7 @@ def test_orphans_and_leftovers_are_reported_with_their_ages(t16: Path) -> None:
     assert reported[left.name].temporary
     assert reported["leak.parquet"].state == "plaintext"
     (leak,) = (finding for finding in found.findings if finding.word == "plaintext")
-    assert "leak.parquet" in leak.message
+    assert (leak.severity, "leak.parquet" in leak.message) == ("fault", True)
     assert len([finding for finding in found.findings if finding.word == "orphan"]) == 3
 
 
