@@ -66,7 +66,7 @@ def test_console_examples_run(tmp_path: Path) -> None:
         for block in _blocks("console", CONSOLE, RECIPIENTS, SEALS, SIGNED)
         if "$ modcrypt" in block
     ]
-    assert len(consoles) == 19
+    assert len(consoles) == 20
     for name in ("lake", "orders"):
         (tmp_path / name).mkdir()
     for block in blocks_of("how-to/command-line.md"):

@@ -252,7 +252,7 @@ class KeyReferences:
     )
     on_erased: Literal["skip", "raise"] = field(
         default="skip",
-        metadata=declare(one_of("skip", "raise"), use="read", group="Missing keys"),
+        metadata=declare(one_of("skip", "raise"), use="read", group="Missing keys", rare=True),
     )
     check_footer_integrity: bool = field(
         default=True,
