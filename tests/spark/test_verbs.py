@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +118,14 @@ def test_arguments_that_it_lacks_are_refused(folder: Path) -> None:
 @each_case("verb", VERBS, [verb.name for verb in VERBS])
 def test_each_verb_has_a_report(verb: Verb) -> None:
     assert report_schema(verb).names == verb.columns.split()
+
+
+def test_its_end_follows_the_files(folder: Path) -> None:
+    """Shredding forgets the keys of the process there."""
+    ended: list[dict[str, bool]] = []
+    verb = replace(COUNT, end=lambda _settings, **arguments: ended.append(arguments))
+    job, files = plan_verb(verb, folder, None, at_least=True)
+    assert [*run_verb(verb, files, None)]
+    names = [file.name.encode() for file in files]
+    assert [*job.run([pa.record_batch({"name": names, "size": [1, 2]})])]
+    assert ended == [{"at_least": False}, {"at_least": True}]
