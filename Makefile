@@ -27,7 +27,7 @@ check: $(VENV)/collected
 	$(BIN)/python tools/vectors.py check
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
-# Tests that start Spark, and those that kill jobs at each of their steps.
+# Tests that start Spark, those that kill jobs at each of their steps, and the rest of large matrices.
 test-slow: $(VENV)/dev $(VENV)/spark.jsa
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS)
 
