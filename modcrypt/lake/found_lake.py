@@ -30,9 +30,9 @@ from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.report.suggestions import suggest
 
 _OF_TABLES = {
-    "append": "append", "cat": "scan", "decrypt": "scan", "encrypt": "append", "head": "scan",
-    "inspect": "tree", "rekey": "rotate dek", "rotate": "rotate mek", "scan": "keys",
-    "schema": "scan", "share": "scan",
+    "cat": "scan", "decrypt": "scan", "encrypt": "append", "head": "scan", "inspect": "tree",
+    "keys rotate": "rotate mek", "keys scan": "keys", "rekey": "rotate dek", "schema": "scan",
+    "seals create": "seal", "share": "scan",
 }  # fmt: skip
 """Commands for Iceberg tables that do what a command does for files."""
 
@@ -155,11 +155,15 @@ class FoundLake:
         """The URI of the declared key service; raise ValueError if it may not decide."""
         return self._require().kms
 
-    def table_at(self, where: str) -> str | None:
-        """Return the name of the Iceberg table in a folder, or of which a path is metadata."""
+    def table_at(self, where: str, *, is_part: bool = False) -> str | None:
+        """Return the name of the Iceberg table in a folder, or of which a path is metadata.
+
+        With `is_part`, the path may be that of any file of its folder.
+        """
         for table in self._require().tables.values():
             inside = None if table.table else self._find_inside(where, table.location)
-            if inside is not None and f"{inside or 'metadata'}/".startswith("metadata/"):
+            is_metadata = f"{inside or 'metadata'}/".startswith("metadata/")
+            if inside is not None and (is_part or is_metadata):
                 return table.name
         return None
 
@@ -193,9 +197,9 @@ class FoundLake:
 
     def advise(self, name: str, command: str) -> str:
         """Return which command works on a table instead of one that works on files."""
-        better = _OF_TABLES.get(command)
+        better = _OF_TABLES.get(command.partition(" ")[2])
         how = f"use modcrypt iceberg {better} {name}" if better else "see modcrypt iceberg --help"
-        return f"{name} is an Iceberg table, which modcrypt {command} cannot use; {how}"
+        return f"{name} is an Iceberg table, which {command} cannot use; {how}"
 
     def _require(self) -> LakeDeclaration:
         if self.refusal is not None or self.declaration is None:

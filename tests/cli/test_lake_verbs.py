@@ -442,6 +442,44 @@ def test_nothing_is_made_of_a_forged_file_of_a_sealed_dataset(sealed: Path) -> N
     assert read_file(sealed) == before
 
 
+# --- Iceberg tables ------------------------------------------------------------------------------
+
+TABLES = """
+[dataset.people]
+kind = "iceberg"
+catalog = "sqlite:///catalog.db"
+table = "s.people"
+master_key = "footer"
+
+[dataset.events]
+kind = "iceberg"
+location = "s3://lake/events/"
+master_key = "footer"
+"""
+
+OF_TABLES = (
+    ("iceberg keys peopl", "declares no dataset peopl; did you mean people?"),
+    ("iceberg scan orders", "orders is a dataset of Parquet files"),
+    ("iceberg scan --master-key other people", "declares people with footer; remove the option"),
+    ("iceberg scan --kms file:other s3a://lake/events", "declares events with file:"),
+    ("iceberg scan --catalog sqlite:///x s3://lake/events/", "declares events at s3://lake/events"),
+    ("keys rotate people", "modcrypt keys rotate cannot use; use modcrypt iceberg rotate mek"),
+    ("seals create --sign file:x people", "use modcrypt iceberg seal people"),
+    ("head people/data", "use modcrypt iceberg scan people"),
+    ("verify people/data", "declares no dataset people/data"),
+)  # fmt: skip
+
+
+@each_case("command", OF_TABLES)
+def test_a_table_in_the_wrong_place_is_a_usage_error(
+    folder: Path, command: tuple[str, str]
+) -> None:
+    (folder / "modcrypt.toml").write_text(DECLARATION + TABLES)
+    trust_lake(folder)
+    message = check_failure(run(folder, *command[0].split()), 2, "usage")
+    assert command[1] in " ".join(message.split())
+
+
 # --- folders of stores ---------------------------------------------------------------------------
 
 

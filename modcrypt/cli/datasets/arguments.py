@@ -117,10 +117,12 @@ def _locate(
     name, inside = lake.split(text)
     try:
         place = lake.locate(name)
+        if place is None and inside and tables:
+            lake.locate(text)  # no dataset is in a table
     except (ValueError, OSError) as error:
         raise usage_error(error) from None
-    if place is None and (inside or not tables):
-        raise click.UsageError(lake.advise(name, context.info_name or ""))
+    if place is None and not tables:
+        raise click.UsageError(lake.advise(name, context.command_path))
     if place is not None and "/" in text:
         place = f"{place.rstrip('/')}/{inside}"
     place = place or name
@@ -162,7 +164,7 @@ def find_declared(policy_file: str | None, *, writes: bool = False) -> Declared 
 def dataset_of(path: str, *, tables: bool = False) -> Declared | None:
     """Return the dataset that a path of the running command lies in, or whose name it stood for.
 
-    With `tables`, also a table whose folder it is.
+    With `tables`, also a table in whose folder it is.
 
     Raises:
         click.UsageError: Several datasets share the folder.
@@ -174,7 +176,7 @@ def dataset_of(path: str, *, tables: bool = False) -> Declared | None:
     try:
         if lake is None or lake.refusal is not None:
             return None
-        name = lake.dataset_at(path) or (lake.table_at(path) if tables else None)
+        name = lake.dataset_at(path) or (lake.table_at(path, is_part=True) if tables else None)
     except ValueError as error:
         raise usage_error(error) from None
     return None if name is None else Declared(lake, name)

@@ -59,8 +59,8 @@ class Lake(Protocol):
     def locate(self, name: str) -> str | None:
         """Return the path or URL of a dataset; None for a table."""
 
-    def table_at(self, where: str) -> str | None:
-        """Return the name of the table at a path."""
+    def table_at(self, where: str, *, is_part: bool = False) -> str | None:
+        """Return the name of the table at a path, or in whose folder it is."""
 
     def table_options(self, name: str) -> dict[str, Any] | None:
         """Return the values that options of commands for tables have by declaration."""

@@ -78,7 +78,7 @@ def _open_settings(declared: Declared, options: Mapping[str, Any]) -> Any:
     """Return the settings of a dataset; raise click.UsageError as `declared_settings`."""
     try:
         if declared.lake.locate(declared.name) is None:
-            command = click.get_current_context().info_name or ""
+            command = click.get_current_context().command_path
             raise click.UsageError(declared.lake.advise(declared.name, command))
         settings = declared.lake.settings(declared.name)
     except (ValueError, OSError) as error:

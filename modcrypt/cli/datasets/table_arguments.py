@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from modcrypt.cli.datasets.declared import (
+    NAME,
     Declared,
     find_lake,
     refuse_ambiguity,
@@ -41,9 +42,8 @@ def take_table(context: click.Context, parameter: click.Parameter, value: str | 
     for option, wanted in declared.items():
         given, is_open = context.params.get(option), wanted is None and "catalog" not in option
         if given not in (None, ()) and not is_open and not _agrees(option, given, wanted):
-            refuse_contradiction(
-                found, option, f"with {wanted}" if wanted else f"at {declared['where']}"
-            )
+            words = ", ".join(wanted) if isinstance(wanted, tuple) else wanted
+            refuse_contradiction(found, option, f"with {words}" if wanted else f"at {value}")
     context.meta[_TABLE] = declared
     context.default_map = {**(context.default_map or {}), **declared}
     return str(declared["where"])
@@ -59,8 +59,16 @@ def _find_table(text: str) -> Declared | None:
         found = lake.table_at(text) if lake.refusal is None else None
         if found is None and lake.has(text):
             refuse_ambiguity(lake, text, text)
+            found = text
         return None if found is None else Declared(lake, found)
-    return Declared(lake, name) if file is not None or lake.has(name) else None
+    if file is not None or lake.has(name):
+        return Declared(lake, name)
+    is_named = NAME.fullmatch(name) and not click.get_current_context().params.get("catalog")
+    if is_named and (advice := lake.suggest(name)):
+        raise click.UsageError(
+            f"there is no folder {name}, and {lake.path} declares no dataset {name}{advice}"
+        )
+    return None
 
 
 def declared_table() -> Mapping[str, Any]:
