@@ -109,7 +109,7 @@ class ErasedFiles:
         if self.on_erased == "raise" or not erasures.names(path) or erasures.find(path):
             return False
         state = self._examine(place)
-        if state.state not in ("declared", "old-keys"):
+        if state.state not in _OPEN or state.reason:
             return False
         if not self._warned:
             self._warned.append(path)

@@ -6,23 +6,19 @@ import datetime
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any
 
 from modcrypt.io.places import Place
 from modcrypt.jobs.listing import Folder
+from modcrypt.jobs.shredding.choice import criteria_of
+from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
 from modcrypt.kms.signing.signing_keys import SigningKey, read_verifying_keys
 from modcrypt.lake.declarations.declaration import DatasetDeclaration, LakeDeclaration
 from modcrypt.lake.erasure.erasure_record import append_erasure
 from modcrypt.lake.erasure.erasures import MAX_REQUEST, Erasure
-
-
-class PlannedFile(Protocol):
-    """What a dry run of `shred` says about a file: see `ShreddedFile`."""
-
-    path: str
-    keys: int
-    columns: tuple[str, ...]
-    whole: bool
+from modcrypt.lake.files.declared_keys import declared_decryption
+from modcrypt.lake.files.file_policies import DatasetPolicies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +37,7 @@ class Shredding:
     columns: Sequence[str]
     everything: bool
     request: str
-    plan: Callable[[], Iterable[PlannedFile]]
+    plan: Callable[[], Iterable[ShreddedFile]]
 
 
 def record_shredding(
@@ -131,3 +127,23 @@ def _group(
             by_columns[columns].append(path)
     for columns, files in by_columns.items():
         yield tuple(files), columns
+
+
+def shred_dataset(
+    declaration: LakeDeclaration, policies: DatasetPolicies, parts: Sequence[str], request: str,
+    *, destroy_master_keys: bool, jobs: int | None, **selection: Any,
+) -> list[ShreddedFile]:  # fmt: skip
+    """Record what is erased in a dataset, then remove its keys; see `Lake.shred`."""
+    chosen = criteria_of(**selection)
+    shred = partial(
+        shred_keys, [policies.root.file(part) for part in parts] or policies.dataset.location,
+        policies.tools, decryption=declared_decryption(policies, exactly=False), jobs=jobs,
+        **selection,
+    )  # fmt: skip
+    shredding = Shredding(
+        parts=parts or ("",), columns=chosen.columns, everything=chosen.everything,
+        request=request, plan=partial(shred, dry_run=True),
+    )  # fmt: skip
+    record_shredding(declaration, policies.dataset.name, shredding, policies.signing_key)
+    with policies.hand_over():
+        return shred(destroy_master_keys=destroy_master_keys, signing_key=policies.signing_key)

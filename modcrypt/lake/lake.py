@@ -15,6 +15,7 @@ from modcrypt.errors import FormatError, ModcryptError, list_names
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.jobs.failures import describe
+from modcrypt.jobs.shredding.removal import ShreddedFile
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import SigningKey
@@ -33,6 +34,7 @@ from modcrypt.lake.declarations.declaration_file import open_declaration, requir
 from modcrypt.lake.declarations.declaration_path import FILE_NAME
 from modcrypt.lake.declarations.partitions import names_in
 from modcrypt.lake.erased_removal import remove_erased
+from modcrypt.lake.erasure_recording import shred_dataset
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import EXPOSED, STATES, KeyUse
@@ -421,6 +423,36 @@ class Lake:
         if judge is not None:
             exposed = judge.list_exposed(planned.state for planned in plan.files)
             judge.record.add_inventory(name, judge.choices, started, exposed)
+
+    def shred(
+        self, dataset: str, parts: Sequence[str] = (), *, columns: Iterable[str] = (),
+        master_keys: Iterable[str] = (), everything: bool = False,
+        destroy_master_keys: bool = False, request: str = "", jobs: int | None = None,
+    ) -> list[ShreddedFile]:  # fmt: skip
+        """Erase data of a dataset for good: record the erasure, then remove the keys.
+
+        The record lies beside the declaration. Open the lake again to see its erased files.
+
+        Args:
+            dataset: Name of the dataset.
+            parts: Paths of files and folders inside the dataset; none for all of it.
+            columns, master_keys, everything, destroy_master_keys: As in `shred_keys`.
+            request: Id of the request to erase.
+            jobs: Number of files processed concurrently; None for the default.
+
+        Returns:
+            The result of each file, then of each master key.
+
+        Raises:
+            ValueError: The dataset is not declared or is a table, the selection is invalid, or the
+                dataset has `signed_by` and the lake no signing key of a writer.
+            KeyRetrievalError, OSError: The record cannot be written.
+        """
+        return shred_dataset(
+            self.declaration, self.dataset(dataset).policies, parts, request,
+            destroy_master_keys=destroy_master_keys, jobs=jobs, columns=columns,
+            master_keys=master_keys, everything=everything,
+        )  # fmt: skip
 
     # --- verify ----------------------------------------------------------------------------------
 

@@ -150,6 +150,20 @@ def test_a_request_needs_a_declared_dataset(tmp_path: Path) -> None:
     assert (answer.returncode, "no declared dataset has others" in answer.stderr) == (2, True)
 
 
+def test_python_shreds_and_records(tmp_path: Path) -> None:
+    config = make_encrypted_lake(tmp_path)
+    lake = Lake.open(config)
+    with pytest.raises(ValueError, match="exactly one of columns"):
+        lake.shred("orders", [FIRST])
+    master = "day-2026-11-01"
+    done = lake.shred("orders", master_keys=[master], destroy_master_keys=True, request="R1")
+    assert [file.result for file in done] == ["shredded"] * 2 + ["current"] * 2 + ["destroyed"]
+    assert Lake.open(config).shred("orders", columns=["mail"])[-1].columns == ("mail",)
+    (status,) = Lake.open(config).status()
+    assert status.counts == {"declared": 2, "erased": 2}
+    assert len((tmp_path / RECORD).read_text().splitlines()) == 2
+
+
 # --- columns -------------------------------------------------------------------------------------
 
 

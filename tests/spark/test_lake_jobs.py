@@ -320,3 +320,26 @@ def test_refused_columns_are_null_only_on_request(spark: Any, config: Path) -> N
     frame = read.option("onMissingKey", "null").load()
     table = pa.Table.from_batches(frame.toArrow().to_batches())
     assert (table.num_rows, table["home_ssn"].null_count) == (8, 8)
+
+
+def test_what_is_erased_is_left_out(spark: Any, config: Path) -> None:
+    text = DECLARATION.replace('"footer"', '"day-{partition.day}"')
+    config.write_text(text.replace('plaintext_columns = ["country"]\n', ""))
+    keyring = mc.Keyring(config.parent / "lake.keyring")
+    for day in ("2026-11-01", "2026-11-02"):
+        keyring.create_key(f"day-{day}")
+    mc.Lake.open(config).apply()
+    shred = ("--kms", "file:lake.keyring", "--yes")
+    day = run(config.parent, "shred", "orders/day=2026-11-01", "--all", *shred)
+    column = run(config.parent, "shred", "orders", "--column", "home_ssn", *shred)
+    assert (day.returncode, column.returncode) == (0, 0), column.stdout
+    frame = spark.read.format("modcrypt").options(**options(config)).load()
+    rows = frame.collect()
+    assert [row.home_ssn for row in rows] == [None] * 4
+    assert {str(row.day) for row in rows} == {"2026-11-02"}
+    with pytest.raises(Exception, match="on_erased"):
+        spark.read.format("modcrypt").options(**options(config, onErased="raise")).load().count()
+    (verified,) = mc.spark.verify(spark, mc.Lake.open(config))
+    assert (verified.code, verified.totals.erased, verified.totals.correct) == (0, 2, 2)
+    (done,) = apply(spark, mc.Lake.open(config), remove_erased=True)
+    assert (done.code, dict(done.totals.results)) == (0, {"removed": 2})

@@ -37,7 +37,7 @@ SPLIT_BYTES = 128 << 20
 MAX_RESTRICTIONS = 1 << 20
 """Most bytes of a file with read restrictions; far more than restrictions of all columns take."""
 
-_DECLARED = KEY_OPTIONS.keys() - {"masterKeyIds", "onMissingKey"}
+_DECLARED = KEY_OPTIONS.keys() - {"masterKeyIds", "onErased", "onMissingKey"}
 """Options that a lake replaces."""
 
 _OWN: Mapping[str, Kind] = {
