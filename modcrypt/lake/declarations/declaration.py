@@ -60,6 +60,7 @@ class DatasetDeclaration:
         previous: What may still protect older files.
         rotation: When keys are too old.
         recipients: Recipients that open its files, too.
+        compromised: Compromised master keys of the lake.
     """
 
     name: str
@@ -73,6 +74,7 @@ class DatasetDeclaration:
     previous: Previous = field(default_factory=Previous)
     rotation: Rotation = field(default_factory=Rotation)
     recipients: Sequence[Recipient] = ()
+    compromised: Sequence[str] = ()
 
     @property
     def footer_key(self) -> str:
