@@ -31,7 +31,8 @@ def find_plaintext_orphans(table: IcebergTable, tree: KeyTree) -> Iterator[FileS
     if folder is None or not tree.whole:
         return
     locations = [each.location for each in tree.lists]
-    locations += [each.location for each in (*tree.manifests, *tree.files)]
+    locations += [each.location for each in tree.manifests]
+    locations += [each.location for each in tree.files]
     paths = (table.walk.place(location).path for location in locations)
     reached = set(map(os.path.realpath, paths) if folder.filesystem is None else paths)
     for stray in judge_strays(folder, list_stored(folder), reached):
