@@ -17,7 +17,7 @@ from modcrypt.lake.application import LakeApplication
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
 from tests.support.cli.program import run
-from tests.support.lake_folder import DECLARATION, make_lake, trust_lake, write_day
+from tests.support.lake_folder import DECLARATION, make_lake, order_table, trust_lake, write_day
 
 PREVIOUS = '\n[dataset.orders.previous]\nmaster_keys = { pii = "pii2" }\n'
 
@@ -234,6 +234,9 @@ def test_new_files_under_the_compromised_key_are_a_mistake(
             apply(config)
         with pytest.raises(ValueError, match="under the compromised"):
             apply(config, dry_run=True)
+    rows = order_table().append_column("day", pa.array(["2026-11-09"] * 2))
+    with pytest.raises(ValueError, match="master key pii is compromised"):
+        Lake.open(config).dataset("orders").write(rows)
     assert stamps(config.parent) == before
     assert not config.with_suffix(".leaks.jsonl").exists()
 

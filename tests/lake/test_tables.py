@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -475,3 +476,17 @@ def test_commands_for_tables_take_what_is_declared(
     assert "sales: 7 of 7" in run(tmp_path, "verify", "./tables/s").stdout
     (tmp_path / "modcrypt.toml").write_text(text + "\n# changed")
     assert "since it was trusted" in run(tmp_path, "iceberg", "scan", "sales").stderr
+
+
+def test_plaintext_in_a_tables_folder_is_in_its_status(tmp_path: Path) -> None:
+    make_table(tmp_path)
+    config = declare(tmp_path)
+    assert Lake.open(config).status()[0].is_declared
+    pq.write_table(ROWS, tmp_path / "sales/data/plain.parquet")
+    status = status_of(config)
+    assert (status.counts["plaintext"], status.is_declared) == (1, False)
+    (applied,) = Lake.open(config).apply()
+    (refused,) = applied.files
+    assert (refused.path, refused.result) == ("data/plain.parquet", "refused")
+    assert "remove-orphans" in refused.message
+    assert applied.code != 0

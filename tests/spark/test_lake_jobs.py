@@ -86,6 +86,24 @@ def require_seal(config: Path) -> mc.SigningKey:
     return key
 
 
+def test_executors_answer_a_leak(spark: Any, config: Path) -> None:
+    mc.Lake.open(config).apply()
+    keyring = mc.Keyring(config.parent / "lake.keyring")
+    keyring.create_key("new")
+    replaced = DECLARATION.replace("\npii = [", "\nnew = [")
+    replaced += '\n[dataset.orders.previous]\nmaster_keys = { pii = "new" }\n'
+    config.write_text(replaced)
+    assert mc.Lake.open(config).apply()[0].totals.results == {"rotated": 4}
+    config.write_text(f'compromised = ["pii"]\n{replaced}')
+    assert mc.Lake.open(config).status()[0].counts == {"rewrapped": 4}
+    (done,) = apply(spark, mc.Lake.open(config))
+    assert (done.code, done.totals.results) == (0, {"renewed": 4})
+    lake = mc.Lake.open(config)
+    assert lake.status()[0].counts == {"declared": 4}
+    assert lake.verify()[0].code == 0
+    assert lake.impact("pii")[0].rewrapped == 0
+
+
 @pytest.mark.slow
 def test_executors_sign_with_a_key_by_reference(config: Path) -> None:
     folder = config.parent

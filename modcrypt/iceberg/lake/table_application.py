@@ -41,7 +41,7 @@ def _plan_entry(state: Any) -> PlannedChange:
     if is_renewable(state):
         return PlannedChange(state=state, action="renew", why=state.message)
     why = state.message or "the file is not encrypted"
-    if state.state == "plaintext":
+    if state.state == "plaintext" and not state.reason:
         why, state = f"{why}; {_PLAINTEXT}", replace(state, reason="plaintext")
     return PlannedChange(state=state, action="refuse", why=why)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from modcrypt.errors import IntegrityError, ModcryptError, PlaintextError
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
+from modcrypt.iceberg.lake.plaintext_orphans import find_plaintext_orphans
 from modcrypt.lake.compromise.data_key_prints import fingerprint_location
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
@@ -75,6 +76,8 @@ def find_table_status(
     size = len(table.metadata.encode())
     files = Spool([FileState(path=METADATA, state=state, message=message, size=size, rows=0)])
     files.extend(states)
+    if table.walk.encrypted:
+        files.extend(find_plaintext_orphans(table, tree))
     due = ages.find_due(tree.master_key_ids, declared.dataset.rotation)
     return DatasetStatus(
         dataset=declared.dataset,

@@ -12,7 +12,7 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -116,6 +116,15 @@ def _stray(path: str, size: int, changed: float | None) -> StrayFile:
     age = None if changed is None else round((time.time() - changed) / DAY, 2)
     temporary = _TEMPORARY.fullmatch(posixpath.basename(path)) is not None
     return StrayFile(path=path, size=size, age_days=age, state="unknown", temporary=temporary)
+
+
+def judge_strays(
+    folder: Place, stored: Sequence[StrayFile], reached: set[str]
+) -> Iterator[StrayFile]:
+    """Yield the files of a folder that a table does not reach, with their states."""
+    for file in stored:
+        if not _belongs(file.path, reached):
+            yield _judge(folder, file)
 
 
 def _judge(folder: Place, file: StrayFile) -> StrayFile:

@@ -62,6 +62,7 @@ class DatasetDeclaration:
         rotation: When keys are too old.
         recipients: Recipients that open its files, too.
         erased: Which files, or columns of them, are erased by declaration and by record.
+        compromised: Compromised master keys of the lake.
     """
 
     name: str
@@ -75,6 +76,7 @@ class DatasetDeclaration:
     previous: Previous = field(default_factory=Previous)
     rotation: Rotation = field(default_factory=Rotation)
     recipients: Sequence[Recipient] = ()
+    compromised: Sequence[str] = ()
     # Not in the digest of the declaration: a new line of the record changes no other result.
     erased: Sequence[Erasure] = field(default=(), repr=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,11 @@ def parse_declaration(
     content = f"{text}{found}"  # the datasets contain the policies that the text includes
     digest = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     tables = {name: each for name, each in found.items() if isinstance(each, TableDeclaration)}
-    datasets = {name: each for name, each in found.items() if isinstance(each, DatasetDeclaration)}
+    datasets = {
+        name: replace(each, compromised=compromised)
+        for name, each in found.items()
+        if isinstance(each, DatasetDeclaration)
+    }
     return LakeDeclaration(
         path=str(path), kms=kms, datasets=datasets, tables=tables, compromised=compromised,
         digest=digest,

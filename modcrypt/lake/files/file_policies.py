@@ -190,9 +190,11 @@ class DatasetPolicies:
         """Return `encryption(policy)`, for files that readers of the dataset must accept.
 
         Raises:
-            ValueError: As `check_signing_key`.
+            ValueError: As `check_signing_key`, or the policy names a compromised master key.
         """
         self.check_signing_key()
+        for key in {policy.footer_key, *policy.column_keys}.intersection(self.dataset.compromised):
+            raise ValueError(f"the master key {key} is compromised; declare another one")
         return self.encryption(policy)
 
     def check_signing_key(self) -> None:

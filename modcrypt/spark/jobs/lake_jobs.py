@@ -70,7 +70,7 @@ def apply(
 ) -> list[LakeApplication]:
     """Establish the declared state like `Lake.apply`, with files changed by Spark's executors.
 
-    Iceberg tables are changed by the driver, which rotates keys without rewriting data files.
+    Iceberg tables are changed by the driver, which rewrites data files only to answer a leak.
 
     Args:
         spark: Spark session, also of Spark Connect; its executors must have modcrypt installed, and
