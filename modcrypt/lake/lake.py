@@ -40,11 +40,11 @@ from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import EXPOSED, STATES, KeyUse
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.key_ages import KeyAges, add_versions
-from modcrypt.lake.key_impact import DatasetImpact, find_impact
-from modcrypt.lake.key_path import KeyStep, follow_keys
 from modcrypt.lake.lake_reference import LakeReference
-from modcrypt.lake.lake_report import LakeReport, make_report
 from modcrypt.lake.plan import LakePlan, make_plan
+from modcrypt.lake.reports.key_impact import DatasetImpact, find_impact
+from modcrypt.lake.reports.key_path import KeyStep, follow_keys
+from modcrypt.lake.reports.lake_report import LakeReport, make_report
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.state_cache import StateCache, open_cache
 from modcrypt.lake.status import DatasetStatus, find_status

@@ -201,7 +201,7 @@ def test_a_hostile_name_is_only_text(evil: str, tmp_path: Path) -> None:
 def test_a_page_about_ten_thousand_files_is_small(config: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from modcrypt.lake.lake_report import make_report
+    from modcrypt.lake.reports.lake_report import make_report
 
     lake = mc.Lake.open(config)
     (status,) = lake.status()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import modcrypt as mc
-from modcrypt.lake.lake_report import make_report
+from modcrypt.lake.reports.lake_report import make_report
 from tests.support.browser import POOR_CONTRAST, Browser, chromium
 from tests.support.cli.program import run
 from tests.support.forging import flip

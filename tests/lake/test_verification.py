@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.lake.ci_reports import make_junit, make_sarif
 from modcrypt.lake.lake import Lake
+from modcrypt.lake.reports.ci_reports import make_junit, make_sarif
 from modcrypt.lake.verification.results import LakeVerification
 from tests.support.cases import each_case
 from tests.support.forging import flip

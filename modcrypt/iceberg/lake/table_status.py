@@ -16,7 +16,7 @@ from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, State
 from modcrypt.lake.key_ages import KeyAges
-from modcrypt.lake.key_impact import DatasetImpact
+from modcrypt.lake.reports.key_impact import DatasetImpact
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
 

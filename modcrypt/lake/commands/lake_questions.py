@@ -22,7 +22,7 @@ from modcrypt.lake.commands.lake_options import lake_options, open_lake
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.lake import Lake
-    from modcrypt.lake.lake_report import LakeReport
+    from modcrypt.lake.reports.lake_report import LakeReport
 
 MAX_FILE_PAGES = 100
 """Maximum number of pages of files beside a report."""

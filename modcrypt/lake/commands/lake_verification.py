@@ -281,7 +281,7 @@ def _print_result(result: LakeVerification) -> None:
 
 def _write_reports(results: Sequence[LakeVerification], options: dict[str, Any]) -> None:
     from modcrypt.io.destinations import open_sink
-    from modcrypt.lake.ci_reports import make_junit, make_sarif
+    from modcrypt.lake.reports.ci_reports import make_junit, make_sarif
 
     for name, make in (("junit", make_junit), ("sarif", make_sarif)):
         if options[name] is not None:
