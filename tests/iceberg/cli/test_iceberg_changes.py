@@ -478,7 +478,7 @@ def test_verify_reports_each_fault_and_what_nothing_reaches(run: Run, lake: Path
     found = lines(run("verify", *SAMPLE, lake, "--json", code=1))[0]
     faults = {finding["location"]: finding["word"] for finding in found["findings"]
               if finding["severity"] == "fault"}  # fmt: skip
-    assert faults == {str(first): "tag", str(second): "truncation"}
+    assert faults == {str(first): "tag", str(second): "truncation", None: "plaintext"}
     assert [Path(orphan["path"]).name for orphan in found["orphans"]] == ["stray.parquet"]
 
 
@@ -544,9 +544,9 @@ def test_arguments_that_do_not_fit_change_nothing(
     assert everything(lake) == before
 
 
-def test_strict_verification_fails_for_plaintext_in_the_folder(run: Run, lake: Path) -> None:
+def test_verification_fails_for_plaintext_in_the_folder(run: Run, lake: Path) -> None:
     pq.write_table(ORDERS, lake / "data/left.parquet")
-    assert "left.parquet" in run("verify", *SAMPLE, lake).stdout
+    assert "left.parquet" in run("verify", *SAMPLE, lake, code=1).stdout
     run("verify", *SAMPLE, lake, "--strict", code=1)
 
 
