@@ -187,7 +187,7 @@ def test_files_of_a_source_are_encrypted_into_the_dataset(tmp_path: Path) -> Non
     before = contents(tmp_path)
     (status,) = Lake.open(config).status()
     assert status.summary() == "orders: 0 files; 4 waiting in the source"
-    assert Lake.open(config).verify()[0].code == 0
+    assert [fault.word for fault in Lake.open(config).verify()[0].faults] == ["empty"]
     assert apply(config, dry_run=True).summary().startswith("orders: 4 to encrypt; ")
     done = apply(config)
     assert done.summary() == "orders: 4 encrypted (0 of 4 files were as declared)"
