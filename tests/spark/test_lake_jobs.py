@@ -348,9 +348,9 @@ def test_what_is_erased_is_left_out(spark: Any, config: Path) -> None:
         keyring.create_key(f"day-{day}")
     mc.Lake.open(config).apply()
     shred = ("--kms", "file:lake.keyring", "--yes")
-    day = run(config.parent, "shred", "orders/day=2026-11-01", "--all", *shred)
-    column = run(config.parent, "shred", "orders", "--column", "home_ssn", *shred)
-    assert (day.returncode, column.returncode) == (0, 0), column.stdout
+    for what in (("orders/day=2026-11-01", "--all"), ("orders", "--column", "home_ssn")):
+        done = run(config.parent, "shred", *what, *shred)
+        assert done.returncode == 0, done.stdout
     frame = spark.read.format("modcrypt").options(**options(config)).load()
     rows = frame.collect()
     assert [row.home_ssn for row in rows] == [None] * 4

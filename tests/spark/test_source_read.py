@@ -791,7 +791,7 @@ def test_a_missing_file_of_a_required_seal_is_an_error(tmp_path: Path) -> None:
         f'footer_key = "k"\nkms = "file:ring"\nsigned_by = ["{key.verifier}"]\nseal_at_least = 1\n'
     )
     settings, options = read_options({"path": str(folder), "policy": str(policy)})
-    assert len(find_files(options, StructType(), settings.required_seal)) == 2
+    assert len(find_files(options, StructType(), settings)) == 2
     for name, missing in (("g.parquet", "g.parquet"), ("f.parquet", "f.parquet and 1 more")):
         (folder / name).unlink()
         for reader in (Reader(settings, options, StructType()), RowCounter(settings, options)):
@@ -828,10 +828,10 @@ def test_a_part_of_a_dataset_has_the_seal_of_the_whole(tmp_path: Path) -> None:
     )
     lake = {"lake": str(tmp_path / "modcrypt.toml"), "dataset": "t"}
     settings, options = read_options({"path": str(part), **lake})
-    assert len(find_files(options, StructType(), settings.required_seal)) == 1
+    assert len(find_files(options, StructType(), settings)) == 1
     (part / "f.parquet").unlink()
     with pytest.raises(mc.errors.IntegrityError, match=r"day=1/f\.parquet: in the seal"):
-        find_files(options, StructType(), settings.required_seal)
+        find_files(options, StructType(), settings)
 
 
 def test_paths_are_those_of_spark_and_hadoop(lake: Lake, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_spark_has_its_rows(folder: Path) -> None:
 
 
 def test_sql_has_its_parameters_and_columns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PROCEDURES, "count", COUNT)  # type: ignore[arg-type]
+    monkeypatch.setitem(PROCEDURES, "count", COUNT)
     assert list_parameters(COUNT)[0] == "path"
     assert list_parameters(COUNT)[-1] == "atLeast"
     job, files = plan_procedure("count", {"path": str(folder), "atleast": "true"})
