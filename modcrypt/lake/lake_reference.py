@@ -101,6 +101,8 @@ class LakeReference(Settings):
 
     def leave_out_erased(self, dataset: Dataset) -> Dataset:
         """Return a dataset without its erased files; see `ErasedFiles.find_erased`."""
+        if not self.dataset.erased:
+            return dataset  # without opening the key service
         return leave_out_erased(dataset, self.decryption())
 
     def check_distinct(self, paths: Iterable[str]) -> None:

@@ -349,8 +349,8 @@ def test_what_is_erased_is_left_out(spark: Any, config: Path) -> None:
     mc.Lake.open(config).apply()
     shred = ("--kms", "file:lake.keyring", "--yes")
     for what in (("orders/day=2026-11-01", "--all"), ("orders", "--column", "home_ssn")):
-        done = run(config.parent, "shred", *what, *shred)
-        assert done.returncode == 0, done.stdout
+        shredded = run(config.parent, "shred", *what, *shred)
+        assert shredded.returncode == 0, shredded.stdout
     frame = spark.read.format("modcrypt").options(**options(config)).load()
     rows = frame.collect()
     assert [row.home_ssn for row in rows] == [None] * 4
