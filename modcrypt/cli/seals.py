@@ -23,7 +23,7 @@ from modcrypt.cli.shared import (
     refuse_existing,
 )
 from modcrypt.cli.shared_options import (
-    Verb,
+    VerbCommand,
     VerbGroup,
     jobs_option,
     option,
@@ -228,7 +228,7 @@ def remove(
     )
 
 
-@seals.command(cls=Verb, epilog=_COSIGN_EXAMPLE, essential=["signed_by"])
+@seals.command(cls=VerbCommand, epilog=_COSIGN_EXAMPLE, essential=["signed_by"])
 @_folder
 @_sign_options
 @option("--proposal NAME", help="Sign this proposal. Dry run without it.")
@@ -292,7 +292,7 @@ def writers(
     _print_update(update, as_json)
 
 
-@seals.command(cls=Verb, epilog=_WITNESS_EXAMPLE, essential=["signed_by"])
+@seals.command(cls=VerbCommand, epilog=_WITNESS_EXAMPLE, essential=["signed_by"])
 @_folder
 @_sign_options
 @_needed_option
@@ -314,7 +314,7 @@ def witness(*, folder: str, needed: int, store: str, **options: Any) -> None:
     print_line(f"seal {number}: countersigned")
 
 
-@seals.command(cls=Verb, epilog=_LOG_EXAMPLE, essential=["signed_by"])
+@seals.command(cls=VerbCommand, epilog=_LOG_EXAMPLE, essential=["signed_by"])
 @_folder
 @signed_by_option
 @_needed_option
@@ -338,7 +338,7 @@ def log(*, folder: str, signed_by: tuple[str, ...], needed: int, as_json: bool) 
             print_line(f"  writers: {', '.join(entry.writers)}")
 
 
-@seals.command(cls=Verb, epilog=_VERIFY_EXAMPLE, essential=["signed_by"])
+@seals.command(cls=VerbCommand, epilog=_VERIFY_EXAMPLE, essential=["signed_by"])
 @_folder
 @signed_by_option
 @_at_least_option

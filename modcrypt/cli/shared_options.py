@@ -135,7 +135,7 @@ def shared_option(*names: str, **attributes: Any) -> Callable[[F], F]:
 # --- commands and groups -------------------------------------------------------------------------
 
 
-class Verb(cloup.Command):
+class VerbCommand(cloup.Command):
     """A command that uses options of the groups around it.
 
     Args:
@@ -176,7 +176,7 @@ class Verb(cloup.Command):
 class VerbGroup(cloup.Group):
     """A group of verbs."""
 
-    command_class = Verb
+    command_class = VerbCommand
     group_class = type  # a group in it is of the same class
     inherited: Sequence[SharedOption] = ()
 
@@ -192,9 +192,9 @@ class VerbGroup(cloup.Group):
             raise _explain(error, ctx) from None
 
 
-def verb(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], Verb]:
+def verb(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], VerbCommand]:
     """Return a decorator that makes a command of a function, as `cloup.command`."""
-    return cloup.command(name, cls=Verb, **attributes)
+    return cloup.command(name, cls=VerbCommand, **attributes)
 
 
 def parameters_of(command: click.Command) -> list[click.Parameter]:
