@@ -481,6 +481,7 @@ class Lake:
             ValueError: The dataset is not declared, or is a table, which has no `parts`.
             KeyRetrievalError: The key service cannot be opened.
         """
+        self._check_known(self.compromised)
         with open_cache(self.declaration) as cache:
             return [
                 self._verify_one(

@@ -66,6 +66,8 @@ class LeakJudge:
         for exposed in self.record.prints_of(name, choice):
             if any(each in exposed for each in split_prints(state.data_keys)):
                 return "rewrapped"
+        if any(map(choice.matches, self.were_under(state))):
+            return "rewrapped"  # whatever its time, and whatever replaced the key since
         replacements = find_replacements(self.dataset, choice.key)
         if not any(choice.may_precede(use, replacements) for use in state.keys):
             return None
@@ -73,7 +75,7 @@ class LeakJudge:
         is_newer = started is not None and (modified is None or modified >= started)
         if is_newer and not self.record.is_unread(name, choice, state.path):
             return None
-        return "rewrapped" if any(map(choice.matches, self.were_under(state))) else "unknown-age"
+        return "unknown-age"
 
     def list_exposed(self, states: Iterable[FileState]) -> Iterator[tuple[KeyChoice, FileState]]:
         """Yield the files that compromised keys may open, with each of these keys.
