@@ -83,6 +83,8 @@ def test_readers_may_refuse_what_is_erased(tmp_path: Path) -> None:
     dataset = Lake.open(config).dataset("orders")
     with pytest.raises(mc.errors.KeyNotFoundError, match=r"GDPR-17; pass on_erased=\"skip\""):
         dataset.read(on_erased="raise")
+    with pytest.raises(ValueError, match='on_erased must be "skip" or "raise"'):
+        dataset.read(on_erased="rise")  # type: ignore[arg-type]
     with pytest.raises(mc.errors.KeyNotFoundError, match="erased"):
         list(dataset.scan(on_erased="raise"))
     answer = modcrypt(tmp_path, "cat", "orders", "--on-erased", "raise")
@@ -121,6 +123,39 @@ def test_a_refused_key_may_return_so_its_files_are_not_erased(tmp_path: Path) ->
     assert (status.counts["erased"], verified.code) == (2, 0)
 
 
+@each_case(
+    ("footer", "pii", "state", "code"),
+    [
+        ("destroy", "destroy", "erased", 0),
+        ("destroy", "", "not-erased", 1),
+        ("destroy", "disable", "unreadable", 3),
+        ("disable", "destroy", "unreadable", 3),
+        ("", "destroy", "not-erased", 1),
+        ("", "disable", "unreadable", 3),
+    ],
+)
+def test_a_file_is_erased_only_if_all_keys_are_gone(
+    tmp_path: Path, footer: str, pii: str, state: str, code: int
+) -> None:
+    """A plaintext footer states the keys of columns, which may open without it."""
+    declaration = PER_DAY.replace("partitions", "plaintext_footer = true\npartitions").replace(
+        "pii =", '"pii-{partition.day}" ='
+    )
+    config = make_lake(tmp_path, declaration=declaration)
+    keyring = mc.Keyring(tmp_path / "lake.keyring")
+    for day in (FIRST, SECOND):
+        keyring.create_key(f"pii-{day[4:]}")
+        keyring.create_key(f"day-{day[4:]}")
+    Lake.open(config).apply()
+    statement = f'\n[[dataset.orders.erased]]\nfiles = ["{FIRST}"]\nwhen = "2026-11-29"\n'
+    config.write_text(declaration + statement)
+    for key, end in (("day", footer), ("pii", pii)):
+        if end:
+            getattr(keyring, f"{end}_key")(f"{key}-2026-11-01")
+    assert Lake.open(config).status()[0].counts == {"declared": 2, state: 2}
+    assert Lake.open(config).verify()[0].code == code
+
+
 def test_what_nobody_declared_is_not_erased(tmp_path: Path) -> None:
     config = make_encrypted_lake(tmp_path)
     mc.Keyring(tmp_path / "lake.keyring").destroy_key("day-2026-11-01")
@@ -141,6 +176,20 @@ def test_what_is_recorded_is_not_recorded_again(tmp_path: Path) -> None:
     for _ in range(2):
         assert shred_day(tmp_path, "--all").returncode == 0
     assert len((tmp_path / RECORD).read_text().splitlines()) == 1
+
+
+def test_the_record_stays_readable(tmp_path: Path) -> None:
+    """Also if an editor removed its last line feed, and if it is as long as it may be."""
+    config = make_encrypted_lake(tmp_path)
+    record = tmp_path / RECORD
+    line = '{"dataset": "old", "schema": "modcrypt.lake.erasure/1"}'
+    record.write_text(line)
+    Lake.open(config).shred("orders", [FIRST], everything=True)
+    assert Lake.open(config).status()[0].counts == {"declared": 2, "erased": 2}
+    record.write_text(f"{line}\n" * 10_000)
+    with pytest.raises(mc.errors.KeyMaterialError, match="more than 10,000 lines"):
+        Lake.open(config).shred("orders", [SECOND], everything=True)
+    assert Lake.open(config).status()[0].counts == {"declared": 2, "unreadable": 2}
 
 
 def test_a_request_needs_a_declared_dataset(tmp_path: Path) -> None:
@@ -202,6 +251,7 @@ def test_another_column_without_a_key_is_still_an_error(tmp_path: Path) -> None:
 FAULTS = {
     "files = []": "names a partition, files or columns",
     'partition.month = "1"': "unknown partition month",
+    'files = ["."]': ". is no path inside the dataset",
     'files = ["../other"]': "../other is no path inside the dataset",
     'files = ["a"]\nwhen = "soon"': "when must be a date or a time",
     'files = ["a"]\nwho = "me"': "unknown member who",

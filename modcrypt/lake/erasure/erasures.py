@@ -28,6 +28,9 @@ MAX_REQUEST = 200
 DESTROYED = "destroyed"
 """The reason of files whose master key, or its version, the key service lists as destroyed."""
 
+NOT_ERASED = "not-erased"
+"""The error code of a file that is declared as erased, but opens."""
+
 GONE = frozenset({KeyNotFoundError.word, DESTROYED})
 """Reasons of a file's state that mean that its keys are gone, not refused or unavailable."""
 
@@ -156,7 +159,7 @@ def _list_contradictions(given: Mapping[str, Any], partitions: set[str]) -> Iter
     for name in sorted(given.get("partition", {}).keys() - partitions):
         yield f"unknown partition {printable(name, MAX_NAME)}; add it to partitions"
     for path in given.get("files", ()):
-        if posixpath.normpath(path) != path or path.startswith(("/", "../")) or path == "..":
+        if posixpath.normpath(path) != path or path.startswith(("/", "../")) or path in (".", ".."):
             yield f"{printable(path, MAX_NAME)} is no path inside the dataset"
     if len(given.get("request", "")) > MAX_REQUEST:
         yield f"request is longer than {MAX_REQUEST} characters"
