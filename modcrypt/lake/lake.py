@@ -444,8 +444,9 @@ class Lake:
             The result of each file, then of each master key.
 
         Raises:
-            ValueError: The dataset is not declared or is a table, the selection is invalid, or the
-                dataset has `signed_by` and the lake no signing key of a writer.
+            ValueError: The dataset is not declared or is a table, the selection is invalid, a part
+                is outside, or the dataset has `signed_by` and the lake no signing key of a writer.
+            FileNotFoundError: A part does not exist.
             KeyRetrievalError, OSError: The record cannot be written.
         """
         return shred_dataset(

@@ -204,6 +204,16 @@ def test_python_shreds_and_records(tmp_path: Path) -> None:
     lake = Lake.open(config)
     with pytest.raises(ValueError, match="exactly one of columns"):
         lake.shred("orders", [FIRST])
+    for parts, message in (
+        (["../orders"], "../orders is no path inside the dataset"),
+        ([str(tmp_path)], "no path inside"),
+        (FIRST, "parts must be a list of paths"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            lake.shred("orders", parts, everything=True)
+    with pytest.raises(FileNotFoundError):
+        lake.shred("orders", ["day=2026-12-01"], everything=True)
+    assert not (tmp_path / RECORD).exists()
     master = "day-2026-11-01"
     done = lake.shred("orders", master_keys=[master], destroy_master_keys=True, request="R1")
     assert [file.result for file in done] == ["shredded"] * 2 + ["current"] * 2 + ["destroyed"]
