@@ -614,10 +614,13 @@ class Lake:
             choice = KeyChoice(key=choice.key, version=str(version))
         statuses, record = self.status(jobs=jobs, progress=progress), self._record
         self._check_known([choice], statuses)
-        return [
-            find_impact(status, choice, LeakJudge(status.dataset, [choice], record))
-            for status in statuses
-        ]
+        with open_cache(self.declaration) as cache:
+            return [
+                find_impact(
+                    status, choice, LeakJudge(status.dataset, [choice], record, cache.find_wraps)
+                )
+                for status in statuses
+            ]
 
     def why(self, file: str | os.PathLike[str], column: str | None = None) -> list[KeyStep]:
         """Follow a file, or one of its columns, to its key service; the last step may refuse.

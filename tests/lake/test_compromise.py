@@ -182,6 +182,7 @@ def test_data_keys_that_were_seen_under_a_compromised_key_are_never_safe(
     assert apply(config).totals.results == {"renewed": 3}
     part.write_bytes(backup)
     assert states(config) == {"rewrapped": 1, "declared": 3}
+    assert Lake.open(config).impact("pii")[0].rewrapped == 1
 
 
 def test_a_former_key_may_have_replaced_the_compromised_one(
