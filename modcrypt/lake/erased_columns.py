@@ -15,7 +15,7 @@ from modcrypt.lake.files.file_states import State
 from modcrypt.parquet.crypto.ciphers import ColumnKey
 from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.footer_keys import FooterKey
+from modcrypt.parquet.crypto.footer_keys import FooterKey, key_uses
 from modcrypt.pkmt1.material import SHREDDED
 
 
@@ -43,8 +43,8 @@ class ErasedColumns:
     def find(
         cls, policies: DatasetPolicies, path: str, file: OpenFile, kinds: Mapping[int, set[str]]
     ) -> ErasedColumns:
-        """Return the columns of a file that the dataset declares as erased."""
-        names = [".".join(leaf) for leaf in file.leaves]
+        """Return the columns of a file that the dataset declares as erased, and that have data."""
+        names = [".".join(leaf) for c, leaf in enumerate(file.leaves) if kinds.get(c)]
         erasures = policies.dataset.erasures
         whole = erasures.find(path)
         if whole is not None:
@@ -97,7 +97,7 @@ def find_open(
     policies: DatasetPolicies, source: Source, keys: Iterable[FooterKey],
     is_destroyed: Callable[[FooterKey], bool],
 ) -> list[str]:  # fmt: skip
-    """Return the columns whose keys, as a footer in plaintext states them, open.
+    """Return the columns that need no key, or whose keys open, as a footer in plaintext states.
 
     Raises:
         KeyRetrievalError: A key is refused, or the service unavailable: it may return.
@@ -105,7 +105,9 @@ def find_open(
     tools = KeyTools(policies.client, kms_aad=policies.dataset.members.get("kms_aad", ""))
     retriever: Any = tools.decryption().key_retriever
     retrieve = retriever.for_file(source, False).retrieve
-    found = []
+    found = [
+        column.name for column in key_uses(source).columns or () if "plaintext" in column.under
+    ]
     for key in keys:
         try:
             retrieve(key.metadata or SHREDDED, key.column)

@@ -26,7 +26,7 @@ from modcrypt.jobs.idempotence.key_comparison import ExternalMaterial, KeyFacts,
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.keys import fingerprint_key
 from modcrypt.lake.erased_columns import ErasedColumns, find_open
-from modcrypt.lake.erasure.erasures import DESTROYED, NOT_ERASED
+from modcrypt.lake.erasure.erasures import DESTROYED, GONE, NOT_ERASED
 from modcrypt.lake.files.file_policies import DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.files.file_states import FileState, KeyUse, State
 from modcrypt.lake.files.lake_files import LakeFile
@@ -189,12 +189,13 @@ class FooterExamination:
             path=file.path, size=file.size, state=state, reason=reason, message=str(error),
             keys=keys,
         )  # fmt: skip
-        return self._judge_rest(source, listed[1:], found) if is_whole and listed[1:] else found
+        is_gone = is_whole and state == "unreadable" and reason in GONE
+        return self._judge_rest(source, listed[1:], found) if is_gone else found
 
     def _judge_rest(self, source: Source, keys: Sequence[FooterKey], state: FileState) -> FileState:
-        """Return the state of a file whose footer is refused, but states the keys of columns.
+        """Return the state of a file that is refused; its footer may state the keys of columns.
 
-        It is erased only if these keys are gone, too.
+        It is erased only if these keys are gone, too, and nothing is in plaintext.
         """
         assert source.place is not None
         is_destroyed = partial(self._is_destroyed, source.place)

@@ -7,6 +7,7 @@ import logging
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
@@ -14,7 +15,7 @@ from modcrypt.lake.declarations.declaration_file import read_content
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
 from tests.support.cli.program import Answer, run
-from tests.support.lake_folder import DECLARATION, make_lake
+from tests.support.lake_folder import DECLARATION, make_lake, order_table
 from tests.support.signing import writer_key
 
 PER_DAY = DECLARATION.replace('"footer"', '"day-{partition.day}"').replace(
@@ -154,6 +155,27 @@ def test_a_file_is_erased_only_if_all_keys_are_gone(
             getattr(keyring, f"{end}_key")(f"{key}-2026-11-01")
     assert Lake.open(config).status()[0].counts == {"declared": 2, state: 2}
     assert Lake.open(config).verify()[0].code == code
+
+
+def test_columns_in_plaintext_are_never_erased(tmp_path: Path) -> None:
+    declaration = PER_DAY.replace(
+        "partitions", 'plaintext_columns = ["country"]\nplaintext_footer = true\npartitions'
+    )
+    config = make_encrypted_lake(tmp_path, declaration)
+    assert shred_day(tmp_path, "--all").returncode != 0
+    (status,) = Lake.open(config).status()
+    assert status.counts == {"declared": 2, "not-erased": 2}
+    assert "columns open: country" in status.files[0].message
+
+
+def test_a_file_without_rows_has_no_column_to_erase(tmp_path: Path) -> None:
+    config = make_encrypted_lake(tmp_path)
+    path = tmp_path / "orders" / FIRST / "part-9.parquet"
+    pq.ParquetWriter(path, order_table().schema).close()
+    lake = Lake.open(config)
+    lake.apply()
+    lake.shred("orders", columns=["mail"])
+    assert Lake.open(config).status()[0].counts == {"declared": 5}
 
 
 def test_what_nobody_declared_is_not_erased(tmp_path: Path) -> None:
