@@ -111,6 +111,11 @@ def others_can_replace(path: str | os.PathLike[str]) -> bool:
     return bool(folder.st_mode & _WRITABLE_BY_OTHERS) and not folder.st_mode & stat.S_ISVTX
 
 
+def end_line(data: bytes) -> bytes:
+    """Return lines to which another one can be added; editors may leave the last one unfinished."""
+    return data + b"\n" if data and not data.endswith(b"\n") else data
+
+
 def read_unalterable(path: str | os.PathLike[str], limit: int) -> bytes:
     """Return up to `limit` bytes of a file that passes `check_unalterable`."""
     with open(path, "rb") as file:

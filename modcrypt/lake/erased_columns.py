@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError, list_names
+from modcrypt.io.sources import Source
+from modcrypt.kms.key_tools import KeyTools
 from modcrypt.lake.erasure.erasures import Erasure, is_gone
 from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import State
+from modcrypt.parquet.crypto.ciphers import ColumnKey
 from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.footer_keys import FooterKey
+from modcrypt.parquet.crypto.footer_keys import FooterKey, key_uses
+from modcrypt.pkmt1.material import SHREDDED
 
 
 @dataclass(frozen=True)
@@ -22,21 +27,29 @@ class ErasedColumns:
         file: The open file.
         kinds: How all its columns are encrypted, by their numbers.
         erasures: The statements about its columns, by dotted name.
+        is_whole: Whether a statement says that the file is erased, and thus all its columns.
         gone: Names of those whose keys are gone, after `try_keys`.
+        open: Keys of those that open, by name, after `try_keys`.
     """
 
     file: OpenFile
     kinds: Mapping[int, set[str]]
     erasures: Mapping[str, Erasure]
+    is_whole: bool = False
     gone: list[str] = field(default_factory=list)
+    open: dict[str, ColumnKey] = field(default_factory=dict)
 
     @classmethod
     def find(
         cls, policies: DatasetPolicies, path: str, file: OpenFile, kinds: Mapping[int, set[str]]
     ) -> ErasedColumns:
-        """Return the columns of a file that the dataset declares as erased."""
-        names = (".".join(leaf) for leaf in file.leaves)
-        return cls(file, kinds, policies.dataset.erasures.find_columns(path, names))
+        """Return the columns of a file that the dataset declares as erased, and that have data."""
+        names = [".".join(leaf) for c, leaf in enumerate(file.leaves) if kinds.get(c)]
+        erasures = policies.dataset.erasures
+        whole = erasures.find(path)
+        if whole is not None:
+            return cls(file, kinds, dict.fromkeys(names, whole), is_whole=True)
+        return cls(file, kinds, erasures.find_columns(path, names))
 
     @property
     def others(self) -> Mapping[int, set[str]]:
@@ -63,8 +76,9 @@ class ErasedColumns:
         crypto = self.file.metadata.row_groups[0].columns[column].crypto_metadata
         metadata = crypto.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
         try:
-            if not self.file.own_keys([column]):
-                self.gone.append(name)
+            own = self.file.own_keys([column])
+            self.open.update(own)
+            self.gone.extend([] if own else [name])
         except (KeyNotFoundError, KeyAccessDeniedError) as error:
             if not is_gone(error, is_destroyed=is_destroyed(FooterKey(name, metadata))):
                 raise
@@ -72,6 +86,33 @@ class ErasedColumns:
 
     def judge(self, state: State, message: str) -> tuple[State, str]:
         """Return the state of the file, as it is without erasures, with what is erased."""
+        if self.is_whole and not self.gone:
+            return state, message
         if still := [name for name in self.erasures if name not in self.gone]:
             return "not-erased", f"columns declared as erased, but open: {list_names(still)}"
-        return state, message
+        return ("unreadable", "its columns are erased") if self.is_whole else (state, message)
+
+
+def find_open(
+    policies: DatasetPolicies, source: Source, keys: Iterable[FooterKey],
+    is_destroyed: Callable[[FooterKey], bool],
+) -> list[str]:  # fmt: skip
+    """Return the columns that need no key, or whose keys open, as a footer in plaintext states.
+
+    Raises:
+        KeyRetrievalError: A key is refused, or the service unavailable: it may return.
+    """
+    tools = KeyTools(policies.client, kms_aad=policies.dataset.members.get("kms_aad", ""))
+    retriever: Any = tools.decryption().key_retriever
+    retrieve = retriever.for_file(source, False).retrieve
+    found = [
+        column.name for column in key_uses(source).columns or () if "plaintext" in column.under
+    ]
+    for key in keys:
+        try:
+            retrieve(key.metadata or SHREDDED, key.column)
+            found.append(str(key.column))
+        except (KeyNotFoundError, KeyAccessDeniedError) as error:
+            if not is_gone(error, is_destroyed=is_destroyed(key)):
+                raise
+    return found

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from modcrypt.errors import KeyNotFoundError
 from modcrypt.io.places import Place
-from modcrypt.lake.erasure.erasures import GONE, Erasures
+from modcrypt.lake.erasure.erasures import GONE, NOT_ERASED, Erasures
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import EXPOSED, FileState
@@ -20,9 +20,6 @@ from modcrypt.runtime.log import LOGGER
 
 OnErased: TypeAlias = Literal["skip", "raise"]
 """Treatment of erased files and columns: leave them out with a warning, or raise."""
-
-NOT_ERASED = "not-erased"
-"""The error code of a file that is declared as erased, but opens."""
 
 _OPEN = (*EXPOSED, "declared", "plaintext", "other-policy", "old-keys")
 """States of files whose keys were retrieved, unless an error is their reason."""
@@ -56,6 +53,10 @@ class ErasedFiles:
     policies: DatasetPolicies
     on_erased: OnErased = "skip"
     _warned: list[str] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.on_erased not in ("skip", "raise"):
+            raise ValueError('on_erased must be "skip" or "raise"')
 
     @cached_property
     def _examination(self) -> FooterExamination:

@@ -16,9 +16,10 @@ from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
 from modcrypt.kms.signing.signing_keys import SigningKey, read_verifying_keys
 from modcrypt.lake.declarations.declaration import DatasetDeclaration, LakeDeclaration
 from modcrypt.lake.erasure.erasure_record import append_erasure
-from modcrypt.lake.erasure.erasures import MAX_REQUEST, Erasure
+from modcrypt.lake.erasure.erasures import MAX_REQUEST, Erasure, list_path_faults
 from modcrypt.lake.files.declared_keys import declared_decryption
 from modcrypt.lake.files.file_policies import DatasetPolicies
+from modcrypt.parquet.datasets.discovery import list_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,12 +130,22 @@ def _group(
         yield tuple(files), columns
 
 
+def _check_parts(policies: DatasetPolicies, parts: Sequence[str]) -> None:
+    """Raise ValueError for paths outside a dataset, FileNotFoundError for those of nothing."""
+    if isinstance(parts, str):
+        raise ValueError("parts must be a list of paths, not a string")
+    if faults := list_path_faults(parts):
+        raise ValueError("; ".join(faults))
+    list_files([policies.root.file(part) for part in parts], None)
+
+
 def shred_dataset(
     declaration: LakeDeclaration, policies: DatasetPolicies, parts: Sequence[str], request: str,
     *, destroy_master_keys: bool, jobs: int | None, **selection: Any,
 ) -> list[ShreddedFile]:  # fmt: skip
     """Record what is erased in a dataset, then remove its keys; see `Lake.shred`."""
     chosen = criteria_of(**selection)
+    _check_parts(policies, parts)
     shred = partial(
         shred_keys, [policies.root.file(part) for part in parts] or policies.dataset.location,
         policies.tools, decryption=declared_decryption(policies, exactly=False), jobs=jobs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from modcrypt.errors import (
     ModcryptError,
     PlaintextError,
     UnsupportedFormatError,
+    list_names,
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
@@ -24,8 +25,8 @@ from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.idempotence.key_comparison import ExternalMaterial, KeyFacts, gather_key_facts
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.keys import fingerprint_key
-from modcrypt.lake.erased_columns import ErasedColumns
-from modcrypt.lake.erasure.erasures import DESTROYED
+from modcrypt.lake.erased_columns import ErasedColumns, find_open
+from modcrypt.lake.erasure.erasures import DESTROYED, GONE, NOT_ERASED
 from modcrypt.lake.files.file_policies import DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.files.file_states import FileState, KeyUse, State
 from modcrypt.lake.files.lake_files import LakeFile
@@ -45,6 +46,9 @@ from modcrypt.pkmt1.material import (
     split_metadata,
     try_decode_metadata,
 )
+
+_REASONS: Mapping[State, str] = {"not-erased": NOT_ERASED, "unreadable": DESTROYED}
+"""Reasons of the states in which erased columns leave a file."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ class FooterExamination:
         try:
             own = _retrieve_keys(file, columns.others)
             columns.try_keys(partial(self._is_destroyed, place))
+            own |= columns.open
         except KeyRetrievalError as error:
             refused: State = "other-keys" if isinstance(error, KeyMaterialError) else "unreadable"
             listed_keys = list_footer_keys(file.metadata, file.footer.key_metadata)
@@ -124,7 +129,8 @@ class FooterExamination:
             state, message = columns.judge(*self._compare(listed.path, keys, file, facts))
         return FileState(
             path=listed.path, size=listed.size, state=state, message=message, keys=keys,
-            previous_prefix=template, rows=file.metadata.num_rows, columns=len(file.leaves),
+            reason=_REASONS.get(state, ""), previous_prefix=template,
+            rows=file.metadata.num_rows, columns=len(file.leaves),
             encrypted_columns=len(file.leaves) - len(plain),
             data_keys=_fingerprint(file, own),
         )  # fmt: skip
@@ -171,14 +177,36 @@ class FooterExamination:
         if isinstance(error, KmsUnavailableError):
             self._outages.append(error)
         listed = list_key_metadata(source)[0]
-        keys = tuple(_list_uses(source.place, listed)) if keys is None else keys
-        destroyed = listed[0].metadata == SHREDDED or any(map(self.ages.is_destroyed, keys))
+        is_whole = self.policies.dataset.erasures.find(file.path) is not None
+        if keys is None:
+            keys = tuple(_list_uses(source.place, listed))
+            destroyed = listed[0].metadata == SHREDDED or self.ages.is_destroyed(keys[0])
+        else:  # of a file that is erased as a whole, destroyed keys raise no error
+            destroyed = not is_whole and any(map(self.ages.is_destroyed, keys))
         closed = isinstance(error, KeyDisabledError | KeyNotFoundError)
         reason = DESTROYED if closed and destroyed else error.word
-        return FileState(
+        found = FileState(
             path=file.path, size=file.size, state=state, reason=reason, message=str(error),
             keys=keys,
         )  # fmt: skip
+        is_gone = is_whole and state == "unreadable" and reason in GONE
+        return self._judge_rest(source, listed[1:], found) if is_gone else found
+
+    def _judge_rest(self, source: Source, keys: Sequence[FooterKey], state: FileState) -> FileState:
+        """Return the state of a file that is refused; its footer may state the keys of columns.
+
+        It is erased only if these keys are gone, too, and nothing is in plaintext.
+        """
+        assert source.place is not None
+        is_destroyed = partial(self._is_destroyed, source.place)
+        try:
+            still = find_open(self.policies, source, keys, is_destroyed)
+        except KeyRetrievalError as error:
+            return replace(state, reason=error.word, message=str(error))
+        if not still:
+            return state
+        message = f"it is declared as erased, but columns open: {list_names(still)}"
+        return replace(state, state="not-erased", reason=NOT_ERASED, message=message)
 
 
 def _fingerprint(file: OpenFile, own: Mapping[str, ColumnKey]) -> bytes:

@@ -444,8 +444,9 @@ class Lake:
             The result of each file, then of each master key.
 
         Raises:
-            ValueError: The dataset is not declared or is a table, the selection is invalid, or the
-                dataset has `signed_by` and the lake no signing key of a writer.
+            ValueError: The dataset is not declared or is a table, the selection is invalid, a part
+                is outside, or the dataset has `signed_by` and the lake no signing key of a writer.
+            FileNotFoundError: A part does not exist.
             KeyRetrievalError, OSError: The record cannot be written.
         """
         return shred_dataset(
@@ -481,6 +482,7 @@ class Lake:
             ValueError: The dataset is not declared, or is a table, which has no `parts`.
             KeyRetrievalError: The key service cannot be opened.
         """
+        self._check_known(self.compromised)
         with open_cache(self.declaration) as cache:
             return [
                 self._verify_one(
@@ -612,10 +614,13 @@ class Lake:
             choice = KeyChoice(key=choice.key, version=str(version))
         statuses, record = self.status(jobs=jobs, progress=progress), self._record
         self._check_known([choice], statuses)
-        return [
-            find_impact(status, choice, LeakJudge(status.dataset, [choice], record))
-            for status in statuses
-        ]
+        with open_cache(self.declaration) as cache:
+            return [
+                find_impact(
+                    status, choice, LeakJudge(status.dataset, [choice], record, cache.find_wraps)
+                )
+                for status in statuses
+            ]
 
     def why(self, file: str | os.PathLike[str], column: str | None = None) -> list[KeyStep]:
         """Follow a file, or one of its columns, to its key service; the last step may refuse.

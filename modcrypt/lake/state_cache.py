@@ -18,7 +18,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass
 from operator import attrgetter
@@ -133,15 +133,16 @@ class StateCache:
         """Note files that are encrypted now: without a stamp, they are examined next time."""
         self.save_states(dataset, [("", FileState(path=path, state="declared")) for path in paths])
 
-    def find_wraps(self, state: FileState) -> Sequence[KeyUse]:
-        """Return the keys under which the data keys of a file were seen, now or before."""
-        query = "SELECT keys FROM wraps WHERE data_keys"
-        found = self._select(query, [], [state.data_keys]) if state.data_keys else []
-        uses: list[KeyUse] = []
+    def find_wraps(self, is_meant: Callable[[KeyUse], bool]) -> frozenset[bytes]:
+        """Return fingerprints of the data keys of files that were seen under some keys before."""
+        numbers = []
         with suppress(ValueError, TypeError):  # of an altered cache
-            for (number,) in found:
-                uses += self._load_keys(number)
-        return uses
+            for number, text in self._select("SELECT id, uses FROM keys WHERE 1", [], [1]):
+                if any(is_meant(KeyUse(*use)) for use in json.loads(text)):
+                    numbers.append(number)
+        return frozenset(row[0] for row in self._select(
+            "SELECT data_keys FROM wraps WHERE keys", [], numbers
+        ))  # fmt: skip
 
     def _load_keys(self, number: int) -> tuple[KeyUse, ...]:
         """Return keys that many files have in common."""

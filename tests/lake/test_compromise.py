@@ -14,6 +14,8 @@ import pytest
 import modcrypt as mc
 from modcrypt import iceberg
 from modcrypt.lake.application import LakeApplication
+from modcrypt.lake.compromise.key_choice import KeyChoice
+from modcrypt.lake.compromise.leak_record import read_record
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
 from tests.support.cli.program import run
@@ -165,6 +167,51 @@ def test_files_written_since_are_safe_and_restored_ones_are_not(
     assert states(config) == {"declared": 5}
 
 
+def test_data_keys_that_were_seen_under_a_compromised_key_are_never_safe(
+    config: Path, keyring: mc.Keyring, tmp_path: Path
+) -> None:
+    """As in a backup that no inventory saw, or after the declaration forgot its former key."""
+    keyring.create_key("pii2")
+    config.write_text(replaced())
+    apply(config)
+    part = tmp_path / "orders/day=2026-11-01/part-0.parquet"
+    backup = part.read_bytes()
+    part.unlink()
+    declare(config, "pii", text=replaced().removesuffix(PREVIOUS))
+    assert states(config) == {"rewrapped": 3}
+    assert apply(config).totals.results == {"renewed": 3}
+    part.write_bytes(backup)
+    assert states(config) == {"rewrapped": 1, "declared": 3}
+    assert Lake.open(config).impact("pii")[0].rewrapped == 1
+
+
+def test_a_former_key_may_have_replaced_the_compromised_one(
+    config: Path, keyring: mc.Keyring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("pii2", "pii3"):
+        keyring.create_key(key)
+    config.write_text(replaced())
+    apply(config)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other cache"))
+    text = replaced().replace('"pii2"', '"pii3", pii2 = "pii3"').replace("\npii2", "\npii3")
+    declare(config, "pii", text=text)
+    assert states(config) == {"unknown-age": 4}
+    assert apply(config).totals.results == {"renewed": 4}
+    assert_answered(config, "pii")
+
+
+def test_records_of_runs_at_the_same_time_are_all_kept(config: Path, keyring: mc.Keyring) -> None:
+    keyring.rotate_key("pii")
+    declare(config, "pii@1")
+    path = config.with_suffix(".leaks.jsonl")
+    first, second = read_record(str(config)), read_record(str(config))
+    for record, name in ((first, "one"), (second, "two")):
+        record.add_inventory(name, [KeyChoice.parse("pii@1")], 1.0, [])
+    path.write_text(path.read_text().rstrip("\n"))
+    read_record(str(config)).add_inventory("three", [KeyChoice.parse("pii@1")], 1.0, [])
+    assert {name for name, _ in read_record(str(config)).started} == {"one", "two", "three"}
+
+
 def test_files_that_were_closed_during_the_inventory_stay_unknown(
     config: Path, keyring: mc.Keyring, tmp_path: Path
 ) -> None:
@@ -250,7 +297,7 @@ def test_unknown_keys_are_mistakes(config: Path) -> None:
         with pytest.raises(ValueError, match=message.replace("?", r"\?")):
             lake.impact(key)
         declare(config, key)
-        for verb in ("status", "apply"):
+        for verb in ("status", "apply", "verify"):
             with pytest.raises(ValueError, match=message.replace("?", r"\?")):
                 getattr(Lake.open(config), verb)()
 

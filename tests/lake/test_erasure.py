@@ -7,6 +7,7 @@ import logging
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
@@ -14,7 +15,7 @@ from modcrypt.lake.declarations.declaration_file import read_content
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
 from tests.support.cli.program import Answer, run
-from tests.support.lake_folder import DECLARATION, make_lake
+from tests.support.lake_folder import DECLARATION, make_lake, order_table
 from tests.support.signing import writer_key
 
 PER_DAY = DECLARATION.replace('"footer"', '"day-{partition.day}"').replace(
@@ -83,6 +84,8 @@ def test_readers_may_refuse_what_is_erased(tmp_path: Path) -> None:
     dataset = Lake.open(config).dataset("orders")
     with pytest.raises(mc.errors.KeyNotFoundError, match=r"GDPR-17; pass on_erased=\"skip\""):
         dataset.read(on_erased="raise")
+    with pytest.raises(ValueError, match='on_erased must be "skip" or "raise"'):
+        dataset.read(on_erased="rise")  # type: ignore[arg-type]
     with pytest.raises(mc.errors.KeyNotFoundError, match="erased"):
         list(dataset.scan(on_erased="raise"))
     answer = modcrypt(tmp_path, "cat", "orders", "--on-erased", "raise")
@@ -121,6 +124,60 @@ def test_a_refused_key_may_return_so_its_files_are_not_erased(tmp_path: Path) ->
     assert (status.counts["erased"], verified.code) == (2, 0)
 
 
+@each_case(
+    ("footer", "pii", "state", "code"),
+    [
+        ("destroy", "destroy", "erased", 0),
+        ("destroy", "", "not-erased", 1),
+        ("destroy", "disable", "unreadable", 3),
+        ("disable", "destroy", "unreadable", 3),
+        ("", "destroy", "not-erased", 1),
+        ("", "disable", "unreadable", 3),
+    ],
+)
+def test_a_file_is_erased_only_if_all_keys_are_gone(
+    tmp_path: Path, footer: str, pii: str, state: str, code: int
+) -> None:
+    """A plaintext footer states the keys of columns, which may open without it."""
+    declaration = PER_DAY.replace("partitions", "plaintext_footer = true\npartitions").replace(
+        "pii =", '"pii-{partition.day}" ='
+    )
+    config = make_lake(tmp_path, declaration=declaration)
+    keyring = mc.Keyring(tmp_path / "lake.keyring")
+    for day in (FIRST, SECOND):
+        keyring.create_key(f"pii-{day[4:]}")
+        keyring.create_key(f"day-{day[4:]}")
+    Lake.open(config).apply()
+    statement = f'\n[[dataset.orders.erased]]\nfiles = ["{FIRST}"]\nwhen = "2026-11-29"\n'
+    config.write_text(declaration + statement)
+    for key, end in (("day", footer), ("pii", pii)):
+        if end:
+            getattr(keyring, f"{end}_key")(f"{key}-2026-11-01")
+    assert Lake.open(config).status()[0].counts == {"declared": 2, state: 2}
+    assert Lake.open(config).verify()[0].code == code
+
+
+def test_columns_in_plaintext_are_never_erased(tmp_path: Path) -> None:
+    declaration = PER_DAY.replace(
+        "partitions", 'plaintext_columns = ["country"]\nplaintext_footer = true\npartitions'
+    )
+    config = make_encrypted_lake(tmp_path, declaration)
+    assert shred_day(tmp_path, "--all").returncode != 0
+    (status,) = Lake.open(config).status()
+    assert status.counts == {"declared": 2, "not-erased": 2}
+    assert "columns open: country" in status.files[0].message
+
+
+def test_a_file_without_rows_has_no_column_to_erase(tmp_path: Path) -> None:
+    config = make_encrypted_lake(tmp_path)
+    path = tmp_path / "orders" / FIRST / "part-9.parquet"
+    pq.ParquetWriter(path, order_table().schema).close()
+    lake = Lake.open(config)
+    lake.apply()
+    lake.shred("orders", columns=["mail"])
+    assert Lake.open(config).status()[0].counts == {"declared": 5}
+
+
 def test_what_nobody_declared_is_not_erased(tmp_path: Path) -> None:
     config = make_encrypted_lake(tmp_path)
     mc.Keyring(tmp_path / "lake.keyring").destroy_key("day-2026-11-01")
@@ -143,6 +200,20 @@ def test_what_is_recorded_is_not_recorded_again(tmp_path: Path) -> None:
     assert len((tmp_path / RECORD).read_text().splitlines()) == 1
 
 
+def test_the_record_stays_readable(tmp_path: Path) -> None:
+    """Also if an editor removed its last line feed, and if it is as long as it may be."""
+    config = make_encrypted_lake(tmp_path)
+    record = tmp_path / RECORD
+    line = '{"dataset": "old", "schema": "modcrypt.lake.erasure/1"}'
+    record.write_text(line)
+    Lake.open(config).shred("orders", [FIRST], everything=True)
+    assert Lake.open(config).status()[0].counts == {"declared": 2, "erased": 2}
+    record.write_text(f"{line}\n" * 10_000)
+    with pytest.raises(mc.errors.KeyMaterialError, match="more than 10,000 lines"):
+        Lake.open(config).shred("orders", [SECOND], everything=True)
+    assert Lake.open(config).status()[0].counts == {"declared": 2, "unreadable": 2}
+
+
 def test_a_request_needs_a_declared_dataset(tmp_path: Path) -> None:
     make_encrypted_lake(tmp_path)
     shutil.copytree(tmp_path / "orders", tmp_path / "others")
@@ -155,6 +226,16 @@ def test_python_shreds_and_records(tmp_path: Path) -> None:
     lake = Lake.open(config)
     with pytest.raises(ValueError, match="exactly one of columns"):
         lake.shred("orders", [FIRST])
+    for parts, message in (
+        (["../orders"], "../orders is no path inside the dataset"),
+        ([str(tmp_path)], "no path inside"),
+        (FIRST, "parts must be a list of paths"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            lake.shred("orders", parts, everything=True)
+    with pytest.raises(FileNotFoundError):
+        lake.shred("orders", ["day=2026-12-01"], everything=True)
+    assert not (tmp_path / RECORD).exists()
     master = "day-2026-11-01"
     done = lake.shred("orders", master_keys=[master], destroy_master_keys=True, request="R1")
     assert [file.result for file in done] == ["shredded"] * 2 + ["current"] * 2 + ["destroyed"]
@@ -202,6 +283,7 @@ def test_another_column_without_a_key_is_still_an_error(tmp_path: Path) -> None:
 FAULTS = {
     "files = []": "names a partition, files or columns",
     'partition.month = "1"': "unknown partition month",
+    'files = ["."]': ". is no path inside the dataset",
     'files = ["../other"]': "../other is no path inside the dataset",
     'files = ["a"]\nwhen = "soon"': "when must be a date or a time",
     'files = ["a"]\nwho = "me"': "unknown member who",

@@ -154,10 +154,11 @@ def test_strays_are_faults_unless_the_declaration_is_not_strict(
     assert (result.code, result.strays) == (0, ["notes.txt"])
 
 
-def test_a_file_that_two_datasets_claim_is_a_fault(config: Path) -> None:
+def test_a_file_that_two_datasets_claim_is_a_fault(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "orders")
     second = """
 [dataset.again]
-location = "orders/day=2026-11-01"
+location = "link/day=2026-11-01"
 footer_key = "footer"
 
 [dataset.sales]

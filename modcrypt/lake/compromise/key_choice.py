@@ -55,13 +55,12 @@ class KeyChoice:
 
 
 def find_replacements(dataset: AnyDataset, key: str) -> frozenset[str]:
-    """Return the master keys that replace a former one, directly or after others."""
+    """Return the master keys that replace a former one, or did so before they were replaced."""
     if isinstance(dataset, TableDeclaration):
-        is_former = key in dataset.previous_master_keys
-        return frozenset({dataset.master_key} if is_former else ())
-    replaced = dataset.previous.master_keys
-    found: set[str] = set()
-    while key in replaced and replaced[key] not in found:
-        key = replaced[key]
-        found.add(key)
-    return frozenset(found)
+        replaced = dict.fromkeys(dataset.previous_master_keys, dataset.master_key)
+    else:
+        replaced = dict(dataset.previous.master_keys)
+    if key not in replaced:
+        return frozenset()
+    newest = replaced[key]
+    return frozenset({newest, *(old for old, new in replaced.items() if new == newest)} - {key})

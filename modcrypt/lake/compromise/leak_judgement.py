@@ -6,17 +6,19 @@ unknown is not safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from modcrypt.lake.compromise.data_key_prints import split_prints
 from modcrypt.lake.compromise.key_choice import KeyChoice, find_replacements
 from modcrypt.lake.compromise.leak_record import LeakRecord
 from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, State
+from modcrypt.lake.spool import Memo
 
-WereUnder = Callable[[FileState], Sequence[KeyUse]]
-"""Function that returns keys that have wrapped a file's data keys before, as far as is known."""
+FindWraps = Callable[[Callable[[KeyUse], bool]], Collection[bytes]]
+"""Function that returns the data keys of files that keys have wrapped before, as far as is known:
+for each file, the fingerprints of all."""
 
 _OPENED = frozenset({"declared", "plaintext", "old-keys", "other-policy", *EXPOSED})
 """States of files whose keys could be used; others keep their state, whose remedy comes first."""
@@ -36,13 +38,14 @@ class LeakJudge:
         dataset: Declaration of the dataset.
         choices: The compromised keys.
         record: The record of leaks.
-        were_under: Function that returns earlier keys of a file's data keys.
+        find_wraps: Function that finds the data keys that some keys have wrapped before.
     """
 
     dataset: AnyDataset
     choices: Sequence[KeyChoice]
     record: LeakRecord
-    were_under: WereUnder = lambda state: ()
+    find_wraps: FindWraps = lambda is_meant: ()
+    _wraps: Memo[Collection[bytes]] = field(default_factory=Memo, init=False, repr=False)
 
     def judge(self, state: FileState, modified: float | None = None) -> FileState:
         """Return the state of a file with what compromised keys open.
@@ -66,6 +69,8 @@ class LeakJudge:
         for exposed in self.record.prints_of(name, choice):
             if any(each in exposed for each in split_prints(state.data_keys)):
                 return "rewrapped"
+        if state.data_keys in self._wraps.get(choice, lambda: self.find_wraps(choice.matches)):
+            return "rewrapped"  # whatever its time, and whatever replaced the key since
         replacements = find_replacements(self.dataset, choice.key)
         if not any(choice.may_precede(use, replacements) for use in state.keys):
             return None
@@ -73,7 +78,7 @@ class LeakJudge:
         is_newer = started is not None and (modified is None or modified >= started)
         if is_newer and not self.record.is_unread(name, choice, state.path):
             return None
-        return "rewrapped" if any(map(choice.matches, self.were_under(state))) else "unknown-age"
+        return "unknown-age"
 
     def list_exposed(self, states: Iterable[FileState]) -> Iterator[tuple[KeyChoice, FileState]]:
         """Yield the files that compromised keys may open, with each of these keys.

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from modcrypt.errors import FormatError
-from modcrypt.io.private_files import read_unalterable, replace_private
+from modcrypt.io.places import Place
+from modcrypt.io.private_files import end_line, read_unalterable, replace_private
 from modcrypt.keys.key import FINGERPRINT_LENGTH
 from modcrypt.lake.compromise.data_key_prints import split_prints
 from modcrypt.lake.compromise.key_choice import KeyChoice
@@ -96,8 +97,9 @@ class LeakRecord:
 
     def _append(self, lines: Sequence[dict[str, Any]]) -> None:
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        before = _read_bytes(self.path)
-        replace_private(self.path, before + text.encode())
+        with Place(None, str(self.path)).lock():  # others may apply at the same time
+            before = end_line(_read_bytes(self.path))
+            replace_private(self.path, before + text.encode())
 
     def _take(self, line: dict[str, Any]) -> None:
         """Take a line over; raise LookupError, TypeError or ValueError if it is none."""

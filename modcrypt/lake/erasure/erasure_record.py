@@ -19,7 +19,7 @@ from typing import Any
 
 from modcrypt.errors import MAX_NAME, KeyMaterialError, printable
 from modcrypt.io.places import Place
-from modcrypt.io.private_files import read_unalterable, replace_private
+from modcrypt.io.private_files import end_line, read_unalterable, replace_private
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.lake.erasure.erasures import (
     MAX_ERASURES,
@@ -152,11 +152,13 @@ def append_erasure(
     path = record_path(declaration)
     with Place(None, str(path)).lock():
         try:
-            before = read_unalterable(path, MAX_RECORD + 1)
+            before = end_line(read_unalterable(path, MAX_RECORD + 1))
         except FileNotFoundError:
             before = b""
         data = before + json.dumps(given, sort_keys=True).encode() + b"\n"
         if len(data) > MAX_RECORD:
             raise KeyMaterialError(f"{path} would be longer than {MAX_RECORD} bytes")
+        if before.count(b"\n") >= MAX_ERASURES:
+            raise KeyMaterialError(f"{path} would have more than {MAX_ERASURES:,} lines")
         mode = stat.S_IMODE(os.stat(declaration).st_mode) & 0o644
         replace_private(path, data, check=lambda temporary: os.chmod(temporary, mode))

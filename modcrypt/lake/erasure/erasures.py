@@ -28,6 +28,9 @@ MAX_REQUEST = 200
 DESTROYED = "destroyed"
 """The reason of files whose master key, or its version, the key service lists as destroyed."""
 
+NOT_ERASED = "not-erased"
+"""The error code of a file that is declared as erased, but opens."""
+
 GONE = frozenset({KeyNotFoundError.word, DESTROYED})
 """Reasons of a file's state that mean that its keys are gone, not refused or unavailable."""
 
@@ -155,15 +158,21 @@ def _list_contradictions(given: Mapping[str, Any], partitions: set[str]) -> Iter
         yield "an erasure names a partition, files or columns"
     for name in sorted(given.get("partition", {}).keys() - partitions):
         yield f"unknown partition {printable(name, MAX_NAME)}; add it to partitions"
-    for path in given.get("files", ()):
-        if posixpath.normpath(path) != path or path.startswith(("/", "../")) or path == "..":
-            yield f"{printable(path, MAX_NAME)} is no path inside the dataset"
+    yield from list_path_faults(given.get("files", ()))
     if len(given.get("request", "")) > MAX_REQUEST:
         yield f"request is longer than {MAX_REQUEST} characters"
     if "when" not in given:
         yield 'when is missing; set it to the time of the erasure, such as "2026-11-29"'
     elif not _is_time(given["when"]):
         yield 'when must be a date or a time, such as "2026-11-29"'
+
+
+def list_path_faults(paths: Iterable[str]) -> list[str]:
+    """Return a fault for each path that does not lead into the dataset."""
+    return [
+        f"{printable(path, MAX_NAME)} is no path inside the dataset" for path in paths
+        if posixpath.normpath(path) != path or path.startswith(("/", "../")) or path in (".", "..")
+    ]  # fmt: skip
 
 
 def _is_time(text: str) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from modcrypt.lake.erased_files import NOT_ERASED, judge_state
+from modcrypt.lake.erased_files import judge_state
+from modcrypt.lake.erasure.erasures import NOT_ERASED
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import FileState

@@ -23,16 +23,17 @@ def find_overlaps(
         others: Policies of the other datasets of files.
         tables: Folders of the tables, by their names.
     """
-    root = policies.root.place
+    root = policies.root.place.resolve()
     for other in others:
-        place = other.root.place
+        place = other.root.place.resolve()
         if place.inside(root) is None and root.inside(place) is None and place != root:
             continue
-        claimed = {each.path for each in _list_places(other)}
-        yield from _report(other.dataset.name, policies, lambda at: at.path in claimed)  # noqa: B023
-    for name, folder in tables.items():
+        claimed = {each.resolve().path for each in _list_places(other)}
+        yield from _report(other.dataset.name, policies, lambda at: at.resolve().path in claimed)  # noqa: B023
+    folders = {name: folder.resolve() for name, folder in tables.items()}
+    for name, folder in folders.items():
         if folder.inside(root) is not None or root.inside(folder) is not None or folder == root:
-            yield from _report(name, policies, lambda at: at.inside(folder) is not None)  # noqa: B023
+            yield from _report(name, policies, lambda at: at.resolve().inside(folder) is not None)  # noqa: B023
 
 
 def _report(name: str, policies: DatasetPolicies, is_claimed: object) -> Iterator[Finding]:
