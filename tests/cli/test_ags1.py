@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pty
 import shlex
 import shutil
 import signal
@@ -506,6 +507,15 @@ def test_a_pipe_as_destination_needs_no_force_and_leaves_stdout_for_the_length(
         os.close(write)
         assert check_ok(answer) == b"1036\n"
         assert decrypt_standard_stream(reader.read(), FOOTER_KEY) == NOTES[:1000]
+
+
+def test_on_a_terminal_the_length_is_labelled(folder: Path) -> None:
+    controller, terminal = pty.openpty()
+    answer = run(folder, "encrypt", *KEY, "notes.txt", "notes.ags1", stdout=terminal)
+    os.close(terminal)
+    assert (answer.returncode, answer.stderr) == (0, b"")
+    with os.fdopen(controller, "rb", buffering=0) as screen:
+        assert screen.read(100).strip() == f"encrypted length: {NOTES_LENGTH}".encode()
 
 
 @pytest.mark.parametrize("cut", [1, FRAME, FRAME + 5])
