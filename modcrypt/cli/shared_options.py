@@ -192,6 +192,18 @@ class VerbGroup(cloup.Group):
         except click.UsageError as error:
             raise _explain(error, ctx) from None
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command that the arguments name; of one in another group, name its path."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            root = ctx.find_root()
+            paths = [path for path, _ in _walk(root.command) if path.split()[-1] == args[0]]
+            if paths:
+                names = (f"{root.command_path} {path}" for path in paths)
+                error.message += f" Did you mean {' or '.join(names)}?"
+            raise
+
 
 def verb(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], VerbCommand]:
     """Return a decorator that makes a command of a function, as `cloup.command`."""
@@ -261,9 +273,14 @@ def _not_used(option: SharedOption, ctx: click.Context) -> click.UsageError:
     if instead := getattr(ctx.command, "instead", {}).get(name):
         return click.UsageError(f"{ctx.command_path} does not use {name}: {instead}", ctx)
     root = ctx.find_root().command
-    users = [path for path, command in _walk(root) if option in getattr(command, "shared", ())]
+    users = [path for path, command in _walk(root) if _shares(command, name)]
     why = f"{ctx.command_path} does not use {name}, which is for {list_names(users, MAX_NAMED)}"
-    return click.UsageError(why, ctx)
+    after = "; give it after the command" if isinstance(ctx.command, click.Group) else ""
+    return click.UsageError(f"{why}{after}", ctx)
+
+
+def _shares(command: click.Command, name: str) -> bool:
+    return any(name in option.opts for option in getattr(command, "shared", ()))
 
 
 def _walk(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:

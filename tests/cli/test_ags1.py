@@ -749,7 +749,7 @@ def test_with_the_stream_on_stdout_json_is_on_stderr(encrypted_folder: Path) -> 
         (("cat", *KEY, "--aad-prefix", "hex:", "x"), "empty"),
         (("cat", *KEY, "--aad-prefix", "hex:61", "--aad-prefix", "a", "x"), "given twice"),
         (("decrypt", *METADATA, "--threads", "0", "notes.ags1", "out"), "x>=1"),
-        (("inspect", *KEY, "notes.ags1"), "No such option"),
+        (("inspect", *KEY, "notes.ags1"), "does not use --key"),
         (("seal",), "No such command 'seal'"),
     ],
 )
