@@ -43,6 +43,7 @@ from modcrypt.cli.shared import (
     threads_option,
 )
 from modcrypt.cli.shared_options import (
+    VerbCommand,
     VerbGroup,
     option,
     shared_option,
@@ -130,7 +131,7 @@ _NO_RECIPIENTS = {
 }
 
 
-@ags1.command(epilog=_ENCRYPT_EXAMPLE, instead=_NO_RECIPIENTS)
+@ags1.command(cls=VerbCommand, epilog=_ENCRYPT_EXAMPLE, instead=_NO_RECIPIENTS)
 @click.argument("source")
 @click.argument("destination")
 @option(
@@ -201,7 +202,7 @@ def encrypt(
             print_line(f"encrypted length: {length}" if is_terminal(sys.stdout) else length)
 
 
-@ags1.command(epilog=_DECRYPT_EXAMPLE, instead=_NO_RECIPIENTS)
+@ags1.command(cls=VerbCommand, epilog=_DECRYPT_EXAMPLE, instead=_NO_RECIPIENTS)
 @click.argument("source")
 @click.argument("destination")
 @_reading_options
@@ -234,7 +235,7 @@ def decrypt(
         print_line(printable(f"decrypted {source} to {destination}; {size}"))
 
 
-@ags1.command(epilog=_CAT_EXAMPLE, instead=_NO_RECIPIENTS)
+@ags1.command(cls=VerbCommand, epilog=_CAT_EXAMPLE, instead=_NO_RECIPIENTS)
 @click.argument("file")
 @_reading_options
 def cat(*, file: str, as_json: bool, **reading: Any) -> None:

@@ -96,6 +96,7 @@ _OPTION_NAMES = (
     ("work in place (destination=None)", "pass --in-place"),
     ("SQL catalog (load_table)", "SQL catalog (--catalog)"),
     ("with seal_table", "with modcrypt iceberg seal"),
+    ("two passphrases: remove passphrase=,", "two passphrases: remove --passphrase,"),
     ("use inspect_ags1", "use modcrypt ags1 inspect"),
 )
 

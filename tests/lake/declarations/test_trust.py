@@ -434,6 +434,8 @@ def test_verbs_obey_no_untrusted_declaration(
         declare(folder, service, datasets)
         for verb in (("doctor",), ("inspect", "data/x.parquet"), ("schema", "data/x.parquet")):
             assert "is ignored" in run(folder, *verb).stderr or verb == ("doctor",), verb
+        copy = ("decrypt", "data/x.parquet", "copy.parquet")  # whose destination is in no dataset
+        assert run(folder, *copy).stderr.count("is ignored") == 1
     assert used == []
 
 
