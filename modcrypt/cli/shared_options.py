@@ -199,10 +199,10 @@ class VerbGroup(cloup.Group):
         except click.UsageError as error:
             root = ctx.find_root()
             paths = [path for path, _ in _walk(root.command) if path.split()[-1] == args[0]]
-            if paths:
-                names = (f"{root.command_path} {path}" for path in paths)
-                error.message += f" Did you mean {' or '.join(names)}?"
-            raise
+            if not paths:
+                raise
+            names = " or ".join(f"{root.command_path} {path}" for path in paths)
+            raise click.UsageError(f"{error.message} Did you mean {names}?", ctx) from None
 
 
 def verb(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], VerbCommand]:

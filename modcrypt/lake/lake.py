@@ -604,7 +604,7 @@ class Lake:
             jobs, progress: As in `status`.
 
         Raises:
-            ValueError: Neither the key service nor any file knows the key, or two versions are named.
+            ValueError: Neither the key service nor any file knows the key, or versions differ.
             KeyRetrievalError: The key service cannot be opened.
         """
         choice = KeyChoice.parse(key)

@@ -127,6 +127,8 @@ def ags1() -> None:
 
 _NO_RECIPIENTS = {
     "--to": "AGS1 has no recipients; pass --key, or --new-key-metadata with --kms",
+}
+_NO_IDENTITIES = {
     "--identity": "AGS1 has no recipients; pass --key or --key-metadata-file",
 }
 
@@ -198,11 +200,11 @@ def encrypt(
         if not as_json and sys.stdout is sys.stderr:  # see `open_output`
             click.echo(f"modcrypt: encrypted length: {result['encrypted_bytes']}", err=True)
         elif not as_json:
-            length = str(result["encrypted_bytes"])
-            print_line(f"encrypted length: {length}" if is_terminal(sys.stdout) else length)
+            label = "encrypted length: " if is_terminal(sys.stdout) else ""
+            print_line(f"{label}{result['encrypted_bytes']}")
 
 
-@ags1.command(cls=VerbCommand, epilog=_DECRYPT_EXAMPLE, instead=_NO_RECIPIENTS)
+@ags1.command(cls=VerbCommand, epilog=_DECRYPT_EXAMPLE, instead=_NO_IDENTITIES)
 @click.argument("source")
 @click.argument("destination")
 @_reading_options
@@ -235,7 +237,7 @@ def decrypt(
         print_line(printable(f"decrypted {source} to {destination}; {size}"))
 
 
-@ags1.command(cls=VerbCommand, epilog=_CAT_EXAMPLE, instead=_NO_RECIPIENTS)
+@ags1.command(cls=VerbCommand, epilog=_CAT_EXAMPLE, instead=_NO_IDENTITIES)
 @click.argument("file")
 @_reading_options
 def cat(*, file: str, as_json: bool, **reading: Any) -> None:
