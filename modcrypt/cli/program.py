@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NoReturn
 
 import click
@@ -46,13 +47,16 @@ class Program(VerbGroup):
             result = super().main(arguments, *rest, **more)
             if sys.stdout is not None:
                 sys.stdout.flush()
-        except click.exceptions.NoArgsIsHelpError as error:  # a group without a command
-            click.echo(format_screen(error.ctx), err=True)
-            sys.exit(2)
         except (Exception, Stopped) as error:
+            as_json = "--json" in takewhile(lambda argument: argument != "--", arguments)
+            if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group without a command
+                if not as_json:
+                    click.echo(format_screen(error.ctx), err=True)
+                    sys.exit(2)
+                error = click.UsageError("Missing command", error.ctx)
             failure = explain(error, typed)
             click.echo(paint(wrap_words(failure.line(), sys.stderr), RED, sys.stderr), err=True)
-            if "--json" in arguments:
+            if as_json:
                 try:
                     print_json("failure", failure.fields())
                 except OSError:  # stdout itself is what failed

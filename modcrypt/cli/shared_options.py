@@ -7,7 +7,7 @@ uses it by its decorator; those of `IMPLIED`, by a parameter of its function wit
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -140,15 +140,16 @@ class VerbCommand(cloup.Command):
 
     Args:
         essential: Parameters of rare options that the first help shows, too.
+        instead: What to do in place of shared options that the command does not use, by option.
     """
 
     def __init__(
         self, *args: Any, params: Any = (), callback: Any = None,
-        essential: Collection[str] = (), **more: Any,
+        essential: Collection[str] = (), instead: Mapping[str, str] | None = None, **more: Any,
     ) -> None:  # fmt: skip
         params = [*params, *_implied(callback, {param.name for param in params})]
         super().__init__(*args, params=params, callback=callback, **more)
-        self.declared, self.essential = params, essential
+        self.declared, self.essential, self.instead = params, essential, instead or {}
         self.shared = [option for option in params if isinstance(option, SharedOption)]
         self.params = [param for param in params if param not in self.shared]
 
@@ -190,6 +191,18 @@ class VerbGroup(cloup.Group):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             raise _explain(error, ctx) from None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command that the arguments name; of one in another group, name its path."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            root = ctx.find_root()
+            paths = [path for path, _ in _walk(root.command) if path.split()[-1] == args[0]]
+            if not paths:
+                raise
+            names = " or ".join(f"{root.command_path} {path}" for path in paths)
+            raise click.UsageError(f"{error.message} Did you mean {names}?", ctx) from None
 
 
 def verb(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], VerbCommand]:
@@ -248,22 +261,26 @@ def _explain(error: click.UsageError, ctx: click.Context) -> click.UsageError:
     unknown = error.option_name if isinstance(error, click.NoSuchOption) else None
     for option in list_shared(ctx.find_root().command):
         if unknown in option.opts:
-            return _not_used(option, ctx, error)
+            return _not_used(option, ctx)
     return error
 
 
-def _not_used(
-    option: SharedOption, ctx: click.Context, error: click.UsageError | None = None
-) -> click.UsageError:
+def _not_used(option: SharedOption, ctx: click.Context) -> click.UsageError:
     name = option.opts[0]
     if any(name in each.opts for each in parameters_of(ctx.command)):
         why = f"{ctx.command_path} has a {name} of its own, which is given after it"
         return click.UsageError(why, ctx)
+    if instead := getattr(ctx.command, "instead", {}).get(name):
+        return click.UsageError(f"{ctx.command_path} does not use {name}: {instead}", ctx)
     root = ctx.find_root().command
-    users = [path for path, command in _walk(root) if option in getattr(command, "shared", ())]
-    start = "" if error is None else error.message.rstrip(".") + ": "
+    users = [path for path, command in _walk(root) if _shares(command, name)]
     why = f"{ctx.command_path} does not use {name}, which is for {list_names(users, MAX_NAMED)}"
-    return click.UsageError(f"{start}{why}", ctx)
+    after = "; give it after the command" if isinstance(ctx.command, click.Group) else ""
+    return click.UsageError(f"{why}{after}", ctx)
+
+
+def _shares(command: click.Command, name: str) -> bool:
+    return any(name in option.opts for option in getattr(command, "shared", ()))
 
 
 def _walk(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -128,7 +128,10 @@ def _copy_to_name(fd: int, name: str, at: int | None) -> None:
 
 def _create_named(name: str, at: int | None) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSE_ON_EXEC
-    return os.open(name, flags, 0o666, **relative_to(at))
+    try:
+        return os.open(name, flags, 0o666, **relative_to(at))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, "its folder does not exist; create it", name) from None
 
 
 def _publish_unfinished(

@@ -606,11 +606,13 @@ class Lake:
             jobs, progress: As in `status`.
 
         Raises:
-            ValueError: Neither the key service nor any file knows the key.
+            ValueError: Neither the key service nor any file knows the key, or versions differ.
             KeyRetrievalError: The key service cannot be opened.
         """
         choice = KeyChoice.parse(key)
         if version is not None:
+            if choice.version not in (None, str(version)):
+                raise ValueError(f"version {version} is given for {key}; pass one version")
             choice = KeyChoice(key=choice.key, version=str(version))
         statuses, record = self.status(jobs=jobs, progress=progress), self._record
         self._check_known([choice], statuses)

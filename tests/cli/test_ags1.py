@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pty
 import shlex
 import shutil
 import signal
@@ -508,6 +509,15 @@ def test_a_pipe_as_destination_needs_no_force_and_leaves_stdout_for_the_length(
         assert decrypt_standard_stream(reader.read(), FOOTER_KEY) == NOTES[:1000]
 
 
+def test_on_a_terminal_the_length_is_labelled(folder: Path) -> None:
+    controller, terminal = pty.openpty()
+    answer = run(folder, "encrypt", *KEY, "notes.txt", "notes.ags1", stdout=terminal)
+    os.close(terminal)
+    assert (answer.returncode, answer.stderr) == (0, b"")
+    with os.fdopen(controller, "rb", buffering=0) as screen:
+        assert screen.read(100).strip() == f"encrypted length: {NOTES_LENGTH}".encode()
+
+
 @pytest.mark.parametrize("cut", [1, FRAME, FRAME + 5])
 def test_a_pipe_cut_short_gives_what_authenticated_and_is_1(
     encrypted_folder: Path, cut: int
@@ -739,7 +749,7 @@ def test_with_the_stream_on_stdout_json_is_on_stderr(encrypted_folder: Path) -> 
         (("cat", *KEY, "--aad-prefix", "hex:", "x"), "empty"),
         (("cat", *KEY, "--aad-prefix", "hex:61", "--aad-prefix", "a", "x"), "given twice"),
         (("decrypt", *METADATA, "--threads", "0", "notes.ags1", "out"), "x>=1"),
-        (("inspect", *KEY, "notes.ags1"), "No such option"),
+        (("inspect", *KEY, "notes.ags1"), "does not use --key"),
         (("seal",), "No such command 'seal'"),
     ],
 )

@@ -330,6 +330,10 @@ def test_the_environment_names_a_key_service_for_all_verbs(tmp_path: Path) -> No
         answer = run(tmp_path, *verb, env=environment)
         assert answer.returncode == 0, (verb, answer.stderr)
     assert "authentic" in run(tmp_path, "verify", "e.parquet", env=environment).stdout
+    (tmp_path / "pass").write_text("not needed\n")
+    (tmp_path / "pass").chmod(0o600)
+    answer = run(tmp_path, "keys", "list", "--passphrase", "file:pass", env=environment)
+    assert "a passphrase needs a keyring" not in answer.stderr
     address = {"VAULT_ADDR": "http://127.0.0.1:9", "MODCRYPT_KMS_PATIENCE": "0"}
     assert run(tmp_path, "head", "e.parquet", env=address).returncode in (3, 4)
     assert "hcvault" not in run(tmp_path, "inspect", "e.parquet", env=address).stderr

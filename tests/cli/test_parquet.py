@@ -298,14 +298,16 @@ def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "destination", "word"),
     [
-        ("absent.parquet", "out", "file"),
-        ("plain.parquet", ".", "usage"),
-        ("plain.parquet", "no/out", "file"),
+        ("absent.parquet", "out", "file: absent.parquet: No such file"),
+        ("plain.parquet", ".", "usage: "),
+        ("plain.parquet", "no/out", "file: no/out: its folder does not exist; create it"),
     ],
 )
 def test_paths_that_do_not_do_are_2(folder: Path, source: str, destination: str, word: str) -> None:
     before = names(folder)
-    check_failure(run(folder, "encrypt", *KEY, "--force", source, destination), 2, word)
+    word, _, part = word.partition(": ")
+    answer = run(folder, "encrypt", *KEY, "--force", source, destination)
+    assert part in check_failure(answer, 2, word)
     assert names(folder) == before
 
 

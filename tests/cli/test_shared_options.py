@@ -68,8 +68,13 @@ def test_repeatable_options_add_up(folder: Path) -> None:
         (("--passphrase", "file:a", "keys", "list", "--passphrase", "file:b"),
          "--passphrase is given before the command and after it with different values; pass one"),
         (("--kms", "env:A", "leaks", "."), "modcrypt leaks does not use --kms, which is for"),
-        (("leaks", "--kms", "env:A", "."), "modcrypt leaks does not use --kms, which is for"),
+        (("leaks", "--kms", "env:A", "."), "usage: modcrypt leaks does not use --kms, which is"),
+        (("ags1", "encrypt", "--to", "x"), "AGS1 has no recipients; pass --key, or --new-key-"),
+        (("--to", "x", "ags1", "encrypt", "a", "b"), "AGS1 has no recipients; pass --key, or"),
         (("--catalog", "x", "keys", "list"), "does not use --catalog, which is for iceberg"),
+        (("--catalog", "x", "iceberg", "files", "t"), "more; give it after the command"),
+        (("--at-least", "2", "iceberg", "files", "t"), "more; give it after the command"),
+        (("rotate", "x"), "Did you mean modcrypt keys rotate or modcrypt iceberg rotate?"),
         (("--key", "file:x", "keys", "rotate"), "modcrypt keys rotate has a --key of its own"),
         (("--sign", "file:x", "seals", "create", "."), "seals create has a --sign of its own"),
         (("keys", "list", "--jsn"), "No such option '--jsn'. (Did you mean"),
@@ -82,6 +87,20 @@ def test_misplaced_options_are_usage_errors(
     answer = run(folder, *arguments)
     assert answer.returncode == 2
     assert message in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--json",), ("--json", "keys"), ("keys", "--json")])
+def test_a_missing_command_is_a_failure_in_json(folder: Path, arguments: tuple[str, ...]) -> None:
+    answer = run(folder, *arguments)
+    assert answer.returncode == 2
+    failure = json.loads(answer.stdout)
+    assert (failure["error"], failure["message"][:15]) == ("usage", "Missing command")
+
+
+def test_a_path_may_look_like_the_option_for_json(folder: Path) -> None:
+    answer = run(folder, "inspect", "--", "--json")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "--json: No such file" in answer.stderr
 
 
 def test_each_group_has_an_option_once_and_a_command_no_two_of_a_name() -> None:

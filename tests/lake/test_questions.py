@@ -220,6 +220,9 @@ def test_the_commands_answer(config: Path, tmp_path: Path) -> None:
     answer = run(tmp_path, "keys", "impact", "pii")
     assert answer.returncode == 0
     assert "columns home_ssn, mail can be read and forged" in answer.stdout
+    answer = run(tmp_path, "keys", "impact", "pii@1", "--version", "2")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "version 2 is given for pii@1; pass one version" in answer.stderr
     (line,) = map(json.loads, run(tmp_path, "keys", "impact", "pii", "--json").stdout.splitlines())
     assert (line["schema"], line["files"]) == ("modcrypt.lake.impact/1", 4)
     answer = run(tmp_path, "why", FIRST, "mail")

@@ -29,6 +29,7 @@ from modcrypt.cli.options.kms_options import (
     service_options,
 )
 from modcrypt.cli.output.progress import progress_bar
+from modcrypt.cli.output.terminal import is_terminal
 from modcrypt.cli.references import check_private_file, is_stdin
 from modcrypt.cli.shared import (
     combine_options,
@@ -42,6 +43,7 @@ from modcrypt.cli.shared import (
     threads_option,
 )
 from modcrypt.cli.shared_options import (
+    VerbCommand,
     VerbGroup,
     option,
     shared_option,
@@ -123,7 +125,15 @@ def ags1() -> None:
     """
 
 
-@ags1.command(epilog=_ENCRYPT_EXAMPLE)
+_NO_RECIPIENTS = {
+    "--to": "AGS1 has no recipients; pass --key, or --new-key-metadata with --kms",
+}
+_NO_IDENTITIES = {
+    "--identity": "AGS1 has no recipients; pass --key or --key-metadata-file",
+}
+
+
+@ags1.command(cls=VerbCommand, epilog=_ENCRYPT_EXAMPLE, instead=_NO_RECIPIENTS)
 @click.argument("source")
 @click.argument("destination")
 @option(
@@ -154,8 +164,8 @@ def encrypt(
     """Encrypt SOURCE into the AGS1 stream DESTINATION.
 
     Both are paths, pipes, "-" for standard input and output, or, with fsspec installed, URLs. A
-    file appears only when it is complete. encrypt prints the length of the stream, on standard
-    error if the stream is on standard output: store it. Use a fresh key each time.
+    file appears only when it is complete. encrypt prints the length of the stream in bytes, on
+    standard error if the stream is on standard output: store it. Use a fresh key each time.
     """
     keeper: AbstractContextManager[MetadataFile | None]
     if new_key_metadata is None:
@@ -190,10 +200,11 @@ def encrypt(
         if not as_json and sys.stdout is sys.stderr:  # see `open_output`
             click.echo(f"modcrypt: encrypted length: {result['encrypted_bytes']}", err=True)
         elif not as_json:
-            print_line(str(result["encrypted_bytes"]))
+            label = "encrypted length: " if is_terminal(sys.stdout) else ""
+            print_line(f"{label}{result['encrypted_bytes']}")
 
 
-@ags1.command(epilog=_DECRYPT_EXAMPLE)
+@ags1.command(cls=VerbCommand, epilog=_DECRYPT_EXAMPLE, instead=_NO_IDENTITIES)
 @click.argument("source")
 @click.argument("destination")
 @_reading_options
@@ -226,7 +237,7 @@ def decrypt(
         print_line(printable(f"decrypted {source} to {destination}; {size}"))
 
 
-@ags1.command(epilog=_CAT_EXAMPLE)
+@ags1.command(cls=VerbCommand, epilog=_CAT_EXAMPLE, instead=_NO_IDENTITIES)
 @click.argument("file")
 @_reading_options
 def cat(*, file: str, as_json: bool, **reading: Any) -> None:

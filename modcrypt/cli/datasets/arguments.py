@@ -192,9 +192,9 @@ def _warn_if_ignored(paths: Sequence[str]) -> None:
     meta, lake = click.get_current_context().meta, find_lake() if paths else None
     if lake is None or lake.refusal is None or find_typed(KEYS | {"to"}) or meta.get(_WARNED):
         return
-    meta[_WARNED] = True
     if not any(map(lake.may_have, paths)):
         return
+    meta[_WARNED] = True
     why = "is not trusted; modcrypt trust shows what it commands"
     if not lake.is_valid:
         why = "cannot be read, or has mistakes; modcrypt status shows them"

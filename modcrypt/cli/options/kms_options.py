@@ -179,13 +179,12 @@ def required_service(options: dict[str, Any]) -> Settings:
 
     A command that is about no file takes that of the lake which is found.
     """
-    settings = service_settings(options)
-    refusal = None
-    if settings is None and not names_paths() and (lake := find_lake()) is not None:
-        settings, refusal = service_of_lake(lake, options), lake.refusal
-    settings = settings or named_service(options, needed=True)
+    is_named = names_paths() or options["kms"] or options.get("policy_file")
+    lake = None if is_named else find_lake()
+    settings = None if lake is None else service_of_lake(lake, options)
+    settings = settings or service_settings(options, needed=True)
     if settings is None:
-        more = "" if refusal is None else f"; {refusal}"
+        more = f"; {lake.refusal}" if lake is not None and lake.refusal else ""
         raise click.UsageError(
             f"a key service is needed: --kms, or --policy with a file that names one{more}"
         )

@@ -89,6 +89,14 @@ _OPTION_NAMES = (
     ("pass drop_summaries=True", "pass --drop-summaries"),
     ("pass encrypt_plaintext=True", "pass --encrypt-plaintext"),
     ("pass allow_leaks=True", "pass --allow-leaks"),
+    ("pass keep_unknown_fields=True", "pass --keep-unknown-fields"),
+    ("instead of overwrite=True", "instead of --force"),
+    ('use on_missing_key="error"', "use --on-missing-key error"),
+    ('pass on_missing_key="null"', "pass --on-missing-key null"),
+    ("work in place (destination=None)", "pass --in-place"),
+    ("SQL catalog (load_table)", "SQL catalog (--catalog)"),
+    ("with seal_table", "with modcrypt iceberg seal"),
+    ("two passphrases: remove passphrase=,", "two passphrases: remove --passphrase,"),
     ("use inspect_ags1", "use modcrypt ags1 inspect"),
 )
 

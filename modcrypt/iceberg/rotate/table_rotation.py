@@ -197,7 +197,7 @@ def _check_none_lost(table: IcebergTable, what: Rotated) -> None:
         raise KeyNotFoundError(
             f"{table.metadata.name}: snapshots need keys that are neither in the table nor in its "
             f"key store ({list_names(lost)}): restore them with repair_table (modcrypt iceberg "
-            "repair), or have it drop these snapshots"
+            "admin repair), or have it drop these snapshots"
         )
 
 

@@ -47,7 +47,7 @@ age; with the AAD prefix of another place; unreadable, with the reason
 erased, but open"""
 
 _APPLY_EXAMPLE = """\b
-Examples: what would be done; then do it
+Examples: what would be done; one dataset, with eight jobs; on Spark
   modcrypt apply --dry-run
   modcrypt apply orders --jobs 8
   modcrypt apply --spark spark://host:7077

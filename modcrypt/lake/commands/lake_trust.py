@@ -73,8 +73,8 @@ def trust(
 def _print_commands(content: ReadDeclaration) -> None:
     for command in content.commands:
         print_line(f"  {command}")
-    what = "it may command this" if content.commands else "it commands nothing that needs trust"
-    print_line(printable(f"{content.path} is trusted: {what}, until it changes"))
+    what = "" if content.commands else ", although nothing in it needs trust"
+    print_line(printable(f"{content.path} is trusted, as shown, until it changes{what}"))
 
 
 def _list_records(as_json: bool) -> None:

@@ -89,7 +89,7 @@ class DatasetImpact:
     def _leak(self) -> str:
         if self.lost is not None:
             return "these files and snapshots"
-        parts = [f"columns {', '.join(self.columns)}"] if self.columns else []
+        parts = [self._names()] if self.columns else []
         if self.footers:
             columns = format_count(self.footer_columns, "column")
             parts.append(f"the footers and up to {columns} under the footer key")
@@ -100,7 +100,11 @@ class DatasetImpact:
             return f"{format_count(self.lost, 'file')} can no longer be opened by any key"
         if self.footers:
             return f"{format_count(self.footers, 'file')} can no longer be opened at all"
-        return f"columns {', '.join(self.columns)} are lost, the others stay readable"
+        verb = "is" if len(self.columns) == 1 else "are"
+        return f"{self._names()} {verb} lost, the others stay readable"
+
+    def _names(self) -> str:
+        return f"column{'s' * (len(self.columns) > 1)} {', '.join(self.columns)}"
 
 
 def find_impact(status: DatasetStatus, choice: KeyChoice, judge: LeakJudge) -> DatasetImpact:

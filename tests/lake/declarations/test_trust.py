@@ -315,7 +315,7 @@ def test_the_command_shows_records_lists_and_removes(folder: Path) -> None:
     answer = run(folder / "data", "trust")
     assert answer.stdout.splitlines() == [
         "  kms = file:/keys/lake.keyring",
-        f"{path} is trusted: it may command this, until it changes",
+        f"{path} is trusted, as shown, until it changes",
     ]
     (record,) = trust_folder().iterdir()
     assert record.stat().st_mode & 0o777 == 0o600
@@ -333,7 +333,7 @@ def test_the_command_shows_records_lists_and_removes(folder: Path) -> None:
     assert run(folder, "trust", "--remove").stdout == f"{path} was not trusted\n"
     assert run(folder, "status").returncode == 2
     declare(folder, "", DATASET)
-    assert "it commands nothing that needs trust" in run(folder, "trust").stdout
+    assert "although nothing in it needs trust" in run(folder, "trust").stdout
 
 
 def test_mistakes_and_missing_files_are_reported(folder: Path) -> None:
@@ -434,6 +434,8 @@ def test_verbs_obey_no_untrusted_declaration(
         declare(folder, service, datasets)
         for verb in (("doctor",), ("inspect", "data/x.parquet"), ("schema", "data/x.parquet")):
             assert "is ignored" in run(folder, *verb).stderr or verb == ("doctor",), verb
+        copy = ("decrypt", "data/x.parquet", "copy.parquet")  # whose destination is in no dataset
+        assert run(folder, *copy).stderr.count("is ignored") == 1
     assert used == []
 
 
