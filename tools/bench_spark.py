@@ -37,14 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a s
 
 import modcrypt as mc
 from modcrypt.jobs.listing import Folder, list_tables
-from modcrypt.spark import (
-    Settings,
-    encrypt_table,
-    java_home,
-    rotate_keys,
-    scan_keys,
-    verify_table,
-)
+from modcrypt.spark import Settings, encrypt_table, java_home, rotate_keys, scan_keys, verify_table
 from modcrypt.spark.engine import spark_session
 from tools import bench_java_footers, bench_spark_reads
 from tools.bench_spark_runs import CORES, Bench, plain_files, policy_of

@@ -21,31 +21,15 @@ import cloup
 
 from modcrypt.cli.batch_report import BatchReport
 from modcrypt.cli.datasets.arguments import take_paths
-from modcrypt.cli.engines import (
-    SHOWN,
-    iterate_rows,
-    load_spark,
-    refuse_local_options,
-    start_spark,
-)
+from modcrypt.cli.engines import SHOWN, iterate_rows, load_spark, refuse_local_options, start_spark
 from modcrypt.cli.former_options import FormerOptions
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import batch_bar, progress_bar
-from modcrypt.cli.shared import (
-    combine_options,
-    print_json,
-    print_line,
-    record_option,
-)
-from modcrypt.cli.shared_options import (
-    dry_run_option,
-    jobs_option,
-    shared_option,
-    spark_option,
-)
+from modcrypt.cli.shared import combine_options, print_json, print_line, record_option
+from modcrypt.cli.shared_options import dry_run_option, jobs_option, shared_option, spark_option
 from modcrypt.errors import printable
 from modcrypt.report.text import format_size
 

@@ -31,16 +31,8 @@ from modcrypt.cli.shared import (
     read_key,
     restrictions_option,
 )
-from modcrypt.cli.shared_options import (
-    option,
-    rare_option,
-    verb,
-)
-from modcrypt.cli.targets import (
-    is_target_named,
-    target_options,
-    target_settings,
-)
+from modcrypt.cli.shared_options import option, rare_option, verb
+from modcrypt.cli.targets import is_target_named, target_options, target_settings
 
 _ENCRYPT_EXAMPLE = """\b
 Examples: prices under a key of their own, ship dates readable by everyone

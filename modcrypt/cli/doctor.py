@@ -21,10 +21,7 @@ from modcrypt.cli.options.kms_options import (
 from modcrypt.cli.options.parquet_options import key_references, parquet_key_options
 from modcrypt.cli.output.failures import explain, use_option_names
 from modcrypt.cli.shared import print_json, print_line, root_option
-from modcrypt.cli.shared_options import (
-    option,
-    verb,
-)
+from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import KeyRetrievalError, printable
 
 if TYPE_CHECKING:  # not to be loaded for the help

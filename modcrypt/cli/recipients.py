@@ -18,16 +18,8 @@ from modcrypt.cli.options.signing_options import (
     signing_references,
     warn_about_lost_signatures,
 )
-from modcrypt.cli.shared import (
-    format_counts,
-    format_table,
-    paths_argument,
-    print_line,
-)
-from modcrypt.cli.shared_options import (
-    VerbGroup,
-    option,
-)
+from modcrypt.cli.shared import format_counts, format_table, paths_argument, print_line
+from modcrypt.cli.shared_options import VerbGroup, option
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings

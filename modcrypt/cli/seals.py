@@ -22,13 +22,7 @@ from modcrypt.cli.shared import (
     print_line,
     refuse_existing,
 )
-from modcrypt.cli.shared_options import (
-    VerbCommand,
-    VerbGroup,
-    jobs_option,
-    option,
-    shared_option,
-)
+from modcrypt.cli.shared_options import VerbCommand, VerbGroup, jobs_option, option, shared_option
 from modcrypt.errors import printable
 
 _GROUP_EXAMPLE = """\b

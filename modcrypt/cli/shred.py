@@ -13,12 +13,7 @@ import click
 
 from modcrypt.cli.batch_report import FileReport
 from modcrypt.cli.datasets.erasures import record_erasures
-from modcrypt.cli.engines import (
-    load_spark,
-    refuse_local_options,
-    show_results,
-    start_spark,
-)
+from modcrypt.cli.engines import load_spark, refuse_local_options, show_results, start_spark
 from modcrypt.cli.options.kms_options import (
     audit_option,
     names_service,
@@ -26,11 +21,7 @@ from modcrypt.cli.options.kms_options import (
     service_options,
     service_settings,
 )
-from modcrypt.cli.options.signing_options import (
-    read_signing_key,
-    sign_options,
-    signing_references,
-)
+from modcrypt.cli.options.signing_options import read_signing_key, sign_options, signing_references
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
@@ -44,10 +35,7 @@ from modcrypt.cli.shared import (
     record_option,
     root_option,
 )
-from modcrypt.cli.shared_options import (
-    option,
-    verb,
-)
+from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code, exit_code
 from modcrypt.report.text import format_count

@@ -16,10 +16,7 @@ from modcrypt.cli.examine import html_options, prepare_page, properties_of_optio
 from modcrypt.cli.leaks import find_leaks_below
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
-from modcrypt.cli.options.parquet_options import (
-    decryption_options,
-    template_options,
-)
+from modcrypt.cli.options.parquet_options import decryption_options, template_options
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
@@ -34,12 +31,7 @@ from modcrypt.cli.shared import (
     strict_option,
     threads_option,
 )
-from modcrypt.cli.shared_options import (
-    json_option,
-    rare_option,
-    spark_option,
-    verb,
-)
+from modcrypt.cli.shared_options import json_option, rare_option, spark_option, verb
 from modcrypt.errors import KmsUnavailableError, printable
 from modcrypt.jobs.failures import describe_result
 from modcrypt.report.text import format_count, format_size

@@ -14,13 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from modcrypt.errors import (
-    CommitConflictError,
-    FormatError,
-    IntegrityError,
-    LimitError,
-    list_names,
-)
+from modcrypt.errors import CommitConflictError, FormatError, IntegrityError, LimitError, list_names
 from modcrypt.io.addresses import is_url
 from modcrypt.io.places import Place, Root
 from modcrypt.io.sources import Source, open_source_at
@@ -39,12 +33,7 @@ from modcrypt.kms.signing.seal_format import (
     list_since,
     load_newest,
 )
-from modcrypt.kms.signing.seal_writing import (
-    Former,
-    SealWriter,
-    make_seal_writer,
-    new_dataset_id,
-)
+from modcrypt.kms.signing.seal_writing import Former, SealWriter, make_seal_writer, new_dataset_id
 from modcrypt.kms.signing.sealed_statements import Draft, Statement
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 from modcrypt.kms.signing.trusted_writers import WriterChange

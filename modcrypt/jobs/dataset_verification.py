@@ -10,12 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from modcrypt.errors import (
-    KeyMaterialError,
-    KeyRetrievalError,
-    ModcryptError,
-    list_names,
-)
+from modcrypt.errors import KeyMaterialError, KeyRetrievalError, ModcryptError, list_names
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.stores import locate
@@ -47,11 +42,7 @@ from modcrypt.parquet.datasets.aad_prefixes import (
 )
 from modcrypt.parquet.datasets.discovery import split_hidden
 from modcrypt.parquet.datasets.write_notes import NOTES
-from modcrypt.parquet.format.findings import (
-    FILE,
-    Finding,
-    Unauthenticated,
-)
+from modcrypt.parquet.format.findings import FILE, Finding, Unauthenticated
 from modcrypt.parquet.format.framing import read_tail
 from modcrypt.parquet.verify.file_verification import (
     CheckedFile,

@@ -39,12 +39,7 @@ from modcrypt.kms.signing.seal_format import (
     load_seen,
     parse_content,
 )
-from modcrypt.kms.signing.seal_writing import (
-    Former,
-    SealWriter,
-    make_seal_writer,
-    new_dataset_id,
-)
+from modcrypt.kms.signing.seal_writing import Former, SealWriter, make_seal_writer, new_dataset_id
 from modcrypt.kms.signing.sealed_statements import Draft
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.parquet.datasets.discovery import list_files

@@ -22,10 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from modcrypt.errors import (
-    KeyMaterialError,
-    PlaintextError,
-)
+from modcrypt.errors import KeyMaterialError, PlaintextError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.data_key_rotation import replace_data_keys
@@ -44,11 +41,7 @@ from modcrypt.kms.wrapped_key_metadata import (
     holds_encrypted_metadata,
     parse_wrapped_metadata,
 )
-from modcrypt.parquet.crypto.footer_keys import (
-    list_key_metadata,
-    new_tail,
-    refuse_lost_signature,
-)
+from modcrypt.parquet.crypto.footer_keys import list_key_metadata, new_tail, refuse_lost_signature
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     AnyDecryption,

@@ -11,11 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from modcrypt.errors import (
-    KeyDisabledError,
-    KeyMaterialError,
-    KeyNotFoundError,
-)
+from modcrypt.errors import KeyDisabledError, KeyMaterialError, KeyNotFoundError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.engine import Job, run_job

@@ -12,12 +12,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 
-from modcrypt.errors import (
-    FormatError,
-    KeyAccessDeniedError,
-    KeyMaterialError,
-    KeyNotFoundError,
-)
+from modcrypt.errors import FormatError, KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError
 from modcrypt.io.private_files import check_trusted
 from modcrypt.keys import Key
 from modcrypt.keys.encoding import MAX_KEY_TEXT as MAX_KEY_FILE

@@ -28,15 +28,7 @@ import modcrypt
 from modcrypt.cli.output.text_table import align_cells, format_cell
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
-from tests.support.cli.program import (
-    KEY,
-    PROGRAM,
-    check_failure,
-    environment,
-    invoke,
-    private,
-    run,
-)
+from tests.support.cli.program import KEY, PROGRAM, check_failure, environment, invoke, private, run
 from tests.support.folder_contents import names
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY

@@ -39,14 +39,7 @@ from tests.support.jobs.lake import (
     write_lake,
 )
 from tests.support.jobs.look import Look
-from tests.support.jobs.spoiled_files import (
-    SEEDS,
-    apply_edits,
-    edits,
-    seeds,
-    spoil,
-    uses_key_tools,
-)
+from tests.support.jobs.spoiled_files import SEEDS, apply_edits, edits, seeds, spoil, uses_key_tools
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
 from tests.support.kms.rotating_kms import (
     ArrowKms,

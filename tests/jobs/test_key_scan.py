@@ -21,14 +21,7 @@ import modcrypt as mc
 from tests.support.cases import each_case
 from tests.support.jobs.lake import BESIDE, COLUMNS, TABLE, WITHIN, material_file, write_lake
 from tests.support.jobs.look import Look
-from tests.support.jobs.spoiled_files import (
-    SEEDS,
-    apply_edits,
-    edits,
-    seeds,
-    spoil,
-    uses_key_tools,
-)
+from tests.support.jobs.spoiled_files import SEEDS, apply_edits, edits, seeds, spoil, uses_key_tools
 from tests.support.kms.memory_kms import MemoryKms
 from tests.support.kms.rotating_kms import RotatingKms
 from tests.support.pairwise import case_name, pairwise

@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from modcrypt.errors import (
-    KeyDisabledError,
-    KeyMaterialError,
-    KeyNotFoundError,
-    KeyRetrievalError,
-)
+from modcrypt.errors import KeyDisabledError, KeyMaterialError, KeyNotFoundError, KeyRetrievalError
 from modcrypt.keys import Key
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.wrapped_key_metadata import (

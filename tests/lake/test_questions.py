@@ -14,13 +14,7 @@ import modcrypt as mc
 from tests.support.browser import EVIL
 from tests.support.cases import each_case
 from tests.support.cli.program import run
-from tests.support.lake_folder import (
-    DECLARATION,
-    make_lake,
-    order_table,
-    trust_lake,
-    write_day,
-)
+from tests.support.lake_folder import DECLARATION, make_lake, order_table, trust_lake, write_day
 
 FIRST = "orders/day=2026-11-01/part-0.parquet"
 

@@ -7,10 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from modcrypt import (
-    FileDecryptionProperties,
-    FileEncryptionProperties,
-)
+from modcrypt import FileDecryptionProperties, FileEncryptionProperties
 from tests.support.forging import SMALL_FILTER, encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 

@@ -42,12 +42,7 @@ from modcrypt.cli.shared import (
     read_key,
     threads_option,
 )
-from modcrypt.cli.shared_options import (
-    VerbCommand,
-    VerbGroup,
-    option,
-    shared_option,
-)
+from modcrypt.cli.shared_options import VerbCommand, VerbGroup, option, shared_option
 from modcrypt.errors import printable
 from modcrypt.report.text import format_size
 

@@ -14,11 +14,7 @@ from typing import Any, TypeVar
 import click
 import cloup
 
-from modcrypt.cli.shared_options import (
-    RareOption,
-    SharedOption,
-    parameters_of,
-)
+from modcrypt.cli.shared_options import RareOption, SharedOption, parameters_of
 
 P = TypeVar("P", bound=click.Parameter)
 

@@ -12,16 +12,8 @@ import click
 import modcrypt
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.references import new_passphrase_option
-from modcrypt.cli.shared import (
-    print_json,
-    print_line,
-    read_passphrase,
-    refuse_existing,
-)
-from modcrypt.cli.shared_options import (
-    option,
-    verb,
-)
+from modcrypt.cli.shared import print_json, print_line, read_passphrase, refuse_existing
+from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 
 _EXAMPLE = """\b

@@ -11,12 +11,7 @@ import click
 import modcrypt
 from modcrypt.cli.batch_report import FileReport
 from modcrypt.cli.datasets.requirements import check_rotation
-from modcrypt.cli.engines import (
-    load_spark,
-    refuse_local_options,
-    show_results,
-    start_spark,
-)
+from modcrypt.cli.engines import load_spark, refuse_local_options, show_results, start_spark
 from modcrypt.cli.keys.master_keys import admin_method, print_master
 from modcrypt.cli.options.kms_options import (
     audit_option,

@@ -23,13 +23,7 @@ from modcrypt.cli.options.kms_options import (
     service_settings,
 )
 from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import (
-    format_table,
-    paths_argument,
-    print_json,
-    print_line,
-    root_option,
-)
+from modcrypt.cli.shared import format_table, paths_argument, print_json, print_line, root_option
 from modcrypt.cli.shared_options import verb
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code

@@ -21,10 +21,7 @@ from modcrypt.cli.references import (
     reference_option,
 )
 from modcrypt.cli.shared import combine_options
-from modcrypt.cli.shared_options import (
-    parameters_of,
-    shared_option,
-)
+from modcrypt.cli.shared_options import parameters_of, shared_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings

@@ -8,9 +8,7 @@ import click
 
 from modcrypt.cli.references import PASSPHRASE_KINDS, reference_option
 from modcrypt.cli.shared import combine_options, needs_one_of
-from modcrypt.cli.shared_options import (
-    shared_option,
-)
+from modcrypt.cli.shared_options import shared_option
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help

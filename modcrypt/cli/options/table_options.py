@@ -11,10 +11,7 @@ from typing import Any
 import click
 
 from modcrypt.cli.shared import combine_options
-from modcrypt.cli.shared_options import (
-    F,
-    option,
-)
+from modcrypt.cli.shared_options import F, option
 from modcrypt.settings.setting import Setting, settings_of
 
 

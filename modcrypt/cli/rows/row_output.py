@@ -12,12 +12,7 @@ import click
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.cli.shared import SIGPIPE_EXIT, combine_options, print_line
-from modcrypt.cli.shared_options import (
-    F,
-    option,
-    rare_option,
-    shared_option,
-)
+from modcrypt.cli.shared_options import F, option, rare_option, shared_option
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count
 

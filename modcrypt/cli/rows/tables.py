@@ -40,10 +40,7 @@ from modcrypt.cli.shared import (
     print_json,
     print_line,
 )
-from modcrypt.cli.shared_options import (
-    option,
-    verb,
-)
+from modcrypt.cli.shared_options import option, verb
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa

@@ -18,10 +18,7 @@ from modcrypt.cli.shared import (
     print_line,
     strict_option,
 )
-from modcrypt.cli.shared_options import (
-    option,
-    verb,
-)
+from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import KmsUnavailableError, printable
 from modcrypt.iceberg.commands.iceberg_options import (
     open_selected_table,

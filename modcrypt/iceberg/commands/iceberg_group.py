@@ -21,13 +21,7 @@ from modcrypt.cli.rows.row_output import (
     selected_columns,
     write_rows,
 )
-from modcrypt.cli.shared import (
-    format_table,
-    print_json,
-    print_line,
-    read_json,
-    restrictions_option,
-)
+from modcrypt.cli.shared import format_table, print_json, print_line, read_json, restrictions_option
 from modcrypt.cli.shared_options import VerbGroup
 from modcrypt.iceberg.commands.iceberg_examine import tree, verify
 from modcrypt.iceberg.commands.iceberg_options import (

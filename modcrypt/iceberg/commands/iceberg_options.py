@@ -23,16 +23,9 @@ from modcrypt.cli.options.kms_options import (
     passphrase_option,
     service_settings,
 )
-from modcrypt.cli.options.signing_options import (
-    read_signers,
-    read_signing_key,
-    seal_options,
-)
+from modcrypt.cli.options.signing_options import read_signers, read_signing_key, seal_options
 from modcrypt.cli.shared import allow_plaintext_option, combine_options, needs_one_of
-from modcrypt.cli.shared_options import (
-    rare_option,
-    shared_option,
-)
+from modcrypt.cli.shared_options import rare_option, shared_option
 from modcrypt.errors import KeyAccessDeniedError, printable
 
 if TYPE_CHECKING:  # not to be loaded for the help

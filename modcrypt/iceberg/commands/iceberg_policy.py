@@ -10,10 +10,7 @@ import click
 from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.options.table_options import settings_in, table_options, table_values
 from modcrypt.cli.shared import print_facts, print_json, print_line
-from modcrypt.cli.shared_options import (
-    F,
-    verb,
-)
+from modcrypt.cli.shared_options import F, verb
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     listing_options,

@@ -9,15 +9,8 @@ import click
 
 from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import (
-    exclude_each_other,
-    print_json,
-    print_line,
-)
-from modcrypt.cli.shared_options import (
-    option,
-    verb,
-)
+from modcrypt.cli.shared import exclude_each_other, print_json, print_line
+from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     Age,

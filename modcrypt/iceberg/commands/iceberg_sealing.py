@@ -14,10 +14,7 @@ from modcrypt.cli.options.signing_options import (
     valid_option,
 )
 from modcrypt.cli.shared import print_json, print_line
-from modcrypt.cli.shared_options import (
-    option,
-    verb,
-)
+from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     listing_options,

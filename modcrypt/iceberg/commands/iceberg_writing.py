@@ -12,16 +12,8 @@ import click
 
 from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
 from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import (
-    combine_options,
-    key_length_option,
-    print_json,
-    print_line,
-)
-from modcrypt.cli.shared_options import (
-    option,
-    verb,
-)
+from modcrypt.cli.shared import combine_options, key_length_option, print_json, print_line
+from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import FormatError, printable
 from modcrypt.iceberg.commands.iceberg_options import (
     catalog_options,

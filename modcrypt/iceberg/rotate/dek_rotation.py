@@ -31,20 +31,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from modcrypt.errors import PlaintextError
-from modcrypt.iceberg.format.manifests import (
-    DATA,
-    POSITION_DELETES,
-    FileEntry,
-)
+from modcrypt.iceberg.format.manifests import DATA, POSITION_DELETES, FileEntry
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys, writing_policy
 from modcrypt.iceberg.keys.wrapping_keys import OpenKey
 from modcrypt.iceberg.read.data_files import open_parquet_file
-from modcrypt.iceberg.rotate.file_rekeying import (
-    FreshDataKeys,
-    Run,
-    rewrite_files,
-)
+from modcrypt.iceberg.rotate.file_rekeying import FreshDataKeys, Run, rewrite_files
 from modcrypt.iceberg.rotate.plaintext_manifests import check_registered, read_registered
 from modcrypt.iceberg.rotate.rotated_snapshots import (
     Manifests,
@@ -56,11 +48,7 @@ from modcrypt.iceberg.rotate.rotated_snapshots import (
     tag_names,
     with_live_files,
 )
-from modcrypt.iceberg.rotate.rotation_report import (
-    CountingClient,
-    TableRotation,
-    target_of,
-)
+from modcrypt.iceberg.rotate.rotation_report import CountingClient, TableRotation, target_of
 from modcrypt.iceberg.rotate.wrapped_in_manifests import encrypting_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.table_copying import Contents

@@ -53,11 +53,7 @@ from modcrypt.iceberg.rotate.rotated_snapshots import (
     tag_names,
     with_live_files,
 )
-from modcrypt.iceberg.rotate.rotation_report import (
-    CountingClient,
-    TableRotation,
-    target_of,
-)
+from modcrypt.iceberg.rotate.rotation_report import CountingClient, TableRotation, target_of
 from modcrypt.iceberg.rotate.wrapped_in_manifests import (
     THREADS,
     KeyManifests,

@@ -21,13 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import CommitConflictError, ModcryptError
-from modcrypt.iceberg.format.deletion import (
-    HINT,
-    is_marker,
-    marker_name,
-    remove_files,
-    remove_new,
-)
+from modcrypt.iceberg.format.deletion import HINT, is_marker, marker_name, remove_files, remove_new
 from modcrypt.iceberg.format.table_versions import file_names, is_later
 from modcrypt.iceberg.read.vouched_versions import metadata_files
 from modcrypt.iceberg.rotate.expiry import Expired, Expiry

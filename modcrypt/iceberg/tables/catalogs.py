@@ -20,12 +20,7 @@ from modcrypt.errors import ModcryptError, printable
 from modcrypt.iceberg.keys.key_resolver import KeyStore
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.iceberg.tables.pointers import Identifier
-from modcrypt.iceberg.tables.table import (
-    IcebergTable,
-    known_writers,
-    open_located_table,
-    reader_of,
-)
+from modcrypt.iceberg.tables.table import IcebergTable, known_writers, open_located_table, reader_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.rest import RestCatalog

@@ -37,11 +37,7 @@ from modcrypt.errors import (
     printable,
 )
 from modcrypt.iceberg.format.table_metadata import MAX_METADATA, TableMetadata
-from modcrypt.kms.services.bounded_http import (
-    AnswerLimits,
-    UnacceptableAnswerError,
-    bound_session,
-)
+from modcrypt.kms.services.bounded_http import AnswerLimits, UnacceptableAnswerError, bound_session
 from modcrypt.pkmt1.strict_json import load_json
 
 if TYPE_CHECKING:

@@ -28,12 +28,7 @@ from modcrypt.iceberg.write.data_writing import Data, DataWriter, NewDataFile
 from modcrypt.iceberg.write.manifest_merging import Merges, existing_rows, plan_merges
 from modcrypt.iceberg.write.manifest_writing import Row, partition_spec, write_manifest
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.iceberg.write.snapshot_writing import (
-    MAIN,
-    add_snapshot,
-    branch_head,
-    new_snapshot_id,
-)
+from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, branch_head, new_snapshot_id
 from modcrypt.keys import Secret
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.arrow.arrow_streams import ArrowStream, open_stream

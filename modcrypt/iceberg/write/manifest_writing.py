@@ -21,16 +21,8 @@ from pyiceberg.manifest import construct_partition_summaries
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, make_compatible_name
 from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    DecimalType,
-    IcebergType,
-    UUIDType,
-)
-from pyiceberg.utils.decimal import (
-    decimal_required_bytes,
-    decimal_to_bytes,
-    unscaled_to_decimal,
-)
+from pyiceberg.types import DecimalType, IcebergType, UUIDType
+from pyiceberg.utils.decimal import decimal_required_bytes, decimal_to_bytes, unscaled_to_decimal
 
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.errors import FormatError

@@ -45,11 +45,7 @@ from modcrypt.iceberg.write.manifest_writing import (
 )
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.row_selection import Candidates, ListedManifest
-from modcrypt.iceberg.write.snapshot_writing import (
-    add_snapshot,
-    branch_head,
-    new_snapshot_id,
-)
+from modcrypt.iceberg.write.snapshot_writing import add_snapshot, branch_head, new_snapshot_id
 
 
 class NothingToDoError(Exception):

@@ -18,14 +18,7 @@ from pyiceberg.io.pyarrow import (
     pyarrow_to_schema,
 )
 from pyiceberg.schema import Schema, promote, sanitize_column_names
-from pyiceberg.types import (
-    IcebergType,
-    ListType,
-    MapType,
-    NestedField,
-    StructType,
-    UnknownType,
-)
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType, UnknownType
 
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.avro_rows import FIELD_ID

@@ -25,12 +25,7 @@ from modcrypt.iceberg.read.table_seals import (
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.io.places import Place
 from modcrypt.kms.signing.ledger import Ledger
-from modcrypt.kms.signing.seal_writing import (
-    Former,
-    SealWriter,
-    make_seal_writer,
-    sign_writers,
-)
+from modcrypt.kms.signing.seal_writing import Former, SealWriter, make_seal_writer, sign_writers
 from modcrypt.kms.signing.sealed_statements import Draft
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.trusted_writers import WriterChange, make_trust

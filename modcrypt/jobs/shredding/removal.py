@@ -57,10 +57,7 @@ from modcrypt.parquet.crypto.footer_keys import (
     new_tail,
     refuse_lost_signature,
 )
-from modcrypt.parquet.crypto.properties import (
-    AnyDecryption,
-    FileDecryptionProperties,
-)
+from modcrypt.parquet.crypto.properties import AnyDecryption, FileDecryptionProperties
 from modcrypt.pkmt1.external import FOOTER_KEY, place_with_store, read_store_at, store_of
 from modcrypt.pkmt1.material import (
     SHREDDED,

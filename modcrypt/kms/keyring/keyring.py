@@ -14,10 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from modcrypt.errors import (
-    KeyNotFoundError,
-    TagError,
-)
+from modcrypt.errors import KeyNotFoundError, TagError
 from modcrypt.keys import Key, KeyLike, as_given_key
 from modcrypt.keys.encoding import KEY_LENGTHS
 from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient

@@ -13,11 +13,7 @@ from typing import TypeAlias
 from modcrypt.errors import KeyAccessDeniedError
 from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
-from modcrypt.kms.key_references import (
-    PASSPHRASE_KINDS,
-    check_reference,
-    read_descriptor,
-)
+from modcrypt.kms.key_references import PASSPHRASE_KINDS, check_reference, read_descriptor
 from modcrypt.kms.keyring.passphrase_encryption import PassphraseKey, Scrypt
 from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.tracebacks import hide_frames

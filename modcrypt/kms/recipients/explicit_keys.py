@@ -20,10 +20,7 @@ from typing import Any
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.keys import Key, key_bytes
-from modcrypt.kms.recipients.file_recipients import (
-    FileRecipients,
-    encrypt_entry,
-)
+from modcrypt.kms.recipients.file_recipients import FileRecipients, encrypt_entry
 from modcrypt.kms.recipients.kinds import ROLE_EXPLICIT_KEYS, make_info
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.runtime.tracebacks import hide_frames

@@ -15,11 +15,7 @@ from modcrypt.kms.recipients.kinds import ROLE_KEK, encrypt_to, find_kind, make_
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.wrapping import Kek
 from modcrypt.pkmt1.material import KEK_ID_SIZE
-from modcrypt.pkmt1.recipient_metadata import (
-    RecipientMaterial,
-    RecipientWrap,
-    add_to_pkmt1,
-)
+from modcrypt.pkmt1.recipient_metadata import RecipientMaterial, RecipientWrap, add_to_pkmt1
 from modcrypt.runtime.tracebacks import hide_frames
 
 KEK_LENGTH = 32

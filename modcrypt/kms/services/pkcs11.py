@@ -30,20 +30,10 @@ from functools import partial
 from typing import Any
 
 from modcrypt.aead import TAG_SIZE
-from modcrypt.errors import (
-    KeyDisabledError,
-    KeyMaterialError,
-    KeyNotFoundError,
-    KeyRetrievalError,
-)
+from modcrypt.errors import KeyDisabledError, KeyMaterialError, KeyNotFoundError, KeyRetrievalError
 from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
 from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
-from modcrypt.kms.services.pkcs11_token import (
-    TokenSessions,
-    make_pin_source,
-    pkcs11,
-    token_errors,
-)
+from modcrypt.kms.services.pkcs11_token import TokenSessions, make_pin_source, pkcs11, token_errors
 from modcrypt.kms.services.pkcs11_uri import Pkcs11Uri, parse_pkcs11_uri
 from modcrypt.runtime.tracebacks import hide_frames
 

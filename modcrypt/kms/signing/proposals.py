@@ -16,11 +16,7 @@ from modcrypt.kms.signing.ledger import ARCHIVE, Ledger
 from modcrypt.kms.signing.seal_format import list_since
 from modcrypt.kms.signing.seal_memory import remember
 from modcrypt.kms.signing.seal_writing import Former, SealWriter, name_folder
-from modcrypt.kms.signing.sealed_statements import (
-    Statement,
-    add_signatures,
-    read_statement,
-)
+from modcrypt.kms.signing.sealed_statements import Statement, add_signatures, read_statement
 
 
 def write_proposal(ledger: Ledger, data: bytes) -> None:

@@ -9,12 +9,7 @@ from dataclasses import dataclass, replace
 from modcrypt.errors import IntegrityError
 from modcrypt.io.sources import open_source
 from modcrypt.kms.signing.ledger import SEAL_NAME, Ledger
-from modcrypt.kms.signing.seal_memory import (
-    Remembered,
-    check_memory,
-    recall,
-    remember,
-)
+from modcrypt.kms.signing.seal_memory import Remembered, check_memory, recall, remember
 from modcrypt.kms.signing.sealed_statements import (
     Draft,
     Statement,

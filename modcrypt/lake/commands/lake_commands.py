@@ -14,10 +14,7 @@ from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import print_line, print_long_table
-from modcrypt.cli.shared_options import (
-    option,
-    verb,
-)
+from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import list_names, printable
 from modcrypt.jobs.failures import common_code
 from modcrypt.lake.commands.lake_options import (

@@ -13,10 +13,7 @@ from modcrypt.cli.examine import html_option
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import needs_one_of, print_line
-from modcrypt.cli.shared_options import (
-    option,
-    verb,
-)
+from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.lake.commands.lake_options import lake_options, open_lake
 

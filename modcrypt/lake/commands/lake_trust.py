@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modcrypt.cli.shared import exclude_each_other, print_json, print_line
-from modcrypt.cli.shared_options import (
-    option,
-    verb,
-)
+from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.lake.commands.lake_options import MISSING, valid_declaration
 

@@ -22,11 +22,7 @@ from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import print_json, print_line
-from modcrypt.cli.shared_options import (
-    option,
-    rare_option,
-    verb,
-)
+from modcrypt.cli.shared_options import option, rare_option, verb
 from modcrypt.cli.verify import (
     CHECKS,
     EXAMPLE,

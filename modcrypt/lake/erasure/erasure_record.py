@@ -21,12 +21,7 @@ from modcrypt.errors import MAX_NAME, KeyMaterialError, printable
 from modcrypt.io.places import Place
 from modcrypt.io.private_files import end_line, read_unalterable, replace_private
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
-from modcrypt.lake.erasure.erasures import (
-    MAX_ERASURES,
-    Erasure,
-    list_erasure_faults,
-    make_erasure,
-)
+from modcrypt.lake.erasure.erasures import MAX_ERASURES, Erasure, list_erasure_faults, make_erasure
 from modcrypt.pkmt1.strict_json import strict_json
 
 SCHEMA = "modcrypt.lake.erasure/1"

@@ -33,12 +33,7 @@ from modcrypt.parquet.crypto.plaintext_pages import walk_plaintext
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1
 from modcrypt.parquet.format.byte_map import State
 from modcrypt.parquet.format.modules import Span, unexpected_page_error
-from modcrypt.parquet.format.page_header import (
-    DATA_PAGE,
-    DATA_PAGE_V2,
-    DICTIONARY_PAGE,
-    PageHeader,
-)
+from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PageHeader
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.page_quirks import CLEAR_LEVELS, NO_TAGS
 from modcrypt.parquet.verify.page_recovery import Frames, ResumingWalk

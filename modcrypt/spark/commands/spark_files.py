@@ -11,10 +11,7 @@ import click
 import cloup
 
 from modcrypt.cli.shared import print_json
-from modcrypt.cli.shared_options import (
-    VerbGroup,
-    option,
-)
+from modcrypt.cli.shared_options import VerbGroup, option
 
 _JAR = """\
 {path}: pass it to Spark, and the URI of the key service, for example

@@ -19,12 +19,7 @@ from modcrypt.cli.leaks import find_leaks_below
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.shared import format_counts, print_line
-from modcrypt.cli.verify import (
-    print_findings,
-    print_lines,
-    print_result,
-    verification_code,
-)
+from modcrypt.cli.verify import print_findings, print_lines, print_result, verification_code
 from modcrypt.jobs.set_findings import (
     Shape,
     find_copies,

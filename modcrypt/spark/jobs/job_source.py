@@ -16,12 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from modcrypt.spark.jobs.driver import (
-    BYTES_PER_TASK,
-    FILES_PER_TASK,
-    assign_tasks,
-    name_columns,
-)
+from modcrypt.spark.jobs.driver import BYTES_PER_TASK, FILES_PER_TASK, assign_tasks, name_columns
 from modcrypt.spark.jobs.file_work import TableJob
 from modcrypt.spark.jobs.sql_plans import Parameters, plan_procedure
 from modcrypt.spark.procedures import PROCEDURES

@@ -42,12 +42,7 @@ from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
 from modcrypt.parquet.verify.file_verification import FileAad
 from modcrypt.parquet.verify.verification_results import Verification
-from modcrypt.spark.jobs.driver import (
-    BYTES_PER_TASK,
-    FILES_PER_TASK,
-    name_columns,
-    run_tasks,
-)
+from modcrypt.spark.jobs.driver import BYTES_PER_TASK, FILES_PER_TASK, name_columns, run_tasks
 from modcrypt.spark.jobs.file_work import INT, TEXT, RecordedJob, TableJob
 
 if TYPE_CHECKING:

@@ -25,12 +25,7 @@ from modcrypt.jobs.verbs import Row
 from modcrypt.kms.settings import Settings
 from modcrypt.pkmt1.material import KeyReference
 from modcrypt.runtime.former_names import accept_former_names
-from modcrypt.spark.jobs.driver import (
-    JobOptions,
-    folders_of,
-    run_table_job,
-    settings_under,
-)
+from modcrypt.spark.jobs.driver import JobOptions, folders_of, run_table_job, settings_under
 from modcrypt.spark.jobs.file_work import TEXT, TableJob
 from modcrypt.spark.jobs.verb_jobs import plan_verb
 

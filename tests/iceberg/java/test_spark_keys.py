@@ -10,13 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from modcrypt.iceberg import (
-    IcebergTable,
-    create_table,
-    load_table,
-    rotate_table,
-    verify_table,
-)
+from modcrypt.iceberg import IcebergTable, create_table, load_table, rotate_table, verify_table
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.references import open_kms
 from modcrypt.spark.jvm.native_jar import ICEBERG_CLIENT, spark_jar

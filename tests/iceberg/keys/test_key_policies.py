@@ -31,11 +31,7 @@ from modcrypt.iceberg import (
     rotate_table,
 )
 from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
-from modcrypt.iceberg.keys.key_policies import (
-    WritingKeys,
-    partition_scope,
-    writing_keys,
-)
+from modcrypt.iceberg.keys.key_policies import WritingKeys, partition_scope, writing_keys
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore, encrypt_for_manifest
 from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, OpenKey

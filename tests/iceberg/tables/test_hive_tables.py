@@ -15,11 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from modcrypt.errors import CommitConflictError, IntegrityError
-from modcrypt.iceberg import (
-    create_table,
-    encrypt_table,
-    verify_table,
-)
+from modcrypt.iceberg import create_table, encrypt_table, verify_table
 from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.tables import hive_locks
 from modcrypt.iceberg.tables.hive_pointer import HivePointer

@@ -15,12 +15,7 @@ import requests
 from pyiceberg.catalog.rest import Capability, RestCatalog
 
 from modcrypt import SigningKey
-from modcrypt.errors import (
-    CommitConflictError,
-    FormatError,
-    IntegrityError,
-    UnsupportedFormatError,
-)
+from modcrypt.errors import CommitConflictError, FormatError, IntegrityError, UnsupportedFormatError
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,

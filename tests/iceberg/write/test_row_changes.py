@@ -17,10 +17,7 @@ from pyiceberg.expressions import AlwaysFalse, AlwaysTrue
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import DayTransform, IdentityTransform, Transform, TruncateTransform
 
-from modcrypt.errors import (
-    CommitConflictError,
-    UnsupportedFormatError,
-)
+from modcrypt.errors import CommitConflictError, UnsupportedFormatError
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,

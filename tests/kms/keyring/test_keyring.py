@@ -43,12 +43,7 @@ from modcrypt.errors import (
 )
 from modcrypt.kms import calls as client
 from modcrypt.kms.client import Capabilities, KeyAdmin, KmsClient, MasterKey, capabilities_of
-from modcrypt.kms.keyring import (
-    keyring,
-    keyring_document,
-    keyring_file,
-    passphrase_encryption,
-)
+from modcrypt.kms.keyring import keyring, keyring_document, keyring_file, passphrase_encryption
 from modcrypt.kms.keyring.keyring import Keyring, check_key_id, open_keyring
 from modcrypt.kms.keyring.keyring_uri import keyring_path
 from modcrypt.kms.references import open_kms

@@ -13,10 +13,7 @@ from modcrypt import Identity, Key, Recipient, Settings, SigningKey
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError
 from modcrypt.kms import VerifyingKey, read_recipients
 from modcrypt.kms.recipients.public_lines import MAX_LINE, MAX_PUBLIC_FILE, parse_lines
-from modcrypt.kms.recipients.recipient import (
-    check_recipients,
-    parse_ids,
-)
+from modcrypt.kms.recipients.recipient import check_recipients, parse_ids
 from modcrypt.kms.signing.signing_keys import read_verifying_keys
 from modcrypt.pkmt1.recipient_metadata import MAX_RECIPIENTS
 from tests.support.cases import each_case

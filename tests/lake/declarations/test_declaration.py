@@ -21,9 +21,7 @@ from modcrypt.lake.declarations.declaration_file import (
     read_content,
     require_valid,
 )
-from modcrypt.lake.declarations.declaration_parsing import (
-    parse_declaration,
-)
+from modcrypt.lake.declarations.declaration_parsing import parse_declaration
 from modcrypt.lake.declarations.declaration_path import find_declaration
 from modcrypt.lake.declarations.toml_lines import MemberPath, TomlLines, find_lines
 from tests.support.cases import each_case

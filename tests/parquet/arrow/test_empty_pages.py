@@ -21,11 +21,7 @@ from modcrypt.parquet.format.idl import decode
 from tests.support.cases import each_case
 from tests.support.forging import encrypt_bytes, plain_file
 from tests.support.keys import FOOTER_KEY
-from tests.support.nested_tables import (
-    add_empty_pages,
-    random_options,
-    random_table,
-)
+from tests.support.nested_tables import add_empty_pages, random_options, random_table
 from tests.support.randomness import dice, examples
 
 KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)

@@ -14,11 +14,7 @@ from modcrypt.errors import AadPrefixError, FormatError, TruncationError, Unsupp
 from modcrypt.parquet import ModuleId, ModuleType
 from modcrypt.parquet.crypto.bloom_filters import part_modules
 from modcrypt.parquet.crypto.ciphers import check_length
-from modcrypt.parquet.crypto.crypto_fields import (
-    check_border,
-    make_file_aad,
-    read_algorithm,
-)
+from modcrypt.parquet.crypto.crypto_fields import check_border, make_file_aad, read_algorithm
 from modcrypt.parquet.format.idl import new
 from modcrypt.parquet.format.modules import Part, Span, ordinal_faults
 from tests.support.keys import FOOTER_KEY

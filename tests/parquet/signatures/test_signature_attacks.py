@@ -20,12 +20,7 @@ from modcrypt.aad import module_aad
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.format.idl import encode, extension, set_extension
 from modcrypt.parquet.format.modules import Part
-from modcrypt.parquet.signatures.leaf_list import (
-    ENTRY_SIZE,
-    commit_to_key,
-    encode_list,
-    key_place,
-)
+from modcrypt.parquet.signatures.leaf_list import ENTRY_SIZE, commit_to_key, encode_list, key_place
 from modcrypt.parquet.signatures.signature_block import SignedContext, encode_signed
 from tests.support.cases import each_case
 from tests.support.forging import (

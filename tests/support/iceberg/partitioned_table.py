@@ -8,11 +8,7 @@ import pyarrow as pa
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
-from modcrypt.iceberg import (
-    IcebergTable,
-    KeyPolicy,
-    create_table,
-)
+from modcrypt.iceberg import IcebergTable, KeyPolicy, create_table
 from modcrypt.iceberg.keys.key_resolver import KeyStore
 from tests.support.iceberg.sample_kms import SampleKms
 

@@ -10,9 +10,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.jobs.shredding.removal import ShreddedFile
-from tests.support.kms.rotating_kms import (
-    BasicKms,
-)
+from tests.support.kms.rotating_kms import BasicKms
 from tests.support.tables import small_table
 
 TABLE = small_table(60)

@@ -10,13 +10,9 @@ from typing import Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tests.support.jobs.lake import (
-    material_file,
-)
+from tests.support.jobs.lake import material_file
 from tests.support.kms.memory_kms import MemoryKms
-from tests.support.kms.rotating_kms import (
-    BasicKms,
-)
+from tests.support.kms.rotating_kms import BasicKms
 from tests.support.parquet_parser import thrift_struct
 from tests.support.pkmt1 import open_base64
 

@@ -10,10 +10,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from tests.support.jobs.lake import (
-    TABLE,
-    read,
-)
+from tests.support.jobs.lake import TABLE, read
 from tests.support.kms.rotating_kms import BasicKms, crypto_factory
 
 MASTERS = {"kf": 1, "k1": 1, "k2": 1}

@@ -10,14 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from tests.support.jobs.lake import (
-    TABLE,
-    material_file,
-    write_lake,
-)
-from tests.support.kms.rotating_kms import (
-    RotatingKms,
-)
+from tests.support.jobs.lake import TABLE, material_file, write_lake
+from tests.support.kms.rotating_kms import RotatingKms
 
 
 def uses_key_tools(entry: dict[str, Any]) -> bool:

@@ -15,12 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tests.support.java.iceberg_java import (
-    VERSION,
-    Jar,
-    cache_folder,
-    fetch_jars,
-)
+from tests.support.java.iceberg_java import VERSION, Jar, cache_folder, fetch_jars
 from tests.support.java.iceberg_java import why_unavailable as why_no_iceberg
 from tests.support.spark.processes import Elsewhere
 

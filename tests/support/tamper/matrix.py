@@ -24,13 +24,7 @@ from pathlib import Path
 from tests.support.java.parquet_java import ParquetJava
 from tests.support.tamper.attacks import ATTACKS, NAMED, Attack
 from tests.support.tamper.files import ADDRESS, DATA, Base, Files, Reading
-from tests.support.tamper.readers import (
-    UNREADABLE,
-    Answer,
-    Reader,
-    java_reader,
-    modcrypt_readers,
-)
+from tests.support.tamper.readers import UNREADABLE, Answer, Reader, java_reader, modcrypt_readers
 
 
 @dataclass(frozen=True)
