@@ -45,9 +45,6 @@ os.environ.setdefault("MODCRYPT_KMS_PATIENCE", "1")
 # interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Collections of the youngest objects cost a twentieth of the suite's time.
-gc.set_threshold(20_000)
-
 # Fixtures that start a Spark; `make test-slow` runs the tests that use one.
 SPARKS = {"spark", "cluster", "connect", "hive", "standalone"}
 
