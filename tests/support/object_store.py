@@ -166,6 +166,8 @@ def object_store() -> Iterator[ObjectStore]:
         server.shutdown()
         server.server_close()
         thread.join()
+        # fsspec keeps file systems by their arguments, not by the environment, which names others.
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
 class Bucket:
