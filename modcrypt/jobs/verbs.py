@@ -46,7 +46,7 @@ def take_no_arguments() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:
-    """What is done to each file of a run, and what is reported of it."""
+    """The work on each file of a run, and its report."""
 
     name: str  # of the SQL procedure, and of its objects of JSON
     result: type[Any]  # class of the result of a file

@@ -48,7 +48,7 @@ _COMMON = (
 
 @dataclass(frozen=True)
 class _Direction:
-    """What decrypting takes and encrypting does not, or the other way round.
+    """The differences of decrypting from encrypting, or the other way round.
 
     Attributes:
         name: Name of the argument.

@@ -24,7 +24,7 @@ from modcrypt.parquet.datasets.discovery import list_files
 
 @dataclass(frozen=True, kw_only=True)
 class Shredding:
-    """What is about to be erased in one dataset.
+    """An erasure that is about to begin in one dataset.
 
     Attributes:
         parts: Paths of files and folders inside the dataset; an empty one is all of it.

@@ -35,6 +35,13 @@ def replaced() -> str:
     return DECLARATION.replace("\npii =", "\npii2 =") + PREVIOUS
 
 
+def rewrap(config: Path, keyring: mc.Keyring) -> None:
+    """Replace pii by pii2 in the declaration and in all files, whose data keys stay."""
+    keyring.create_key("pii2")
+    config.write_text(replaced())
+    apply(config)
+
+
 def states(config: Path) -> dict[str, int]:
     (status,) = Lake.open(config).status()
     return status.counts
@@ -116,9 +123,7 @@ def test_rewrapped_files_keep_their_data_keys_and_are_not_safe(
 def test_without_any_record_the_age_of_data_keys_is_unknown(
     config: Path, keyring: mc.Keyring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keyring.create_key("pii2")
-    config.write_text(replaced())
-    apply(config)
+    rewrap(config, keyring)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other cache"))
     declare(config, "pii", text=replaced())
     assert states(config) == {"unknown-age": 4}
@@ -147,10 +152,8 @@ def test_only_compromised_files_are_read_and_written(tmp_path: Path) -> None:
 def test_files_written_since_are_safe_and_restored_ones_are_not(
     config: Path, keyring: mc.Keyring, tmp_path: Path
 ) -> None:
-    keyring.create_key("pii2")
     part = tmp_path / "orders/day=2026-11-01/part-0.parquet"
-    config.write_text(replaced())
-    apply(config)
+    rewrap(config, keyring)
     rewrapped = part.read_bytes()
     declare(config, "pii", text=replaced())
     apply(config)
@@ -171,9 +174,7 @@ def test_data_keys_that_were_seen_under_a_compromised_key_are_never_safe(
     config: Path, keyring: mc.Keyring, tmp_path: Path
 ) -> None:
     """As in a backup that no inventory saw, or after the declaration forgot its former key."""
-    keyring.create_key("pii2")
-    config.write_text(replaced())
-    apply(config)
+    rewrap(config, keyring)
     part = tmp_path / "orders/day=2026-11-01/part-0.parquet"
     backup = part.read_bytes()
     part.unlink()
@@ -215,9 +216,7 @@ def test_records_of_runs_at_the_same_time_are_all_kept(config: Path, keyring: mc
 def test_files_that_were_closed_during_the_inventory_stay_unknown(
     config: Path, keyring: mc.Keyring, tmp_path: Path
 ) -> None:
-    keyring.create_key("pii2")
-    config.write_text(replaced())
-    apply(config)
+    rewrap(config, keyring)
     part = tmp_path / "orders/day=2026-11-01/part-0.parquet"
     content = part.read_bytes()
     part.write_bytes(b"unreadable")

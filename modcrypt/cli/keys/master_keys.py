@@ -1,4 +1,4 @@
-"""What the commands that change a master key share."""
+"""Calls and output of the commands that change a master key."""
 
 from __future__ import annotations
 

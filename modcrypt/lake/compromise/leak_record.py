@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from modcrypt.errors import FormatError
-from modcrypt.io.places import Place
-from modcrypt.io.private_files import end_line, read_unalterable, replace_private
 from modcrypt.keys.key import FINGERPRINT_LENGTH
 from modcrypt.lake.compromise.data_key_prints import split_prints
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.files.file_states import FileState
+from modcrypt.lake.record_file import append_lines, read_lines
 
 MAX_RECORD = 1 << 30
 """Size limit of a record in bytes, far above that of ten million files."""
@@ -34,7 +33,7 @@ _SCHEMA = "modcrypt.lake.leak/1"
 
 @dataclass(frozen=True)
 class LeakRecord:
-    """What is known of the data keys of a lake since a leak.
+    """The data keys of a lake that are exposed, as far as is known since a leak.
 
     Attributes:
         path: Path of the record.
@@ -91,15 +90,10 @@ class LeakRecord:
             if (dataset, key) not in self.started or any(line["key"] == key for line in lines):
                 lines.append(_describe("inventory", dataset, key, time=started, files=count))
         if lines:
-            self._append(lines)
+            text = "".join(f"{json.dumps(line)}\n" for line in lines)
+            append_lines(self.path, text.encode(), MAX_RECORD)
             for line in lines:
                 self._take(line)
-
-    def _append(self, lines: Sequence[dict[str, Any]]) -> None:
-        text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        with Place(None, str(self.path)).lock():  # others may apply at the same time
-            before = end_line(_read_bytes(self.path))
-            replace_private(self.path, before + text.encode())
 
     def _take(self, line: dict[str, Any]) -> None:
         """Take a line over; raise LookupError, TypeError or ValueError if it is none."""
@@ -135,11 +129,12 @@ def read_record(declaration: str) -> LeakRecord:
 
     Raises:
         FormatError: A line is not one of a record.
+        ValueError: It is longer than `MAX_RECORD`.
         KeyRetrievalError: Another user may change the record.
         OSError: It cannot be read.
     """
     record = LeakRecord(record_path(declaration))
-    for number, text in enumerate(_read_bytes(record.path).splitlines(), 1):
+    for number, text in enumerate(read_lines(record.path, MAX_RECORD), 1):
         try:
             record._take(json.loads(text))
         except (LookupError, TypeError, ValueError, RecursionError):
@@ -148,10 +143,3 @@ def read_record(declaration: str) -> LeakRecord:
                 "or remove it, and apply takes the inventory again"
             ) from None
     return record
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return read_unalterable(path, MAX_RECORD)
-    except FileNotFoundError:
-        return b""

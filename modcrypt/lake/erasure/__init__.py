@@ -1,1 +1,1 @@
-"""What has been erased on purpose: the statements of a declaration and of the record."""
+"""Erasures on purpose: the statements of a declaration and of the record."""

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modcrypt.errors import MAX_NAME, KeyMaterialError, printable
-from modcrypt.io.places import Place
-from modcrypt.io.private_files import end_line, read_unalterable, replace_private
+from modcrypt.errors import MAX_NAME, printable
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.lake.erasure.erasures import MAX_ERASURES, Erasure, list_erasure_faults, make_erasure
+from modcrypt.lake.record_file import append_lines, read_lines
 from modcrypt.pkmt1.strict_json import strict_json
 
 SCHEMA = "modcrypt.lake.erasure/1"
@@ -67,13 +66,7 @@ def read_record(
         KeyRetrievalError: Another user may change the record.
         OSError: It cannot be read.
     """
-    try:
-        data = read_unalterable(path, MAX_RECORD + 1)
-    except FileNotFoundError:
-        return []
-    if len(data) > MAX_RECORD:
-        raise ValueError(f"{path} is longer than {MAX_RECORD} bytes")
-    lines = data.splitlines()
+    lines = read_lines(path, MAX_RECORD)
     if len(lines) > MAX_ERASURES:
         raise ValueError(f"{path} has more than {MAX_ERASURES:,} lines")
     found = []
@@ -137,6 +130,7 @@ def append_erasure(
     Who may read the declaration may read the record.
 
     Raises:
+        KeyMaterialError: The record would be too long.
         KeyRetrievalError: Another user may change the record, or the signing key is refused.
         OSError: The record cannot be written.
     """
@@ -144,16 +138,6 @@ def append_erasure(
     if signing_key is not None:
         signature = signing_key.sign(_message(given))
         given = {**given, "signature": base64.b64encode(signature).decode()}
-    path = record_path(declaration)
-    with Place(None, str(path)).lock():
-        try:
-            before = end_line(read_unalterable(path, MAX_RECORD + 1))
-        except FileNotFoundError:
-            before = b""
-        data = before + json.dumps(given, sort_keys=True).encode() + b"\n"
-        if len(data) > MAX_RECORD:
-            raise KeyMaterialError(f"{path} would be longer than {MAX_RECORD} bytes")
-        if before.count(b"\n") >= MAX_ERASURES:
-            raise KeyMaterialError(f"{path} would have more than {MAX_ERASURES:,} lines")
-        mode = stat.S_IMODE(os.stat(declaration).st_mode) & 0o644
-        replace_private(path, data, check=lambda temporary: os.chmod(temporary, mode))
+    line = json.dumps(given, sort_keys=True).encode() + b"\n"
+    mode = stat.S_IMODE(os.stat(declaration).st_mode) & 0o644
+    append_lines(record_path(declaration), line, MAX_RECORD, most=MAX_ERASURES, mode=mode)

@@ -1,4 +1,4 @@
-"""What a scan reads with, and what it is asked for: an open file, its resources, and a request."""
+"""An open file with the resources that read it, and the request that a scan answers."""
 
 from __future__ import annotations
 
