@@ -34,13 +34,13 @@ from modcrypt.iceberg.verify.key_trees import KeyTree, ProtectedFile
 from modcrypt.iceberg.verify.table_results import TableVerification
 from modcrypt.jobs.dataset_seals import SealUpdate, SealVerification
 from modcrypt.jobs.engine import FileResult
-from modcrypt.jobs.examination import INSPECT, VERIFY
-from modcrypt.jobs.key_verbs import ROTATE, SCAN, SHRED
 from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.jobs.recipients import ChangedRecipients, ListedRecipients
 from modcrypt.jobs.seal_writers import SealLog
 from modcrypt.jobs.shredding.proof import Proof, ProvenFile
-from modcrypt.jobs.verbs import Verb
+from modcrypt.jobs.verbs.examination import INSPECT, VERIFY
+from modcrypt.jobs.verbs.key_verbs import ROTATE, SCAN, SHRED
+from modcrypt.jobs.verbs.verb import Verb
 from modcrypt.kms.client import MasterKey
 from modcrypt.module_ids import ModuleId
 from modcrypt.parquet.verify.verification_results import DatasetVerification

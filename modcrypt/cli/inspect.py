@@ -71,9 +71,9 @@ def inspect(
         return _inspect_on_spark(spark_master, paths, reading, as_json=as_json)
     from modcrypt.io.threads import usable_cores
     from modcrypt.jobs.engine import raise_error
-    from modcrypt.jobs.examination import INSPECT
     from modcrypt.jobs.listing import find_named_files
-    from modcrypt.jobs.verbs import run_verb
+    from modcrypt.jobs.verbs.examination import INSPECT
+    from modcrypt.jobs.verbs.verb import run_verb
 
     files, root = find_named_files(paths, glob)
     write_page = prepare_page(html, force, files)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from modcrypt.jobs.conversion_verbs import CONVERSIONS
-from modcrypt.jobs.examination import INSPECT, VERIFY
-from modcrypt.jobs.key_verbs import ROTATE, SCAN, SHRED
-from modcrypt.jobs.verbs import Verb
+from modcrypt.jobs.verbs.conversion_verbs import CONVERSIONS
+from modcrypt.jobs.verbs.examination import INSPECT, VERIFY
+from modcrypt.jobs.verbs.key_verbs import ROTATE, SCAN, SHRED
+from modcrypt.jobs.verbs.verb import Verb
 from modcrypt.spark.key_options import KEY_OPTIONS, SHARED_OPTIONS
 
 VERBS = (*CONVERSIONS.values(), INSPECT, ROTATE, SCAN, SHRED, VERIFY)

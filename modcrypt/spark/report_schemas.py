@@ -9,7 +9,7 @@ from typing import Any, NewType
 
 import pyarrow as pa
 
-from modcrypt.jobs.verbs import Verb
+from modcrypt.jobs.verbs.verb import Verb
 
 Code = NewType("Code", int)
 """The exit code for a file."""

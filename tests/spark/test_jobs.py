@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.jobs.conversion_verbs import ConversionReferences
-from modcrypt.jobs.key_verbs import ROTATE
 from modcrypt.jobs.listing import File, Folder, list_tables, place_at
+from modcrypt.jobs.verbs.conversion_verbs import ConversionReferences
+from modcrypt.jobs.verbs.key_verbs import ROTATE
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark.jobs.conversion import check_first_files, make_conversion_job

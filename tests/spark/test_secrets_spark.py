@@ -15,7 +15,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import modcrypt as mc
-from modcrypt.jobs.key_verbs import ROTATE
+from modcrypt.jobs.verbs.key_verbs import ROTATE
 from modcrypt.kms.settings import Settings
 from modcrypt.spark import rotate_keys
 from modcrypt.spark.jobs.verb_jobs import VerbJob, plan_verb

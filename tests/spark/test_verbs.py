@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from modcrypt.jobs.engine import FileResult, Job
-from modcrypt.jobs.key_verbs import ROTATE
 from modcrypt.jobs.listing import File, Folder, list_tables
-from modcrypt.jobs.verbs import Verb, run_verb
+from modcrypt.jobs.verbs.key_verbs import ROTATE
+from modcrypt.jobs.verbs.verb import Verb, run_verb
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.sql_plans import plan_procedure
 from modcrypt.spark.jobs.verb_jobs import VerbJob, plan_verb

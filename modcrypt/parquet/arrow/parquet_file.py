@@ -15,9 +15,9 @@ from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
 from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
-from modcrypt.parquet.arrow.file_scan import Scan, concatenate_tables
 from modcrypt.parquet.arrow.filters import Filters, as_filter
-from modcrypt.parquet.arrow.scan_session import Request, Session
+from modcrypt.parquet.arrow.scanning.file_scan import Scan, concatenate_tables
+from modcrypt.parquet.arrow.scanning.scan_session import Request, Session
 from modcrypt.parquet.arrow.schema_files import SchemaFile
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile

@@ -21,10 +21,10 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.threads import in_threads, usable_cores
 from modcrypt.keys import KeyLike, Secret, hide_keys
-from modcrypt.parquet.arrow.file_scan import concatenate_tables
 from modcrypt.parquet.arrow.filters import Filters, as_filter, fit_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile, limit_rows
-from modcrypt.parquet.arrow.scan_session import Request
+from modcrypt.parquet.arrow.scanning.file_scan import concatenate_tables
+from modcrypt.parquet.arrow.scanning.scan_session import Request
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
     FileDecryptionProperties,

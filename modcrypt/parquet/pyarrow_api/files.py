@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from modcrypt.io.sources import SourceLike
 from modcrypt.parquet.arrow import parquet_file
-from modcrypt.parquet.arrow.file_scan import replace_metadata
+from modcrypt.parquet.arrow.scanning.file_scan import replace_metadata
 from modcrypt.parquet.format.schema import childless_fields
 from modcrypt.parquet.pyarrow_api.arguments import (
     DecryptionProperties,

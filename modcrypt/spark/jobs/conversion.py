@@ -9,9 +9,9 @@ from typing import Any
 
 from modcrypt.errors import IntegrityError, KeyRetrievalError, KmsUnavailableError, ModcryptError
 from modcrypt.jobs.conversion import ConversionVerb
-from modcrypt.jobs.conversion_verbs import CONVERSIONS, ConversionReferences
 from modcrypt.jobs.leaks.sidecars import check_sidecars
 from modcrypt.jobs.listing import File, Folder, MakeFilesystem, check_apart, list_tables
+from modcrypt.jobs.verbs.conversion_verbs import CONVERSIONS, ConversionReferences
 from modcrypt.parquet.crypto.properties import is_keyed
 from modcrypt.spark.jobs.driver import PROBED_FILES, TablePlan, check_settings
 from modcrypt.spark.jobs.verb_jobs import VerbJob

@@ -24,7 +24,7 @@ from modcrypt.io.stores import locate
 from modcrypt.jobs.declared_changes import list_sealed, note_changes, record_here, take_changes
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.listing import File, MakeFilesystem, place_at
-from modcrypt.jobs.verbs import Row
+from modcrypt.jobs.verbs.verb import Row
 from modcrypt.kms.signing.ledger import Seen
 
 if TYPE_CHECKING:

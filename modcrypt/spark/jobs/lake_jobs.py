@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File
-from modcrypt.jobs.verbs import Row
+from modcrypt.jobs.verbs.verb import Row
 from modcrypt.lake.application import AppliedFile, LakeApplication, PlanRun, refuse_file
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_states import FileState

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.key_scan import resolve_decryption
-from modcrypt.jobs.key_verbs import SHRED
 from modcrypt.jobs.listing import File, MakeFilesystem, list_tables
 from modcrypt.jobs.shredding.choice import Criteria, criteria_of
 from modcrypt.jobs.shredding.proof import Examination, Proof, ProvenFile, list_surroundings
 from modcrypt.jobs.shredding.trial import KeyProof, Traces, Trial
-from modcrypt.jobs.verbs import Row
+from modcrypt.jobs.verbs.key_verbs import SHRED
+from modcrypt.jobs.verbs.verb import Row
 from modcrypt.kms.settings import Settings
 from modcrypt.pkmt1.material import KeyReference
 from modcrypt.runtime.former_names import accept_former_names

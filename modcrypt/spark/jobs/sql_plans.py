@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from modcrypt.jobs.conversion_verbs import CONVERSIONS
-from modcrypt.jobs.verbs import Verb
+from modcrypt.jobs.verbs.conversion_verbs import CONVERSIONS
+from modcrypt.jobs.verbs.verb import Verb
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.conversion import plan_conversion
 from modcrypt.spark.jobs.driver import TablePlan

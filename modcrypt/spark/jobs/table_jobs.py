@@ -17,11 +17,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from modcrypt.jobs.examination import INSPECT, VERIFY
 from modcrypt.jobs.key_rewrapping import What
-from modcrypt.jobs.key_verbs import ROTATE, SCAN
 from modcrypt.jobs.leaks.sidecars import drop_summaries as remove_summaries
 from modcrypt.jobs.listing import Folder
+from modcrypt.jobs.verbs.examination import INSPECT, VERIFY
+from modcrypt.jobs.verbs.key_verbs import ROTATE, SCAN
 from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change

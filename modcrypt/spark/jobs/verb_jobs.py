@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from modcrypt.io.places import Place
 from modcrypt.jobs.listing import File, MakeFilesystem, list_tables
-from modcrypt.jobs.verbs import Row, Verb
+from modcrypt.jobs.verbs.verb import Row, Verb
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.driver import (
     TablePlan,

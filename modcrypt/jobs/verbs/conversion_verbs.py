@@ -9,7 +9,7 @@ from typing import Any, get_args
 from modcrypt.jobs.conversion import Conversion, ConversionVerb, ConvertedFile
 from modcrypt.jobs.engine import Job
 from modcrypt.jobs.listing import File, Folder
-from modcrypt.jobs.verbs import Row, Verb
+from modcrypt.jobs.verbs.verb import Row, Verb
 from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
 from modcrypt.kms.proof import Prove, WrapProof, check_prove
 from modcrypt.kms.settings import Settings

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from modcrypt.errors import KeyNotFoundError, UnsupportedFormatError
 from modcrypt.parquet.arrow.decoding import Loaded, is_fault_of_bytes
 from modcrypt.parquet.arrow.filters import Filter, bind_filter, fit_filter, replace_views
-from modcrypt.parquet.arrow.lot_loading import Decrypt, LotLoader
-from modcrypt.parquet.arrow.plan_parts import PlanParts
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
-from modcrypt.parquet.arrow.scan_session import Request, Session
+from modcrypt.parquet.arrow.scanning.lot_loading import Decrypt, LotLoader
+from modcrypt.parquet.arrow.scanning.plan_parts import PlanParts
+from modcrypt.parquet.arrow.scanning.scan_session import Request, Session
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.schema import leaves_of

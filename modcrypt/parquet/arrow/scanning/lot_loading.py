@@ -15,9 +15,9 @@ import pyarrow as pa
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages
 from modcrypt.parquet.arrow.decoding import Loaded
-from modcrypt.parquet.arrow.plan_parts import PlanParts
 from modcrypt.parquet.arrow.row_group_pruning import Ranges
-from modcrypt.parquet.arrow.scan_session import Session
+from modcrypt.parquet.arrow.scanning.plan_parts import PlanParts
+from modcrypt.parquet.arrow.scanning.scan_session import Session
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.idl import ThriftStruct
 

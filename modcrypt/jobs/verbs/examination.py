@@ -11,7 +11,7 @@ from modcrypt.jobs.dataset_verification import FilesVerification
 from modcrypt.jobs.engine import Job
 from modcrypt.jobs.failures import describe_result
 from modcrypt.jobs.listing import File
-from modcrypt.jobs.verbs import Row, Verb
+from modcrypt.jobs.verbs.verb import Row, Verb
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.verify.file_verification import CheckedFile
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet

@@ -1,0 +1,1 @@
+"""The verbs of files: what each does, declared once for threads, Spark, SQL and JSON."""

@@ -1,0 +1,1 @@
+"""One read of an encrypted file: its request, what it decrypts, and what it decodes."""
