@@ -44,6 +44,9 @@ SCOPE = "modcrypt.scope"
 WRAPPING = "modcrypt.wrapping"
 """Property of an entry of `encryption-keys` that a master key wraps directly: `single`."""
 
+PURGED = "modcrypt.purged"
+"""Table property of the last version of a table in a folder, which its purge has committed."""
+
 STATISTICS = ("statistics", "partition-statistics")
 """Members that name statistics files."""
 

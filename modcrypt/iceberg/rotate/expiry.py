@@ -23,7 +23,7 @@ from typing import Any
 
 from modcrypt.errors import ModcryptError
 from modcrypt.iceberg.format.deletion import JOBS, Rule, check_gc, remove_files
-from modcrypt.iceberg.format.table_metadata import STATISTICS, Snapshot, TableMetadata
+from modcrypt.iceberg.format.table_metadata import PURGED, STATISTICS, Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import is_later
 from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.read.inventory import Inventory, Keys, take_inventory
@@ -336,6 +336,7 @@ class Expiry:
 
     choose: Callable[[TableMetadata], Kept]  # returns what stays
     keep: Sequence[int] | None  # snapshots that the caller named; None if none is to stay
+    ends: bool = False  # whether no version of modcrypt may follow the next one
     place: Place | None = None  # place of the version on which the other attributes are based
     base: TableMetadata = field(init=False)
     new: TableMetadata = field(init=False)
@@ -351,6 +352,9 @@ class Expiry:
             self.base = table.metadata
             staying = self.choose(self.base)
             self.kept, self.new = staying.snapshots, _drop_snapshots(table, staying)
+            if self.ends:
+                properties = {**self.base.properties, PURGED: "true"}
+                self.new = self.new.with_members(properties=properties)
             self.retired = ()
             if _uses_store(table):
                 new = table.with_metadata(self.new)
@@ -368,6 +372,7 @@ class Expiry:
             len(new.snapshots) < len(old.snapshots)
             or len(new.keys) < len(old.keys)
             or len(new.refs) < len(old.refs)
+            or new.properties != old.properties
             or bool(self.retired)
             or len(logged_versions(old)) > 1  # the new version logs its predecessor anyway
         )

@@ -9,8 +9,9 @@ Nothing in a metadata.json says whether a catalog still has the table. So a mark
 it before the drop, and a purge is resumed only where there is one. Anyone who may write to the
 folder can write one, too: the caller must also say that no catalog has the table.
 
-A table in a folder has no entry in a catalog. A version without snapshots is committed instead,
-which writers that come too late find.
+A table in a folder has no entry in a catalog. Instead a version without snapshots is committed that
+says that it was purged (`PURGED`): modcrypt commits nothing after it. Other writers may, and keep
+their version.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from modcrypt.errors import CommitConflictError, ModcryptError
 from modcrypt.iceberg.format.deletion import HINT, is_marker, marker_name, remove_files, remove_new
+from modcrypt.iceberg.format.table_metadata import PURGED
 from modcrypt.iceberg.format.table_versions import file_names, is_later
 from modcrypt.iceberg.read.vouched_versions import metadata_files
 from modcrypt.iceberg.rotate.expiry import Expired, Expiry
@@ -61,7 +63,10 @@ class Purged:
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Locations of files, and ids of KEKs, that could not be deleted."""
+        """Locations of files, and ids of KEKs, that could not be deleted.
+
+        So are versions that another program has committed to a table in a folder meanwhile.
+        """
         return self.deleted.left
 
     def fields(self) -> dict[str, Any]:
@@ -99,7 +104,8 @@ def purge_table(
     if unregistered:
         _check_marked(before)
         _check_last(before)
-    purge = Expiry(lambda metadata: Kept({}, frozenset()), None)
+    ends = not isinstance(before.versions, CatalogVersions)
+    purge = Expiry(lambda metadata: Kept({}, frozenset()), None, ends=ends)
     purge.next_version(before)
     if dry_run:
         return _report(purge, before, dry_run=True)
@@ -120,8 +126,8 @@ def _report(purge: Expiry, table: IcebergTable, *, dry_run: bool = False) -> Pur
 def _drop(table: IcebergTable, purge: Expiry) -> IcebergTable:
     """Drop a table from its catalog, or commit an empty version; return the last version."""
     if not isinstance(table.versions, CatalogVersions):
-        is_empty = not (table.metadata.snapshots or table.metadata.keys)
-        return table if is_empty else commit(table, purge.next_version, keep_versions=True)
+        done = PURGED in table.metadata.properties
+        return table if done else commit(table, purge.next_version, keep_versions=True)
     table.versions.check_writable()
     known = set(metadata_files(table))
     _drop_entry(table.versions, table.place)
@@ -202,9 +208,13 @@ def _check_last(table: IcebergTable) -> None:
 
 
 def _remove_last(table: IcebergTable) -> tuple[str, ...]:
-    """Remove the last metadata.json, version hint and markers; return what could not be removed."""
+    """Remove the last metadata.json, version hint and markers; return what could not be removed.
+
+    A version that a writer of another program has committed since is left with all it needs.
+    """
     left = remove_files([_named(table.place)])
-    if not left and not metadata_files(table):
+    left += [table.place.beside(name).full_name for name in metadata_files(table) if not left]
+    if not left:
         left = remove_files([_named(table.place.beside(HINT))])
     if not left:
         left = remove_files(_named(mark) for mark in _stale_marks(table))

@@ -20,6 +20,7 @@ All changes of a table take these steps, each of which leaves a table that reade
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import random
 import time
@@ -28,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from modcrypt.errors import CommitConflictError, IntegrityError, ModcryptError
-from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
+from modcrypt.iceberg.format.table_metadata import PURGED, Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import CurrentVersion, Versions
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.iceberg.write.new_files import NewFiles
@@ -154,6 +155,7 @@ def _commit(
         except (ModcryptError, ValueError, OSError) as error:
             raise error from conflict  # `_has_certainly_failed` looks at the cause
         table.metadata.check_members()
+        _check_not_purged(table)
         try:
             files.begin_attempt()
             new = _make_successor(table, make)
@@ -184,6 +186,13 @@ def _accepted(committed: TableMetadata, sent: TableMetadata, table: TableVersion
     """
     same = committed.master_key_id == sent.master_key_id
     return committed if same or table.expected.master_key_ids is not None else sent
+
+
+def _check_not_purged(table: TableVersion) -> None:
+    """Raise FileNotFoundError if a purge has ended the table, and may be deleting its files."""
+    if PURGED in table.metadata.properties:
+        why = "the table is being purged: purge it again if that was interrupted"
+        raise FileNotFoundError(errno.ENOENT, why, table.place.full_name)
 
 
 def _make_successor(table: Table, make: Make[Table]) -> TableMetadata:

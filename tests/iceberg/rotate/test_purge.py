@@ -312,6 +312,45 @@ def test_a_writer_that_comes_too_late_finds_no_table(tmp_path: Path) -> None:
         table.append(ids(2))
 
 
+@pytest.mark.parametrize("rows", [(), (1,)])
+def test_a_writer_cannot_continue_a_table_that_is_being_purged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: tuple[int, ...]
+) -> None:
+    """An empty table, too: its purge has nothing to drop, and ends it all the same."""
+    named = make_folder_table(tmp_path)
+    table = named.load(master_key_ids=["keyA"])
+    table = table.append(ids(*rows)) if rows else table
+    delete, seen = Expiry.delete, []
+
+    def append_before(expiry: Expiry, last: IcebergTable) -> tuple[str, ...]:
+        with pytest.raises(
+            (FileNotFoundError, IntegrityError), match=r"purged|older state"
+        ) as caught:
+            table.append(ids(2))
+        seen.append(caught.value)
+        return delete(expiry, last)
+
+    monkeypatch.setattr(Expiry, "delete", append_before)
+    assert purge_table(table).left == ()
+    assert seen
+    assert table_files(tmp_path) == set()
+
+
+def test_a_version_that_another_program_commits_after_the_end_is_left(tmp_path: Path) -> None:
+    table = make_folder_table(tmp_path).load().append(ids(1))
+    later = Path(table.place.path).with_name("v4.metadata.json")
+    delete = Expiry.delete
+
+    def commit_before(expiry: Expiry, last: IcebergTable) -> tuple[str, ...]:
+        later.write_bytes(b"{}")
+        return delete(expiry, last)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Expiry, "delete", commit_before)
+        assert purge_table(table).left == (str(later),)
+    assert later.exists()
+
+
 @pytest.mark.parametrize("failing_at", range(0, 16, 3))
 def test_an_interrupted_purge_is_resumed(
     named: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_at: int
