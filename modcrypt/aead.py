@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hmac
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import urandom
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -69,6 +69,18 @@ def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], str]:
     """
     derived = Key(HKDF(algorithm=SHA256(), length=32, salt=None, info=label).derive(key_bytes(key)))
     return lambda value: hmac.digest(key_bytes(derived), value, "sha256").hex()
+
+
+def combine_keys(keys: Sequence[Key], label: bytes) -> Key:
+    """Return a key that takes all of some keys, in this order: themselves if there is one.
+
+    HKDF-SHA-256 (RFC 5869) without salt derives it, of 32 bytes; the label, its `info`, is its
+    purpose.
+    """
+    if len(keys) == 1:
+        return keys[0]
+    secret = b"".join(map(key_bytes, keys))
+    return Key(HKDF(algorithm=SHA256(), length=32, salt=None, info=label).derive(secret))
 
 
 class ModuleCipher(ABC):

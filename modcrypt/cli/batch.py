@@ -81,7 +81,10 @@ class Batch:
         self._verb, self._doing = verb, f"{verb.removesuffix('e').capitalize()}ing"
         names = ("glob", "jobs", "record", "dry_run", "fail_fast", "force", "threads", "as_json")
         self._options = {name: options.pop(name) for name in names}
-        self._keep_unknown_fields: bool = options.pop("keep_unknown_fields")
+        self._kept: dict[str, Any] = {
+            "keep_unknown_fields": options.pop("keep_unknown_fields"),
+            "exact": not options.pop("no_exact", False),
+        }
         self._drop_summaries: bool = options.pop("drop_summaries", False)
         self._allow_leaks: bool = options.pop("allow_leaks", False)
         self._prove: Prove = options.pop("prove", "first")
@@ -228,7 +231,7 @@ class Batch:
             "verb": self._verb,
             "encryption": encryption,
             "decryption": decryption,
-            "change": Change(keep_unknown_fields=self._keep_unknown_fields, **changes),
+            "change": Change(**self._kept, **changes),
             "overwrite": options["force"],
             "dry_run": options["dry_run"],
         }

@@ -18,6 +18,7 @@ from modcrypt.cli.options.parquet_options import (
     decryption_options,
     encryption_options,
     encryption_settings,
+    exact_option,
     missing_key_option,
     output_options,
     reading_options,
@@ -63,6 +64,7 @@ with the master keys of a keyring
 @prove_option
 @batch_options
 @sidecar_options
+@exact_option
 @output_options
 def encrypt(*, paths: tuple[str, ...], **options: Any) -> int:
     """Encrypt a Parquet file, or all files of a folder.
@@ -84,6 +86,7 @@ def encrypt(*, paths: tuple[str, ...], **options: Any) -> int:
 @reading_options
 @in_place_option
 @batch_options
+@exact_option
 @output_options
 def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
     """Decrypt an encrypted Parquet file, or all files of a folder.

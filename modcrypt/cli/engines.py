@@ -98,7 +98,8 @@ def refuse_local_options() -> None:
     )
     refuse_descriptors()
     refuse(
-        {"no_check_footer", "keep_unknown_fields", "keep_unchanged"}, "not supported with --spark"
+        {"no_check_footer", "keep_unknown_fields", "keep_unchanged", "no_exact"},
+        "not supported with --spark",
     )
 
 

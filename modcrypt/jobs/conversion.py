@@ -207,7 +207,7 @@ class Conversion:
         if not self.overwrite or self.destination is None:
             return self.renew
         change, new = self.change, self.encryption
-        if change.keep_unknown_fields or change.keep_unchanged or file.name == self.source.name:
+        if not change.is_visible or file.name == self.source.name:
             return True
         if new is None:
             return False
@@ -299,6 +299,7 @@ class Conversion:
         if self.verb in ("encrypt", "decrypt"):
             if dry_run:
                 return self._plan(source)
+            more["exact"] = change.exact
             if self.verb == "encrypt":
                 from modcrypt.parquet.convert.encryptor import encrypt_parquet
 

@@ -335,7 +335,9 @@ def test_offsets_that_forget_the_dictionarys_header_are_corrected(
     assert mc.read_table(plain, PLAINTEXT).equals(table)
     sealed = run(mc.encrypt_parquet, plain, UNIFORM)
     check_everything(sealed, table)
-    restored = forging.read_plain_footer(run(mc.decrypt_parquet, sealed, READER))
+    assert run(mc.decrypt_parquet, sealed, READER) == plain
+    corrected = run(mc.decrypt_parquet, sealed, READER, exact=False)
+    restored = forging.read_plain_footer(corrected)
     usual = forging.plain_file(
         table, use_dictionary=dictionaries, row_group_size=30, compression=codec
     )

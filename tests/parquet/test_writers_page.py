@@ -126,12 +126,10 @@ class Case:
 
     Attributes:
         write: Function that returns the file.
-        restored: Whether decryption restores it byte for byte.
         exact: Whether verification has nothing to report about the encrypted file.
     """
 
     write: Callable[[], bytes]
-    restored: bool = False
     exact: bool = True
 
 
@@ -141,7 +139,7 @@ CASES = {
     "no-dictionary-offset": Case(lambda: change_columns(forget_dictionary_offset)),
     "data-offset-at-dictionary": Case(lambda: change_columns(point_data_at_dictionary)),
     "empty-thrift-lists": Case(write_empty_lists_without_a_type),
-    "no-columns": Case(lambda: plain_file(pa.table({})), restored=True),
+    "no-columns": Case(lambda: plain_file(pa.table({}))),
     "categorical-bounds": Case(write_bounds_of_all_categories, exact=False),
 }
 
@@ -228,14 +226,16 @@ def test_decryption_restores_a_writers_file(name: str) -> None:
     case = CASES[name]
     plain = case.write()
     back = forging.decrypt_bytes(forging.encrypt_bytes(plain, UNIFORM), READER)
-    assert (back == plain) == case.restored
-    assert pq.read_table(io.BytesIO(back)).equals(pq.read_table(io.BytesIO(plain)))
-    assert forging.decrypt_bytes(forging.encrypt_bytes(back, UNIFORM), READER) == back
+    assert back == plain
+    rows = forging.decrypt_bytes(forging.encrypt_bytes(plain, UNIFORM, exact=False), READER)
+    assert pq.read_table(io.BytesIO(rows)).equals(pq.read_table(io.BytesIO(plain)))
+    back = forging.decrypt_bytes(forging.encrypt_bytes(rows, UNIFORM, exact=False), READER)
+    assert back == rows
 
 
-def test_copies_of_metadata_are_left_out() -> None:
+def test_copies_of_metadata_can_be_left_out() -> None:
     plain = copy_metadata_behind_chunks()
-    back = forging.decrypt_bytes(forging.encrypt_bytes(plain, UNIFORM), READER)
+    back = forging.decrypt_bytes(forging.encrypt_bytes(plain, UNIFORM, exact=False), READER)
     assert len(back) < len(plain)
     assert forging.split_tail(back)[0] == forging.split_tail(plain_file())[0]
 
@@ -243,7 +243,7 @@ def test_copies_of_metadata_are_left_out() -> None:
 def test_offsets_are_corrected() -> None:
     right = columns(forging.read_plain_footer(plain_file()))
     for change in (forget_dictionary_offset, point_data_at_dictionary):
-        file = forging.encrypt_bytes(change_columns(change), UNIFORM)
+        file = forging.encrypt_bytes(change_columns(change), UNIFORM, exact=False)
         back = columns(forging.read_plain_footer(forging.decrypt_bytes(file, READER)))
         for chunk, other in zip(back, right, strict=True):
             assert encode(chunk.meta_data) == encode(other.meta_data)

@@ -40,15 +40,15 @@ def plain_file(table: pa.Table, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def encrypt_bytes(source: bytes, properties: FileEncryptionProperties) -> bytes:
+def encrypt_bytes(source: bytes, properties: FileEncryptionProperties, **options: Any) -> bytes:
     out = io.BytesIO()
-    encrypt_parquet(source, out, properties)
+    encrypt_parquet(source, out, properties, **options)
     return out.getvalue()
 
 
-def decrypt_bytes(source: bytes, properties: FileDecryptionProperties) -> bytes:
+def decrypt_bytes(source: bytes, properties: FileDecryptionProperties, **options: Any) -> bytes:
     out = io.BytesIO()
-    decrypt_parquet(source, out, properties)
+    decrypt_parquet(source, out, properties, **options)
     return out.getvalue()
 
 

@@ -80,6 +80,11 @@ sidecar_options = combine_options(
     rare_option("--drop-summaries", help="Remove _metadata and _common_metadata."),
     rare_option("--allow-leaks", help="Encrypt despite what modcrypt leaks finds."),
 )
+exact_option = shared_option(
+    "--no-exact",
+    rare=True,
+    help="Keep, or use, nothing by which decryption restores every byte of a plaintext file.",
+)
 output_options = cloup.option_group(
     "Output",
     shared_option(

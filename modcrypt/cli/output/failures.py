@@ -90,6 +90,7 @@ _OPTION_NAMES = (
     ("pass encrypt_plaintext=True", "pass --encrypt-plaintext"),
     ("pass allow_leaks=True", "pass --allow-leaks"),
     ("pass keep_unknown_fields=True", "pass --keep-unknown-fields"),
+    ("pass exact=False", "pass --no-exact"),
     ("instead of overwrite=True", "instead of --force"),
     ('use on_missing_key="error"', "use --on-missing-key error"),
     ('pass on_missing_key="null"', "pass --on-missing-key null"),

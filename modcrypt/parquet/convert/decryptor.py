@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from modcrypt.errors import FormatError
 from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
-from modcrypt.io.sources import Source, SourceLike, open_source
+from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.keys import hide_keys
 from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed
 from modcrypt.parquet.convert.encryptor import Addition, NewFile
 from modcrypt.parquet.convert.plain_feed import SourceParts
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
+from modcrypt.parquet.convert.restoration import Kept, read_kept
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
@@ -38,14 +40,12 @@ def decrypt_parquet(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     keep_unknown_fields: bool = False,
+    exact: bool = True,
 ) -> tuple[str, ...]:
     """Decrypt a Parquet file of any compliant writer, module by module, without decoding a value.
 
-    The plaintext of a file from `encrypt_parquet` is restored module for module: the same pages,
-    indexes and bloom filters in the same order. It is restored byte for byte if it had no gaps and
-    a canonical encoding, as files of PyArrow >= 18, parquet-java >= 1.15 and DuckDB >= 0.10.3 do.
-    The guide to Python lists what is not restored ("When decryption restores a file byte for
-    byte").
+    The plaintext of a file from `encrypt_parquet` is restored byte for byte, unless it was
+    encrypted with `exact=False`, or keys are missing.
 
     Args:
         source: Path, fsspec URL, bytes or seekable binary file object.
@@ -58,6 +58,8 @@ def decrypt_parquet(
         keep_unknown_fields: Keep Thrift fields that modcrypt does not know if columns are omitted
             or null. Newer writers may put statistics of any column there, so by default such a file
             loses them; a file with all columns keeps them.
+        exact: Restore every byte, as far as the file keeps what that needs; False makes a file
+            with the same rows without it.
 
     Returns:
         The columns without a key, which were omitted or filled with nulls, depending on
@@ -81,12 +83,13 @@ def decrypt_parquet(
             destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
         ) as out:
             out.progress = progress
-            _write_plaintext(file.source, out, plan, keep_unknown_fields)
+            kept = read_kept(file, plan) if exact else None
+            _write_plaintext(file, out, plan, keep_unknown_fields, kept)
     return plan.missing_names
 
 
 def _write_plaintext(
-    source: Source, out: Output, plan: ReadPlan, keep_unknown_fields: bool
+    file: OpenFile, out: Output, plan: ReadPlan, keep_unknown_fields: bool, kept: Kept | None
 ) -> None:
     keep_unknown_fields = keep_unknown_fields or not plan.missing
     old, absent = copy(plan.footer.metadata), plan.footer.absent
@@ -94,8 +97,9 @@ def _write_plaintext(
     parts = SourceParts(
         metadata=old, leaves=plan.leaves, columns=[None] * len(plan.leaves), spans=plan.spans
     )
-    file = NewFile(out, MAGIC_PLAINTEXT, keep_unknown_fields=keep_unknown_fields)
-    addition = Addition(file, EncryptedFeed(source, old, plan.ciphers), parts)
+    new = NewFile(out, MAGIC_PLAINTEXT, keep_unknown_fields=keep_unknown_fields)
+    feed = EncryptedFeed(file.source, old, plan.ciphers)
+    addition = Addition(new, feed, parts, kept=kept)
     addition.write()
     addition.moves.update(old.row_groups)
     metadata, nulls = plain_metadata(
@@ -104,4 +108,13 @@ def _write_plaintext(
     if "num_rows" in absent:
         metadata.num_rows = 0
     out.write(nulls)
-    out.write(close_tail(encode(metadata), MAGIC_PLAINTEXT))
+    if kept is None:
+        out.write(close_tail(encode(metadata), MAGIC_PLAINTEXT))
+        return
+    out.write(kept.end)
+    out.write(kept.footer or close_tail(encode(metadata), MAGIC_PLAINTEXT))
+    if out.position != kept.size:
+        raise FormatError(
+            f"{file.source.name}: {out.position} bytes were restored of {kept.size}; decrypt the "
+            "rows without restoring every byte: pass exact=False"
+        )

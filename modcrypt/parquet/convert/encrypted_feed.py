@@ -77,7 +77,7 @@ class EncryptedFeed(PlainFeed):
             super().write_pages(span, cipher, out, move, rules)
         elif cipher is None:
             move.has_dictionary = bool(md.dictionary_page_offset)
-            open_pages(self._walk(span, old, md, rules), out, move)
+            open_pages(self._walk(span, old, md, rules), out, move, rules.headers)
         else:
             pages = decrypt_pages(
                 self._walk(span, old, md, rules), old, self.scratch, keep_levels=self.keep_levels

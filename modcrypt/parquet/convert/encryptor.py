@@ -8,13 +8,14 @@ way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from os import urandom
 from typing import Any, Final
 
 from modcrypt.aad import MAX_ORDINAL
+from modcrypt.errors import LimitError
 from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
@@ -24,6 +25,7 @@ from modcrypt.keys import Key, hide_keys
 from modcrypt.parquet.convert.optional_parts import OptionalParts
 from modcrypt.parquet.convert.page_encryption import PageRules
 from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts
+from modcrypt.parquet.convert.restoration import Kept, encrypt_kept, find_kept
 from modcrypt.parquet.crypto.ciphers import (
     ChunkCipher,
     ColumnKey,
@@ -48,7 +50,8 @@ from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.crypto.relocation import ChunkMove, Relocation
 from modcrypt.parquet.format.chunk_notes import note_added
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
-from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
+from modcrypt.parquet.format.idl import ThriftStruct, copy, is_usual, without_unknown
+from modcrypt.parquet.format.kept_place import is_place, name_place
 from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import (
     Part,
@@ -67,6 +70,7 @@ from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.parquet.signatures.leaf_list import LeafHasher, LeafPlace, commit_to_keys, encode_list
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
+from modcrypt.runtime.log import LOGGER
 
 
 @hide_keys
@@ -82,11 +86,13 @@ def encrypt_parquet(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     keep_unknown_fields: bool = False,
+    exact: bool = True,
 ) -> None:
     """Encrypt a plaintext Parquet file page by page (PME 4, 5), without decoding a value.
 
-    Everything that known fields of the footer refer to is encrypted. Other bytes are omitted
-    (Polars leaves a copy of the column metadata, statistics included).
+    Everything that known fields of the footer refer to is encrypted. Other bytes (Polars leaves a
+    copy of the column metadata, statistics included), and what modcrypt would spell in another way,
+    go into one more encrypted module, by which `decrypt_parquet` restores every byte.
 
     Args:
         source: Path, fsspec URL, bytes or seekable binary file object.
@@ -105,6 +111,8 @@ def encrypt_parquet(
             the key of every column can see them: in the footer, unless it is encrypted and all
             columns are under the footer key, and in plaintext columns. Newer writers may put
             statistics of any column there, so they are removed by default.
+        exact: Keep what decryption needs to restore every byte of the source, under all keys of
+            the file. Files that modcrypt restores anyway have no such module.
 
     Raises:
         ValueError: The properties name columns that the file does not have, `threads` is below 1,
@@ -124,7 +132,10 @@ def encrypt_parquet(
     check_threads(threads)
     with open_source(source, filesystem=filesystem) as opened:
         place = place_of(destination, filesystem)
-        plan = plan_encryption(opened, encryption, place=place, overwrite=overwrite)
+        plan = plan_encryption(
+            opened, encryption, place=place, overwrite=overwrite, exact=exact,
+            keep_unknown_fields=keep_unknown_fields,
+        )  # fmt: skip
         with (
             plan.properties.companion() as complete_companion,
             open_output(
@@ -133,7 +144,9 @@ def encrypt_parquet(
         ):
             out.progress = progress
             file = Encryption(out, plan.properties, keep_unknown_fields=keep_unknown_fields)
-            file.add(PlainFeed(opened), plan)
+            addition = file.add(PlainFeed(opened), plan, keeps=exact)
+            if exact:
+                file.keep_rest(opened, addition)
             file.close(plan.metadata)
             if complete_companion is not None:
                 complete_companion()
@@ -147,6 +160,8 @@ class EncryptionPlan(SourceParts):
     """A plan for encrypting a source, checked before a byte is written."""
 
     properties: FileEncryptionProperties
+    body_end: int = 0  # offset of the source's footer
+    is_canonical: bool = False  # whether its bytes are those that modcrypt would write
 
 
 def plan_encryption(
@@ -156,11 +171,14 @@ def plan_encryption(
     *,
     place: Place | None = None,
     overwrite: bool = True,
+    exact: bool = False,
+    keep_unknown_fields: bool = True,
 ) -> EncryptionPlan:
     """Read and check a plaintext footer whose first row group gets the ordinal `first`.
 
     If `encryption` makes keys for the file at `place`, it makes them after the names of columns are
-    checked. The errors are those of `encrypt_parquet`.
+    checked. `exact` also finds out whether the footer would be written as it is. The errors are
+    those of `encrypt_parquet`.
     """
     footer = read_plain(source)
     metadata = footer.metadata
@@ -175,10 +193,15 @@ def plan_encryption(
         metadata, encryption, first, place=place, overwrite=overwrite
     )
     leaves = [leaf.path for leaf in elements]
-    spans = file_spans(metadata, footer.body_end, source)
+    is_canonical = False
+    if exact:
+        known_only = not (keep_unknown_fields or properties.has_one_key)
+        is_canonical = is_usual(metadata, footer.tail.data, known_only=known_only)
+    spans, lost = file_spans(metadata, footer.body_end, source)
     return EncryptionPlan(
-        metadata=metadata, leaves=leaves, columns=keys, spans=spans, properties=properties
-    )
+        metadata=metadata, leaves=leaves, columns=keys, spans=spans, properties=properties,
+        body_end=footer.body_end, is_canonical=is_canonical and not lost,
+    )  # fmt: skip
 
 
 def assign_file_keys(
@@ -267,16 +290,50 @@ class Encryption(NewFile):
             Part.COLUMN_INDEX: [], Part.OFFSET_INDEX: []
         }  # fmt: skip
 
-    def add(self, feed: PlainFeed, plan: EncryptionPlan, *, hold_indexes: bool = False) -> None:
+    def add(
+        self, feed: PlainFeed, plan: EncryptionPlan, *, hold_indexes: bool = False,
+        keeps: bool = False,
+    ) -> Addition:  # fmt: skip
         """Encrypt a source's row groups and append them, with their bloom filters and indexes.
 
         `hold_indexes` keeps the encrypted indexes in memory until `close`, so that the indexes of
         all sources are adjacent and readers fetch them with one request (arrow-rs). Bloom filters
-        then follow their row group.
+        then follow their row group. `keeps` is to be true if `keep_rest` follows.
         """
-        addition = Addition(self, feed, plan)
+        addition = Addition(self, feed, plan, keeps=keeps)
         addition.write(hold_indexes=hold_indexes)
         self.row_groups += self.finish_row_groups(addition)
+        return addition
+
+    def keep_rest(self, source: Source, addition: Addition) -> None:
+        """Append what decryption needs to restore the only source byte for byte, if anything."""
+        plan = addition.plan
+        assert isinstance(plan, EncryptionPlan)
+        rows = sum(row_group.num_rows for row_group in self.row_groups)
+        is_exact = (
+            plan.is_canonical and addition.moves.is_exact and plan.metadata.num_rows in (0, rows)
+        )
+        try:
+            kept = find_kept(
+                source, addition.moves, addition.parts.respelt, plan.body_end,
+                keeps_footer=not is_exact,
+            )  # fmt: skip
+        except LimitError as error:
+            LOGGER.warning("%s: decryption will not restore every byte: %s", source.name, error)
+            return
+        if kept is not None:
+            self.keep(kept, plan.columns)
+
+    def keep(self, kept: Kept, columns: Sequence[ColumnKey | None]) -> None:
+        """Append the module that restores the file, under all keys of the file."""
+        footer_key = self.properties.footer_key
+        assert isinstance(footer_key, Key)
+        own = [rule.key for rule in columns if rule is not None and rule.own and self.row_groups]
+        module = encrypt_kept(kept, [footer_key, *own], self._cipher.file_aad)
+        self.absent.add(name_place(module, self.out.position))
+        if self.hasher is not None:
+            self.hasher.end(self.out.position)
+        self.out.write(module)
 
     def finish_row_groups(self, addition: Addition) -> list[ThriftStruct]:
         """Return a source's row groups with new offsets, ordinals and encrypted column metadata."""
@@ -289,6 +346,7 @@ class Encryption(NewFile):
         for r, row_group in enumerate(row_groups):
             if row_group.ordinal is None:
                 self.absent.add("ordinal")
+            addition.moves.is_exact &= row_group.ordinal in (addition.first + r, None)
             row_group.ordinal = addition.first + r
             chunks: Sequence[ColumnChunk] = row_group.columns
             for c, chunk in enumerate(chunks):
@@ -325,18 +383,19 @@ class Encryption(NewFile):
             footer.num_rows = rows
             self.absent.add("num_rows")
         absent = frozenset(self.absent)
+        if properties.plaintext_footer:
+            places = frozenset(filter(is_place, absent))
+            absent -= places
+            if places:
+                note_added(footer, places)
         if self._noted is not None:
             chunk, chunk.meta_data, cipher = self._noted
             mark_absent(chunk.meta_data, absent)
             protect_metadata(chunk, cipher, plaintext_footer=True)
-        elif properties.plaintext_footer and absent and self.row_groups:
-            first: Sequence[ColumnChunk] = self.row_groups[0].columns
-            for chunk in first[:1]:
-                note_added(chunk.meta_data, absent)
-        has_one_key = not (
-            properties.plaintext_footer or properties.column_keys or properties.plaintext_columns
-        )
-        if not (self.keep_unknown_fields or has_one_key):
+        elif properties.plaintext_footer and absent:
+            first: Sequence[ColumnChunk] = self.row_groups[0].columns if self.row_groups else ()
+            note_added(first[0].meta_data if first else footer, absent)
+        if not (self.keep_unknown_fields or properties.has_one_key):
             footer = without_unknown(footer)
         mark_absent(footer, frozenset() if properties.plaintext_footer else absent)
         out.write(build_tail(footer, self._cipher, properties, self.unique, self._list_hashes()))
@@ -375,8 +434,12 @@ def _run_ends(spans: list[Span], feed: PlainFeed) -> list[int]:
 class Addition:
     """The row groups of one source that are being added to a file."""
 
-    def __init__(self, file: NewFile, feed: PlainFeed, plan: SourceParts) -> None:
+    def __init__(
+        self, file: NewFile, feed: PlainFeed, plan: SourceParts, *, keeps: bool = False,
+        kept: Kept | None = None,
+    ) -> None:  # fmt: skip
         self.file, self.feed, self.plan = file, feed, plan
+        self._kept = kept  # what is kept for the parts, if the source is to be restored
         self.out = file.out
         self.first = len(file.row_groups)  # ordinal of the first row group
         self._row_groups: list[ThriftStruct] = plan.metadata.row_groups
@@ -387,7 +450,8 @@ class Addition:
         ]
         self.moves = Relocation(len(self._row_groups))
         self.held: list[tuple[Span, bytes]] = []
-        self.parts = OptionalParts(feed, plan, self.moves, encrypts=file.cipher is not None)
+        encrypts = file.cipher is not None
+        self.parts = OptionalParts(feed, plan, self.moves, encrypts=encrypts, keeps=keeps)
 
     def write(self, *, hold_indexes: bool = False) -> None:
         """Encrypt or decrypt, and append, the parts in the plan's spans."""
@@ -395,6 +459,9 @@ class Addition:
         if hold_indexes:
             spans = sorted(spans, key=attrgetter("row_group"))
         for span, end in zip(spans, _run_ends(spans, self.feed), strict=True):
+            kept = None if self._kept is None else self._kept.part(span)
+            if kept is not None:
+                out.write(kept.before)
             start, self.feed.window.ahead = out.position, end
             _, _, part, row_group, column = span
             cipher = self.chunk_cipher(row_group, column)
@@ -403,6 +470,8 @@ class Addition:
                 data = self.parts.make(span, cipher, self._drops_unknown_fields(cipher))
             if data is None:
                 continue
+            if kept is not None and kept.instead is not None:
+                data = kept.instead
             if hold_indexes and part in (Part.COLUMN_INDEX, Part.OFFSET_INDEX):
                 if part is Part.OFFSET_INDEX or not self.parts.misleads(span):
                     self.held.append((span, data))
@@ -410,7 +479,7 @@ class Addition:
             if self.file.hasher is not None:
                 self.file.hasher.begin(self.place_of(span), start)
             if part is _PAGES:
-                self._write_pages(span, cipher)
+                self._write_pages(span, cipher, {} if kept is None else kept.headers)
             else:
                 out.write(data)
             self.moves.add(span, start, out.position)
@@ -434,15 +503,17 @@ class Addition:
             )
         return cipher
 
-    def _write_pages(self, span: Span, cipher: ChunkCipher | None) -> None:
-        start, _, _, row_group, column = span
+    def _write_pages(
+        self, span: Span, cipher: ChunkCipher | None, headers: Mapping[int, bytes]
+    ) -> None:
+        start, end, _, row_group, column = span
         chunk: ColumnChunk = self._row_groups[row_group].columns[column]
-        move = ChunkMove(start, self.out.position, chunk.offset_index_offset is not None)
+        move = ChunkMove(start, end, self.out.position, chunk.offset_index_offset is not None)
         md: ColumnMetaData = chunk.meta_data
         levels = Levels.of(self.parts.find_leaf(column), md) if self.file.levels_plain else None
         known_only = self._drops_unknown_fields(cipher)
         compression = page_compression(md.codec, self.plan.metadata.created_by)
-        rules = PageRules(compression, levels, known_only, names_dictionary(md))
+        rules = PageRules(compression, levels, known_only, names_dictionary(md), headers)
         self.feed.write_pages(span, cipher, self.out, move, rules)
         move.new_end = self.out.position
         self.moves.chunks[row_group][column] = move

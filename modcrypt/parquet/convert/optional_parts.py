@@ -16,7 +16,7 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.index_checks import misleads_readers, offset_index_faults
 from modcrypt.parquet.crypto.relocation import Relocation
 from modcrypt.parquet.format.chunk_notes import hide_bounds, hide_index
-from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, is_usual, known_bytes
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 from modcrypt.runtime.log import LOGGER, log_ignored
@@ -29,12 +29,15 @@ class OptionalParts:
     """
 
     def __init__(
-        self, feed: PlainFeed, plan: SourceParts, moves: Relocation, *, encrypts: bool
-    ) -> None:
+        self, feed: PlainFeed, plan: SourceParts, moves: Relocation, *, encrypts: bool,
+        keeps: bool,
+    ) -> None:  # fmt: skip
         self._feed, self._plan, self._moves, self._encrypts = feed, plan, moves, encrypts
+        self._keeps = keeps  # whether to note in `respelt` what decryption would not restore
         self._row_groups: list[ThriftStruct] = plan.metadata.row_groups
         self._misleading: dict[tuple[int, int], None] = {}  # row groups and columns
         self._unusable: list[FormatError] = []  # why parts were left out
+        self.respelt: list[Span] = []  # parts that decryption would spell in another way
         self._moved: dict[tuple[int, int], bytes] = {}  # offset indexes that wait for their turn
         self._spans: dict[tuple[Part, int, int], Span] = {}  # made when they are needed
         self._elements: list[Leaf] = []
@@ -94,6 +97,8 @@ class OptionalParts:
         data, part = supplied.data, span.part
         if known_only:
             data = known_bytes(STRUCTS[part], data)
+        if len(data) != len(supplied.data):
+            self.respelt.append(span)
         if part is Part.BLOOM_FILTER:
             return data if not self._encrypts else encrypt_bloom_filter(cipher, span, data)
         if part is Part.OFFSET_INDEX:
@@ -105,6 +110,8 @@ class OptionalParts:
     def _move_locations(self, span: Span, data: bytes, *, authentic: bool) -> ThriftStruct:
         """Return an offset index with the new places of the pages."""
         index = self._decode(span, data)
+        if self._keeps and not is_usual(index, data):
+            self.respelt.append(span)
         self._moves.relocate_index(span, index)
         if not authentic:
             self._check_rows(span, index)

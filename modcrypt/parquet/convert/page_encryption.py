@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from modcrypt.aead import GCM_OVERHEAD, encrypt_page_into
@@ -33,16 +33,18 @@ if TYPE_CHECKING:
 class PageRules:
     """Rules for the page loop, from a chunk's codec and the caller's options."""
 
-    __slots__ = ("compression", "known_only", "names_dictionary", "plain_levels")
+    __slots__ = ("compression", "headers", "known_only", "names_dictionary", "plain_levels")
 
     def __init__(
         self, compression: i64, plain_levels: Levels | None, known_only: bool,
-        names_dictionary: bool | None,
+        names_dictionary: bool | None, headers: Mapping[int, bytes] | None = None,
     ) -> None:  # fmt: skip
         self.compression: i64 = compression  # as `page_compression` returns it
         self.plain_levels: Levels | None = plain_levels  # if those of data pages V2 stay plaintext
         self.known_only: bool = known_only  # remove fields that the IDL lacks from page headers
         self.names_dictionary: bool | None = names_dictionary  # as the function of this name
+        # Original headers to write in plaintext, by the number of the page in the chunk, from 1.
+        self.headers: Mapping[int, bytes] = headers or {}
 
 
 def encrypt_pages(
@@ -58,6 +60,7 @@ def encrypt_pages(
     overhead, slack, places = page_cipher.overhead, page_cipher.slack, move.pages
     ordinal: i64 = 0
     grown: i64 = 0
+    is_plaintext = move.is_plaintext
     for page in pages:
         header, body = page.header, page.body
         kind, size = header.type, len(body)
@@ -75,6 +78,13 @@ def encrypt_pages(
         if plain_levels is not None and kind == DATA_PAGE_V2:
             header = _correct_rows(plain_levels, header, body)
             clear = _check_levels(plain_levels, cipher, header.raw, body)
+        if is_plaintext and (
+            page.stored != len(header.raw)
+            or header.crc is not None
+            or header is not page.header
+            or not header.raw[header.size_end - 1]  # perhaps of a size in more bytes than needed
+        ):
+            _note_header(move, page, header, ordinal + move.has_dictionary)
         module: memoryview | None = None
         if clear or header.crc is not None:
             # A CRC in the header is that of the encrypted bytes.
@@ -103,6 +113,14 @@ def encrypt_pages(
             move.values.append(read_counts(header)[0])
         grown += GCM_OVERHEAD + header_size - page.stored
     move.header_growth = grown
+
+
+def _note_header(move: ChunkMove, page: PlainPage, header: PageHeader, number: i64) -> None:
+    """Note a header that decryption would spell in another way, with the number of its page."""
+    if page.stored != len(header.raw) or page.header.raw != splice(
+        header, header.compressed_size, header.crc
+    ):
+        move.respelt.append((number, page.position, page.position + page.stored))
 
 
 def _correct_rows(levels: Levels, header: PageHeader, body: memoryview) -> PageHeader:

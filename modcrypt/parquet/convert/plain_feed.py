@@ -10,7 +10,7 @@ from modcrypt.io.sources import Source
 from modcrypt.parquet.convert.page_encryption import PageRules, encrypt_pages
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey
 from modcrypt.parquet.crypto.page_facts import read_counts
-from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings, walk_plaintext
+from modcrypt.parquet.crypto.plaintext_pages import copy_pages, count_encodings, walk_plaintext
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import Part, Span
@@ -61,8 +61,8 @@ class PlainFeed:
             named = rules.names_dictionary
             if named is not None and named != move.has_dictionary:
                 move.encoding_stats = count_encodings(self.window, span)
-        elif rules.known_only:
-            copy_known(self.window, span, out, move)
+        elif rules.known_only or rules.headers:
+            copy_pages(self.window, span, out, move, rules.headers, known_only=rules.known_only)
         else:
             move.copied = True
             out.copy_from(self._source, span.start, span.end)

@@ -56,6 +56,7 @@ def plain_metadata(
     """
     metadata = copy(plan.footer.metadata)
     take_mark(metadata)
+    drop_hidden(metadata)
     absent = plan.footer.absent if remove_added else frozenset()
     if not keep_unknown_fields:
         set_extension(metadata, None)

@@ -93,7 +93,7 @@ class OpenFile:
         properties = as_decryption(properties)
         properties = bind_to_file(properties, source)
         self.source, self.properties = source, properties
-        self._raw = source  # for places alone: what is used of a signed file is read as `source`
+        self.raw = source  # for places alone: what is used of a signed file is read as `source`
         self._signed: SignedSource | None = None
         tail = read_tail(source)
         if expected is not None:
@@ -168,7 +168,7 @@ class OpenFile:
         keep = [c in kept for c in range(len(self.leaves))]
         chunks, ciphers = self._chunks.open_chunks(ordinals, kept, keys)
         encrypted = self.footer.encrypted
-        spans = chunk_spans(chunks, self.footer.body_end, self._raw, encrypted=encrypted)
+        spans = chunk_spans(chunks, self.footer.body_end, self.raw, encrypted=encrypted)
         if self._signed is not None:
             self._signed.add(spans)
         return ReadPlan(

@@ -181,7 +181,7 @@ class Footer:
         Without an encrypted column, the first chunk has the note in the clear. A plaintext footer
         itself has a note in files of modcrypt before 1.0.
         """
-        added = self.added | take_mark(copy(self.metadata))
+        added = self.added | take_mark(copy(self.metadata)) | find_added(self.metadata)
         chunks = self.metadata.row_groups[0].columns if self.metadata.row_groups else ()
         if chunks and chunks[0].meta_data is not None:
             added |= find_added(chunks[0].meta_data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from modcrypt.errors import ChecksumError, FormatError
@@ -136,11 +136,20 @@ def _check_page(header: PageHeader, body: memoryview, where: str, compression: i
         )
 
 
-def copy_known(window: Window, span: Span, out: Output, move: ChunkMove) -> None:
-    """Copy the pages of a plaintext chunk, without header fields that the IDL does not know."""
-    for page in walk_plaintext(window, span, span.column, known_only=True):
+def copy_pages(
+    window: Window, span: Span, out: Output, move: ChunkMove, headers: Mapping[int, bytes], *,
+    known_only: bool,
+) -> None:  # fmt: skip
+    """Copy the pages of a plaintext chunk with other headers.
+
+    They are those in `headers`, by the number of the page from 1, or with `known_only` the page's
+    own without fields that the IDL does not know.
+    """
+    pages = walk_plaintext(window, span, span.column, known_only=known_only)
+    for number, page in enumerate(pages, 1):
         at, header = out.position, page.header
-        out.write(header.raw)
+        raw = headers.get(number, header.raw)
+        out.write(raw)
         out.write(page.body)
         if header.type == DICTIONARY_PAGE:
             move.has_dictionary = True
@@ -148,7 +157,9 @@ def copy_known(window: Window, span: Span, out: Output, move: ChunkMove) -> None
             move.first_data_page = move.first_data_page or (page.position, at)
             if move.pages is not None:
                 move.pages.append((page.position, at, out.position - at))
-        move.header_growth += len(header.raw) - page.stored
+        if len(raw) != page.stored:
+            move.respelt.append((number, page.position, page.position + page.stored))
+        move.header_growth += len(raw) - page.stored
     move.copied = not move.header_growth  # only then the footer's encoding stays unchanged as well
 
 

@@ -92,6 +92,11 @@ class FileEncryptionProperties(ShortRepr):
     )
     signing_key: Signer | None = None
 
+    @property
+    def has_one_key(self) -> bool:
+        """True if all that a reader of the footer sees is under one key."""
+        return not (self.plaintext_footer or self.column_keys or self.plaintext_columns)
+
     def __post_init__(self) -> None:
         _set_frozen(self, "footer_key", _check_encryption_key(self.footer_key, "footer key"))
         keys = _check_column_keys(self.column_keys, _check_encryption_key)

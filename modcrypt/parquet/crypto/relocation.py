@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.format.framing import MAGIC_SIZE
@@ -37,15 +37,19 @@ class ChunkMove:
         values: Number of values of each data page; empty unless they were encrypted and an offset
             index needs their places.
         encoding_stats: Statistics that are added because parquet-java needs them.
+        respelt: Page headers that decryption would not restore: the number of the page in the
+            chunk, and where its header begins and ends in the source.
     """
 
     __slots__ = (
         "copied", "encoding_stats", "first_data_page", "has_dictionary", "header_growth",
-        "is_plaintext", "new_end", "new_start", "old_start", "pages", "values",
+        "is_plaintext", "new_end", "new_start", "old_end", "old_start", "pages", "respelt",
+        "values",
     )  # fmt: skip
 
-    def __init__(self, old_start: i64, new_start: i64, keep_pages: bool) -> None:
+    def __init__(self, old_start: i64, old_end: i64, new_start: i64, keep_pages: bool) -> None:
         self.old_start: i64 = old_start
+        self.old_end: i64 = old_end
         self.new_start: i64 = new_start
         self.new_end: i64 = 0
         self.copied: bool = False
@@ -56,6 +60,7 @@ class ChunkMove:
         self.pages: list[tuple[int, int, int]] | None = [] if keep_pages else None
         self.values: list[int] = []
         self.encoding_stats: list[ThriftStruct] | None = None
+        self.respelt: list[tuple[int, int, int]] = []
 
 
 class Relocation:
@@ -63,31 +68,41 @@ class Relocation:
 
     Attributes:
         chunks: Moves of chunks, by row group and column.
+        is_exact: Whether the reverse moves would give row groups the offsets and sizes that they
+            had before `update`.
     """
 
     def __init__(self, row_groups: int) -> None:
         self.chunks: list[dict[int, ChunkMove]] = [{} for _ in range(row_groups)]
+        self.is_exact = True
+        self.spans: list[tuple[Span, int, int]] = []  # with new start and end
         self._parts: dict[tuple[Part, int, int], tuple[int, int]] = {}  # new offset and length
-        self._spans: list[tuple[Span, int, int]] = []  # with new start and end
-        self._borders: dict[int, int] = {}  # old offset to new offset, made when it is needed
+        self._present: set[str] = set()  # fields that some row group or chunk had
+        # Old offset to new offset, and back, made when they are needed.
+        self._borders: dict[int, int] = {}
+        self._back: dict[int, int] = {}
 
     def add(self, span: Span, start: int, end: int) -> None:
         """Record that `span` now occupies the bytes [start, end)."""
         _, _, part, row_group, column = span
         if part is not _PAGES:
             self._parts[part, row_group, column] = start, end - start
-        self._spans.append((span, start, end))
+        self.spans.append((span, start, end))
 
     def _new_offset(self, old: int, default: int | None) -> int | None:
         """Return where the border of a span lies now; `default` for other offsets than borders."""
         if old == 0:
             return 0
         if not self._borders:
-            self._borders = {MAGIC_SIZE: MAGIC_SIZE}
-            for span, start, end in self._spans:
-                self._borders[span.start] = start
-                self._borders[span.end] = end
-        return self._borders.get(old, default)
+            borders, back = {MAGIC_SIZE: MAGIC_SIZE}, {MAGIC_SIZE: MAGIC_SIZE}
+            for span, start, end in self.spans:
+                borders[span.start], back[start] = start, span.start
+                borders[span.end], back[end] = end, span.end
+            self._borders, self._back = borders, back
+        new = self._borders.get(old, default)
+        if new is None or self._back.get(new) != old:
+            self.is_exact = False
+        return new
 
     def relocate_index(self, span: Span, index: ThriftStruct) -> None:
         """Update an offset index's page locations.
@@ -127,12 +142,17 @@ class Relocation:
             self._update_row_group(row_group, r, absent)
         if has_stats:
             absent.discard("encoding_stats")  # else decryption would remove those of the source
+            self.is_exact = False
+        if absent & self._present:  # decryption removes an added field everywhere
+            self.is_exact = False
         return absent
 
     def _update_row_group(self, row_group: ThriftStruct, r: int, absent: set[str]) -> None:
         moves = self.chunks[r]
         first: i64 = sys.maxsize
+        old_first: i64 = sys.maxsize
         size: i64 = 0
+        old_size: i64 = 0
         growth: i64 = 0
         columns: Sequence[ColumnChunk] = row_group.columns
         for c, chunk in enumerate(columns):
@@ -141,23 +161,32 @@ class Relocation:
                 self._update_chunk(chunk, move, r, c, absent)
             if move is not None:
                 first = min(first, move.new_start)
+                old_first = min(old_first, move.old_start)
                 size += move.new_end - move.new_start
+                old_size += move.old_end - move.old_start
                 growth += move.header_growth
         for name in ("file_offset", "total_compressed_size"):
-            if getattr(row_group, name) is None:
-                absent.add(name)
+            (absent if getattr(row_group, name) is None else self._present).add(name)
         row_group.total_byte_size += growth
+        if row_group.total_compressed_size not in (old_size, None):
+            self.is_exact = False
         row_group.total_compressed_size = size
         # Split planners use this offset (parquet-java for chunks with encrypted metadata).
         old = row_group.file_offset
         if row_group.num_rows or old != 0:  # PyArrow writes 0 for an empty row group
-            row_group.file_offset = first if moves else self._new_offset(old, MAGIC_SIZE)
+            if not moves:
+                row_group.file_offset = self._new_offset(old or MAGIC_SIZE, MAGIC_SIZE)
+                return
+            row_group.file_offset = first
+            if old not in (old_first, None):
+                self.is_exact = False
 
     def _update_chunk(
         self, chunk: ColumnChunk, move: ChunkMove | None, r: int, c: int, absent: set[str]
     ) -> None:
         md: ColumnMetaData = chunk.meta_data
         if move is not None:
+            self._check_sizes(md, move)
             if md.encoding_stats is None and move.encoding_stats is not None:
                 md.encoding_stats = move.encoding_stats
                 absent.add("encoding_stats")
@@ -172,14 +201,36 @@ class Relocation:
         if chunk.offset_index_offset is not None or chunk.column_index_offset is not None:
             # Indexes that were left out lose their places.
             place = self._parts.get((Part.COLUMN_INDEX, r, c))
+            self._check_place(place, chunk.column_index_offset, chunk.column_index_length)
             chunk.column_index_offset, chunk.column_index_length = place or (None, None)
             place = self._parts.get((Part.OFFSET_INDEX, r, c))
+            self._check_place(place, chunk.offset_index_offset, chunk.offset_index_length)
             chunk.offset_index_offset, chunk.offset_index_length = place or (None, None)
         if md.bloom_filter_offset is not None:
             place = self._parts.get((Part.BLOOM_FILTER, r, c))
-            if md.bloom_filter_length is None and place is not None:
-                absent.add("bloom_filter_length")
+            if place is None:
+                self.is_exact = False
+            else:
+                missing = md.bloom_filter_length is None
+                (absent if missing else self._present).add("bloom_filter_length")
             md.bloom_filter_offset, md.bloom_filter_length = place or (None, None)
+
+    def _check_sizes(self, md: ColumnMetaData, move: ChunkMove) -> None:
+        """Note whether the reverse move would give a chunk its sizes and page offsets."""
+        end = move.old_end - move.old_start
+        if md.total_compressed_size != end or md.dictionary_page_offset == 0:
+            self.is_exact = False
+        if move.copied:
+            return
+        if move.has_dictionary and md.dictionary_page_offset != move.old_start:
+            self.is_exact = False
+        if move.first_data_page is not None and md.data_page_offset != move.first_data_page[0]:
+            self.is_exact = False
+
+    def _check_place(self, place: Any, offset: int | None, length: int | None) -> None:
+        """Note whether an index keeps its place."""
+        if (place is None) != (offset is None) or (offset is None) != (length is None):
+            self.is_exact = False
 
     def _move_pages(self, md: ColumnMetaData, move: ChunkMove, r: int, c: int) -> None:
         """Set sizes and page offsets, which must be those of the pages, or FormatError is raised.

@@ -37,8 +37,9 @@ class Region(JsonFields):
         kind: Name of a module type as in `ModuleId` ("data page header", "column index", ...);
             "pages" for a chunk whose pages were not walked; "bloom filter" for one that was not
             decrypted; "magic", "file crypto metadata", "footer", "footer signature" or "footer
-            length"; "gap" for bytes that nothing refers to; "modules" for a run of encrypted
-            modules that an encrypted footer hides.
+            length"; "restoration" for the module by which decryption restores every byte; "gap"
+            for bytes that nothing refers to; "modules" for a run of encrypted modules that an
+            encrypted footer hides.
         state: What is known about the bytes.
         row_group, column, page: Ordinals; None where they do not apply.
         path: Dotted name of the column.

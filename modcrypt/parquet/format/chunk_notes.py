@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from modcrypt.errors import FormatError
-from modcrypt.parquet.format.idl import copy, decode, encode, new
+from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, new
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 
 _HIDDEN_INDEX: Final = b"modcrypt.column_index"
@@ -54,24 +54,27 @@ def hide_bounds(md: ColumnMetaData, *, keep: bool) -> None:
     md.statistics = copy(statistics, keep=("distinct_count",))
 
 
-def note_added(md: ColumnMetaData, names: frozenset[str]) -> None:
-    """Note the fields that encryption added to a file, in the metadata of its first chunk."""
+def note_added(md: ColumnMetaData | ThriftStruct, names: frozenset[str]) -> None:
+    """Note the fields that encryption added to a file, in the metadata of its first chunk.
+
+    A file without chunks has the note in its footer.
+    """
     _add_pair(md, _ADDED, ",".join(sorted(names)).encode())
 
 
-def find_added(md: ColumnMetaData) -> frozenset[str]:
-    """Return the fields that such a note names."""
+def find_added(md: ColumnMetaData | ThriftStruct) -> frozenset[str]:
+    """Return the fields that such a note in a chunk's metadata or a footer names."""
     pairs = md.key_value_metadata or ()
     texts = (pair.value or b"" for pair in pairs if pair.key == _ADDED)
     return frozenset(name for text in texts for name in text.decode("ascii", "replace").split(","))
 
 
-def _add_pair(md: ColumnMetaData, key: bytes, value: bytes) -> None:
+def _add_pair(md: ColumnMetaData | ThriftStruct, key: bytes, value: bytes) -> None:
     pair = new("KeyValue", key=key, value=value)
     md.key_value_metadata = [*(md.key_value_metadata or ()), pair]
 
 
-def drop_hidden(md: ColumnMetaData, *, restore: bool = False) -> None:
+def drop_hidden(md: ColumnMetaData | ThriftStruct, *, restore: bool = False) -> None:
     """Remove the pairs about what is hidden; `restore` puts hidden statistics back."""
     pairs = md.key_value_metadata or ()
     for pair in pairs if restore else ():

@@ -32,6 +32,7 @@ from modcrypt.parquet.format.compact import (
     I16,
     I32,
     I64,
+    INTERPRETED,
     KEPT,
     LIST,
     MAP,
@@ -51,6 +52,7 @@ from modcrypt.parquet.format.compact import (
     skip_struct,
     write_struct,
 )
+from modcrypt.parquet.format.spelling import end_if_usual
 from modcrypt.parquet.format.structs import (
     ColumnChunk,
     ColumnCryptoMetaData,
@@ -133,6 +135,16 @@ def _describe_field(struct: str, field_id: int, spec: tuple[Any, ...]) -> Field:
         element = _WIRE[sub[0] if nested else sub]
         inner = _find_plan(sub[1].__name__) if nested and element == STRUCT else None
     return Field(field_id, _WIRE[ttype], name, inner, element, _LAZY.get((struct, name), 0))
+
+
+def is_usual(value: ThriftStruct, data: bytes, *, known_only: bool = False) -> bool:
+    """Return whether encoding a struct gives the bytes again from which it was decoded.
+
+    With `known_only`, it is encoded without fields that the IDL does not know.
+    """
+    if not INTERPRETED and end_if_usual(_plan_of(value), data, 0) == len(data):
+        return True  # compiled, this takes a fraction of the time
+    return bool(encode(without_unknown(value) if known_only else value) == data)
 
 
 def _plan_of(value: ThriftStruct) -> StructPlan:

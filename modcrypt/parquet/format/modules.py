@@ -92,8 +92,8 @@ class Span(NamedTuple):
 _new_tuple: Final[Any] = tuple.__new__  # calling a named tuple's class takes twice as long
 
 
-def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Span]:
-    """Return every span of a plaintext file, sorted by position.
+def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> tuple[list[Span], int]:
+    """Return every span of a plaintext file, sorted by position, and how many parts chunks lost.
 
     All chunks have their `meta_data`; they lose indexes and bloom filters at impossible places. The
     footer starts at `body_end`. The source is only read to measure bloom filters without a stored
@@ -106,7 +106,10 @@ def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Sp
     for r, row_group in enumerate(metadata.row_groups):
         for c, chunk in enumerate(row_group.columns):
             chunks[r, c] = chunk
-    return chunk_spans(chunks, body_end, source, encrypted=False)
+    spans, _, lost = locate_parts(
+        chunks, body_end, source, Report(strict=True), (), optional="warning"
+    )
+    return spans, lost
 
 
 def chunk_spans(
@@ -129,8 +132,8 @@ def locate_parts(
     """Return the spans of chunks sorted by position, those that begin inside others, and a count.
 
     Spans at impossible places are reported, left out and counted; overlaps are reported. If the
-    report is strict and no such index or bloom filter is a fault, chunks lose them instead, and
-    only the log mentions it.
+    report is strict and no such index or bloom filter is a fault, chunks lose them instead, which
+    are counted, and only the log mentions it.
 
     Args:
         chunks: ColumnChunks with their `meta_data`, by row group and column.
@@ -148,10 +151,11 @@ def locate_parts(
     drops = report.strict and optional == "warning"
     if drops:
         log_ignored(source.name, misplaced)
-    overlaps = list(_find_overlaps(spans))
+    overlaps, lost = list(_find_overlaps(spans)), len(misplaced)
     while drops and (dropped := {s for pair in overlaps for s in pair[:2] if s.part is not _PAGES}):
         for span in dropped:
             drop_part(chunks[span.row_group, span.column], span.part)
+        lost += len(dropped)
         log_ignored(source.name, [f"{span} overlaps another part" for span in sorted(dropped)])
         spans = [span for span in spans if span not in dropped]
         overlaps = list(_find_overlaps(spans))
@@ -159,7 +163,7 @@ def locate_parts(
         error = FormatError(f"{span} starts at byte {span.start}, inside {other}")
         severity = "fault" if span.part is _PAGES is other.part else optional
         report.add_error(error, span.start, min(span.end, end), severity=severity)
-    return spans, {span for span, _, _ in overlaps}, len(misplaced)
+    return spans, {span for span, _, _ in overlaps}, lost
 
 
 def drop_part(chunk: ColumnChunk, part: Part) -> None:

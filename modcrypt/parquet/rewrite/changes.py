@@ -22,12 +22,18 @@ class Change:
     keep_unchanged: bool = False
     keep_levels: bool = False
     keep_unknown_fields: bool = False
+    exact: bool = True
     read_restrictions: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.only is not None and not self.only:
             raise ValueError("no columns to share; name them in columns")
         _ = self.actions
+
+    @property
+    def is_visible(self) -> bool:
+        """True if a look at the new file tells whether the change was made as these options say."""
+        return self.exact and not (self.keep_unknown_fields or self.keep_unchanged)
 
     @property
     def actions(self) -> Mapping[int, str]:

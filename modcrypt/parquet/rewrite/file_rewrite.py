@@ -16,12 +16,14 @@ from modcrypt.keys import Key
 from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed, MaskChunk
 from modcrypt.parquet.convert.encryptor import Encryption, EncryptionPlan, assign_file_keys
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
+from modcrypt.parquet.convert.restoration import read_kept
 from modcrypt.parquet.crypto.column_projection import drop_foreign_pairs, mask_columns
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import ThriftStruct, without_unknown
+from modcrypt.parquet.format.kept_place import is_place
 from modcrypt.parquet.format.mask_note import MaskNote, hash_key_check, put_note, read_note
 from modcrypt.parquet.format.modules import Part, Span, chunk_spans, drop_part
 from modcrypt.parquet.format.schema import (
@@ -275,7 +277,11 @@ class Rewriting:
         encryption.add(feed, self.plan)
         if self._file.footer.encrypted:
             # Keep the absent fields that the old file's note names: they were added to that file.
-            encryption.absent = encryption.absent & {"ordinal"} | self._file.footer.absent
+            added = {name for name in self._file.footer.absent if not is_place(name)}
+            encryption.absent = encryption.absent & {"ordinal"} | added
+            kept = None if self.plan.partial else read_kept(self._file, self.old)
+            if kept is not None:
+                encryption.keep(kept, self.plan.columns)
         encryption.close(self.plan.metadata)
 
     def _confirm_filter(self, row_group: int, column: int, data: bytes) -> bool:

@@ -126,7 +126,7 @@ def _read_masked_chunk(source: MemorySource, expected: Leaf) -> MaskedChunk | No
         raise UnsupportedFormatError(
             f"column {'.'.join(expected.path)}: PyArrow cannot write a row group with so many rows"
         )
-    spans = file_spans(footer.metadata, footer.body_end, source)
+    spans, _ = file_spans(footer.metadata, footer.body_end, source)
     pages = [span for span in spans if span.part is Part.PAGES]
     if not pages:
         return None

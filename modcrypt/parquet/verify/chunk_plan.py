@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
+from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, UnsupportedFormatError
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.module_ids import ModuleType
@@ -25,14 +25,15 @@ from modcrypt.parquet.crypto.column_kinds import (
 )
 from modcrypt.parquet.crypto.footer_opening import Footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.format.byte_map import State
 from modcrypt.parquet.format.compact import UNKNOWN
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_fields
+from modcrypt.parquet.format.kept_place import KeptPlace, find_place
 from modcrypt.parquet.format.modules import (
     MAX_COLUMNS,
     MAX_ROW_GROUPS,
-    Span,
     locate_parts,
     ordinal_faults,
     shape_faults,
@@ -63,6 +64,7 @@ class ChunkPlan:
     listed: list[Chunk] = field(default_factory=list)  # all chunks, by row group and column
     chunks: list[Chunk] = field(default_factory=list)  # chunks whose place is known
     keys: dict[int, Key] = field(default_factory=dict)  # by column, from its first row group
+    kept: KeptPlace | None = None  # place of the module that restores the file
     all_known: bool = True  # whether every chunk's place is known
     _detective: Detective | None = None
     opening: ChunkOpening = field(init=False)
@@ -236,7 +238,10 @@ class ChunkPlan:
             if span in overlapping:
                 chunk.overlapping |= {span.part}
         self.all_known = self.all_known and not misplaced
-        gaps = list(_find_gaps(spans, self.footer.body_end))
+        self._check_kept()
+        places = [(span.start, span.end) for span in spans]
+        places += [] if self.kept is None else [(self.kept.start, self.kept.end)]
+        gaps = list(_find_gaps(places, self.footer.body_end))
         if not gaps or not self.all_known:  # chunks whose place is unknown may lie in the gaps
             return
         if self.footer.signed is not None:
@@ -254,10 +259,28 @@ class ChunkPlan:
         note = f"{unused} bytes between the modules belong to no module"
         self.report.add_note("bytes", None, note)
 
+    def _check_kept(self) -> None:
+        """Find the module that restores the file, and check it."""
+        footer, report = self.footer, self.report
+        try:
+            self.kept = place = find_place(footer.absent, footer.body_end)
+            if place is None:
+                return
+            place.read(self.source)
+        except ModcryptError as error:
+            newer = isinstance(error, UnsupportedFormatError)
+            report.add_error(error, *footer.inside, severity="warning" if newer else "fault")
+            return
+        state: State = "unchecked"
+        if footer.is_verified:
+            report.count_verified(place.end - place.start)
+            state = "authentic"
+        report.add_region(place.start, place.end, "restoration", state, key=footer.key_name)
 
-def _find_gaps(spans: list[Span], body_end: int) -> Iterator[tuple[int, int]]:
+
+def _find_gaps(places: list[tuple[int, int]], body_end: int) -> Iterator[tuple[int, int]]:
     reached = MAGIC_SIZE
-    for start, end in [*((span.start, span.end) for span in spans), (body_end, body_end)]:
+    for start, end in [*sorted(places), (body_end, body_end)]:
         if start > reached:
             yield reached, start
         reached = max(reached, end)

@@ -84,6 +84,13 @@ class RegionWalk:
             else:
                 report.add_module_region(span.start, span.end, "pages", report.unopened_state)
             self.regions += report.regions or ()
+        if (kept := plan.kept) is not None:
+            key = self.view.footer.key_name
+            self.regions.append(
+                Region(
+                    start=kept.start, end=kept.end, kind="restoration", state="unchecked", key=key
+                )
+            )
         # A plaintext footer hides the places of bloom filters, an encrypted one hides everything.
         if self.view.footer.metadata is None or any(
             c.encrypted and not c.key_works for c in plan.listed

@@ -188,6 +188,11 @@ def _describe_column_quirks(view: FooterView, chunks: Sequence[Chunk]) -> Iterat
 
 
 def _describe_index_quirks(walk: RegionWalk) -> Iterator[str]:
+    if (kept := walk.plan.kept) is not None:
+        yield (
+            f"Decryption restores every byte of the plaintext file: {kept.end - kept.start:,} "
+            "bytes keep what its writer left between its parts, or spelt in another way."
+        )
     if walk.misleading:
         yield (
             f"Column indexes flag pages as all null against their own counts, {WHO_MISLEADS}. "
