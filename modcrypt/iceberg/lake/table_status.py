@@ -32,8 +32,10 @@ METADATA = "metadata.json"
 
 _DAY = 86400
 
-OLDER = "only older snapshots have it: drop them with modcrypt iceberg expire"
-"""End of the message about an exposed file that new keys for the table do not replace."""
+OLDER = "older-snapshots"
+"""The reason of an exposed file that new keys for the table's branches and tags do not replace."""
+
+_EXPIRE = "only older snapshots have it: drop them with modcrypt iceberg expire"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def find_table_status(
 
 def is_renewable(state: FileState) -> bool:
     """Return whether new keys for the table's branches and tags replace an exposed file."""
-    return state.state in EXPOSED and not state.reason and not state.message.endswith(OLDER)
+    return state.state in EXPOSED and not state.reason
 
 
 def _make_closed_status(
@@ -163,7 +165,8 @@ class _TreeStates:
         live = self._find_live() if self._judge_leak is not None else set()
         for location, state in self._list_judged():
             is_older = state.state in EXPOSED and location not in live
-            yield replace(state, message=f"{state.message}; {OLDER}") if is_older else state
+            message = f"{state.message}; {_EXPIRE}"
+            yield replace(state, reason=OLDER, message=message) if is_older else state
 
     def _find_live(self) -> set[str]:
         """Return the locations of the files that branches and tags lead to."""
