@@ -36,6 +36,8 @@ class KeyedEncryption:
     recipients: tuple[Recipient, ...] = ()  # recipients that open the files, too
     signing_key: Signer | None = None  # key of the writer, who signs the files
     replaces: bool = False  # whether others are removed for the files, at whatever place
+    # Columns without values: erased ones, whose keys are thrown away, so that they stay closed.
+    erased: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.recipients and not self.policy.internal_key_material:
@@ -96,6 +98,7 @@ class KeyedEncryption:
         else:
             metadata = {name: external.add(decode_material(text)) for name, text in texts.items()}
         beside = nullcontext if external is None else external.keep_beside
+        closed = {name: Key.generate(length) for name in self.erased}
         columns = {name: key for name, key in keys.items() if name is not None}
         footer_metadata: Any = metadata[None]
         if self.recipients:
@@ -106,10 +109,10 @@ class KeyedEncryption:
         return self._make_properties(
             prefix,
             keys[None],
-            columns,
+            {**columns, **closed},
             companion=_File(self.retriever.wrapper.audit, place, texts, keys, beside).companion,
             footer_key_metadata=footer_metadata,
-            column_key_metadata={name: metadata[name] for name in columns},
+            column_key_metadata={name: metadata[name] for name in columns.keys() - closed.keys()},
         )
 
     def _replaces_at(

@@ -135,6 +135,17 @@ class FooterExamination:
             data_keys=_fingerprint(file, own),
         )  # fmt: skip
 
+    def find_erased(self, place: Place, path: str, file: OpenFile) -> list[str]:
+        """Return the columns of an open file that are declared as erased, and whose keys are gone.
+
+        Raises:
+            KeyRetrievalError: A key is refused, or the service unavailable: it may return.
+        """
+        kinds = file.find_kinds(range(len(file.leaves)))
+        columns = ErasedColumns.find(self.policies, path, file, kinds)
+        columns.try_keys(partial(self._is_destroyed, place))
+        return columns.gone
+
     def _is_destroyed(self, place: Place, key: FooterKey) -> bool:
         return any(map(self.ages.is_destroyed, _list_uses(place, [key])))
 
