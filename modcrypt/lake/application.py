@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.failures import common_code, describe, exit_code
 from modcrypt.jobs.key_rotation import rotate_keys
 from modcrypt.jobs.listing import File, Folder
+from modcrypt.kms.proof import WrapProof
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_policies import DatasetPolicies, read_columns, read_plain_columns
 from modcrypt.lake.files.lake_files import LakeFile
@@ -181,11 +182,13 @@ class PlanRun:
         policies: Policies of the files.
         jobs: Number of files processed concurrently; None for the default.
         note_progress: Function called after each file.
+        proof: Proofs of the new wraps; files share KEKs, which are proved once.
     """
 
     policies: DatasetPolicies
     jobs: int | None = None
     note_progress: Callable[[], object] = _note_nothing
+    proof: WrapProof = field(default_factory=WrapProof)
 
     def apply_batch(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
         """Yield the result of each file, in order; rotated files share requests for keys."""
@@ -205,14 +208,14 @@ class PlanRun:
     def _convert(self, planned: Sequence[PlannedChange]) -> list[AppliedFile]:
         """Encrypt plaintext files in place, and re-key files under other policies."""
         results = []
-        convert = partial(_convert_file, self._examination)
+        convert = partial(_convert_file, self)
         for done in in_threads(convert, planned, self.jobs or usable_cores(), "modcrypt-apply"):
             self.note_progress()
             results.append(done)
         return results
 
     @cached_property
-    def _examination(self) -> FooterExamination:
+    def examination(self) -> FooterExamination:
         """The examination of files that change, which lists master keys once, if at all."""
         return FooterExamination(self.policies, KeyAges(self.policies.client))
 
@@ -240,24 +243,24 @@ class PlanRun:
             yield AppliedFile(path=path, result=done.result, message=done.message, code=code)
 
 
-def _convert_file(examination: FooterExamination, planned: PlannedChange) -> AppliedFile:
+def _convert_file(run: PlanRun, planned: PlannedChange) -> AppliedFile:
     """Encrypt or re-key a file; if that fails, look whether another run has done it meanwhile."""
-    result = _try_conversion(examination, planned)
+    result = _try_conversion(run, planned)
     renews = planned.action == "renew"  # which no look at the file can find done
     if result.code and result.code not in _KEY_CODES and not planned.waits and not renews:
-        state = examination.run(LakeFile(planned.state.path, planned.state.size, ""))
+        state = run.examination.run(LakeFile(planned.state.path, planned.state.size, ""))
         if state.state == "declared":
             return AppliedFile(path=result.path, result="current")
     return result
 
 
-def _try_conversion(examination: FooterExamination, planned: PlannedChange) -> AppliedFile:
-    path, policies = planned.state.path, examination.policies
+def _try_conversion(run: PlanRun, planned: PlannedChange) -> AppliedFile:
+    path, policies = planned.state.path, run.policies
     try:
         source = policies.source if planned.waits else None
         folder = policies.root if source is None else source
         place = policies.place_of(path) if source is None else source.place.below(path)
-        conversion = _make_conversion(examination, planned, place, source)
+        conversion = _make_conversion(run, planned, place, source)
         name = folder.file(path) if policies.is_folder else folder.name
         done = conversion.run(File(name, planned.state.size, place))
     except Exception as error:  # the run continues with the other files
@@ -274,14 +277,14 @@ def _try_conversion(examination: FooterExamination, planned: PlannedChange) -> A
 
 
 def _make_conversion(
-    examination: FooterExamination, planned: PlannedChange, place: Place, source: Folder | None
+    run: PlanRun, planned: PlannedChange, place: Place, source: Folder | None
 ) -> Conversion:
     """Return the conversion of a file.
 
     Erased columns become columns of nulls whose keys are thrown away. Their pages cannot be
     encrypted again, and if they stayed, so would the access of whoever has kept their data keys.
     """
-    path, policies, erased = planned.state.path, examination.policies, tuple[str, ...]()
+    path, policies, erased = planned.state.path, run.policies, tuple[str, ...]()
     with open_source_at(place, stamped=False) as opened:
         if planned.action == "encrypt":
             decryption, columns = None, read_plain_columns(opened)
@@ -289,7 +292,7 @@ def _make_conversion(
             decryption = policies.opening(place, planned.state.previous_prefix)
             file = OpenFile(opened, decryption)
             columns = read_columns(file.footer, file.leaves)
-            erased = tuple(examination.find_erased(place, path, file))
+            erased = tuple(run.examination.find_erased(place, path, file))
     encryption = policies.writing(policies.policy(path, columns))
     return Conversion(
         verb="encrypt" if decryption is None else "mask" if erased else "rekey",
@@ -299,6 +302,7 @@ def _make_conversion(
         encryption=replace(encryption, erased=erased),
         change=Change(null=erased),
         renew=planned.action == "renew" or bool(erased),
+        proof=run.proof,
     )
 
 

@@ -23,7 +23,7 @@ from modcrypt.lake.application import AppliedFile, LakeApplication, carry_out_pl
 from modcrypt.lake.compromise.key_checks import KeyTrial, check_known, check_writing, list_written
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
-from modcrypt.lake.compromise.leak_record import LeakRecord, read_record
+from modcrypt.lake.compromise.leak_record import LeakRecordFile
 from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import (
     DatasetDeclaration,
@@ -257,17 +257,16 @@ class Lake:
         """The master keys that the declaration calls compromised."""
         return tuple(map(KeyChoice.parse, self.declaration.compromised))
 
-    @property
-    def _record(self) -> LeakRecord:
-        """The record of leaks as it is now; raise as `read_record`."""
-        return read_record(self.declaration.path)
+    @cached_property
+    def _leaks(self) -> LeakRecordFile:
+        return LeakRecordFile(self.declaration.path)
 
     def _judge(self, name: str, cache: StateCache) -> LeakJudge | None:
         """Return the judge of what compromised keys open in a dataset; None without any."""
         if not self.compromised:
             return None
         declared = self.declaration.find(name)
-        return LeakJudge(declared, self.compromised, self._record, cache.find_wraps)
+        return LeakJudge(declared, self.compromised, self._leaks.read(), cache.find_wraps)
 
     def _check_known(
         self, choices: Sequence[KeyChoice], statuses: Sequence[DatasetStatus] | None = None
@@ -275,7 +274,7 @@ class Lake:
         """Check that keys exist; raise ValueError otherwise, and without `statuses` find them."""
         if not choices:
             return
-        others = {KeyChoice.parse(key).key for _, key in self._record.started}
+        others = {KeyChoice.parse(key).key for _, key in self._leaks.read().started}
         if not self.ages.masters:  # the service lists no keys, so their names cannot be checked
             others |= {key for each in self.declaration.all.values() for key in list_written(each)}
 
@@ -614,7 +613,7 @@ class Lake:
             if choice.version not in (None, str(version)):
                 raise ValueError(f"version {version} is given for {key}; pass one version")
             choice = KeyChoice(key=choice.key, version=str(version))
-        statuses, record = self.status(jobs=jobs, progress=progress), self._record
+        statuses, record = self.status(jobs=jobs, progress=progress), self._leaks.read()
         self._check_known([choice], statuses)
         with open_cache(self.declaration) as cache:
             return [

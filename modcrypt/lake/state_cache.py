@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS files (
     PRIMARY KEY (dataset, path)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keys (id INTEGER PRIMARY KEY, uses TEXT UNIQUE);
 CREATE TABLE IF NOT EXISTS wraps (
-    data_keys BLOB, keys INTEGER, PRIMARY KEY (data_keys, keys)) WITHOUT ROWID;
+    data_keys BLOB, keys INTEGER, PRIMARY KEY (keys, data_keys)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS correct_files (
     dataset TEXT, path BLOB, digest INTEGER, stamp TEXT, time REAL, prefix BLOB, file_unique BLOB,
     rows INTEGER, PRIMARY KEY (dataset, path)) WITHOUT ROWID;
@@ -125,7 +125,7 @@ class StateCache:
             for stamp, s in states
         ]  # fmt: skip
         wraps = [(s.data_keys, self._save_keys(s.keys)) for _, s in states if s.data_keys]
-        self._write("INSERT OR IGNORE INTO wraps VALUES (?, ?)", wraps)
+        self._write("INSERT OR IGNORE INTO wraps (data_keys, keys) VALUES (?, ?)", wraps)
         places = ", ".join("?" * (len(_STATE) + 5))
         self._write(f"INSERT OR REPLACE INTO files VALUES ({places})", rows)  # noqa: S608
 

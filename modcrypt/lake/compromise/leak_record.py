@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from modcrypt.errors import FormatError
+from modcrypt.io.places import Place
 from modcrypt.keys.key import FINGERPRINT_LENGTH
 from modcrypt.lake.compromise.data_key_prints import split_prints
 from modcrypt.lake.compromise.key_choice import KeyChoice
@@ -108,6 +109,26 @@ class LeakRecord:
                 raise ValueError(line["kind"])
             self.exposed[where].update(split_prints(prints))
             self.unread[where].discard(str(line["file"]))
+
+
+@dataclass(frozen=True)
+class LeakRecordFile:
+    """The record beside a declaration, which every dataset needs, and is read again if it changed.
+
+    Args:
+        declaration: Path of the declaration.
+    """
+
+    declaration: str
+    _known: dict[Any, LeakRecord] = field(default_factory=dict, init=False, repr=False)
+
+    def read(self) -> LeakRecord:
+        """Return the record as it is now; raise as `read_record`."""
+        stamp = Place(None, str(record_path(self.declaration))).stamp()
+        if stamp is None or stamp not in self._known:
+            self._known.clear()
+            self._known[stamp] = read_record(self.declaration)
+        return self._known[stamp]
 
 
 def _places(dataset: str, choice: KeyChoice) -> list[tuple[str, str]]:
