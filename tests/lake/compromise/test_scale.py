@@ -1,4 +1,4 @@
-"""The answer to a leak reads and writes the exposed files alone, and seldom asks the key service."""
+"""The answer to a leak opens and writes the exposed files alone, and asks for few keys."""
 
 from __future__ import annotations
 
