@@ -23,6 +23,7 @@ from modcrypt.lake.application import AppliedFile, LakeApplication, carry_out_pl
 from modcrypt.lake.compromise.key_checks import KeyTrial, check_known, check_writing, list_written
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
+from modcrypt.lake.compromise.leak_reach import list_material
 from modcrypt.lake.compromise.leak_record import LeakRecordFile
 from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import (
@@ -618,10 +619,12 @@ class Lake:
         with open_cache(self.declaration) as cache:
             return [
                 find_impact(
-                    status, choice, LeakJudge(status.dataset, [choice], record, cache.find_wraps)
+                    status, choice, LeakJudge(status.dataset, [choice], record, cache.find_wraps),
+                    list_material(self.policies(status.dataset.name), status.absent)
+                    if status.absent else (),
                 )
                 for status in statuses
-            ]
+            ]  # fmt: skip
 
     def why(self, file: str | os.PathLike[str], column: str | None = None) -> list[KeyStep]:
         """Follow a file, or one of its columns, to its key service; the last step may refuse.

@@ -31,7 +31,7 @@ from modcrypt.lake.files.file_states import FileState, KeyUse
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.spool import Memo
 
-_VERSION = 6
+_VERSION = 7
 
 _MAX_VALUES = 1000
 """Maximum number of values in a query."""

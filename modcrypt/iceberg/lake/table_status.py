@@ -14,6 +14,7 @@ from modcrypt.iceberg.lake.plaintext_orphans import find_plaintext_orphans
 from modcrypt.lake.compromise.data_key_prints import fingerprint_location
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
+from modcrypt.lake.compromise.leak_reach import LeakReach
 from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, State
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.reports.key_impact import DatasetImpact
@@ -67,7 +68,8 @@ def find_table_status(
     from modcrypt.iceberg import key_tree
 
     tree = key_tree(table)
-    states = Spool(_TreeStates(table, tree, ages, judge).list_states())
+    search = _TreeStates(table, tree, ages, judge)
+    states = Spool(search.list_states())
     changes = plan_changes(declared, table, tree, ages)
     state: State = "declared"
     if changes:
@@ -86,6 +88,7 @@ def find_table_status(
         files=files,
         due_keys=due,
         find_impact=partial(_find_impact, declared.dataset.name, tree),
+        reach=LeakReach(snapshots=tuple(sorted(search.older_snapshots, reverse=True))),
     )
 
 
@@ -147,7 +150,12 @@ def _use_of_master(item: TreeList | TreeFile) -> KeyUse:
 
 
 class _TreeStates:
-    """The states of the files in a key tree."""
+    """The states of the files in a key tree.
+
+    Attributes:
+        older_snapshots: Ids of the older snapshots that compromised keys open, once all states are
+            listed.
+    """
 
     def __init__(
         self, table: IcebergTable, tree: KeyTree, ages: KeyAges, judge: LeakJudge | None
@@ -159,6 +167,8 @@ class _TreeStates:
         self._keks = {kek.id: kek for kek in tree.keks}
         self._base = f"{table.metadata.location.rstrip('/')}/"
         self._columns = _count_columns(table.metadata.document)
+        self._snapshots = {each.location: each.snapshots for each in tree.lists}
+        self.older_snapshots: set[int] = set()
 
     def list_states(self) -> Iterator[FileState]:
         """Yield the state of each manifest list, manifest, data and delete file."""
@@ -166,6 +176,7 @@ class _TreeStates:
         for location, state in self._list_judged():
             is_older = state.state in EXPOSED and location not in live
             message = f"{state.message}; {_EXPIRE}"
+            self.older_snapshots.update(self._snapshots.get(location, ()) if is_older else ())
             yield replace(state, reason=OLDER, message=message) if is_older else state
 
     def _find_live(self) -> set[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from modcrypt.errors import list_names
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
-from modcrypt.lake.files.file_states import EXPOSED
+from modcrypt.lake.compromise.leak_reach import LeakReach, ReachSearch
+from modcrypt.lake.files.file_states import EXPOSED, KeyUse
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.text import format_count, format_size
 
@@ -36,6 +37,8 @@ class DatasetImpact:
         lost: Number of files of an Iceberg table that no other key opens.
         rewrapped: Number of files that are under a later key, but whose data keys the key may have
             wrapped before: whoever had it then may read and forge them.
+        recipients: Ids, in hex, of the recipients who open these files, too.
+        copies: Paths of files that had such data keys and are gone; copies of them would open.
     """
 
     dataset: str
@@ -49,13 +52,16 @@ class DatasetImpact:
     snapshots: Sequence[int] = ()
     lost: int | None = None
     rewrapped: int = 0
+    recipients: Sequence[str] = ()
+    copies: Sequence[str] = ()
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {
             "schema": SCHEMA, "kind": "dataset", **values, "columns": list(self.columns),
-            "snapshots": list(self.snapshots),
+            "snapshots": list(self.snapshots), "recipients": list(self.recipients),
+            "copies": list(self.copies),
         }  # fmt: skip
 
     def describe(self) -> list[str]:
@@ -84,7 +90,8 @@ class DatasetImpact:
             if self.lost is not None:
                 what = "that cannot be read may lead to files under the key"
             lines.append(f"  unknown: {files} {what}")
-        return lines
+        reach = LeakReach(recipients=self.recipients, copies=self.copies)
+        return lines + [f"  {line}" for line in reach.describe()]
 
     def _leak(self) -> str:
         if self.lost is not None:
@@ -107,16 +114,25 @@ class DatasetImpact:
         return f"column{'s' * (len(self.columns) > 1)} {', '.join(self.columns)}"
 
 
-def find_impact(status: DatasetStatus, choice: KeyChoice, judge: LeakJudge) -> DatasetImpact:
+def find_impact(
+    status: DatasetStatus, choice: KeyChoice, judge: LeakJudge,
+    absent: Iterable[tuple[str, Sequence[KeyUse]]] = (),
+) -> DatasetImpact:  # fmt: skip
     """Return the impact of a key on a dataset, given its status.
 
-    `judge` finds the files that the key, which it takes for compromised, may open by old data keys.
+    Args:
+        status: Status of the dataset.
+        choice: The key.
+        judge: Judge that takes the key for compromised, and finds what it may open by old data
+            keys.
+        absent: Files that only key material names, with the keys in it.
     """
-    rewrapped = sum(
-        judge.find_exposure(choice, file, 0.0 if file.state in EXPOSED else None)
-        in ("rewrapped", "unknown-age")
-        for file in status.files
-    )
+    rewrapped, search = 0, ReachSearch(judge, is_table=status.find_impact is not None)
+    for file in status.files:
+        exposure = judge.find_exposure(choice, file, 0.0 if file.state in EXPOSED else None)
+        rewrapped += exposure in ("rewrapped", "unknown-age")
+        search.add(file, is_exposed=exposure is not None)
+    reach = search.finish(absent)
     if status.find_impact is not None:
         found: DatasetImpact = status.find_impact(choice)
         return replace(found, rewrapped=rewrapped)
@@ -138,5 +154,5 @@ def find_impact(status: DatasetStatus, choice: KeyChoice, judge: LeakJudge) -> D
         dataset=status.dataset.name, files=counts["files"], rows=counts["rows"],
         bytes=counts["bytes"], columns=sorted(columns), footers=counts["footers"],
         footer_columns=footer_columns, hidden=counts["hidden"],
-        rewrapped=rewrapped,
+        rewrapped=rewrapped, recipients=reach.recipients, copies=reach.copies,
     )  # fmt: skip
