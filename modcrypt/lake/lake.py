@@ -20,13 +20,20 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.lake.application import AppliedFile, LakeApplication, carry_out_plan
-from modcrypt.lake.compromise.key_checks import KeyTrial, check_known, check_writing, list_written
+from modcrypt.lake.compromise.key_checks import (
+    KeyTrial,
+    check_known,
+    check_writing,
+    list_written,
+    may_be,
+)
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import list_material
 from modcrypt.lake.compromise.leak_record import LeakRecordFile
 from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import (
+    AnyDataset,
     DatasetDeclaration,
     LakeDeclaration,
     TableDeclaration,
@@ -534,6 +541,15 @@ class Lake:
             result = replace(
                 result, findings=[*result.findings, Finding(word="key-age", message=message)]
             )
+        meant = partial(self._may_use, declared)
+        worn = [
+            Finding(
+                word="key-uses", message=each.describe(),
+                severity="fault" if each.kek_id is None else "warning",
+            )
+            for each in self.ages.find_worn(cache.count_wraps(), meant)
+        ]  # fmt: skip
+        result = replace(result, findings=[*result.findings, *worn])
         if not self.compromised:
             return result
         counts = self.dataset_status(result.dataset, cache).counts
@@ -543,6 +559,9 @@ class Lake:
             if (count := counts.get(state))
         ]
         return replace(result, findings=[*result.findings, *findings])
+
+    def _may_use(self, declared: AnyDataset, master_key_id: str) -> bool:
+        return any(may_be(template, master_key_id) for template in list_written(declared))
 
     # --- report, impact and why ------------------------------------------------------------------
 

@@ -26,8 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from modcrypt.io.private_files import check_owner, check_private
+from modcrypt.keys import invocations
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.files.file_states import FileState, KeyUse
+from modcrypt.lake.files.key_uses import KnownWraps
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.spool import Memo
 
@@ -57,6 +59,20 @@ CREATE TABLE IF NOT EXISTS verifications (
     dataset TEXT, digest INTEGER, started REAL, PRIMARY KEY (dataset, digest));
 CREATE TABLE IF NOT EXISTS reports (number INTEGER PRIMARY KEY, counts TEXT);
 """
+
+_MOST_WRAPS = """
+SELECT (SELECT count(*) FROM wraps), (SELECT max(json_array_length(uses)) FROM keys)"""
+
+_COUNT_WRAPS = """
+WITH seen AS (
+    SELECT json_extract(value, '$[1]') AS master, json_extract(value, '$[2]') AS version,
+        json_extract(value, '$[3]') AS kek, sum(files) AS count
+    FROM (SELECT keys, count(*) AS files FROM wraps GROUP BY keys) AS of_keys
+    JOIN keys ON keys.id = of_keys.keys, json_each(keys.uses)
+    WHERE json_extract(value, '$[1]') IS NOT NULL GROUP BY 1, 2, 3)
+SELECT master, version, NULL, sum(iif(kek IS NULL, count, 1)) AS total FROM seen
+GROUP BY 1, 2 HAVING total >= ?
+UNION ALL SELECT master, version, kek, count FROM seen WHERE kek IS NOT NULL AND count >= ?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +159,21 @@ class StateCache:
         return frozenset(row[0] for row in self._select(
             "SELECT data_keys FROM wraps WHERE keys", [], numbers
         ))  # fmt: skip
+
+    def count_wraps(self) -> list[KnownWraps]:
+        """Return the keys under which so many keys were seen that a warning is due.
+
+        A KEK is one wrap of its master key.
+        """
+        least = invocations.WARN_WRAPS
+        if self._database is None:
+            return []
+        with suppress(sqlite3.Error, TypeError):
+            rows, most = self._database.execute(_MOST_WRAPS).fetchone()
+            if rows * (most or 0) >= least:  # else it is no use to look which key
+                found = self._database.execute(_COUNT_WRAPS, [least, least]).fetchall()
+                return [KnownWraps(*row) for row in found]
+        return []
 
     def _load_keys(self, number: int) -> tuple[KeyUse, ...]:
         """Return keys that many files have in common."""

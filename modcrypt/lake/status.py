@@ -22,6 +22,7 @@ from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.erased_files import judge_state
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_states import EXPOSED, STATES, FileState, KeyUse
+from modcrypt.lake.files.key_uses import KnownWraps
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Memo, Spool, take_batches
 from modcrypt.lake.state_cache import StateCache
@@ -54,6 +55,7 @@ class DatasetStatus(FactSheet):
         strays: Paths of visible files in its folder that `include` does not match.
         waiting: Plaintext files in the source folder that `apply` will encrypt.
         due_keys: Master keys that need a new version by the rules for rotation.
+        worn_keys: Keys whose known number of wraps nears the limit.
         leaks: Values of encrypted columns beside the files, as `find_leaks` finds them.
         error: Why its files cannot be listed; empty if they can.
         code: Exit code for the error.
@@ -67,6 +69,7 @@ class DatasetStatus(FactSheet):
     strays: Sequence[str] = ()
     waiting: Sequence[FileState] = ()
     due_keys: Sequence[str] = ()
+    worn_keys: Sequence[KnownWraps] = ()
     leaks: Sequence[ValueLeak] = ()
     error: str = ""
     code: int = 0
@@ -99,7 +102,8 @@ class DatasetStatus(FactSheet):
     def is_declared(self) -> bool:
         """True if every file is as declared, no key is due, and nothing is or leaks beside them."""
         strays = self.dataset.strict and self.strays
-        complete = not (self.error or self.due_keys or self.waiting or self.leaks or strays)
+        worn = [each for each in self.worn_keys if each.kek_id is None]
+        complete = not (self.error or self.due_keys or worn or self.waiting or self.leaks or strays)
         states = self.totals.states
         return complete and states["declared"] + states["erased"] == len(self.files)
 
@@ -112,6 +116,7 @@ class DatasetStatus(FactSheet):
             "bytes": self.totals.bytes, "strays": list(self.strays),
             "waiting": [file.path for file in self.waiting],
             "due_keys": list(self.due_keys), "error": self.error,
+            "worn_keys": [{"key": each.name, "wraps": each.count} for each in self.worn_keys],
             "leaks": [leak.fields() for leak in self.leaks], "reach": self.reach.fields(),
         }  # fmt: skip
 
@@ -148,6 +153,7 @@ class DatasetStatus(FactSheet):
         text += "".join(f"; {line}" for line in self.reach.describe())
         if self.due_keys:
             text += f"; master keys due for a new version: {', '.join(self.due_keys)}"
+        text += "".join(f"; {each.describe()}" for each in self.worn_keys)
         return f"{self.dataset.name}: {text}"
 
 
@@ -202,6 +208,9 @@ def find_status(
         dataset=dataset, files=states, strays=files.strays, waiting=Spool(waiting),
         absent=files.absent, reach=run.find_reach(files.absent),
         due_keys=examination.ages.find_due(run.master_key_ids, dataset.rotation),
+        worn_keys=examination.ages.find_worn(
+            cache.count_wraps(), run.master_key_ids.__contains__
+        ),
         leaks=find_dataset_leaks(examination.policies),
     )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import LeakReach
 from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, State
+from modcrypt.lake.files.key_uses import KnownWraps
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.reports.key_impact import DatasetImpact
 from modcrypt.lake.spool import Spool
@@ -87,6 +88,7 @@ def find_table_status(
         dataset=declared.dataset,
         files=files,
         due_keys=due,
+        worn_keys=ages.find_worn(_count_wraps(tree), str),
         find_impact=partial(_find_impact, declared.dataset.name, tree),
         reach=LeakReach(snapshots=tuple(sorted(search.older_snapshots, reverse=True))),
     )
@@ -147,6 +149,18 @@ def _use_of_kek(kek: TreeKek) -> KeyUse:
 
 def _use_of_master(item: TreeList | TreeFile) -> KeyUse:
     return KeyUse(column=None, master_key_id=item.sealed_by, version=item.version)
+
+
+def _count_wraps(tree: KeyTree) -> list[KnownWraps]:
+    """Return how many keys the KEKs and master keys of a table have wrapped."""
+    counts: Counter[tuple[str, str | None, str | None]] = Counter()
+    for kek in tree.keks:
+        counts[kek.master_key_id, kek.version, None] += 1
+        counts[kek.master_key_id, kek.version, kek.id] += kek.lists + kek.files
+    for item in _list_wrapped(tree):
+        if item.single and item.sealed_by is not None:
+            counts[item.sealed_by, item.version, None] += 1
+    return [KnownWraps(*key, count) for key, count in counts.items()]
 
 
 class _TreeStates:
