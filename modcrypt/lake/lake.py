@@ -50,7 +50,7 @@ from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.key_ages import KeyAges, add_versions
 from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.lake.plan import LakePlan, make_plan
-from modcrypt.lake.reports.key_impact import DatasetImpact, find_impact
+from modcrypt.lake.reports.key_impact import DatasetImpact, add_reach, find_impact
 from modcrypt.lake.reports.key_path import KeyStep, follow_keys
 from modcrypt.lake.reports.lake_report import LakeReport, make_report
 from modcrypt.lake.spool import Spool
@@ -636,14 +636,20 @@ class Lake:
         statuses, record = self.status(jobs=jobs, progress=progress), self._leaks.read()
         self._check_known([choice], statuses)
         with open_cache(self.declaration) as cache:
-            return [
-                find_impact(
-                    status, choice, LeakJudge(status.dataset, [choice], record, cache.find_wraps),
-                    list_material(self.policies(status.dataset.name), status.absent)
-                    if status.absent else (),
-                )
-                for status in statuses
-            ]  # fmt: skip
+            judges = [
+                LeakJudge(status.dataset, [choice], record, cache.find_wraps) for status in statuses
+            ]
+            impacts = [
+                find_impact(status, choice, judge)
+                for status, judge in zip(statuses, judges, strict=True)
+            ]
+            return list(map(add_reach, impacts, statuses, judges, map(self._list_absent, statuses)))
+
+    def _list_absent(self, status: DatasetStatus) -> Iterable[tuple[str, Sequence[KeyUse]]]:
+        """Return files of which only key material is left, with the keys in it."""
+        if not status.absent:
+            return ()
+        return list_material(self.policies(status.dataset.name), status.absent)
 
     def why(self, file: str | os.PathLike[str], column: str | None = None) -> list[KeyStep]:
         """Follow a file, or one of its columns, to its key service; the last step may refuse.

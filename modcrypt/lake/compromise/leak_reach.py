@@ -31,13 +31,13 @@ class LeakReach:
 
     Attributes:
         recipients: Ids, in hex, of the recipients who open the exposed files, too.
-        copies: Paths of files that are not in the dataset any more: the record of the leak, or key
+        gone: Paths of files that are not in the dataset any more: the record of the leak, or key
             material, names them, and copies of them would open.
         snapshots: Ids of the older snapshots of an Iceberg table that open.
     """
 
     recipients: Sequence[str] = ()
-    copies: Sequence[str] = ()
+    gone: Sequence[str] = ()
     snapshots: Sequence[int] = ()
 
     def fields(self) -> dict[str, Any]:
@@ -50,9 +50,9 @@ class LeakReach:
         if self.recipients:
             count = format_count(len(self.recipients), "recipient")
             lines.append(f"exposed files open to {count}: {list_names(self.recipients)}")
-        if self.copies:
-            count = format_count(len(self.copies), "file")
-            lines.append(f"copies of {count} that are gone would open: {list_names(self.copies)}")
+        if self.gone:
+            count = format_count(len(self.gone), "file")
+            lines.append(f"copies of {count} that are gone would open: {list_names(self.gone)}")
         if self.snapshots:
             count = format_count(len(self.snapshots), "older snapshot")
             lines.append(f"exposed by {count}: {list_names(map(str, self.snapshots))}")
@@ -95,9 +95,9 @@ class ReachSearch:
             path for path, uses in absent
             if any(choice.matches(use) for choice in self._judge.choices for use in uses)
         }  # fmt: skip
-        copies = tuple(sorted(self._gone | named))
+        gone = tuple(sorted(self._gone | named))
         return LeakReach(
-            recipients=tuple(sorted(self._recipients)), copies=copies, snapshots=tuple(snapshots)
+            recipients=tuple(sorted(self._recipients)), gone=gone, snapshots=tuple(snapshots)
         )
 
 

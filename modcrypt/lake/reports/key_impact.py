@@ -38,7 +38,7 @@ class DatasetImpact:
         rewrapped: Number of files that are under a later key, but whose data keys the key may have
             wrapped before: whoever had it then may read and forge them.
         recipients: Ids, in hex, of the recipients who open these files, too.
-        copies: Paths of files that had such data keys and are gone; copies of them would open.
+        gone: Paths of files that had such data keys and are gone; copies of them would open.
     """
 
     dataset: str
@@ -53,7 +53,7 @@ class DatasetImpact:
     lost: int | None = None
     rewrapped: int = 0
     recipients: Sequence[str] = ()
-    copies: Sequence[str] = ()
+    gone: Sequence[str] = ()
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
@@ -61,7 +61,7 @@ class DatasetImpact:
         return {
             "schema": SCHEMA, "kind": "dataset", **values, "columns": list(self.columns),
             "snapshots": list(self.snapshots), "recipients": list(self.recipients),
-            "copies": list(self.copies),
+            "gone": list(self.gone),
         }  # fmt: skip
 
     def describe(self) -> list[str]:
@@ -90,7 +90,7 @@ class DatasetImpact:
             if self.lost is not None:
                 what = "that cannot be read may lead to files under the key"
             lines.append(f"  unknown: {files} {what}")
-        reach = LeakReach(recipients=self.recipients, copies=self.copies)
+        reach = LeakReach(recipients=self.recipients, gone=self.gone)
         return lines + [f"  {line}" for line in reach.describe()]
 
     def _leak(self) -> str:
@@ -114,25 +114,16 @@ class DatasetImpact:
         return f"column{'s' * (len(self.columns) > 1)} {', '.join(self.columns)}"
 
 
-def find_impact(
-    status: DatasetStatus, choice: KeyChoice, judge: LeakJudge,
-    absent: Iterable[tuple[str, Sequence[KeyUse]]] = (),
-) -> DatasetImpact:  # fmt: skip
+def find_impact(status: DatasetStatus, choice: KeyChoice, judge: LeakJudge) -> DatasetImpact:
     """Return the impact of a key on a dataset, given its status.
 
-    Args:
-        status: Status of the dataset.
-        choice: The key.
-        judge: Judge that takes the key for compromised, and finds what it may open by old data
-            keys.
-        absent: Files that only key material names, with the keys in it.
+    `judge` finds the files that the key, which it takes for compromised, may open by old data keys.
     """
-    rewrapped, search = 0, ReachSearch(judge, is_table=status.find_impact is not None)
-    for file in status.files:
-        exposure = judge.find_exposure(choice, file, 0.0 if file.state in EXPOSED else None)
-        rewrapped += exposure in ("rewrapped", "unknown-age")
-        search.add(file, is_exposed=exposure is not None)
-    reach = search.finish(absent)
+    rewrapped = sum(
+        judge.find_exposure(choice, file, 0.0 if file.state in EXPOSED else None)
+        in ("rewrapped", "unknown-age")
+        for file in status.files
+    )
     if status.find_impact is not None:
         found: DatasetImpact = status.find_impact(choice)
         return replace(found, rewrapped=rewrapped)
@@ -154,5 +145,26 @@ def find_impact(
         dataset=status.dataset.name, files=counts["files"], rows=counts["rows"],
         bytes=counts["bytes"], columns=sorted(columns), footers=counts["footers"],
         footer_columns=footer_columns, hidden=counts["hidden"],
-        rewrapped=rewrapped, recipients=reach.recipients, copies=reach.copies,
+        rewrapped=rewrapped,
     )  # fmt: skip
+
+
+def add_reach(
+    impact: DatasetImpact, status: DatasetStatus, judge: LeakJudge,
+    absent: Iterable[tuple[str, Sequence[KeyUse]]],
+) -> DatasetImpact:  # fmt: skip
+    """Return the impact of a key with what else keeps data keys that it opens.
+
+    Args:
+        impact: Impact of the key.
+        status: Status of the dataset.
+        judge: Judge that takes this key alone for compromised.
+        absent: Files that only key material names, with the keys in it.
+    """
+    (choice,), search = judge.choices, ReachSearch(judge, is_table=status.find_impact is not None)
+    for file in status.files:
+        modified = 0.0 if file.state in EXPOSED else None
+        exposure = judge.find_exposure(choice, file, modified)
+        search.add(file, is_exposed=exposure is not None)
+    reach = search.finish(absent)
+    return replace(impact, recipients=reach.recipients, gone=reach.gone)

@@ -35,7 +35,7 @@ def test_recipients_of_exposed_files_are_named(tmp_path: Path) -> None:
     assert reach(config)["recipients"] == []  # nothing is exposed
     leak(config, text)
     me = ME.recipient.hex_id
-    assert reach(config) == {"recipients": [me], "copies": [], "snapshots": []}
+    assert reach(config) == {"recipients": [me], "gone": [], "snapshots": []}
     (status,), (impact,) = Lake.open(config).status(), Lake.open(config).impact("pii@1")
     assert f"; exposed files open to 1 recipient: {me}" in status.summary()
     assert impact.recipients == (me,)
@@ -51,20 +51,20 @@ def test_files_that_the_record_names_and_that_are_gone_are_copies(tmp_path: Path
     Lake.open(config).apply()
     leak(config)
     Lake.open(config).apply()
-    assert reach(config)["copies"] == []
+    assert reach(config)["gone"] == []
     part = tmp_path / "orders/day=2026-11-01/part-0.parquet"
     part.unlink()
     name = "day=2026-11-01/part-0.parquet"
-    assert reach(config)["copies"] == [name]
+    assert reach(config)["gone"] == [name]
     (impact,) = Lake.open(config).impact("pii@1")
-    assert (impact.files, impact.rewrapped, impact.copies) == (0, 0, (name,))
-    assert impact.fields()["copies"] == [name]
+    assert (impact.files, impact.rewrapped, impact.gone) == (0, 0, (name,))
+    assert impact.fields()["gone"] == [name]
     assert impact.describe() == [
         "orders: the key protects no file",
         f"  copies of 1 file that are gone would open: {name}",
     ]
     assert Lake.open(config).status()[0].is_declared  # nothing is left to do here
-    assert Lake.open(config).impact("footer")[0].copies == ()
+    assert Lake.open(config).impact("footer")[0].gone == ()
 
 
 def test_key_material_without_its_file_names_a_copy(tmp_path: Path) -> None:
@@ -73,12 +73,12 @@ def test_key_material_without_its_file_names_a_copy(tmp_path: Path) -> None:
     Lake.open(config).apply()
     (tmp_path / "orders/day=2026-11-02/part-1.parquet").rename(tmp_path / "elsewhere.parquet")
     (tmp_path / "orders/day=2026-11-02/_KEY_MATERIAL_FOR_odd.parquet.json").write_text("{")
-    assert reach(config)["copies"] == []
+    assert reach(config)["gone"] == []
     leak(config, text)
     name = "day=2026-11-02/part-1.parquet"
-    assert reach(config)["copies"] == [name]
-    assert Lake.open(config).impact("pii@1")[0].copies == (name,)
-    assert Lake.open(config).impact("pii@2")[0].copies == ()
+    assert reach(config)["gone"] == [name]
+    assert Lake.open(config).impact("pii@1")[0].gone == (name,)
+    assert Lake.open(config).impact("pii@2")[0].gone == ()
 
 
 def test_older_snapshots_that_open_are_named(tmp_path: Path) -> None:
