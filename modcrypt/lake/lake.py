@@ -56,7 +56,7 @@ from modcrypt.lake.reports.lake_report import LakeReport, make_report
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.state_cache import StateCache, open_cache
 from modcrypt.lake.status import DatasetStatus, find_status
-from modcrypt.lake.table_kind import LakeTable, load_table_kind
+from modcrypt.lake.table_kind import LakeTable, RotateTable, load_table_kind
 from modcrypt.lake.verification.dataset_check import Since, choose_unchanged, verify_files
 from modcrypt.lake.verification.file_check import CheckedFile
 from modcrypt.lake.verification.overlap import find_overlaps
@@ -319,6 +319,7 @@ class Lake:
         accept_replaced: bool = False, remove_erased: bool = False,
         progress: Callable[[int], object] | None = None,
         carry_out: Callable[[LakePlan], Sequence[AppliedFile]] | None = None,
+        rotate: RotateTable | None = None,
     ) -> list[LakeApplication]:  # fmt: skip
         """Establish the declared state with the jobs for conversion and key rotation.
 
@@ -338,6 +339,7 @@ class Lake:
             progress: Function called with the number of files after each.
             carry_out: Function that carries out the plan of a dataset elsewhere, such as on Spark
                 (`modcrypt.spark.apply`), and returns the result of each file.
+            rotate: Function that rotates the keys of a table elsewhere, as `rotate_table` does.
 
         Raises:
             ValueError: The dataset is not declared.
@@ -357,7 +359,7 @@ class Lake:
             return [
                 self._apply_one(
                     name, cache, None if dry_run else partial(self._try_keys, trial, names),
-                    carry_out, choices, jobs=jobs, progress=progress,
+                    carry_out, choices, rotate, jobs=jobs, progress=progress,
                 )
                 for name in names
             ]  # fmt: skip
@@ -384,7 +386,7 @@ class Lake:
     def _apply_one(
         self, name: str, cache: StateCache, try_keys: Callable[[LakePlan], None] | None,
         carry_out: Callable[[LakePlan], Sequence[AppliedFile]], choices: dict[str, bool],
-        **how: Any,
+        rotate: RotateTable | None, **how: Any,
     ) -> LakeApplication:  # fmt: skip
         """Plan and carry out the changes of one dataset; without `try_keys`, plan only.
 
@@ -413,7 +415,9 @@ class Lake:
             plan = plan_again()
         self._record_exposed(name, cache, plan, started)
         if table is not None:
-            done: Sequence[AppliedFile] = load_table_kind().change_table(plan, table, self.ages)
+            done: Sequence[AppliedFile] = load_table_kind().change_table(
+                plan, table, self.ages, rotate
+            )
         else:
             policies, accept_new = self.policies(name), choices["accept_replaced"]
             is_changed = plan.changes or plan.removals
