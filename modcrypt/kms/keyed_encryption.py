@@ -91,7 +91,8 @@ class KeyedEncryption:
         external = None if internal else ExternalKeys(cast(Place, place))
         replaces = self.replaces or self._replaces_at(place, external, overwrite)
         length = self.policy.data_key_length_bits // 8
-        keys = {name: Key.generate(length) for name in (None, *self.column_keys)}
+        names = (name for group in self._groups.values() for name in group)
+        keys = {name: Key.generate(length) for name in names}
         texts = self._wrap_keys(keys, place, replaces)
         if external is None:
             metadata = {name: text.encode() for name, text in texts.items()}
@@ -112,7 +113,7 @@ class KeyedEncryption:
             {**columns, **closed},
             companion=_File(self.retriever.wrapper.audit, place, texts, keys, beside).companion,
             footer_key_metadata=footer_metadata,
-            column_key_metadata={name: metadata[name] for name in columns.keys() - closed.keys()},
+            column_key_metadata={name: metadata[name] for name in columns},
         )
 
     def _replaces_at(
@@ -125,10 +126,11 @@ class KeyedEncryption:
 
     @cached_property
     def _groups(self) -> dict[str, list[str | None]]:
-        """Map of master key id to its columns, with None for the footer."""
+        """Map of master key id to its columns, with None for the footer; without erased ones."""
         groups: dict[str, list[str | None]] = {self.policy.footer_key: [None]}
         for name, master in self.column_keys.items():
-            groups.setdefault(master, []).append(name)
+            if name not in self.erased:
+                groups.setdefault(master, []).append(name)
         return groups
 
     def _wrap_keys(

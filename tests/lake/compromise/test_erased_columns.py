@@ -17,6 +17,7 @@ from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION, make_lake
 
 PART = "orders/day=2026-11-01/part-0.parquet"
+STORE = "_KEY_MATERIAL_FOR_part-0.parquet.json"
 
 
 def find_pages(path: Path, column: str) -> list[bytes]:
@@ -138,3 +139,16 @@ def test_an_erased_part_of_a_struct_is_refused_by_name(tmp_path: Path) -> None:
     assert (done.code, done.files[0].result) == (3, "no-key")
     assert "person.home_ssn" in done.files[0].message
     assert (tmp_path / PART).read_bytes() == before
+
+
+def test_no_key_is_wrapped_for_an_erased_column(tmp_path: Path) -> None:
+    text = DECLARATION.replace("partitions =", "internal_key_material = false\npartitions =")
+    text = text.replace('["*_ssn", { pii = true }]', '["home_ssn", "mail"]')
+    config = make_erased(tmp_path, ["home_ssn"], text)
+    mc.Keyring(tmp_path / "lake.keyring").rotate_key("pii")
+    declare_leak(config, "pii@1", text)
+    assert Lake.open(config).apply()[0].totals.results == {"renewed": 4}
+    material = json.loads((tmp_path / PART).with_name(STORE).read_text())
+    assert sorted(material) == ["columnKey0", "footerKey"]
+    assert Lake.open(config).status()[0].counts == {"declared": 4}
+    assert Lake.open(config).dataset("orders").read()["mail"].null_count == 0
