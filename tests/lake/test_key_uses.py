@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -89,7 +90,7 @@ def test_services_that_derive_a_key_for_each_wrap_have_no_limit(
 
 @each_case("of_table", [{}, {"policy": iceberg.KeyPolicy(wrapping="single")}])
 def test_keys_of_tables_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_table: dict[str, iceberg.KeyPolicy]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_table: dict[str, Any]
 ) -> None:
     keyring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
     keyring.create_key("sales")

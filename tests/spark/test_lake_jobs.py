@@ -14,7 +14,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import iceberg
-from modcrypt.spark.jobs import iceberg_jobs
+from modcrypt.spark.jobs.driver import run_tasks
 from modcrypt.spark.jobs.lake_jobs import apply
 from tests.support.cases import each_case
 from tests.support.cli.program import run
@@ -122,13 +122,13 @@ def test_executors_make_new_data_keys_for_tables(
         'compromised = ["sales@1"]\nkms = "file:lake.keyring"\n[dataset.sales]\n'
         'kind = "iceberg"\nlocation = "sales"\nmaster_key = "sales"\n'
     )
-    sent, send = [], iceberg_jobs.run_tasks
+    sent: list[str] = []
 
     def note(spark: Any, columns: Any, *more: Any) -> Any:
         sent.extend(Path(location).name for location in columns["location"].to_pylist())
-        return send(spark, columns, *more)
+        return run_tasks(spark, columns, *more)
 
-    monkeypatch.setattr(iceberg_jobs, "run_tasks", note)
+    monkeypatch.setattr("modcrypt.spark.jobs.iceberg_jobs.run_tasks", note)
     (done,) = apply(spark, mc.Lake.open(config))
     assert done.totals.results["renewed"] >= 5, [file.message for file in done.files]
     assert set(sent) == old  # the executors wrote each data file anew

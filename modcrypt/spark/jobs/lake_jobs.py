@@ -20,7 +20,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -102,7 +102,7 @@ def apply(
 
 
 def _rotate_table(
-    spark: SparkSession, lake: Lake, table: IcebergTable, what: str,
+    spark: SparkSession, lake: Lake, table: IcebergTable, what: Literal["mek", "kek", "dek"],
     *, new_master_key_id: str | None = None,
 ) -> TableRotation:  # fmt: skip
     """Rotate the keys of a table like `rotate_table`, with files rewritten by executors."""

@@ -136,7 +136,9 @@ def check_table(config: Path, old: set[str]) -> None:
         assert done.totals.results["renewed"] >= 2, [file.message for file in done.files]
     opened = Lake.open(config).table("sales").open()
     assert opened.scan().to_arrow().num_rows == 4
-    iceberg.expire_history(opened, keep=[opened.snapshot().id])
+    current = opened.snapshot()
+    assert current is not None
+    iceberg.expire_history(opened, keep=[current.id])
     (status,) = Lake.open(config).status()
     assert status.counts == {"declared": len(status.files)}
     assert not old.intersection(Path(file.path).name for file in status.files)

@@ -122,8 +122,14 @@ def test_the_record_is_read_once_for_many_datasets(
     mc.Keyring(tmp_path / "lake.keyring").rotate_key("pii")
     config.write_text(f'compromised = ["pii@1"]\n{DECLARATION}{more}')
     Lake.open(config).apply("orders")
-    reads, read = [], leak_record.read_record
-    monkeypatch.setattr(leak_record, "read_record", lambda path: reads.append(path) or read(path))
+    reads: list[str] = []
+    read = leak_record.read_record
+
+    def note(declaration: str) -> leak_record.LeakRecord:
+        reads.append(declaration)
+        return read(declaration)
+
+    monkeypatch.setattr(leak_record, "read_record", note)
     lake = Lake.open(config)
     assert len(lake.status()) == 3
     assert len(reads) == 1
