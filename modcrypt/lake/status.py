@@ -7,7 +7,7 @@ master key may have been disabled, enabled or rotated since.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,6 +60,7 @@ class DatasetStatus(FactSheet):
         error: Why its files cannot be listed; empty if they can.
         code: Exit code for the error.
         find_impact: Function from a `KeyChoice` to the `DatasetImpact` of a table; None for files.
+        snapshots: Ids of the snapshots of a table, by the path of their manifest list.
         absent: Paths of files that are not there, while their key material is.
         reach: What else keeps data keys that compromised keys open.
     """
@@ -74,6 +75,7 @@ class DatasetStatus(FactSheet):
     error: str = ""
     code: int = 0
     find_impact: Callable[..., Any] | None = None
+    snapshots: Mapping[str, Sequence[int]] = field(default_factory=dict)
     absent: Sequence[str] = ()
     reach: LeakReach = field(default_factory=LeakReach)
 

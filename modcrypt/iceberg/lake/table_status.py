@@ -91,6 +91,7 @@ def find_table_status(
         worn_keys=ages.find_worn(_count_wraps(tree), str),
         find_impact=partial(_find_impact, declared.dataset.name, tree),
         reach=LeakReach(snapshots=tuple(sorted(search.older_snapshots, reverse=True))),
+        snapshots=search.snapshots,
     )
 
 
@@ -167,6 +168,7 @@ class _TreeStates:
     """The states of the files in a key tree.
 
     Attributes:
+        snapshots: Ids of snapshots, by the paths of their manifest lists.
         older_snapshots: Ids of the older snapshots that compromised keys open, once all states are
             listed.
     """
@@ -181,7 +183,9 @@ class _TreeStates:
         self._keks = {kek.id: kek for kek in tree.keks}
         self._base = f"{table.metadata.location.rstrip('/')}/"
         self._columns = _count_columns(table.metadata.document)
-        self._snapshots = {each.location: each.snapshots for each in tree.lists}
+        self.snapshots = {
+            each.location.removeprefix(self._base): each.snapshots for each in tree.lists
+        }
         self.older_snapshots: set[int] = set()
 
     def list_states(self) -> Iterator[FileState]:
@@ -190,7 +194,7 @@ class _TreeStates:
         for location, state in self._list_judged():
             is_older = state.state in EXPOSED and location not in live
             message = f"{state.message}; {_EXPIRE}"
-            self.older_snapshots.update(self._snapshots.get(location, ()) if is_older else ())
+            self.older_snapshots.update(self.snapshots.get(state.path, ()) if is_older else ())
             yield replace(state, reason=OLDER, message=message) if is_older else state
 
     def _find_live(self) -> set[str]:

@@ -54,8 +54,8 @@ class LeakReach:
             count = format_count(len(self.gone), "file")
             lines.append(f"copies of {count} that are gone would open: {list_names(self.gone)}")
         if self.snapshots:
-            count = format_count(len(self.snapshots), "older snapshot")
-            lines.append(f"exposed by {count}: {list_names(map(str, self.snapshots))}")
+            count = format_count(len(self.snapshots), "snapshot")
+            lines.append(f"exposed files are in {count}: {list_names(map(str, self.snapshots))}")
         return lines
 
 
@@ -82,23 +82,14 @@ class ReachSearch:
                 id_.removeprefix(RECIPIENT): None for id_ in ids if id_.startswith(RECIPIENT)
             }
 
-    def finish(
-        self, absent: Iterable[tuple[str, Sequence[KeyUse]]] = (), snapshots: Sequence[int] = ()
-    ) -> LeakReach:
-        """Return what was found.
-
-        Args:
-            absent: Files that only key material names, with the keys in it.
-            snapshots: Older snapshots that open.
-        """
+    def finish(self, absent: Iterable[tuple[str, Sequence[KeyUse]]] = ()) -> LeakReach:
+        """Return what was found; `absent` are files that only key material names, with its keys."""
         named = {
             path for path, uses in absent
             if any(choice.matches(use) for choice in self._judge.choices for use in uses)
         }  # fmt: skip
         gone = tuple(sorted(self._gone | named))
-        return LeakReach(
-            recipients=tuple(sorted(self._recipients)), gone=gone, snapshots=tuple(snapshots)
-        )
+        return LeakReach(recipients=tuple(sorted(self._recipients)), gone=gone)
 
 
 def list_material(

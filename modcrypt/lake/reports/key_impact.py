@@ -37,6 +37,7 @@ class DatasetImpact:
         lost: Number of files of an Iceberg table that no other key opens.
         rewrapped: Number of files that are under a later key, but whose data keys the key may have
             wrapped before: whoever had it then may read and forge them.
+        rewrapped_snapshots: Ids of the snapshots of a table that lead to such files.
         recipients: Ids, in hex, of the recipients who open these files, too.
         gone: Paths of files that had such data keys and are gone; copies of them would open.
     """
@@ -52,6 +53,7 @@ class DatasetImpact:
     snapshots: Sequence[int] = ()
     lost: int | None = None
     rewrapped: int = 0
+    rewrapped_snapshots: Sequence[int] = ()
     recipients: Sequence[str] = ()
     gone: Sequence[str] = ()
 
@@ -61,7 +63,7 @@ class DatasetImpact:
         return {
             "schema": SCHEMA, "kind": "dataset", **values, "columns": list(self.columns),
             "snapshots": list(self.snapshots), "recipients": list(self.recipients),
-            "gone": list(self.gone),
+            "gone": list(self.gone), "rewrapped_snapshots": list(self.rewrapped_snapshots),
         }  # fmt: skip
 
     def describe(self) -> list[str]:
@@ -90,7 +92,9 @@ class DatasetImpact:
             if self.lost is not None:
                 what = "that cannot be read may lead to files under the key"
             lines.append(f"  unknown: {files} {what}")
-        reach = LeakReach(recipients=self.recipients, gone=self.gone)
+        reach = LeakReach(
+            recipients=self.recipients, gone=self.gone, snapshots=self.rewrapped_snapshots
+        )
         return lines + [f"  {line}" for line in reach.describe()]
 
     def _leak(self) -> str:
@@ -161,10 +165,16 @@ def add_reach(
         judge: Judge that takes this key alone for compromised.
         absent: Files that only key material names, with the keys in it.
     """
+    snapshots = set[int]()
     (choice,), search = judge.choices, ReachSearch(judge, is_table=status.find_impact is not None)
     for file in status.files:
         modified = 0.0 if file.state in EXPOSED else None
         exposure = judge.find_exposure(choice, file, modified)
         search.add(file, is_exposed=exposure is not None)
+        if exposure in ("rewrapped", "unknown-age"):
+            snapshots.update(status.snapshots.get(file.path, ()))
     reach = search.finish(absent)
-    return replace(impact, recipients=reach.recipients, gone=reach.gone)
+    return replace(
+        impact, recipients=reach.recipients, gone=reach.gone,
+        rewrapped_snapshots=tuple(sorted(snapshots, reverse=True)),
+    )  # fmt: skip

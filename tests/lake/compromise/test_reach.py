@@ -105,6 +105,10 @@ def test_older_snapshots_that_open_are_named(tmp_path: Path) -> None:
     assert reach(config)["snapshots"] == sorted(ids[1:], reverse=True)
     Lake.open(config).apply()
     assert set(ids) <= set(reach(config)["snapshots"])
+    (impact,) = Lake.open(config).impact("sales@1")
+    assert set(ids) <= set(impact.rewrapped_snapshots)
+    assert impact.describe()[-1].startswith("  exposed files are in ")
     opened = iceberg.open_table(tmp_path / "sales", kms)
     iceberg.expire_history(opened, keep=[current_id(opened)])
     assert reach(config)["snapshots"] == []
+    assert Lake.open(config).impact("sales@1")[0].rewrapped_snapshots == ()
