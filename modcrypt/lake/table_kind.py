@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modcrypt.runtime.plugins import TABLES, load
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from modcrypt.lake.status import DatasetStatus
     from modcrypt.lake.verification.results import LakeVerification
 
-RotateTable: TypeAlias = "Callable[..., Any]"
+RotateTable = Callable[..., Any]
 """A function with the parameters of `rotate_table` of the plug-in: table, what, new master key."""
 
 

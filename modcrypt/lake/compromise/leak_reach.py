@@ -16,13 +16,16 @@ from modcrypt.io.places import Place
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.files.file_policies import DatasetPolicies
-from modcrypt.lake.files.file_states import RECIPIENT, FileState, KeyUse
+from modcrypt.lake.files.file_states import FileState, KeyUse, name_recipient
 from modcrypt.pkmt1.external import read_store
 from modcrypt.pkmt1.material import decode_material
 from modcrypt.report.text import format_count
 
 MAX_MATERIALS = 10_000
 """Largest number of files of key material without their data file that are read for a dataset."""
+
+_RECIPIENT = name_recipient(b"")
+"""Beginning of the names of recipients' keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +82,7 @@ class ReachSearch:
         if is_exposed:
             ids = (use.kek_id for use in state.keys if use.kek_id and use.column is None)
             self._recipients |= {
-                id_.removeprefix(RECIPIENT): None for id_ in ids if id_.startswith(RECIPIENT)
+                id_.removeprefix(_RECIPIENT): None for id_ in ids if id_.startswith(_RECIPIENT)
             }
 
     def finish(self, absent: Iterable[tuple[str, Sequence[KeyUse]]] = ()) -> LeakReach:

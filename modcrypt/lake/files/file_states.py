@@ -57,10 +57,6 @@ def name_recipient(id_: bytes) -> str:
     return f"recipient:{id_.hex()}"
 
 
-RECIPIENT = name_recipient(b"")
-"""Beginning of the names of recipients' keys."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
     """A file, compared with the declaration.
