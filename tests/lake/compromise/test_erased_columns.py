@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 
@@ -11,8 +12,12 @@ import pyarrow.parquet as pq
 
 import modcrypt as mc
 from modcrypt.io.sources import open_source
+from modcrypt.jobs.listing import File
+from modcrypt.lake.application import AppliedFile
 from modcrypt.lake.lake import Lake
+from modcrypt.lake.plan import LakePlan
 from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.spark.jobs.lake_jobs import ApplyJob
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION, make_lake
 
@@ -152,3 +157,21 @@ def test_no_key_is_wrapped_for_an_erased_column(tmp_path: Path) -> None:
     assert sorted(material) == ["columnKey0", "footerKey"]
     assert Lake.open(config).status()[0].counts == {"declared": 4}
     assert Lake.open(config).dataset("orders").read()["mail"].null_count == 0
+
+
+def test_executors_of_spark_make_new_data_keys_for_these_files(tmp_path: Path) -> None:
+    config = make_erased(tmp_path, ["home_ssn"])
+    mc.Keyring(tmp_path / "lake.keyring").rotate_key("pii")
+    declare_leak(config, "pii@1")
+    lake = Lake.open(config)
+    job = ApplyJob(reference=lake.reference("orders"), action="renew", waits=False)
+
+    def carry_out(plan: LakePlan) -> list[AppliedFile]:
+        states, policies = [each.state for each in plan.files], job.reference.policies
+        files = [File(each.path, each.size, policies.place_of(each.path)) for each in states]
+        rows = pickle.loads(pickle.dumps(job)).rows(files, None)
+        return [AppliedFile(path=row["name"].decode(), result=row["result"]) for row in rows]
+
+    (done,) = lake.apply(carry_out=carry_out)
+    assert done.totals.results == {"renewed": 4}
+    assert Lake.open(config).status()[0].counts == {"declared": 4}
