@@ -2,6 +2,7 @@
 
     python -m tools.lake_sizing local 1000 10000            seconds and key-service calls
     python -m tools.lake_sizing copies 100000               the same, for copies of one file
+    python -m tools.lake_sizing leak 100000                 the answer to a leak of 1 % of the files
     python -m tools.lake_sizing s3 1000                     requests, through moto
     python -m tools.lake_sizing s3-copies 100000            the same, for copies of one file
     python -m tools.lake_sizing model 20                    hours on 20 Spark executors
@@ -180,6 +181,68 @@ def measure_local(files: int, *, copies: bool = False) -> None:
             each = f"{busy / files * 1e3:7.3f} ms/file, {calls / files * 1e3:6.2f} calls/1,000"
             line = f"{files:8,}  {verb:22} {seconds:8.1f} s, {busy:8.1f} s CPU, {each}, {peak} MB"
             print(line, flush=True)
+
+
+# --- a leak --------------------------------------------------------------------------------------
+
+LEAKED = """
+[dataset.leaked]
+location = "leaked"
+footer_key = "leaked"
+aad_prefix = "leaked"
+"""
+
+
+def measure_leak(files: int) -> None:
+    """Print what the answer costs to the leak of the key of a hundredth of the files, all copies.
+
+    Opened files count by their paths, and each opening.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        config, keyring = make_lake(folder, "orders"), mc.Keyring(folder / "lake.keyring")
+        text = config.read_text().replace("orders/{path}", "orders") + LEAKED
+        keyring.create_key("leaked")
+        config.write_text(text)
+        for dataset, count in (("orders", files - files // 100), ("leaked", files // 100)):
+            write_files(folder / dataset, 1, plaintext_file())
+            mc.Lake.open(config).apply(dataset)
+            write_files(folder / dataset, count, (folder / dataset / FIRST).read_bytes())
+        print_run(config, "status, empty cache", lambda lake: lake.status())
+        print_run(config, "status again", lambda lake: lake.status())
+        keyring.rotate_key("leaked")
+        config.write_text(f'compromised = ["leaked@1"]\n{text}')
+        print_run(config, "status of the leak", lambda lake: lake.status())
+        print_run(config, "keys impact", lambda lake: lake.impact("leaked@1"))
+        print_run(config, "apply", lambda lake: lake.apply())
+        print_run(config, "status after it", lambda lake: lake.status())
+        print_run(config, "status again", lambda lake: lake.status())
+
+
+def print_run(config: Path, name: str, call: Callable[[mc.Lake], Any]) -> None:
+    """Run a verb, and print its seconds, opened files and calls of the key service."""
+    from modcrypt.io.sources import FileSource
+
+    opened, begin = Counter[str](), FileSource.__init__
+
+    def note(self: FileSource, path: str) -> None:
+        opened[path] += path.endswith(".parquet")
+        begin(self, path)
+
+    lake = mc.Lake.open(config)
+    client: Any = CountingClient(mc.Keyring(config.parent / "lake.keyring"))
+    lake.__dict__["client"] = client
+    started, before = time.perf_counter(), time.process_time()
+    with mock.patch.object(FileSource, "__init__", note):
+        call(lake)
+    seconds, busy = time.perf_counter() - started, time.process_time() - before
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    files = sum(map(bool, opened.values()))
+    print(
+        f"{name:20} {seconds:7.1f} s, {busy:6.1f} s CPU, {files:8,} files, {opened.total():8,} "
+        f"opened, {client.calls:4} calls, {peak} MB", flush=True,
+    )  # fmt: skip
 
 
 # --- an object store -----------------------------------------------------------------------------
@@ -366,6 +429,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     measures: dict[str, Callable[[int], None]] = {
         "local": measure_local, "copies": partial(measure_local, copies=True),
+        "leak": measure_leak,
         "s3": measure_store, "s3-copies": partial(measure_store, copies=True),
     }  # fmt: skip
     for count in numbers[:-1]:  # a process each, for their peaks

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 INVOCATION_LIMIT = 2**32
 """Limit of encryptions with one key and random 96-bit nonces (NIST SP 800-38D 8.3; PME 4.1.4)."""
 
+WARN_WRAPS = INVOCATION_LIMIT // 2
+"""Known number of keys wrapped under one key from which on it should be replaced.
+
+Each process counts its own encryptions. What a master key or KEK has wrapped over the years is only
+seen in files and tables, as far as they still exist: the number is a lower bound.
+"""
+
 
 _lock: Final = fork_safe(threading.Lock())  # of all counters: each holds it only for an addition
 

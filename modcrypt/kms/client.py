@@ -26,12 +26,15 @@ class Capabilities:
             `rewrap_many`, if the client has them; 1 without `wrap_many`.
         public_keys: Whether wrapping needs public keys alone, so that a wrapped key proves nothing
             about who wrapped it.
+        random_nonces: Whether one version of a master key wraps all keys by AES-GCM with random
+            nonces, so that 2**32 wraps are its limit.
     """
 
     aad: bool = False
     rewrap: bool = False
     batch: int = 1
     public_keys: bool = False
+    random_nonces: bool = False
 
 
 class KmsClient(Protocol):

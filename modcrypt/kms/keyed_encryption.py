@@ -36,6 +36,8 @@ class KeyedEncryption:
     recipients: tuple[Recipient, ...] = ()  # recipients that open the files, too
     signing_key: Signer | None = None  # key of the writer, who signs the files
     replaces: bool = False  # whether others are removed for the files, at whatever place
+    # Columns without values: erased ones, whose keys are thrown away, so that they stay closed.
+    erased: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.recipients and not self.policy.internal_key_material:
@@ -89,13 +91,15 @@ class KeyedEncryption:
         external = None if internal else ExternalKeys(cast(Place, place))
         replaces = self.replaces or self._replaces_at(place, external, overwrite)
         length = self.policy.data_key_length_bits // 8
-        keys = {name: Key.generate(length) for name in (None, *self.column_keys)}
+        names = (name for group in self._groups.values() for name in group)
+        keys = {name: Key.generate(length) for name in names}
         texts = self._wrap_keys(keys, place, replaces)
         if external is None:
             metadata = {name: text.encode() for name, text in texts.items()}
         else:
             metadata = {name: external.add(decode_material(text)) for name, text in texts.items()}
         beside = nullcontext if external is None else external.keep_beside
+        closed = {name: Key.generate(length) for name in self.erased}
         columns = {name: key for name, key in keys.items() if name is not None}
         footer_metadata: Any = metadata[None]
         if self.recipients:
@@ -106,7 +110,7 @@ class KeyedEncryption:
         return self._make_properties(
             prefix,
             keys[None],
-            columns,
+            {**columns, **closed},
             companion=_File(self.retriever.wrapper.audit, place, texts, keys, beside).companion,
             footer_key_metadata=footer_metadata,
             column_key_metadata={name: metadata[name] for name in columns},
@@ -122,10 +126,11 @@ class KeyedEncryption:
 
     @cached_property
     def _groups(self) -> dict[str, list[str | None]]:
-        """Map of master key id to its columns, with None for the footer."""
+        """Map of master key id to its columns, with None for the footer; without erased ones."""
         groups: dict[str, list[str | None]] = {self.policy.footer_key: [None]}
         for name, master in self.column_keys.items():
-            groups.setdefault(master, []).append(name)
+            if name not in self.erased:
+                groups.setdefault(master, []).append(name)
         return groups
 
     def _wrap_keys(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from modcrypt.errors import list_names
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads, usable_cores
@@ -20,12 +21,15 @@ from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.failures import common_code, describe, exit_code
 from modcrypt.jobs.key_rotation import rotate_keys
 from modcrypt.jobs.listing import File, Folder
+from modcrypt.kms.proof import WrapProof
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.files.file_policies import DatasetPolicies, read_plain_columns
+from modcrypt.lake.files.file_policies import DatasetPolicies, read_columns, read_plain_columns
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.plan import SCHEMA, LakePlan, PlannedChange
 from modcrypt.lake.spool import Spool, take_batches
+from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import cached_property
@@ -35,6 +39,9 @@ BATCH = 10_000
 
 _KEY_CODES = (3, 4)
 """Exit codes of keys that were refused or could not be requested."""
+
+_DONE = {"encrypt": "encrypted", "rekey": "rekeyed", "renew": "renewed"}
+"""The result of a file that was converted, by the action."""
 
 _RESULTS = (
     "encrypted", "rekeyed", "rotated", "renewed", "removed", "current", "failed", "refused",
@@ -175,11 +182,13 @@ class PlanRun:
         policies: Policies of the files.
         jobs: Number of files processed concurrently; None for the default.
         note_progress: Function called after each file.
+        proof: Proofs of the new wraps; files share KEKs, which are proved once.
     """
 
     policies: DatasetPolicies
     jobs: int | None = None
     note_progress: Callable[[], object] = _note_nothing
+    proof: WrapProof = field(default_factory=WrapProof)
 
     def apply_batch(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
         """Yield the result of each file, in order; rotated files share requests for keys."""
@@ -199,11 +208,16 @@ class PlanRun:
     def _convert(self, planned: Sequence[PlannedChange]) -> list[AppliedFile]:
         """Encrypt plaintext files in place, and re-key files under other policies."""
         results = []
-        convert = partial(_convert_file, self.policies)
+        convert = partial(_convert_file, self)
         for done in in_threads(convert, planned, self.jobs or usable_cores(), "modcrypt-apply"):
             self.note_progress()
             results.append(done)
         return results
+
+    @cached_property
+    def examination(self) -> FooterExamination:
+        """The examination of files that change, which lists master keys once, if at all."""
+        return FooterExamination(self.policies, KeyAges(self.policies.client))
 
     def _rotate(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
         """Rewrap keys under the newest versions, and move them from previous master keys."""
@@ -229,25 +243,24 @@ class PlanRun:
             yield AppliedFile(path=path, result=done.result, message=done.message, code=code)
 
 
-def _convert_file(policies: DatasetPolicies, planned: PlannedChange) -> AppliedFile:
+def _convert_file(run: PlanRun, planned: PlannedChange) -> AppliedFile:
     """Encrypt or re-key a file; if that fails, look whether another run has done it meanwhile."""
-    result = _try_conversion(policies, planned)
+    result = _try_conversion(run, planned)
     renews = planned.action == "renew"  # which no look at the file can find done
     if result.code and result.code not in _KEY_CODES and not planned.waits and not renews:
-        examination = FooterExamination(policies, KeyAges(policies.client))
-        state = examination.run(LakeFile(planned.state.path, planned.state.size, ""))
+        state = run.examination.run(LakeFile(planned.state.path, planned.state.size, ""))
         if state.state == "declared":
             return AppliedFile(path=result.path, result="current")
     return result
 
 
-def _try_conversion(policies: DatasetPolicies, planned: PlannedChange) -> AppliedFile:
-    path = planned.state.path
+def _try_conversion(run: PlanRun, planned: PlannedChange) -> AppliedFile:
+    path, policies = planned.state.path, run.policies
     try:
         source = policies.source if planned.waits else None
         folder = policies.root if source is None else source
         place = policies.place_of(path) if source is None else source.place.below(path)
-        conversion = _make_conversion(policies, planned, place, source)
+        conversion = _make_conversion(run, planned, place, source)
         name = folder.file(path) if policies.is_folder else folder.name
         done = conversion.run(File(name, planned.state.size, place))
     except Exception as error:  # the run continues with the other files
@@ -255,29 +268,41 @@ def _try_conversion(policies: DatasetPolicies, planned: PlannedChange) -> Applie
         return AppliedFile(
             path=path, result=failure.word, message=failure.message, code=failure.code
         )
-    renewed = planned.action == "renew" and not done.code
-    result = "renewed" if renewed else done.result
-    return AppliedFile(path=path, result=result, message=done.message, code=done.code)
+    result = done.result if done.code or done.result == "current" else _DONE[planned.action]
+    message = done.message
+    if conversion.change.null and not done.code:
+        names = list_names(conversion.change.null)
+        message = f"what was left of erased columns is removed: {names}; {message}".rstrip("; ")
+    return AppliedFile(path=path, result=result, message=message, code=done.code)
 
 
 def _make_conversion(
-    policies: DatasetPolicies, planned: PlannedChange, place: Place, source: Folder | None
+    run: PlanRun, planned: PlannedChange, place: Place, source: Folder | None
 ) -> Conversion:
-    path = planned.state.path
+    """Return the conversion of a file.
+
+    Erased columns become columns of nulls whose keys are thrown away. Their pages cannot be
+    encrypted again, and if they stayed, so would the access of whoever has kept their data keys.
+    """
+    path, policies, erased = planned.state.path, run.policies, tuple[str, ...]()
     with open_source_at(place, stamped=False) as opened:
         if planned.action == "encrypt":
             decryption, columns = None, read_plain_columns(opened)
         else:
             decryption = policies.opening(place, planned.state.previous_prefix)
-            columns = policies.open_columns(opened, decryption)
-    policy = policies.policy(path, columns)
+            file = OpenFile(opened, decryption)
+            columns = read_columns(file.footer, file.leaves)
+            erased = tuple(run.examination.find_erased(place, path, file))
+    encryption = policies.writing(policies.policy(path, columns))
     return Conversion(
-        verb="encrypt" if decryption is None else "rekey",
+        verb="encrypt" if decryption is None else "mask" if erased else "rekey",
         source=source or policies.root,
         destination=None if source is None else policies.root,
         decryption=decryption,
-        encryption=policies.writing(policy),
-        renew=planned.action == "renew",
+        encryption=replace(encryption, erased=erased),
+        change=Change(null=erased),
+        renew=planned.action == "renew" or bool(erased),
+        proof=run.proof,
     )
 
 

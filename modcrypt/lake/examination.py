@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -28,7 +29,7 @@ from modcrypt.keys import fingerprint_key
 from modcrypt.lake.erased_columns import ErasedColumns, find_open
 from modcrypt.lake.erasure.erasures import DESTROYED, GONE, NOT_ERASED
 from modcrypt.lake.files.file_policies import DatasetPolicies, is_encrypted, read_columns
-from modcrypt.lake.files.file_states import FileState, KeyUse, State
+from modcrypt.lake.files.file_states import FileState, KeyUse, State, name_recipient
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.spool import Memo
@@ -46,6 +47,7 @@ from modcrypt.pkmt1.material import (
     split_metadata,
     try_decode_metadata,
 )
+from modcrypt.pkmt1.recipient_metadata import list_recipient_ids
 
 _REASONS: Mapping[State, str] = {"not-erased": NOT_ERASED, "unreadable": DESTROYED}
 """Reasons of the states in which erased columns leave a file."""
@@ -134,6 +136,17 @@ class FooterExamination:
             encrypted_columns=len(file.leaves) - len(plain),
             data_keys=_fingerprint(file, own),
         )  # fmt: skip
+
+    def find_erased(self, place: Place, path: str, file: OpenFile) -> list[str]:
+        """Return the columns of an open file that are declared as erased, and whose keys are gone.
+
+        Raises:
+            KeyRetrievalError: A key is refused, or the service unavailable: it may return.
+        """
+        kinds = file.find_kinds(range(len(file.leaves)))
+        columns = ErasedColumns.find(self.policies, path, file, kinds)
+        columns.try_keys(partial(self._is_destroyed, place))
+        return columns.gone
 
     def _is_destroyed(self, place: Place, key: FooterKey) -> bool:
         return any(map(self.ages.is_destroyed, _list_uses(place, [key])))
@@ -280,6 +293,15 @@ def _list_uses(place: Place, keys: Iterable[FooterKey]) -> Iterator[KeyUse]:
             yield _make_use(key.column, *wrapped)
         else:
             yield KeyUse(column=key.column)
+        if key.column is None:
+            yield from _list_recipients(key.metadata)
+
+
+def _list_recipients(metadata: bytes | None) -> Iterator[KeyUse]:
+    """Yield the keys of the recipients that the key metadata of a footer lists."""
+    with suppress(ModcryptError):  # it is malformed, which opening the file reports
+        for id_ in sorted(list_recipient_ids(metadata or b"")):
+            yield KeyUse(column=None, kek_id=name_recipient(id_))
 
 
 @lru_cache(maxsize=1024)  # files that share a KEK share these

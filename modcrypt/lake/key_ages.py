@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from modcrypt.errors import KeyRetrievalError
 from modcrypt.kms.client import KmsClient, MasterKey
 from modcrypt.lake.declarations.declaration import Rotation
 from modcrypt.lake.files.file_states import KeyUse
+from modcrypt.lake.files.key_uses import KnownWraps, find_worn
 from modcrypt.runtime.fork_safety import cached_property
 
 
@@ -81,6 +82,12 @@ class KeyAges:
         if limit is None:
             return []
         return sorted(key for key in ids if (age := self.age_of(key)) is not None and age > limit)
+
+    def find_worn(
+        self, wraps: Sequence[KnownWraps], is_meant: Callable[[str], object]
+    ) -> tuple[KnownWraps, ...]:
+        """Return the keys that near the limit of wraps; see `find_worn` of `key_uses`."""
+        return find_worn(wraps, self.client, self.masters, is_meant) if wraps else ()
 
 
 def add_versions(client: KmsClient, master_key_ids: Collection[str]) -> None:

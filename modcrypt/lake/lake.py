@@ -20,12 +20,20 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.lake.application import AppliedFile, LakeApplication, carry_out_plan
-from modcrypt.lake.compromise.key_checks import KeyTrial, check_known, check_writing, list_written
+from modcrypt.lake.compromise.key_checks import (
+    KeyTrial,
+    check_known,
+    check_writing,
+    list_written,
+    may_be,
+)
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
-from modcrypt.lake.compromise.leak_record import LeakRecord, read_record
+from modcrypt.lake.compromise.leak_reach import list_material
+from modcrypt.lake.compromise.leak_record import LeakRecordFile
 from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import (
+    AnyDataset,
     DatasetDeclaration,
     LakeDeclaration,
     TableDeclaration,
@@ -42,13 +50,13 @@ from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.key_ages import KeyAges, add_versions
 from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.lake.plan import LakePlan, make_plan
-from modcrypt.lake.reports.key_impact import DatasetImpact, find_impact
+from modcrypt.lake.reports.key_impact import DatasetImpact, add_reach, find_impact
 from modcrypt.lake.reports.key_path import KeyStep, follow_keys
 from modcrypt.lake.reports.lake_report import LakeReport, make_report
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.state_cache import StateCache, open_cache
 from modcrypt.lake.status import DatasetStatus, find_status
-from modcrypt.lake.table_kind import LakeTable, load_table_kind
+from modcrypt.lake.table_kind import LakeTable, RotateTable, load_table_kind
 from modcrypt.lake.verification.dataset_check import Since, choose_unchanged, verify_files
 from modcrypt.lake.verification.file_check import CheckedFile
 from modcrypt.lake.verification.overlap import find_overlaps
@@ -257,17 +265,16 @@ class Lake:
         """The master keys that the declaration calls compromised."""
         return tuple(map(KeyChoice.parse, self.declaration.compromised))
 
-    @property
-    def _record(self) -> LeakRecord:
-        """The record of leaks as it is now; raise as `read_record`."""
-        return read_record(self.declaration.path)
+    @cached_property
+    def _leaks(self) -> LeakRecordFile:
+        return LeakRecordFile(self.declaration.path)
 
     def _judge(self, name: str, cache: StateCache) -> LeakJudge | None:
         """Return the judge of what compromised keys open in a dataset; None without any."""
         if not self.compromised:
             return None
         declared = self.declaration.find(name)
-        return LeakJudge(declared, self.compromised, self._record, cache.find_wraps)
+        return LeakJudge(declared, self.compromised, self._leaks.read(), cache.find_wraps)
 
     def _check_known(
         self, choices: Sequence[KeyChoice], statuses: Sequence[DatasetStatus] | None = None
@@ -275,7 +282,7 @@ class Lake:
         """Check that keys exist; raise ValueError otherwise, and without `statuses` find them."""
         if not choices:
             return
-        others = {KeyChoice.parse(key).key for _, key in self._record.started}
+        others = {KeyChoice.parse(key).key for _, key in self._leaks.read().started}
         if not self.ages.masters:  # the service lists no keys, so their names cannot be checked
             others |= {key for each in self.declaration.all.values() for key in list_written(each)}
 
@@ -312,6 +319,7 @@ class Lake:
         accept_replaced: bool = False, remove_erased: bool = False,
         progress: Callable[[int], object] | None = None,
         carry_out: Callable[[LakePlan], Sequence[AppliedFile]] | None = None,
+        rotate: RotateTable | None = None,
     ) -> list[LakeApplication]:  # fmt: skip
         """Establish the declared state with the jobs for conversion and key rotation.
 
@@ -331,6 +339,7 @@ class Lake:
             progress: Function called with the number of files after each.
             carry_out: Function that carries out the plan of a dataset elsewhere, such as on Spark
                 (`modcrypt.spark.apply`), and returns the result of each file.
+            rotate: Function that rotates the keys of a table elsewhere, as `rotate_table` does.
 
         Raises:
             ValueError: The dataset is not declared.
@@ -350,7 +359,7 @@ class Lake:
             return [
                 self._apply_one(
                     name, cache, None if dry_run else partial(self._try_keys, trial, names),
-                    carry_out, choices, jobs=jobs, progress=progress,
+                    carry_out, choices, rotate, jobs=jobs, progress=progress,
                 )
                 for name in names
             ]  # fmt: skip
@@ -377,7 +386,7 @@ class Lake:
     def _apply_one(
         self, name: str, cache: StateCache, try_keys: Callable[[LakePlan], None] | None,
         carry_out: Callable[[LakePlan], Sequence[AppliedFile]], choices: dict[str, bool],
-        **how: Any,
+        rotate: RotateTable | None, **how: Any,
     ) -> LakeApplication:  # fmt: skip
         """Plan and carry out the changes of one dataset; without `try_keys`, plan only.
 
@@ -406,7 +415,9 @@ class Lake:
             plan = plan_again()
         self._record_exposed(name, cache, plan, started)
         if table is not None:
-            done: Sequence[AppliedFile] = load_table_kind().change_table(plan, table, self.ages)
+            done: Sequence[AppliedFile] = load_table_kind().change_table(
+                plan, table, self.ages, rotate
+            )
         else:
             policies, accept_new = self.policies(name), choices["accept_replaced"]
             is_changed = plan.changes or plan.removals
@@ -534,6 +545,15 @@ class Lake:
             result = replace(
                 result, findings=[*result.findings, Finding(word="key-age", message=message)]
             )
+        meant = partial(self._may_use, declared)
+        worn = [
+            Finding(
+                word="key-uses", message=each.describe(),
+                severity="fault" if each.kek_id is None else "warning",
+            )
+            for each in self.ages.find_worn(cache.count_wraps(), meant)
+        ]  # fmt: skip
+        result = replace(result, findings=[*result.findings, *worn])
         if not self.compromised:
             return result
         counts = self.dataset_status(result.dataset, cache).counts
@@ -543,6 +563,9 @@ class Lake:
             if (count := counts.get(state))
         ]
         return replace(result, findings=[*result.findings, *findings])
+
+    def _may_use(self, declared: AnyDataset, master_key_id: str) -> bool:
+        return any(may_be(template, master_key_id) for template in list_written(declared))
 
     # --- report, impact and why ------------------------------------------------------------------
 
@@ -614,15 +637,23 @@ class Lake:
             if choice.version not in (None, str(version)):
                 raise ValueError(f"version {version} is given for {key}; pass one version")
             choice = KeyChoice(key=choice.key, version=str(version))
-        statuses, record = self.status(jobs=jobs, progress=progress), self._record
+        statuses, record = self.status(jobs=jobs, progress=progress), self._leaks.read()
         self._check_known([choice], statuses)
         with open_cache(self.declaration) as cache:
-            return [
-                find_impact(
-                    status, choice, LeakJudge(status.dataset, [choice], record, cache.find_wraps)
-                )
-                for status in statuses
+            judges = [
+                LeakJudge(status.dataset, [choice], record, cache.find_wraps) for status in statuses
             ]
+            impacts = [
+                find_impact(status, choice, judge)
+                for status, judge in zip(statuses, judges, strict=True)
+            ]
+            return list(map(add_reach, impacts, statuses, judges, map(self._list_absent, statuses)))
+
+    def _list_absent(self, status: DatasetStatus) -> Iterable[tuple[str, Sequence[KeyUse]]]:
+        """Return files of which only key material is left, with the keys in it."""
+        if not status.absent:
+            return ()
+        return list_material(self.policies(status.dataset.name), status.absent)
 
     def why(self, file: str | os.PathLike[str], column: str | None = None) -> list[KeyStep]:
         """Follow a file, or one of its columns, to its key service; the last step may refuse.

@@ -26,12 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from modcrypt.io.private_files import check_owner, check_private
+from modcrypt.keys import invocations
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.files.file_states import FileState, KeyUse
+from modcrypt.lake.files.key_uses import KnownWraps
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.spool import Memo
 
-_VERSION = 6
+_VERSION = 7
 
 _MAX_VALUES = 1000
 """Maximum number of values in a query."""
@@ -49,7 +51,7 @@ CREATE TABLE IF NOT EXISTS files (
     PRIMARY KEY (dataset, path)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keys (id INTEGER PRIMARY KEY, uses TEXT UNIQUE);
 CREATE TABLE IF NOT EXISTS wraps (
-    data_keys BLOB, keys INTEGER, PRIMARY KEY (data_keys, keys)) WITHOUT ROWID;
+    data_keys BLOB, keys INTEGER, PRIMARY KEY (keys, data_keys)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS correct_files (
     dataset TEXT, path BLOB, digest INTEGER, stamp TEXT, time REAL, prefix BLOB, file_unique BLOB,
     rows INTEGER, PRIMARY KEY (dataset, path)) WITHOUT ROWID;
@@ -57,6 +59,20 @@ CREATE TABLE IF NOT EXISTS verifications (
     dataset TEXT, digest INTEGER, started REAL, PRIMARY KEY (dataset, digest));
 CREATE TABLE IF NOT EXISTS reports (number INTEGER PRIMARY KEY, counts TEXT);
 """
+
+_MOST_WRAPS = """
+SELECT (SELECT count(*) FROM wraps), (SELECT max(json_array_length(uses)) FROM keys)"""
+
+_COUNT_WRAPS = """
+WITH seen AS (
+    SELECT json_extract(value, '$[1]') AS master, json_extract(value, '$[2]') AS version,
+        json_extract(value, '$[3]') AS kek, sum(files) AS count
+    FROM (SELECT keys, count(*) AS files FROM wraps GROUP BY keys) AS of_keys
+    JOIN keys ON keys.id = of_keys.keys, json_each(keys.uses)
+    WHERE json_extract(value, '$[1]') IS NOT NULL GROUP BY 1, 2, 3)
+SELECT master, version, NULL, sum(iif(kek IS NULL, count, 1)) AS total FROM seen
+GROUP BY 1, 2 HAVING total >= ?
+UNION ALL SELECT master, version, kek, count FROM seen WHERE kek IS NOT NULL AND count >= ?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +141,7 @@ class StateCache:
             for stamp, s in states
         ]  # fmt: skip
         wraps = [(s.data_keys, self._save_keys(s.keys)) for _, s in states if s.data_keys]
-        self._write("INSERT OR IGNORE INTO wraps VALUES (?, ?)", wraps)
+        self._write("INSERT OR IGNORE INTO wraps (data_keys, keys) VALUES (?, ?)", wraps)
         places = ", ".join("?" * (len(_STATE) + 5))
         self._write(f"INSERT OR REPLACE INTO files VALUES ({places})", rows)  # noqa: S608
 
@@ -143,6 +159,21 @@ class StateCache:
         return frozenset(row[0] for row in self._select(
             "SELECT data_keys FROM wraps WHERE keys", [], numbers
         ))  # fmt: skip
+
+    def count_wraps(self) -> list[KnownWraps]:
+        """Return the keys under which so many keys were seen that a warning is due.
+
+        A KEK is one wrap of its master key.
+        """
+        least = invocations.WARN_WRAPS
+        if self._database is None:
+            return []
+        with suppress(sqlite3.Error, TypeError):
+            rows, most = self._database.execute(_MOST_WRAPS).fetchone()
+            if rows * (most or 0) >= least:  # else it is no use to look which key
+                found = self._database.execute(_COUNT_WRAPS, [least, least]).fetchall()
+                return [KnownWraps(*row) for row in found]
+        return []
 
     def _load_keys(self, number: int) -> tuple[KeyUse, ...]:
         """Return keys that many files have in common."""

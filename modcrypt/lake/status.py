@@ -7,8 +7,8 @@ master key may have been disabled, enabled or rotated since.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import PlaintextError
@@ -16,11 +16,13 @@ from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
+from modcrypt.lake.compromise.leak_reach import LeakReach, ReachSearch, list_material
 from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.erased_files import judge_state
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.files.file_states import STATES, FileState, KeyUse
+from modcrypt.lake.files.file_states import EXPOSED, STATES, FileState, KeyUse
+from modcrypt.lake.files.key_uses import KnownWraps
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Memo, Spool, take_batches
 from modcrypt.lake.state_cache import StateCache
@@ -53,10 +55,14 @@ class DatasetStatus(FactSheet):
         strays: Paths of visible files in its folder that `include` does not match.
         waiting: Plaintext files in the source folder that `apply` will encrypt.
         due_keys: Master keys that need a new version by the rules for rotation.
+        worn_keys: Keys whose known number of wraps nears the limit.
         leaks: Values of encrypted columns beside the files, as `find_leaks` finds them.
         error: Why its files cannot be listed; empty if they can.
         code: Exit code for the error.
         find_impact: Function from a `KeyChoice` to the `DatasetImpact` of a table; None for files.
+        snapshots: Ids of the snapshots of a table, by the path of their manifest list.
+        absent: Paths of files that are not there, while their key material is.
+        reach: What else keeps data keys that compromised keys open.
     """
 
     dataset: AnyDataset
@@ -64,10 +70,14 @@ class DatasetStatus(FactSheet):
     strays: Sequence[str] = ()
     waiting: Sequence[FileState] = ()
     due_keys: Sequence[str] = ()
+    worn_keys: Sequence[KnownWraps] = ()
     leaks: Sequence[ValueLeak] = ()
     error: str = ""
     code: int = 0
     find_impact: Callable[..., Any] | None = None
+    snapshots: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    absent: Sequence[str] = ()
+    reach: LeakReach = field(default_factory=LeakReach)
 
     @cached_property
     def totals(self) -> StateTotals:
@@ -94,7 +104,8 @@ class DatasetStatus(FactSheet):
     def is_declared(self) -> bool:
         """True if every file is as declared, no key is due, and nothing is or leaks beside them."""
         strays = self.dataset.strict and self.strays
-        complete = not (self.error or self.due_keys or self.waiting or self.leaks or strays)
+        worn = [each for each in self.worn_keys if each.kek_id is None]
+        complete = not (self.error or self.due_keys or worn or self.waiting or self.leaks or strays)
         states = self.totals.states
         return complete and states["declared"] + states["erased"] == len(self.files)
 
@@ -107,7 +118,8 @@ class DatasetStatus(FactSheet):
             "bytes": self.totals.bytes, "strays": list(self.strays),
             "waiting": [file.path for file in self.waiting],
             "due_keys": list(self.due_keys), "error": self.error,
-            "leaks": [leak.fields() for leak in self.leaks],
+            "worn_keys": [{"key": each.name, "wraps": each.count} for each in self.worn_keys],
+            "leaks": [leak.fields() for leak in self.leaks], "reach": self.reach.fields(),
         }  # fmt: skip
 
     def file_fields(self) -> Iterable[dict[str, Any]]:
@@ -140,8 +152,10 @@ class DatasetStatus(FactSheet):
             text += f"; {count:,} {what}" if count else ""
         if self.leaks:
             text += f"; {format_count(len(self.leaks), 'leak')} beside the files"
+        text += "".join(f"; {line}" for line in self.reach.describe())
         if self.due_keys:
             text += f"; master keys due for a new version: {', '.join(self.due_keys)}"
+        text += "".join(f"; {each.describe()}" for each in self.worn_keys)
         return f"{self.dataset.name}: {text}"
 
 
@@ -194,7 +208,11 @@ def find_status(
     )
     return DatasetStatus(
         dataset=dataset, files=states, strays=files.strays, waiting=Spool(waiting),
+        absent=files.absent, reach=run.find_reach(files.absent),
         due_keys=examination.ages.find_due(run.master_key_ids, dataset.rotation),
+        worn_keys=examination.ages.find_worn(
+            cache.count_wraps(), run.master_key_ids.__contains__
+        ),
         leaks=find_dataset_leaks(examination.policies),
     )  # fmt: skip
 
@@ -217,6 +235,7 @@ class _StatusRun:
         self._rechecked: Memo[bool] = Memo()  # whether the state is still the cached one
         self.master_key_ids: set[str] = set()
         self._noted: tuple[KeyUse, ...] = ()
+        self._reach = None if judge is None else ReachSearch(judge)
 
     def examine_batch(self, files: Sequence[LakeFile]) -> Iterator[FileState]:
         """Yield the state of each file, in order."""
@@ -235,10 +254,17 @@ class _StatusRun:
         found.update((state.path, state) for state in self._examine(fresh))
         for file in files:
             state = found[file.path]
-            if self._judge is not None:
+            if self._judge is not None and self._reach is not None:
                 state = self._judge.judge(state, file.modified)
+                self._reach.add(state, is_exposed=state.state in EXPOSED)
             state = replace(state, verified=True) if file.path in correct else state
             yield judge_state(state, self._erasures)
+
+    def find_reach(self, absent: Iterable[str]) -> LeakReach:
+        """Return what else compromised keys open, given files of which key material is left."""
+        if self._reach is None:
+            return LeakReach()
+        return self._reach.finish(list_material(self._examination.policies, absent))
 
     def _is_still_true(self, file: LakeFile, state: FileState) -> bool:
         """Return whether a cached state holds, by examining one file of those with its keys."""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from modcrypt.lake.status import DatasetStatus
     from modcrypt.lake.verification.results import LakeVerification
 
+RotateTable = Callable[..., Any]
+"""A function with the parameters of `rotate_table` of the plug-in: table, what, new master key."""
+
 
 class LakeTable(Protocol):
     """A declared table. Reading refuses a table that is not under a declared master key."""
@@ -67,8 +70,13 @@ class TableKind(Protocol):
     def plan_table(self, status: DatasetStatus) -> LakePlan:
         """Return the changes that a table with a status needs."""
 
-    def change_table(self, plan: LakePlan, declared: Any, ages: KeyAges) -> Sequence[AppliedFile]:
-        """Carry out a plan; return the result of each of the table's files."""
+    def change_table(
+        self, plan: LakePlan, declared: Any, ages: KeyAges, rotate: RotateTable | None = None
+    ) -> Sequence[AppliedFile]:
+        """Carry out a plan; return the result of each of the table's files.
+
+        `rotate` rotates keys elsewhere, such as on Spark; None to do it here.
+        """
 
     def verify_declared_table(
         self, declared: Any, *, jobs: int | None = None,

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from modcrypt import iceberg
+from modcrypt.spark.jobs.driver import run_tasks
 from modcrypt.spark.jobs.lake_jobs import apply
 from tests.support.cases import each_case
 from tests.support.cli.program import run
@@ -102,6 +104,42 @@ def test_executors_answer_a_leak(spark: Any, config: Path) -> None:
     assert lake.status()[0].counts == {"declared": 4}
     assert lake.verify()[0].code == 0
     assert lake.impact("pii")[0].rewrapped == 0
+
+
+def test_executors_make_new_data_keys_for_tables(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keyring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
+    keyring.create_key("sales")
+    rows, kms = pa.table({"id": [1, 2]}), f"file:{tmp_path}/lake.keyring"
+    table = iceberg.create_table(tmp_path / "sales", rows.schema, kms, master_key_id="sales")
+    table.append(rows).append(rows)
+    old = {path.name for path in (tmp_path / "sales/data").rglob("*.parquet")}
+    keyring.rotate_key("sales")
+    config = tmp_path / "modcrypt.toml"
+    config.write_text(
+        'compromised = ["sales@1"]\nkms = "file:lake.keyring"\n[dataset.sales]\n'
+        'kind = "iceberg"\nlocation = "sales"\nmaster_key = "sales"\n'
+    )
+    sent: list[str] = []
+
+    def note(spark: Any, columns: Any, *more: Any) -> Any:
+        sent.extend(Path(location).name for location in columns["location"].to_pylist())
+        return run_tasks(spark, columns, *more)
+
+    monkeypatch.setattr("modcrypt.spark.jobs.iceberg_jobs.run_tasks", note)
+    (done,) = apply(spark, mc.Lake.open(config))
+    assert done.totals.results["renewed"] >= 5, [file.message for file in done.files]
+    assert set(sent) == old  # the executors wrote each data file anew
+    lake = mc.Lake.open(config)
+    assert lake.table("sales").read().num_rows == 4
+    opened = iceberg.open_table(tmp_path / "sales", kms)
+    current = opened.snapshot()
+    assert current is not None
+    iceberg.expire_history(opened, keep=[current.id])
+    assert lake.impact("sales@1")[0].files == 0
+    assert lake.verify()[0].code == 0
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.plan import LakePlan, PlannedChange
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
+from modcrypt.lake.table_kind import RotateTable
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.table import IcebergTable
@@ -46,8 +47,13 @@ def _plan_entry(state: Any) -> PlannedChange:
     return PlannedChange(state=state, action="refuse", why=why)
 
 
-def change_table(plan: LakePlan, declared: DeclaredTable, ages: KeyAges) -> Spool[AppliedFile]:
-    """Carry out the plan for a table; return the result of each of its files."""
+def change_table(
+    plan: LakePlan, declared: DeclaredTable, ages: KeyAges, rotate: RotateTable | None = None
+) -> Spool[AppliedFile]:
+    """Carry out the plan for a table; return the result of each of its files.
+
+    `rotate` rotates keys elsewhere, such as on Spark; None to do it here.
+    """
     results: Spool[AppliedFile] = Spool()
     for planned in plan.files:
         path = planned.state.path
@@ -55,14 +61,16 @@ def change_table(plan: LakePlan, declared: DeclaredTable, ages: KeyAges) -> Spoo
             code = exit_code([planned.word])
             results.append(AppliedFile(path=path, result="refused", message=planned.why, code=code))
         elif path == METADATA:
-            results.append(_change(planned, declared, ages))
+            results.append(_change(planned, declared, ages, rotate))
         else:  # it shares the fate of the table, whose new snapshots have a file in its place
             results.append(replace(results[0], path=path))
     return results
 
 
-def _change(planned: PlannedChange, declared: DeclaredTable, ages: KeyAges) -> AppliedFile:
-    from modcrypt.iceberg import key_tree
+def _change(
+    planned: PlannedChange, declared: DeclaredTable, ages: KeyAges, rotate: RotateTable | None
+) -> AppliedFile:
+    from modcrypt.iceberg import key_tree, rotate_table
 
     path, steps = planned.state.path, []
     try:
@@ -72,7 +80,7 @@ def _change(planned: PlannedChange, declared: DeclaredTable, ages: KeyAges) -> A
             policy = [change for change in changes if change.step == "policy"]
             changes = [*policy, *(TableChange(step, planned.why) for step in ("kek", "dek"))]
         for change in changes:
-            table = _take_step(declared, table, change)
+            table = _take_step(declared, table, change, rotate or rotate_table)
             steps.append(change.why)
     except Exception as error:  # the run continues with the other datasets
         failure = describe(error)
@@ -83,10 +91,13 @@ def _change(planned: PlannedChange, declared: DeclaredTable, ages: KeyAges) -> A
     return AppliedFile(path=path, result=done if steps else "current", message="; ".join(steps))
 
 
-def _take_step(declared: DeclaredTable, table: IcebergTable, change: TableChange) -> IcebergTable:
-    from modcrypt.iceberg import KeyPolicy, rotate_table, set_policy
+def _take_step(
+    declared: DeclaredTable, table: IcebergTable, change: TableChange, rotate: RotateTable
+) -> IcebergTable:
+    from modcrypt.iceberg import KeyPolicy, set_policy
 
     if change.step == "policy":
         return set_policy(table, replace(KeyPolicy.of(table.metadata), **declared.dataset.policy))
     master = None if change.step == "dek" else declared.dataset.master_key
-    return rotate_table(table, change.step, new_master_key_id=master).table
+    changed: IcebergTable = rotate(table, change.step, new_master_key_id=master).table
+    return changed

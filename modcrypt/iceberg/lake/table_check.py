@@ -18,7 +18,7 @@ from modcrypt.errors import (
 )
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
 from modcrypt.iceberg.lake.table_status import METADATA
-from modcrypt.iceberg.verify.orphan_files import UNREACHED
+from modcrypt.iceberg.verify.table_findings import UNREACHED
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.verification.results import POLICY, LakeVerification, VerifiedFile
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
@@ -71,9 +71,7 @@ def _is_refusal(finding: Finding) -> bool:
 
 def _raise_abandoned(finding: Finding) -> Finding:
     """Return a finding about files that no snapshot names any more as a fault."""
-    if UNREACHED not in finding.message:
-        return finding
-    return Finding(word=finding.word, message=finding.message)
+    return replace(finding, severity="fault") if finding.word == UNREACHED else finding
 
 
 def _report_closed(declared: DeclaredTable, error: ModcryptError) -> LakeVerification:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,9 @@ from modcrypt.iceberg.lake.plaintext_orphans import find_plaintext_orphans
 from modcrypt.lake.compromise.data_key_prints import fingerprint_location
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
+from modcrypt.lake.compromise.leak_reach import LeakReach
 from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, State
+from modcrypt.lake.files.key_uses import KnownWraps
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.reports.key_impact import DatasetImpact
 from modcrypt.lake.spool import Spool
@@ -32,8 +34,10 @@ METADATA = "metadata.json"
 
 _DAY = 86400
 
-OLDER = "only older snapshots have it: drop them with modcrypt iceberg expire"
-"""End of the message about an exposed file that new keys for the table do not replace."""
+OLDER = "older-snapshots"
+"""The reason of an exposed file that new keys for the table's branches and tags do not replace."""
+
+_EXPIRE = "only older snapshots have it: drop them with modcrypt iceberg expire"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ def find_table_status(
     from modcrypt.iceberg import key_tree
 
     tree = key_tree(table)
-    states = Spool(_TreeStates(table, tree, ages, judge).list_states())
+    search = _TreeStates(table, tree, ages, judge)
+    states = Spool(search.list_states())
     changes = plan_changes(declared, table, tree, ages)
     state: State = "declared"
     if changes:
@@ -83,13 +88,16 @@ def find_table_status(
         dataset=declared.dataset,
         files=files,
         due_keys=due,
+        worn_keys=ages.find_worn(_count_wraps(tree), str),
         find_impact=partial(_find_impact, declared.dataset.name, tree),
+        reach=LeakReach(snapshots=tuple(sorted(search.older_snapshots, reverse=True))),
+        snapshots=search.snapshots,
     )
 
 
 def is_renewable(state: FileState) -> bool:
     """Return whether new keys for the table's branches and tags replace an exposed file."""
-    return state.state in EXPOSED and not state.reason and not state.message.endswith(OLDER)
+    return state.state in EXPOSED and not state.reason
 
 
 def _make_closed_status(
@@ -144,8 +152,26 @@ def _use_of_master(item: TreeList | TreeFile) -> KeyUse:
     return KeyUse(column=None, master_key_id=item.sealed_by, version=item.version)
 
 
+def _count_wraps(tree: KeyTree) -> list[KnownWraps]:
+    """Return how many keys the KEKs and master keys of a table have wrapped."""
+    counts: Counter[tuple[str, str | None, str | None]] = Counter()
+    for kek in tree.keks:
+        counts[kek.master_key_id, kek.version, None] += 1
+        counts[kek.master_key_id, kek.version, kek.id] += kek.lists + kek.files
+    for item in _list_wrapped(tree):
+        if item.single and item.sealed_by is not None:
+            counts[item.sealed_by, item.version, None] += 1
+    return [KnownWraps(*key, count) for key, count in counts.items()]
+
+
 class _TreeStates:
-    """The states of the files in a key tree."""
+    """The states of the files in a key tree.
+
+    Attributes:
+        snapshots: Ids of snapshots, by the paths of their manifest lists.
+        older_snapshots: Ids of the older snapshots that compromised keys open, once all states are
+            listed.
+    """
 
     def __init__(
         self, table: IcebergTable, tree: KeyTree, ages: KeyAges, judge: LeakJudge | None
@@ -157,13 +183,19 @@ class _TreeStates:
         self._keks = {kek.id: kek for kek in tree.keks}
         self._base = f"{table.metadata.location.rstrip('/')}/"
         self._columns = _count_columns(table.metadata.document)
+        self.snapshots = {
+            each.location.removeprefix(self._base): each.snapshots for each in tree.lists
+        }
+        self.older_snapshots: set[int] = set()
 
     def list_states(self) -> Iterator[FileState]:
         """Yield the state of each manifest list, manifest, data and delete file."""
         live = self._find_live() if self._judge_leak is not None else set()
         for location, state in self._list_judged():
             is_older = state.state in EXPOSED and location not in live
-            yield replace(state, message=f"{state.message}; {OLDER}") if is_older else state
+            message = f"{state.message}; {_EXPIRE}"
+            self.older_snapshots.update(self.snapshots.get(state.path, ()) if is_older else ())
+            yield replace(state, reason=OLDER, message=message) if is_older else state
 
     def _find_live(self) -> set[str]:
         """Return the locations of the files that branches and tags lead to."""

@@ -31,6 +31,7 @@ from modcrypt.iceberg.read.inventory import Failure, Inventory
 from modcrypt.iceberg.verify.table_findings import TableReport, is_refusal
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.key_scan import parse_wrapped_version
+from modcrypt.keys import invocations
 from modcrypt.kms.calls import is_current
 from modcrypt.parquet.format.findings import FILE
 
@@ -207,6 +208,17 @@ class KeyChecks:
             count, names = f"{len(self.unused):,}", list_names(self.unused)
             message = f"no snapshot uses {count} of encryption-keys{advice}: {names}"
             self.report.note("key", message, warning=True)
+
+    def report_worn(self) -> None:
+        """Report KEKs that have encrypted so many keys that a random nonce may soon repeat."""
+        for key_id in self.keks:
+            count = self.lists[key_id] + self.files[key_id]
+            if count >= invocations.WARN_WRAPS:
+                message = (
+                    f"KEK {key_id} has encrypted {count:,} keys or more; AES-GCM with random "
+                    f'nonces allows {invocations.INVOCATION_LIMIT:,}: rotate "kek"'
+                )
+                self.report.note("key-uses", message, warning=True)
 
     # --- reuse ----------------------------------------------------------------------------------
 

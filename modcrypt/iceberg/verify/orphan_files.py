@@ -31,6 +31,7 @@ from modcrypt.iceberg.verify.table_findings import (
     ORPHAN,
     ORPHANS,
     STATISTICS,
+    UNREACHED,
     StrayFile,
     TableReport,
 )
@@ -139,13 +140,10 @@ def _judge(folder: Place, file: StrayFile) -> StrayFile:
     return replace(file, state="plaintext") if head.startswith(_PLAIN) else file
 
 
-UNREACHED = "in the table's folder are not reached by any snapshot"
-"""Description of orphans that no running write can still commit."""
-
 _KINDS = {
     "plain": ("plaintext", "in plaintext are in the folder of an encrypted table"),
     "left": (ORPHAN, "are temporary files of interrupted or running modcrypt writes"),
-    "old": (ORPHAN, UNREACHED),
+    "old": (UNREACHED, "in the table's folder are not reached by any snapshot"),
     "young": (ORPHAN, f"younger than {SETTLED_DAYS} days belong to no snapshot, or not yet"),
     "marker": (
         ORPHAN,

@@ -18,6 +18,12 @@ from modcrypt.parquet.format.findings import ALWAYS_OPEN, FILE, Finding, Report
 ORPHAN = "orphan"
 """Error code for a file that nothing reaches."""
 
+UNREACHED = "unreached"
+"""Error code for an orphan so old that no running write can still commit it."""
+
+UNREACHED = "unreached"
+"""Error code for an orphan so old that no running write can still commit it."""
+
 UNSIGNED = "table metadata"
 STATISTICS = "statistics"
 ORPHANS = "orphans"

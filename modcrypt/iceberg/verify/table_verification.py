@@ -118,6 +118,7 @@ class _Run:
         whole = self.is_all and inventory.is_whole
         checks.count_uses(inventory, whole=whole)
         checks.report_unused(whole=whole)
+        checks.report_worn()
         orphans = None
         if self.is_all:
             orphans = check_orphans(self.table, inventory, self.report, self.jobs)

@@ -80,7 +80,7 @@ class Keyring(UnpicklableClient):
         ValueError: The passphrase is empty or too long.
     """
 
-    capabilities = Capabilities(aad=True, rewrap=True, batch=BATCH)
+    capabilities = Capabilities(aad=True, rewrap=True, batch=BATCH, random_nonces=True)
 
     @hide_frames
     def __init__(

@@ -31,7 +31,7 @@ from modcrypt.runtime.tracebacks import hide_frames
 class EnvironmentKms(UnpicklableClient):
     """A `KmsClient` with one master key, which was read from an environment variable."""
 
-    capabilities = Capabilities(aad=True)
+    capabilities = Capabilities(aad=True, random_nonces=True)
 
     def __init__(self, name: str, key: Key) -> None:
         self.default_key = name

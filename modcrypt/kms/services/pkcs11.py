@@ -76,7 +76,7 @@ class Pkcs11Kms(UnpicklableClient):
     files under it.
     """
 
-    capabilities = Capabilities(aad=True)
+    capabilities = Capabilities(aad=True, random_nonces=True)
 
     def __init__(self, where: Pkcs11Uri, module: str, pin: Callable[[], str]) -> None:
         self._where = where

@@ -111,7 +111,7 @@ def open_vault(
 class VaultKms(UnpicklableClient):
     """A transit engine of Vault or OpenBao as a key service."""
 
-    capabilities = Capabilities(aad=True, rewrap=True, batch=MAX_BATCH)
+    capabilities = Capabilities(aad=True, rewrap=True, batch=MAX_BATCH, random_nonces=True)
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ def _check_template(
     find_newest: Callable[[str], str | None],
 ) -> None:  # fmt: skip
     for choice in choices:
-        if not _may_be(template, choice.key):
+        if not may_be(template, choice.key):
             continue
         versions = {each.version for each in choices if each.key == choice.key}
         newest = None if None in versions else find_newest(choice.key)
@@ -108,7 +108,7 @@ def _advise(choice: KeyChoice, newest: str | None) -> str:
     return f"add a version (modcrypt keys rotate --kms URI --key {choice.key}), or {other}"
 
 
-def _may_be(template: str, key: str) -> bool:
+def may_be(template: str, key: str) -> bool:
     """Return whether some values of partitions make a template the id of a master key."""
     if not names_in(template):
         return template == key

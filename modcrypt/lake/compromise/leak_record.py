@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from modcrypt.errors import FormatError
+from modcrypt.io.places import Place
 from modcrypt.keys.key import FINGERPRINT_LENGTH
 from modcrypt.lake.compromise.data_key_prints import split_prints
 from modcrypt.lake.compromise.key_choice import KeyChoice
@@ -39,18 +40,25 @@ class LeakRecord:
         path: Path of the record.
         exposed: Fingerprints of the data keys that a compromised key may open, by the name of the
             dataset and the key.
+        files: Paths of the files that had these data keys, by the same.
         unread: Paths of files whose data keys could not be read yet, by the same.
         started: When the first complete inventory began, in seconds since 1970, by the same.
     """
 
     path: Path
     exposed: dict[tuple[str, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    files: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     unread: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     started: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def prints_of(self, dataset: str, choice: KeyChoice) -> Sequence[set[bytes]]:
         """Return sets of the fingerprints of data keys that a compromised key may open."""
         return [self.exposed[at] for at in _places(dataset, choice) if at in self.exposed]
+
+    def list_files(self, dataset: str, choices: Iterable[KeyChoice]) -> set[str]:
+        """Return the paths of files that had data keys which compromised keys may open."""
+        places = {at for choice in choices for at in _places(dataset, choice)}
+        return set[str]().union(*(self.files[at] for at in places if at in self.files))
 
     def is_unread(self, dataset: str, choice: KeyChoice, path: str) -> bool:
         """Return whether a file was never read since a key was called compromised."""
@@ -107,7 +115,28 @@ class LeakRecord:
             if line["kind"] != "file" or len(prints) % FINGERPRINT_LENGTH:
                 raise ValueError(line["kind"])
             self.exposed[where].update(split_prints(prints))
+            self.files[where].add(str(line["file"]))
             self.unread[where].discard(str(line["file"]))
+
+
+@dataclass(frozen=True)
+class LeakRecordFile:
+    """The record beside a declaration, which every dataset needs, and is read again if it changed.
+
+    Args:
+        declaration: Path of the declaration.
+    """
+
+    declaration: str
+    _known: dict[Any, LeakRecord] = field(default_factory=dict, init=False, repr=False)
+
+    def read(self) -> LeakRecord:
+        """Return the record as it is now; raise as `read_record`."""
+        stamp = Place(None, str(record_path(self.declaration))).stamp()
+        if stamp is None or stamp not in self._known:
+            self._known.clear()
+            self._known[stamp] = read_record(self.declaration)
+        return self._known[stamp]
 
 
 def _places(dataset: str, choice: KeyChoice) -> list[tuple[str, str]]:

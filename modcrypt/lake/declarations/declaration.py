@@ -206,7 +206,8 @@ class LakeDeclaration:
         datasets: Its datasets of Parquet files, by name.
         tables: Its datasets that are Iceberg tables, by name.
         compromised: Compromised master keys, as `ID` or `ID@VERSION`.
-        digest: Digest of the text, by which results of other declarations are told apart.
+        digest: Digest of all members but `compromised`, by which results of other declarations are
+            told apart.
     """
 
     path: str

@@ -42,13 +42,19 @@ class KeyUse(NamedTuple):
         column: Dotted name of the column; None for the footer.
         master_key_id: Id of the master key that wraps it; None if its key metadata is not PKMT1.
         version: Version of the master key, if the wrapped key states it.
-        kek_id: Id of its KEK in hex; None in single wrapping.
+        kek_id: Id of its KEK in hex, or `recipient:ID` for the key of a recipient; None in single
+            wrapping.
     """
 
     column: str | None
     master_key_id: str | None = None
     version: str | None = None
     kek_id: str | None = None
+
+
+def name_recipient(id_: bytes) -> str:
+    """Return the name of the key of a recipient among keys: `recipient:ID`."""
+    return f"recipient:{id_.hex()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import posixpath
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -23,7 +23,7 @@ from modcrypt.io.stores import forget_listings, is_arrow
 from modcrypt.jobs.listing import Folder
 from modcrypt.lake.spool import BLOCK, Spool
 from modcrypt.parquet.datasets.discovery import as_arrow, is_hidden, read_notes
-from modcrypt.pkmt1.material import external_name
+from modcrypt.pkmt1.material import STORE_NAME, external_name
 
 CLOCK_TICK = 10_000_000
 """Nanoseconds within which two changes of a local file may have the same time."""
@@ -72,6 +72,8 @@ class LakeFiles:
         """Paths of visible files that `include` does not match, after an iteration."""
         self.links: Spool[str] = Spool()
         """Paths of links to what is listed anyway, so that other readers read it twice."""
+        self.absent: Spool[str] = Spool()
+        """Paths of files that are not there, while their key material is."""
 
     def __iter__(self) -> Iterator[LakeFile]:
         """Yield the files of the dataset.
@@ -81,7 +83,7 @@ class LakeFiles:
             ValueError: There are no files, and no source.
             OSError: A folder cannot be listed.
         """
-        self.strays, self.links = Spool(), Spool()
+        self.strays, self.links, self.absent = Spool(), Spool(), Spool()
         found = False
         try:
             for file in self._list_parts():
@@ -99,7 +101,7 @@ class LakeFiles:
 
     def _list_parts(self) -> Iterator[LakeFile]:
         if not self.parts:
-            yield from list_folder(self.root, self._note_link)
+            yield from list_folder(self.root, self._note_link, self.absent.append)
         seen = set[str]()
         for part in self.parts:
             folder = Folder.at(self.root.file(part))
@@ -146,10 +148,14 @@ def make_matcher(pattern: str) -> Callable[[str], object]:
     return lambda path: match(path.rpartition("/")[2])
 
 
-def list_folder(folder: Folder, note_link: Callable[[str], object] = str) -> Iterator[LakeFile]:
+def list_folder(
+    folder: Folder, note_link: Callable[[str], object] = str,
+    note_absent: Callable[[str], object] = str,
+) -> Iterator[LakeFile]:  # fmt: skip
     """Yield the visible files of a folder as its readers see them, or a single file; sorted.
 
-    `note_link` is called with the path of each link to what is listed anyway.
+    `note_link` is called with the path of each link to what is listed anyway, `note_absent` with
+    that of each file which only its key material names.
 
     Raises:
         FileNotFoundError: The folder does not exist.
@@ -161,10 +167,22 @@ def list_folder(folder: Folder, note_link: Callable[[str], object] = str) -> Ite
         yield _describe_file(place)
         return
     is_local = place.filesystem is None
-    listing = _LocalListing(place, note_link) if is_local else _StoreListing(place)
+    listing: _LocalListing | _StoreListing = _StoreListing(place, note_absent)
+    if is_local:
+        listing = _LocalListing(place, note_link, note_absent)
     for files in listing.list_folders():  # notes hide files while a write is in progress
         hidden = {name for note in read_notes(place).values() for name in note.hidden}
         yield from (file for file in files if file.path not in hidden)
+
+
+def _find_absent(materials: Collection[str], known: Collection[str]) -> Iterator[str]:
+    """Yield the paths of files that are not known, but named by the paths of key material."""
+    for path in sorted(materials):
+        folder, name = posixpath.split(path)
+        match = STORE_NAME.fullmatch(name)
+        data = posixpath.join(folder, match[1]) if match else path
+        if data not in known:
+            yield data
 
 
 def _describe_file(place: Place) -> LakeFile:
@@ -222,8 +240,10 @@ def _stat_or_none(path: str) -> os.stat_result | None:
 class _LocalListing:
     """The listing of a local folder."""
 
-    def __init__(self, place: Place, note_link: Callable[[str], object]) -> None:
-        self._note_link = note_link
+    def __init__(
+        self, place: Place, note_link: Callable[[str], object], note_absent: Callable[[str], object]
+    ) -> None:
+        self._note_link, self._note_absent = note_link, note_absent
         self._root = place.path.rstrip("/") or "/"
         self._real = os.path.join(os.path.realpath(self._root), "")
         self._linked: list[str] = []  # real paths of folders that links lead to
@@ -236,6 +256,8 @@ class _LocalListing:
         with os.scandir(folder) as found:
             entries = list(found)
         materials = {entry.name for entry in entries if entry.name.startswith(_MATERIAL)}
+        for name in _find_absent(materials, {entry.name for entry in entries} if materials else ()):
+            self._note_absent(prefix + name)
         named = [(entry, self._is_folder(entry)) for entry in entries if entry.name[0] not in "._"]
         named.sort(key=lambda pair: f"{pair[0].name}/" if pair[1] else pair[0].name)
         files: list[LakeFile] = []
@@ -299,7 +321,8 @@ class _StoreListing:
     dataset's is listed by itself.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, note_absent: Callable[[str], object]) -> None:
+        self._note_absent = note_absent
         self._filesystem, self._base = place.filesystem, place.path.rstrip("/")
         find = _find_arrow if is_arrow(place.filesystem) else _find_fsspec
         self._find: Callable[[Any, str, bool], Iterator[_Object]] = find
@@ -312,6 +335,7 @@ class _StoreListing:
         named = {**dict.fromkeys(folders), **{found.path: found for found in top if found.is_file}}
         files: list[_Object] = []
         materials = {found.path: found for found in top if found.is_file}
+        self._note_materials(materials)
         for path in sorted(named, key=lambda path: f"{path}/" if path in folders else path):
             if posixpath.basename(path)[:1] in ("_", "."):
                 continue
@@ -322,8 +346,15 @@ class _StoreListing:
             yield self._describe(files, materials)
             files = []
             below = [entry for entry in self._find(self._filesystem, path, True) if entry.is_file]
-            yield self._describe(below, {entry.path: entry for entry in below})
+            self._note_materials(named_below := {entry.path: entry for entry in below})
+            yield self._describe(below, named_below)
         yield self._describe(files, materials)
+
+    def _note_materials(self, known: Collection[str]) -> None:
+        """Note the files that only key material names."""
+        materials = {path for path in known if posixpath.basename(path).startswith(_MATERIAL)}
+        for path in _find_absent(materials, known):
+            self._note_absent(path[len(self._base) :].lstrip("/"))
 
     def _describe(self, found: list[_Object], known: dict[str, _Object]) -> list[LakeFile]:
         files = []

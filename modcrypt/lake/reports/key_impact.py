@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from modcrypt.errors import list_names
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
-from modcrypt.lake.files.file_states import EXPOSED
+from modcrypt.lake.compromise.leak_reach import LeakReach, ReachSearch
+from modcrypt.lake.files.file_states import EXPOSED, KeyUse
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.text import format_count, format_size
 
@@ -36,6 +37,9 @@ class DatasetImpact:
         lost: Number of files of an Iceberg table that no other key opens.
         rewrapped: Number of files that are under a later key, but whose data keys the key may have
             wrapped before: whoever had it then may read and forge them.
+        rewrapped_snapshots: Ids of the snapshots of a table that lead to such files.
+        recipients: Ids, in hex, of the recipients who open these files, too.
+        gone: Paths of files that had such data keys and are gone; copies of them would open.
     """
 
     dataset: str
@@ -49,13 +53,17 @@ class DatasetImpact:
     snapshots: Sequence[int] = ()
     lost: int | None = None
     rewrapped: int = 0
+    rewrapped_snapshots: Sequence[int] = ()
+    recipients: Sequence[str] = ()
+    gone: Sequence[str] = ()
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {
             "schema": SCHEMA, "kind": "dataset", **values, "columns": list(self.columns),
-            "snapshots": list(self.snapshots),
+            "snapshots": list(self.snapshots), "recipients": list(self.recipients),
+            "gone": list(self.gone), "rewrapped_snapshots": list(self.rewrapped_snapshots),
         }  # fmt: skip
 
     def describe(self) -> list[str]:
@@ -84,7 +92,10 @@ class DatasetImpact:
             if self.lost is not None:
                 what = "that cannot be read may lead to files under the key"
             lines.append(f"  unknown: {files} {what}")
-        return lines
+        reach = LeakReach(
+            recipients=self.recipients, gone=self.gone, snapshots=self.rewrapped_snapshots
+        )
+        return lines + [f"  {line}" for line in reach.describe()]
 
     def _leak(self) -> str:
         if self.lost is not None:
@@ -139,4 +150,31 @@ def find_impact(status: DatasetStatus, choice: KeyChoice, judge: LeakJudge) -> D
         bytes=counts["bytes"], columns=sorted(columns), footers=counts["footers"],
         footer_columns=footer_columns, hidden=counts["hidden"],
         rewrapped=rewrapped,
+    )  # fmt: skip
+
+
+def add_reach(
+    impact: DatasetImpact, status: DatasetStatus, judge: LeakJudge,
+    absent: Iterable[tuple[str, Sequence[KeyUse]]],
+) -> DatasetImpact:  # fmt: skip
+    """Return the impact of a key with what else keeps data keys that it opens.
+
+    Args:
+        impact: Impact of the key.
+        status: Status of the dataset.
+        judge: Judge that takes this key alone for compromised.
+        absent: Files that only key material names, with the keys in it.
+    """
+    snapshots = set[int]()
+    (choice,), search = judge.choices, ReachSearch(judge, is_table=status.find_impact is not None)
+    for file in status.files:
+        modified = 0.0 if file.state in EXPOSED else None
+        exposure = judge.find_exposure(choice, file, modified)
+        search.add(file, is_exposed=exposure is not None)
+        if exposure in ("rewrapped", "unknown-age"):
+            snapshots.update(status.snapshots.get(file.path, ()))
+    reach = search.finish(absent)
+    return replace(
+        impact, recipients=reach.recipients, gone=reach.gone,
+        rewrapped_snapshots=tuple(sorted(snapshots, reverse=True)),
     )  # fmt: skip

@@ -19,13 +19,15 @@ import os
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File
 from modcrypt.jobs.verbs.verb import Row
+from modcrypt.kms.settings import Settings
 from modcrypt.lake.application import AppliedFile, LakeApplication, PlanRun, refuse_file
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_states import FileState
@@ -48,6 +50,9 @@ from modcrypt.spark.jobs.file_work import INT, TEXT, RecordedJob, TableJob
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from modcrypt.iceberg.rotate.rotation_report import TableRotation
+    from modcrypt.iceberg.tables.table import IcebergTable
+
 BATCH = 100_000
 """Number of files of a Spark job; the driver holds their names."""
 
@@ -65,7 +70,8 @@ def apply(
 ) -> list[LakeApplication]:
     """Establish the declared state like `Lake.apply`, with files changed by Spark's executors.
 
-    Iceberg tables are changed by the driver, which rewrites data files only to answer a leak.
+    Executors also rewrite the data files of Iceberg tables to answer a leak, and manifests with
+    encrypted key metadata; the driver commits.
 
     Args:
         spark: Spark session, also of Spark Connect; its executors must have modcrypt installed, and
@@ -91,8 +97,25 @@ def apply(
 
     return lake.apply(
         dataset, dry_run=dry_run, accept_replaced=accept_replaced, remove_erased=remove_erased,
-        carry_out=carry_out,
+        carry_out=carry_out, rotate=partial(_rotate_table, spark, lake),
     )  # fmt: skip
+
+
+def _rotate_table(
+    spark: SparkSession, lake: Lake, table: IcebergTable, what: Literal["mek", "kek", "dek"],
+    *, new_master_key_id: str | None = None,
+) -> TableRotation:  # fmt: skip
+    """Rotate the keys of a table like `rotate_table`, with files rewritten by executors."""
+    from modcrypt.iceberg import rotate_table
+    from modcrypt.spark.jobs.iceberg_jobs import rotate_table_deks, rotate_table_keks
+
+    audit = None if lake.audit is None else os.path.abspath(lake.audit)
+    settings = Settings(kms=lake.declaration.kms, passphrase=lake.passphrase, audit=audit)
+    if what == "dek":
+        return rotate_table_deks(spark, table, settings)
+    if what == "kek":
+        return rotate_table_keks(spark, table, settings, new_master_key_id=new_master_key_id)
+    return rotate_table(table, what, new_master_key_id=new_master_key_id)
 
 
 def _apply_batch(
