@@ -26,6 +26,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt as mc
+from tests.support import forging
 from tests.support.cases import each_case
 from tests.support.in_memory import encrypt
 from tests.support.java.parquet_java import ParquetJava
@@ -84,6 +85,15 @@ def test_duckdb_reads_what_we_encrypt(database: Any, tmp_path: Path, case: Case)
         plain, sealed, mc.FileEncryptionProperties(footer_key=KEYS[case["key_size"]])
     )
     assert read(database, sealed, case["key_size"]).to_pylist() == table.to_pylist()
+
+
+def test_duckdb_ignores_what_restores_every_byte(database: Any, tmp_path: Path) -> None:
+    plain = write_plain(tmp_path / "plain.parquet", flat_table())
+    body, tail, magic = forging.split_tail(plain.read_bytes())
+    plain.write_bytes(forging.join_tail(body + b"a writer's padding", tail, magic))
+    sealed = tmp_path / "sealed.parquet"
+    mc.encrypt_parquet(plain, sealed, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+    assert read(database, sealed).equals(flat_table())
 
 
 def test_duckdb_filters_by_the_statistics_that_we_sealed(database: Any, tmp_path: Path) -> None:

@@ -473,3 +473,20 @@ def test_parquet_java_reads_chunks_whose_encodings_name_a_dictionary_that_is_not
     writer = mc.FileEncryptionProperties(footer_key=OTHER_KEY, column_keys=keys)
     mc.rekey_parquet(sealed, again, reader, writer)
     assert java.read_text(again, **how | {"footer_key": OTHER_KEY}) == java.read_text(plain)
+
+
+@pytest.mark.parametrize("footer", FOOTERS)
+def test_parquet_java_ignores_what_restores_every_byte(
+    java: ParquetJava, tmp_path: Path, footer: str
+) -> None:
+    plain, sealed = tmp_path / "plain.parquet", tmp_path / "sealed.parquet"
+    write_plain(plain, small_table())
+    body, tail, magic = forging.split_tail(plain.read_bytes())
+    plain.write_bytes(forging.join_tail(body + b"a writer's padding", tail, magic))
+    seal(sealed, plain, column_keys={"id": COLUMN_KEY}, plaintext_footer=footer == "plaintext")
+    how: dict[str, Any] = {"footer_key": FOOTER_KEY, "column_keys": {"id": COLUMN_KEY}}
+    assert java.read_text(sealed, **how) == java.read_text(plain)
+    reader = mc.FileDecryptionProperties(**how)
+    back = io.BytesIO()
+    mc.decrypt_parquet(sealed, back, reader)
+    assert back.getvalue() == plain.read_bytes()
