@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from modcrypt.cli.shared_options import F, option, take_one
+from modcrypt.cli.shared_options import F, option
 
 KEY_KINDS = ("file", "env", "fd")
 PASSPHRASE_KINDS = (*KEY_KINDS, "prompt")
@@ -83,7 +83,6 @@ def reference_option(
     `attributes` are those of `option`, the others of `Reference`.
     """
     kind = Reference(what, kinds, services=services, bare=bare, flag=flag, masters=masters)
-    attributes = {"multiple": True, "callback": take_one, **attributes}
     return option(f"{name} REF", type=kind, help=text, **attributes)
 
 
