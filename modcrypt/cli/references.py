@@ -91,7 +91,10 @@ def key_option(text: str, name: str = "--key", **attributes: Any) -> Callable[[F
 
     The help text ends with the kinds of references.
     """
-    return reference_option(name, "key", f"{text}: file:PATH, env:NAME or fd:N.", **attributes)
+    kinds = "file:PATH, env:NAME or fd:N"
+    if attributes.get("masters"):  # short, so that each help fits on a screen
+        kinds = "file:PATH, file:KEYRING#ID, env:NAME, fd:N"
+    return reference_option(name, "key", f"{text}: {kinds}.", **attributes)
 
 
 def new_passphrase_option(**attributes: Any) -> Callable[[F], F]:
