@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.support.cli.program import run
 from tests.support.guide import blocks_of, run_guide
 
-STORIES = {"leaked-key": "people", "shred-tenant": "events"}
+STORIES = {"leaked-key": "people", "shred-tenant": "events", "show-auditor": "orders"}
 """Pages, and the folder of their dataset."""
 
 SPARK = {
@@ -20,9 +21,10 @@ def run_story(name: str, folder: Path, replace: Mapping[str, str] | None = None)
     """Run a page, which must end with a verification and a report."""
     page = f"how-to/{name}.md"
     run_guide(page, folder, replace=replace)
-    last = [block.text for block in blocks_of(page) if block.language == "console"][-1]
-    assert last.endswith("$ modcrypt verify\n$ modcrypt report --html lake.html\n")
+    commands = "".join(block.text for block in blocks_of(page) if block.language == "console")
+    assert "$ modcrypt verify\n$ modcrypt report --html lake.html\n" in commands
     assert "</html>" in (folder / "lake.html").read_text()
+    assert run(folder, "verify", "--config", "modcrypt.toml").returncode == 0
 
 
 def run_story_on_s3(name: str, folder: Path, replace: Mapping[str, str] | None = None) -> None:
