@@ -24,8 +24,8 @@ __all__ = [
 
 # Guides that other tests run, because they need Spark or go on with the README's names.
 ELSEWHERE = {
-    "any-file", "command-line", "iceberg", "key-services", "lake", "python", "recipients", "seals",
-    "signed-files", "spark",
+    "any-file", "command-line", "iceberg", "key-services", "lake", "plaintext-found", "python",
+    "recipients", "seals", "signed-files", "spark",
 }  # fmt: skip
 ALONE = (
     "nightly-verification",

@@ -9,7 +9,7 @@ import pytest
 from tests.support.stories import STORIES, run_story, run_story_on_s3
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", [*STORIES, "plaintext-found"])
 def test_a_story_ends_with_a_report(name: str, tmp_path: Path) -> None:
     run_story(name, tmp_path)
 

@@ -9,7 +9,7 @@ from tests.support.cli.program import run
 from tests.support.guide import blocks_of, run_guide
 
 STORIES = {"leaked-key": "people", "shred-tenant": "events", "show-auditor": "orders"}
-"""Pages, and the folder of their dataset."""
+"""Pages, and the folder of their dataset, which may be on S3."""
 
 SPARK = {
     f"modcrypt {verb}": f"modcrypt {verb} --spark local[2]" for verb in ("apply", "shred", "verify")
