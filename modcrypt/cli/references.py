@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from modcrypt.cli.shared_options import F, option, take_one
+from modcrypt.cli.shared_options import F, option
 
 KEY_KINDS = ("file", "env", "fd")
 PASSPHRASE_KINDS = (*KEY_KINDS, "prompt")
@@ -83,7 +83,6 @@ def reference_option(
     `attributes` are those of `option`, the others of `Reference`.
     """
     kind = Reference(what, kinds, services=services, bare=bare, flag=flag, masters=masters)
-    attributes = {"multiple": True, "callback": take_one, **attributes}
     return option(f"{name} REF", type=kind, help=text, **attributes)
 
 
@@ -92,7 +91,10 @@ def key_option(text: str, name: str = "--key", **attributes: Any) -> Callable[[F
 
     The help text ends with the kinds of references.
     """
-    return reference_option(name, "key", f"{text}: file:PATH, env:NAME or fd:N.", **attributes)
+    kinds = "file:PATH, env:NAME or fd:N"
+    if attributes.get("masters"):  # short, so that each help fits on a screen
+        kinds = "file:PATH, file:KEYRING#ID, env:NAME, fd:N"
+    return reference_option(name, "key", f"{text}: {kinds}.", **attributes)
 
 
 def new_passphrase_option(**attributes: Any) -> Callable[[F], F]:

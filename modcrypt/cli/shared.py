@@ -21,7 +21,7 @@ from cloup.constraints.common import get_params_whose_value_is_set
 from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.output import json_output
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
-from modcrypt.cli.shared_options import F, shared_option, take_one
+from modcrypt.cli.shared_options import F, shared_option
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
 from modcrypt.parquet.crypto.properties import ALGORITHMS
@@ -102,9 +102,8 @@ def needs_one_of(parameter: str, *others: str) -> Callable[[F], F]:
 
 
 prefix_option = shared_option(
-    "--aad-prefix TEXT...",
+    "--aad-prefix TEXT",
     rare=True,
-    callback=take_one,
     help="AAD prefix: text, hex:DIGITS, or file:PATH for the whole content of a file.",
 )
 root_option = shared_option(

@@ -24,56 +24,55 @@ MAX_NAMED = 8
 """Largest number of commands that a message names."""
 
 
-def take_one(
-    context: click.Context, option: click.Parameter, values: tuple[str, ...]
-) -> str | None:
-    """Return the value of an option that was given at most once; two would contradict."""
-    if len(values) > 1:
-        raise click.UsageError(f"{option.opts[0]} is given twice; pass one value", context)
-    return values[0] if values else None
+class OneValueOption(click.Option):
+    """An option whose values may not contradict each other, unless it takes several."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Have the parser keep each value that is typed, not only the last."""
+        if self.is_flag or self.count:
+            super().add_to_parser(parser, ctx)
+        else:
+            parser.add_option(self, self.opts, self.name, action="append", nargs=self.nargs)
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Any, args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Process what was typed."""
+        return super().handle_parse_result(ctx, self.take_one(opts, ctx), args)
+
+    def take_one(self, opts: Any, ctx: click.Context) -> Any:
+        """Return parsed values with one of this option; raise a usage error if some differ."""
+        typed = opts.get(self.name)
+        if self.multiple or not isinstance(typed, list):
+            return opts
+        if any(value != typed[0] for value in typed):
+            name = self.opts[0]
+            raise click.UsageError(f"{name} is given twice with different values; pass one", ctx)
+        return {**opts, self.name: typed[0]}
 
 
-class RareOption(click.Option):
+class RareOption(OneValueOption):
     """An option that only `--help-all` shows, not `--help`."""
 
 
-class SharedOption(click.Option):
+class SharedOption(OneValueOption):
     """An option of a group that commands in it use; a group keeps its value for the command."""
 
     def handle_parse_result(
         self, ctx: click.Context, opts: Any, args: list[str]
     ) -> tuple[Any, list[str]]:
-        """Process the value that was typed here, or before the command."""
-        before = ctx.meta.setdefault(_BEFORE, {})
-        value = opts.get(self.name)
-        if isinstance(ctx.command, click.Group):
-            if value is not None:
-                before[self] = self._join(before.get(self), value, ctx)
-            return None, args
-        if self in before:
-            later = value[len(before[self]) :] if self.multiple else value
-            opts = {**opts, self.name: self._join(before[self], later, ctx)}
-        return super().handle_parse_result(ctx, opts, args)
+        """Process what was typed here and before the command, or keep it for the command."""
+        if not isinstance(ctx.command, click.Group):
+            return super().handle_parse_result(ctx, opts, args)
+        if (value := self.take_one(opts, ctx).get(self.name)) is not None:
+            kept = ctx.meta.setdefault(_BEFORE, {}).setdefault(self, [])
+            kept += value if isinstance(value, list) else [value]
+        return None, args
 
-    def _join(self, before: Any, value: Any, ctx: click.Context) -> Any:
-        """Return the value of an option that may be given in two places."""
-        if before is None or value in (before, None, []):
-            return value if before is None else before
-        if self.multiple and self.callback is not take_one:
-            return [*before, *value]
-        shown = "" if self.multiple else f", as {before} and {value}"  # a reference may be a secret
-        raise click.UsageError(
-            f"{self.opts[0]} is given before the command and after it with different values"
-            f"{shown}; pass one",
-            ctx,
-        )
-
-    def spell(self, value: Any) -> list[str]:
-        """Return the arguments that give the option a value."""
+    def spell(self, values: Sequence[Any]) -> list[str]:
+        """Return the arguments that give the option its values."""
         name = max(self.opts, key=len)
-        if self.is_flag:
-            return [name]
-        return [f"{name}={each}" for each in (value if self.multiple else [value])]
+        return [name] if self.is_flag else [f"{name}={value}" for value in values]
 
 
 class RareSharedOption(SharedOption, RareOption):
@@ -117,7 +116,7 @@ def option(
         attributes |= {"metavar": metavar.removesuffix("..."), **several}
     elif "type" not in attributes and "/" not in names[0]:
         attributes["is_flag"] = True
-    classes = (RareSharedOption, SharedOption) if shared else (RareOption, click.Option)
+    classes = (RareSharedOption, SharedOption) if shared else (RareOption, OneValueOption)
     decorator = click.option(*spelt, cls=classes[not rare], **attributes)
     return share(decorator) if shared else decorator
 
@@ -160,8 +159,8 @@ class VerbCommand(cloup.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments after those for options that were typed before the command."""
         before = ctx.meta.get(_BEFORE, {})
-        known = {option: value for option, value in before.items() if option in self.shared}
-        typed = [text for option, value in known.items() for text in option.spell(value)]
+        known = {option: values for option, values in before.items() if option in self.shared}
+        typed = [text for option, values in known.items() for text in option.spell(values)]
         unused = [] if ctx.resilient_parsing else [*(before.keys() - known.keys())]
         try:
             rest = super().parse_args(ctx, [*typed, *args])

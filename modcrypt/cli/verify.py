@@ -295,7 +295,10 @@ def print_lines(
 ) -> None:  # fmt: skip
     """Print lines of JSON for files and, if there are several, for the set, with these totals."""
     for fields in described:
-        print_json("verify.file", fields if several else {**fields, **_duration(started)})
+        if "error" in fields:  # of a file that could not be processed on Spark
+            print_json("failure", fields)
+        else:
+            print_json("verify.file", fields if several else {**fields, **_duration(started)})
     if several:
         of_set = {
             "findings": [_finding_fields(finding) for finding in findings],

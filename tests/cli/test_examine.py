@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt
+from modcrypt.cli.verify import print_lines
 from modcrypt.errors import KeyDisabledError, KeyMaterialError
 from modcrypt.kms.pacing import pacer_of
 from tests.support.cases import each_case
@@ -766,3 +767,11 @@ def test_a_file_that_cannot_be_read_again_is_verified_again(
     name = "modcrypt.jobs.dataset_verification.identify_source"
     monkeypatch.setattr(name, fail)
     assert all_lines(lake, *command)[-1]["files"] == 3
+
+
+def test_a_file_that_spark_could_not_process_is_a_failure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failure = {"name": "a", "error": "file", "message": "No such file", "module": None}
+    print_lines([failure], (), several=False, started=0.0)
+    assert json.loads(capsys.readouterr().out) == {"schema": "modcrypt.failure/1", **failure}

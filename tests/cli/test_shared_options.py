@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import click
 import pyarrow as pa
 import pytest
 from click.shell_completion import ShellComplete
@@ -63,10 +64,10 @@ def test_repeatable_options_add_up(folder: Path) -> None:
     ("arguments", "message"),
     [
         (("--kms", "env:A", "keys", "list", "--kms", "env:B"),
-         "--kms is given before the command and after it with different values, as env:A and env:"),
+         "--kms is given twice with different values; pass one"),
         (("--kms", "env:A", "keys", "--kms", "env:B", "list"), "different values"),
         (("--passphrase", "file:a", "keys", "list", "--passphrase", "file:b"),
-         "--passphrase is given before the command and after it with different values; pass one"),
+         "--passphrase is given twice with different values; pass one"),
         (("--kms", "env:A", "leaks", "."), "modcrypt leaks does not use --kms, which is for"),
         (("leaks", "--kms", "env:A", "."), "usage: modcrypt leaks does not use --kms, which is"),
         (("ags1", "encrypt", "--to", "x"), "AGS1 has no recipients; pass --key, or --new-key-"),
@@ -87,6 +88,24 @@ def test_misplaced_options_are_usage_errors(
     answer = run(folder, *arguments)
     assert answer.returncode == 2
     assert message in answer.stderr
+
+
+def test_two_values_of_an_option_contradict_and_equal_ones_do_not(folder: Path) -> None:
+    options = {
+        option: name.split()[1:]
+        for name, command in commands_of(program)
+        for option in parameters_of(command)
+        if isinstance(option, click.Option) and not (option.is_flag or option.multiple)
+    }
+    assert len(options) > 80
+    for option, command in options.items():
+        answer = run(folder, *command, option.opts[-1], "1", option.opts[-1], "2")
+        message = f"{option.opts[0]} is given twice with different values; pass one"
+        assert (answer.returncode, message in answer.stderr) == (2, True), (command, answer.stderr)
+    for arguments in ((*KMS, *KMS, "keys", "list"), ("keys", *KMS, "list", *KMS, *KMS)):
+        assert run(folder, *arguments).returncode == 0
+    answer = run(folder, *KMS, "--kms", "env:secret", "keys", "list")
+    assert (answer.returncode, "secret" in answer.stderr) == (2, False)
 
 
 @pytest.mark.parametrize("arguments", [("--json",), ("--json", "keys"), ("keys", "--json")])

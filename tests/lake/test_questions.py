@@ -69,6 +69,17 @@ def test_closed_footers_are_unknown(config: Path, tmp_path: Path) -> None:
     assert "4 files with closed footers" in found.describe()[-1]
 
 
+def test_a_dataset_that_cannot_be_listed_is_unknown(config: Path, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "orders")
+    found = impact(config, "pii")
+    assert (found.files, found.code, "No such file" in found.error) == (0, 2, True)
+    trust_lake(tmp_path)
+    answer = run(tmp_path, "keys", "impact", "pii")
+    assert answer.returncode == 2
+    assert answer.stdout.startswith("orders: not examined: ")
+    assert json.loads(run(tmp_path, "keys", "impact", "pii", "--json").stdout)["error"]
+
+
 # --- why -----------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,14 @@ from modcrypt.spark.jobs.driver import run_tasks
 from modcrypt.spark.jobs.lake_jobs import apply
 from tests.support.cases import each_case
 from tests.support.cli.program import run
-from tests.support.lake_folder import DECLARATION, make_lake, order_table, trust_lake
+from tests.support.lake_folder import (
+    DECLARATION,
+    leave_environment,
+    make_lake,
+    order_table,
+    trust_lake,
+)
+from tests.support.stories import SPARK, STORIES, run_story_on_s3
 
 FIRST = "orders/day=2026-11-01/part-0.parquet"
 
@@ -251,6 +258,15 @@ def test_what_shredding_on_spark_changes_is_sealed(config: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     sealed = mc.jobs.verify_seal(folder / "orders", [key.verifier], at_least=2)
     assert (sealed.findings, sealed.files) == ((), 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STORIES)
+def test_a_story_of_the_docs_runs_on_spark_and_s3(
+    spark: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_environment(monkeypatch)
+    run_story_on_s3(name, tmp_path, SPARK)
 
 
 @pytest.mark.slow

@@ -64,6 +64,8 @@ def _find_table(text: str) -> Declared | None:
     if file is not None or lake.has(name):
         return Declared(lake, name)
     is_named = NAME.fullmatch(name) and not click.get_current_context().params.get("catalog")
+    if is_named and lake.refusal is not None and not lake.is_valid:  # it may declare the table
+        raise usage_error(lake.refusal)
     if is_named and (advice := lake.suggest(name)):
         raise click.UsageError(
             f"there is no folder {name}, and {lake.path} declares no dataset {name}{advice}"

@@ -74,7 +74,7 @@ master_keys_option = shared_option(
 )
 reading_service_options = combine_options(service_options, master_keys_option)
 
-file_key_option = key_option("Key (of the footer)", masters=True, shared=True)
+file_key_option = key_option("Key", masters=True, shared=True)
 audit_option = shared_option(
     "--audit FILE", rare=True, help="Append uses of keys to FILE as lines of JSON."
 )

@@ -106,7 +106,7 @@ def _write_file_pages(
 @lake_options
 def impact(
     *, key: str, version: int | None, jobs: int | None, as_json: bool, **options: Any
-) -> None:
+) -> int:
     """List what a master key protects: what leaks with it, and what is lost without it.
 
     KEY is the id of a master key, also with a version (pii@1), or of a KEK in hex. All datasets of
@@ -118,6 +118,7 @@ def impact(
     for protection in found:
         described = "\n".join(map(printable, protection.describe()))
         print_line(dump_line(protection.fields()) if as_json else described)
+    return max((protection.code for protection in found), default=0)
 
 
 @verb(epilog=_WHY_EXAMPLE)

@@ -6,6 +6,7 @@ unknown is not safe.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -75,7 +76,7 @@ class LeakJudge:
         if not any(choice.may_precede(use, replacements) for use in state.keys):
             return None
         started = self.record.start_of(name, choice)
-        is_newer = started is not None and (modified is None or modified >= started)
+        is_newer = started is not None and _is_since(modified, started)
         if is_newer and not self.record.is_unread(name, choice, state.path):
             return None
         return "unknown-age"
@@ -90,6 +91,13 @@ class LeakJudge:
             for choice in self.choices if closed or state.state in EXPOSED else ():
                 if (closed and not state.keys) or self.find_exposure(choice, state, 0.0):
                     yield choice, state
+
+
+def _is_since(modified: float | None, started: float) -> bool:
+    """Return whether a file changed after an inventory began; object stores cut off fractions."""
+    if modified is None:
+        return True
+    return modified >= (math.floor(started) if modified.is_integer() else started)
 
 
 def _expose(state: FileState, exposure: State, why: str) -> FileState:

@@ -40,26 +40,31 @@ class DatasetImpact:
         rewrapped_snapshots: Ids of the snapshots of a table that lead to such files.
         recipients: Ids, in hex, of the recipients who open these files, too.
         gone: Paths of files that had such data keys and are gone; copies of them would open.
+        error: Why the dataset could not be examined, so that all of it is unknown; empty if it was.
+        code: Exit code for the error.
     """
 
     dataset: str
-    files: int
-    rows: int
-    bytes: int
-    columns: Sequence[str]
-    footers: int
-    footer_columns: int
-    hidden: int
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    columns: Sequence[str] = ()
+    footers: int = 0
+    footer_columns: int = 0
+    hidden: int = 0
     snapshots: Sequence[int] = ()
     lost: int | None = None
     rewrapped: int = 0
     rewrapped_snapshots: Sequence[int] = ()
     recipients: Sequence[str] = ()
     gone: Sequence[str] = ()
+    error: str = ""
+    code: int = 0
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        del values["code"]
         return {
             "schema": SCHEMA, "kind": "dataset", **values, "columns": list(self.columns),
             "snapshots": list(self.snapshots), "recipients": list(self.recipients),
@@ -68,6 +73,8 @@ class DatasetImpact:
 
     def describe(self) -> list[str]:
         """Return sentences about what leaks and what is lost."""
+        if self.error:
+            return [f"{self.dataset}: not examined: {self.error}"]
         if not self.files:
             other = "no other file" if self.rewrapped else "no file"
             lines = [f"{self.dataset}: the key protects {other}"]
@@ -123,6 +130,8 @@ def find_impact(status: DatasetStatus, choice: KeyChoice, judge: LeakJudge) -> D
 
     `judge` finds the files that the key, which it takes for compromised, may open by old data keys.
     """
+    if status.error:
+        return DatasetImpact(dataset=status.dataset.name, error=status.error, code=status.code)
     rewrapped = sum(
         judge.find_exposure(choice, file, 0.0 if file.state in EXPOSED else None)
         in ("rewrapped", "unknown-age")

@@ -218,7 +218,7 @@ def _report_strays(strays: Sequence[str], policies: DatasetPolicies) -> list[Fin
         return []
     first = list_names(strays[:MAX_NAMES])
     more = f" and {len(strays) - MAX_NAMES:,} more" * (len(strays) > MAX_NAMES)
-    message = f"{format_count(len(strays), 'file')} in the folder belong to no dataset: {first}"
+    message = f"{format_count(len(strays), 'file')} in the folder without a dataset: {first}"
     severity: Severity = "fault" if policies.dataset.strict else "warning"
     return [Finding(word="stray", message=message + more, severity=severity)]
 

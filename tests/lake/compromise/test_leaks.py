@@ -164,6 +164,12 @@ def test_files_written_since_are_safe_and_restored_ones_are_not(
     assert states(config) == {"rewrapped": 1, "declared": 4}
     assert apply(config).totals.results == {"renewed": 1}
     late = tmp_path / "orders/day=2026-11-03/part-0.parquet"
+    record = (tmp_path / "modcrypt.leaks.jsonl").read_text().splitlines()
+    started = json.loads(record[-1])["time"]
+    os.utime(late, (int(started),) * 2)  # as an object store has it, without fractions
+    assert states(config) == {"declared": 5}
+    os.utime(late, (started - 0.3,) * 2)
+    assert states(config) == {"unknown-age": 1, "declared": 4}
     os.utime(late, (time.time() - 9e5,) * 2)  # of a backup that the inventory did not see
     assert states(config) == {"unknown-age": 1, "declared": 4}
     assert apply(config).totals.results == {"renewed": 1}
