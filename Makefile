@@ -14,7 +14,7 @@ RELEASE_LOCK := requirements-release.lock
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check test-slow test-random mutants lake-judge lint native interpreted bench pipeline conformance vectors docs test-oldest test-comet test-delta lock audit clean
+.PHONY: demo test check test-slow test-random mutants lake-judge corpus lint native interpreted bench pipeline conformance vectors docs test-oldest test-comet test-delta lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -47,6 +47,11 @@ mutants: $(VENV)/dev
 # `make lake-judge JUDGE_ARGS="--catalog rest --seed 7"` chooses the catalog and repeats a run.
 lake-judge: $(VENV)/dev
 	$(BIN)/python tools/lake_judge $(JUDGE_ARGS)
+
+# Take every file of a folder through encryption and back, and compare with PyArrow:
+# `make corpus CORPUS=folder CORPUS_ARGS="--json results.json --html results.html"`.
+corpus: $(VENV)/dev
+	$(BIN)/python -m tools.corpus $(CORPUS) $(CORPUS_ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
