@@ -223,8 +223,8 @@ class LakeDeclaration:
         tables: Its datasets that are Iceberg tables, by name.
         compromised: Compromised master keys, as `ID` or `ID@VERSION`.
         evidence: How what is done and found is recorded; None to record nothing.
-        digest: Digest of all members but `compromised`, by which results of other declarations are
-            told apart.
+        digest: Digest of all members but `compromised` and `evidence`, by which results of other
+            declarations are told apart.
         sha256: SHA-256 over the file and all files that it includes, in hex.
     """
 

@@ -74,9 +74,9 @@ def parse_declaration(
     evidence = parsing.parse_evidence(members)
     if parsing.faults.total:
         return None, parsing.faults.sort()
-    # A leak changes no state that a cache keeps, and the answer must not wait for all files. The
-    # datasets contain the policies that the text includes.
-    others = {name: value for name, value in members.items() if name != "compromised"}
+    # A leak changes no state that a cache keeps, and the answer must not wait for all files; nor
+    # does evidence. The datasets contain the policies that the text includes.
+    others = {name: members[name] for name in members if name not in ("compromised", "evidence")}
     content = f"{others}{found}"
     digest = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     tables = {name: each for name, each in found.items() if isinstance(each, TableDeclaration)}

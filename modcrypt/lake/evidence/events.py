@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from modcrypt.errors import MAX_NAME, printable
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields, json_fields
+
+MAX_WORDS = 20
+"""Largest number of error codes of a dataset that an event counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,18 @@ class DatasetResult(JsonFields):
     files: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     findings: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, dataset: str, code: int, files: int, counts: Mapping[str, int],
+        findings: Mapping[str, int] | None = None,
+    ) -> DatasetResult:  # fmt: skip
+        """Return a result of limited size, without counts of nothing."""
+        return cls(
+            dataset=printable(dataset, MAX_NAME), code=code, files=files,
+            counts={name: count for name, count in counts.items() if count},
+            findings=dict(Counter(findings).most_common(MAX_WORDS)),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +80,11 @@ class EvidenceEvent(JsonFields):
         phase: "begun" before something changes; "done" or "failed" at its end.
         begun: Number of the line at which it began; None if it has none.
         user: User name of the operating system; a claim of the writer.
-        signer: Id of the key that signed the line; None without a signature.
+        signer: Id of the key of `signed_by` that signed the line; None if none did.
         version: Version of modcrypt.
         declaration: SHA-256 of the declaration with all files that it includes, in hex, as
             `modcrypt trust --print` shows it.
+        scope: What limits a verification: "since", "resume" or "parts"; empty without a limit.
         request: Id of the request to erase; empty without one.
         error: Error code of a failure; empty without one.
         keys: Master keys that the event is about: those with new versions, or compromised ones.
@@ -85,6 +103,7 @@ class EvidenceEvent(JsonFields):
     signer: str | None = None
     version: str
     declaration: str
+    scope: str = ""
     request: str = ""
     error: str = ""
     keys: Sequence[str] = ()
