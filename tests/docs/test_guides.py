@@ -30,6 +30,7 @@ ALONE = (
     "nightly-verification",
     "shred-tenant",
     "leaked-key",
+    "evidence",
     "from-pyarrow",
     "from-parquet-java",
     "leaks",
