@@ -42,6 +42,7 @@ from modcrypt.jobs.verbs.examination import INSPECT, VERIFY
 from modcrypt.jobs.verbs.key_verbs import ROTATE, SCAN, SHRED
 from modcrypt.jobs.verbs.verb import Verb
 from modcrypt.kms.client import MasterKey
+from modcrypt.lake.evidence.events import EvidenceCheck
 from modcrypt.module_ids import ModuleId
 from modcrypt.parquet.verify.verification_results import DatasetVerification
 from modcrypt.spark.report_schemas import attribute_types
@@ -178,6 +179,10 @@ ROWS = {
                            ListedRecipients),
     "recipients.pair": Row("`keys generate --kind recipient`: the files of a key pair.",
                            more={"identity": str, "recipient": str, "id": str}),
+    "report.check": Row(
+        "`report --check`: whether the record of evidence is as it was written.", EvidenceCheck,
+        {"ok": bool, "events": None, "more_events": None},
+    ),
     "rotate.file": Row(
         "`keys rotate`: one file. `result` is `rotated`, `current`, `plaintext` or an error code.",
         ROTATE.result, optional=("lost_signature", "proved")),

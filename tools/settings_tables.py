@@ -59,6 +59,7 @@ def _escape(text: str) -> str:
 
 
 _TABLES = {
+    "evidence": "\n".join(_write_policy(member_table.EVIDENCE_MEMBERS.values())),
     "policy": "\n".join(_write_policy(settings_of(PolicySettings).values())),
     "spark": "\n".join(_write_spark(KEY_OPTIONS.items())),
 }

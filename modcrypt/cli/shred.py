@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -141,20 +141,27 @@ def shred(
     codes = []
     with session as spark:
         files = _Files(list(paths), settings, selection, jobs, spark)
+        recording: AbstractContextManager[Any] = nullcontext(_record_nothing)
         if yes and not dry_run:
-            record_erasures(
+            recording = record_erasures(
                 paths, selection, options["request"], plan=files.plan,
                 read_signing_key=partial(read_signing_key, options),
             )  # fmt: skip
-        if yes or dry_run or not prove:
-            tally = _Tally(as_json, columns, dry_run or not yes)
-            tally.run("Shredding", partial(files.shred, record, dry_run or not yes))
-            if destroy:
-                tally.end_master_keys(files.tools, master_keys)
-            codes.append(tally.finish())
+        with recording as record_end:
+            if yes or dry_run or not prove:
+                tally = _Tally(as_json, columns, dry_run or not yes)
+                tally.run("Shredding", partial(files.shred, record, dry_run or not yes))
+                if destroy:
+                    tally.end_master_keys(files.tools, master_keys)
+                codes.append(tally.finish())
+                record_end(codes[-1], tally.counts)
         if prove:
             codes.append(_run_proof(files, as_json))
     return common_code(code for code in codes if code)
+
+
+def _record_nothing(code: int, counts: Mapping[str, int]) -> None:
+    pass
 
 
 @dataclass(frozen=True)

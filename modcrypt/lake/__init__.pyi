@@ -2,6 +2,8 @@
 
 from modcrypt.lake.application import LakeApplication as LakeApplication
 from modcrypt.lake.dataset import LakeDataset as LakeDataset
+from modcrypt.lake.evidence.events import EvidenceCheck as EvidenceCheck
+from modcrypt.lake.evidence.events import EvidenceEvent as EvidenceEvent
 from modcrypt.lake.files.file_states import FileState as FileState
 from modcrypt.lake.lake import Lake as Lake
 from modcrypt.lake.reports.key_impact import DatasetImpact as DatasetImpact

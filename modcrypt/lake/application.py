@@ -22,6 +22,7 @@ from modcrypt.jobs.failures import common_code, describe, exit_code
 from modcrypt.jobs.key_rotation import rotate_keys
 from modcrypt.jobs.listing import File, Folder
 from modcrypt.kms.proof import WrapProof
+from modcrypt.lake.evidence.events import DatasetResult
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_policies import DatasetPolicies, read_columns, read_plain_columns
 from modcrypt.lake.files.lake_files import LakeFile
@@ -97,6 +98,19 @@ class LakeApplication(FactSheet):
     def code(self) -> int:
         """The exit code: 0 if all is now as declared, or will be, and nothing leaks beside it."""
         return common_code(self.totals.codes | {self.plan.refusal_code} - {0})
+
+    @property
+    def outcome(self) -> DatasetResult:
+        """The result for the record of evidence."""
+        results = self.totals.results
+        counts = {result: results[result] for result in _RESULTS} | {
+            "current": self.plan.current + results["current"], "failed": self.totals.failed,
+            "erased": self.plan.erased, "leaks": len(self.plan.leaks),
+        }  # fmt: skip
+        return DatasetResult.of(
+            self.plan.dataset, self.code, self.plan.total, counts,
+            {word: count for word, count in results.items() if word not in counts},
+        )  # fmt: skip
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: the dataset, and the summary."""

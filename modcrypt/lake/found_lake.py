@@ -8,7 +8,8 @@ paths by their text alone: looking at a place outside its folder can contact a s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from modcrypt.lake.declarations.declaration import (
 from modcrypt.lake.declarations.declaration_file import read_content, require_valid
 from modcrypt.lake.declarations.trust import check_trust, has_word
 from modcrypt.lake.erasure_recording import Shredding, record_shredding
+from modcrypt.lake.evidence.events import DatasetResult
+from modcrypt.lake.evidence.evidence_writer import EvidenceWriter
 from modcrypt.lake.files.lake_files import make_matcher
 from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.report.suggestions import suggest
@@ -192,9 +195,34 @@ class FoundLake:
             "read_restrictions": table.read_restrictions,
         }  # fmt: skip
 
-    def record_erasure(self, name: str, *, signing_key: SigningKey | None, **shredding: Any) -> int:
-        """Record what is about to be erased in a dataset; see `record_shredding`."""
-        return record_shredding(self._require(), name, Shredding(**shredding), signing_key)
+    @contextmanager
+    def record_erasure(
+        self, parts: Mapping[str, Sequence[str]], *, signing_key: SigningKey | None,
+        **shredding: Any,
+    ) -> Iterator[Callable[[int, Mapping[str, int]], None]]:  # fmt: skip
+        """Record what the block erases in datasets, and as evidence how it ends.
+
+        Args:
+            parts: Paths inside each dataset, by its name, as in `Shredding`.
+            signing_key: Key that signs the records.
+            shredding: Further arguments of `Shredding`.
+
+        Yields:
+            A function that takes the exit code and the numbers of files by result.
+        """
+        declaration = self._require()
+        writer = EvidenceWriter(declaration, signing_key)
+        with writer.record("shred", request=shredding["request"]) as outcomes:
+            for name, inside in parts.items():
+                described = Shredding(parts=inside, **shredding)
+                record_shredding(declaration, name, described, signing_key)
+
+            def end(code: int, counts: Mapping[str, int]) -> None:
+                known = counts if len(parts) == 1 else {}  # else nobody knows which is whose
+                results = (DatasetResult.of(n, code, sum(known.values()), known) for n in parts)
+                outcomes.extend(results)
+
+            yield end
 
     def advise(self, name: str, command: str) -> str:
         """Return which command works on a table instead of one that works on files."""

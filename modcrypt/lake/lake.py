@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from typing import Any, Self, TypeAlias
 from modcrypt.errors import FormatError, ModcryptError, list_names
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
-from modcrypt.jobs.failures import describe
+from modcrypt.jobs.failures import describe, exit_code
 from modcrypt.jobs.shredding.removal import ShreddedFile
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
@@ -43,6 +44,9 @@ from modcrypt.lake.declarations.declaration_path import FILE_NAME
 from modcrypt.lake.declarations.partitions import names_in
 from modcrypt.lake.erased_removal import remove_erased
 from modcrypt.lake.erasure_recording import shred_dataset
+from modcrypt.lake.evidence.events import DatasetResult, EvidenceCheck
+from modcrypt.lake.evidence.evidence_check import MAX_EVENTS, check_declared
+from modcrypt.lake.evidence.evidence_writer import EvidenceWriter
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import EXPOSED, STATES, KeyUse
@@ -124,6 +128,11 @@ class Lake:
     def client(self) -> KmsClient:
         """The client of the key service."""
         return Settings(kms=self.declaration.kms, passphrase=self.passphrase).client
+
+    @cached_property
+    def _evidence(self) -> EvidenceWriter:
+        """The writer of the record of evidence, without effect unless it is declared."""
+        return EvidenceWriter(self.declaration, self.signing_key)
 
     @cached_property
     def ages(self) -> KeyAges:
@@ -355,14 +364,17 @@ class Lake:
         names = self.names(dataset)
         trial = KeyTrial(self.client)
         self._check_compromised(names, None if dry_run else trial)
-        with open_cache(self.declaration) as cache:
-            return [
+        recording = self._evidence.record("apply", is_off=dry_run)
+        with open_cache(self.declaration) as cache, recording as outcomes:
+            done = [
                 self._apply_one(
                     name, cache, None if dry_run else partial(self._try_keys, trial, names),
                     carry_out, choices, rotate, jobs=jobs, progress=progress,
                 )
                 for name in names
             ]  # fmt: skip
+            outcomes += [application.outcome for application in done]
+        return done
 
     def _try_keys(self, trial: KeyTrial, names: Sequence[str], plan: LakePlan) -> None:
         """Wrap a key on trial with each named master key, before anything is written.
@@ -411,6 +423,7 @@ class Lake:
         new_versions = plan.new_versions
         if new_versions:
             add_versions(self.client, new_versions)
+            self._evidence.add("rotate", keys=new_versions)
             self.__dict__.pop("ages", None)  # lists the new versions again
             plan = plan_again()
         self._record_exposed(name, cache, plan, started)
@@ -433,7 +446,10 @@ class Lake:
         judge = self._judge(name, cache)
         if judge is not None:
             exposed = judge.list_exposed(planned.state for planned in plan.files)
-            judge.record.add_inventory(name, judge.choices, started, exposed)
+            found = judge.record.add_inventory(name, judge.choices, started, exposed)
+            if found is not None:
+                outcome = DatasetResult.of(name, 0, plan.total, {"exposed": found})
+                self._evidence.add("leak", [outcome], keys=[*map(str, judge.choices)])
 
     def shred(
         self, dataset: str, parts: Sequence[str] = (), *, columns: Iterable[str] = (),
@@ -460,18 +476,23 @@ class Lake:
             FileNotFoundError: A part does not exist.
             KeyRetrievalError, OSError: The record cannot be written.
         """
-        return shred_dataset(
-            self.declaration, self.dataset(dataset).policies, parts, request,
-            destroy_master_keys=destroy_master_keys, jobs=jobs, columns=columns,
-            master_keys=master_keys, everything=everything,
-        )  # fmt: skip
+        with self._evidence.record("shred", request=request) as outcomes:
+            done = shred_dataset(
+                self.declaration, self.dataset(dataset).policies, parts, request,
+                destroy_master_keys=destroy_master_keys, jobs=jobs, columns=columns,
+                master_keys=master_keys, everything=everything,
+            )  # fmt: skip
+            code = exit_code(file.result for file in done if file.failed)
+            counts = Counter(file.result for file in done)
+            outcomes.append(DatasetResult.of(dataset, code, len(done), counts))
+        return done
 
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(
         self, dataset: str | None = None, *, since: Since | None = None, resume: bool = False,
         jobs: int | None = None, progress: Callable[[int], None] | None = None,
-        check: CheckElsewhere | None = None, parts: Sequence[str] = (),
+        check: CheckElsewhere | None = None, parts: Sequence[str] = (), evidence: bool = True,
     ) -> list[LakeVerification]:  # fmt: skip
         """Verify files against the declaration: every tag of every module, and how it is made.
 
@@ -488,19 +509,27 @@ class Lake:
                 (`modcrypt.spark.verify`).
             parts: Paths inside the dataset of the files and folders to verify; none for all.
                 What is beside them, and what a seal says about others, is not examined.
+            evidence: Whether to record the result, if the declaration has a table `[evidence]`.
 
         Raises:
             ValueError: The dataset is not declared, or is a table, which has no `parts`.
             KeyRetrievalError: The key service cannot be opened.
         """
         self._check_known(self.compromised)
-        with open_cache(self.declaration) as cache:
-            return [
+        limits = {"since": since is not None, "resume": resume, "parts": bool(parts)}
+        recording = self._evidence.record(
+            "verify", is_off=not evidence, begins=False,
+            scope=", ".join(name for name, limit in limits.items() if limit),
+        )  # fmt: skip
+        with open_cache(self.declaration) as cache, recording as outcomes:
+            found = [
                 self._verify_one(
                     name, cache, since, resume, check, parts, jobs=jobs, progress=progress
                 )
                 for name in self.names(dataset)
             ]
+            outcomes += [result.outcome for result in found]
+        return found
 
     def _verify_one(
         self, name: str, cache: StateCache, since: Since | None, resume: bool,
@@ -585,10 +614,33 @@ class Lake:
             statuses = [self.dataset_status(name, cache, **how) for name in self.names(None)]
             report = make_report(
                 statuses, self.ages, lake=self.declaration.path, digest=self.declaration.digest,
-                before=cache.load_report(),
+                before=cache.load_report(), evidence=self._find_evidence(),
             )  # fmt: skip
             cache.save_report(report.counts())
         return report
+
+    def read_evidence(
+        self, *, at_least: str | None = None, events: int | None = None
+    ) -> EvidenceCheck:
+        """Return the record of evidence with its events, and whether it is as it was written.
+
+        Neither the key service nor a file of a dataset is read.
+
+        Args:
+            at_least: A line that the record must have, `NUMBER` or `NUMBER:HASH`: the `head` of an
+                earlier check, so that lines which were cut off at the end are missed.
+            events: Number of events to return, the newest ones; None for all.
+
+        Raises:
+            ValueError: `at_least` names no line.
+            OSError: The record, or one that it names, cannot be read.
+        """
+        return check_declared(self.declaration, at_least=at_least, events=events)
+
+    def _find_evidence(self) -> EvidenceCheck | None:
+        """Return the newest events; None if nothing is recorded, and nothing should be."""
+        found = self.read_evidence(events=MAX_EVENTS)
+        return found if self.declaration.evidence is not None or found.lines else None
 
     def draw_file(self, dataset: str, path: str) -> str:
         """Return the page of a file, opened with the declared keys as far as possible.

@@ -29,6 +29,7 @@ ELSEWHERE = {
 }  # fmt: skip
 ALONE = (
     "nightly-verification",
+    "evidence",
     "from-pyarrow",
     "from-parquet-java",
     "leaks",

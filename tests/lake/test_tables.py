@@ -78,6 +78,17 @@ def test_a_table_is_a_dataset(tmp_path: Path) -> None:
     assert "sales" in report.to_html()
 
 
+def test_what_is_done_to_a_table_is_evidence(tmp_path: Path) -> None:
+    make_table(tmp_path)
+    lake = Lake.open(declare(tmp_path, "[evidence]\n"))
+    lake.apply()
+    lake.verify()
+    begun, applied, verified = lake.read_evidence().events
+    assert (begun.phase, applied.event, verified.event) == ("begun", "apply", "verify")
+    assert applied.results[0].counts == {"current": 7}
+    assert (verified.results[0].code, verified.results[0].counts) == (0, {"correct": 7})
+
+
 def test_a_declaration_restricts_what_is_read(tmp_path: Path) -> None:
     make_table(tmp_path)
     masks = [{"field-id": 2, "action": "replace-with-null"}]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,8 +72,10 @@ class Lake(Protocol):
     def settings(self, name: str, **options: Any) -> Any:
         """Return the settings of a dataset."""
 
-    def record_erasure(self, name: str, *, signing_key: Any, **shredding: Any) -> int:
-        """Record what is about to be erased in a dataset; see `record_shredding`."""
+    def record_erasure(
+        self, parts: Mapping[str, Sequence[str]], *, signing_key: Any, **shredding: Any
+    ) -> AbstractContextManager[Callable[[int, Mapping[str, int]], None]]:
+        """Record what is erased in datasets, and with the function that is returned how it ends."""
 
     def advise(self, name: str, command: str) -> str:
         """Return which command works on a table instead of one that works on files."""

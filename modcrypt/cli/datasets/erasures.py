@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import click
 
 from modcrypt.cli.datasets.arguments import dataset_of
-from modcrypt.cli.datasets.declared import Declared
+from modcrypt.cli.datasets.declared import Lake
 from modcrypt.errors import printable
 
 
+@contextmanager
 def record_erasures(
     paths: Sequence[str], selection: Mapping[str, Any], request: str | None, *,
     plan: Callable[[], Sequence[Any]], read_signing_key: Callable[[], Any],
-) -> None:  # fmt: skip
+) -> Iterator[Callable[[int, Mapping[str, int]], None]]:  # fmt: skip
     """Record the erasure of the paths that lie in declared datasets, before it begins.
 
-    `plan` returns what a dry run says about the files, and `read_signing_key` the signing key.
+    `plan` returns what a dry run says about the files, and `read_signing_key` the signing key. The
+    block passes the exit code and the numbers of files by result to the function that it gets.
 
     Raises:
         click.UsageError: `--request` is given, and a path lies in no dataset.
-        ValueError, KeyRetrievalError, OSError: As `record_shredding`.
+        ValueError, KeyRetrievalError, OSError: As `FoundLake.record_erasure`.
     """
-    datasets: dict[tuple[str, str], tuple[Declared, list[str]]] = {}
+    lakes: dict[str, tuple[Lake, dict[str, list[str]]]] = {}
     for path in paths:
         declared = dataset_of(path)
         if declared is None:
@@ -32,11 +36,23 @@ def record_erasures(
                 raise click.UsageError(f"--request: no declared dataset has {printable(path)}")
             continue
         inside = declared.lake.inside(declared.name, path)
-        datasets.setdefault(declared.key, (declared, []))[1].append(inside)
-    signing_key = read_signing_key() if datasets else None
-    for declared, parts in datasets.values():
-        declared.lake.record_erasure(
-            declared.name, parts=parts, columns=selection["columns"],
-            everything=selection["everything"], request=request or "", plan=plan,
-            signing_key=signing_key,
-        )  # fmt: skip
+        lake = os.path.realpath(declared.lake.path)
+        parts = lakes.setdefault(lake, (declared.lake, {}))[1]
+        parts.setdefault(declared.name, []).append(inside)
+    shredding = {
+        "columns": selection["columns"], "everything": selection["everything"],
+        "request": request or "", "plan": plan,
+    }  # fmt: skip
+    signing_key = read_signing_key() if lakes else None
+    with ExitStack() as stack:
+        recordings = (
+            found.record_erasure(parts, signing_key=signing_key, **shredding)
+            for found, parts in lakes.values()
+        )
+        ends = [stack.enter_context(recording) for recording in recordings]
+
+        def end(code: int, counts: Mapping[str, int]) -> None:
+            for each in ends:
+                each(code, counts)
+
+        yield end

@@ -53,19 +53,30 @@ def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
         ValueError: The declaration is invalid, or was found and is not trusted.
         OSError: It cannot be read.
     """
-    from modcrypt.lake.declarations.declaration_file import open_declaration
     from modcrypt.lake.lake import Lake
 
-    content = open_declaration(options["config"])
-    if content is None:
-        raise click.UsageError(f"{hint}{MISSING}; name it by --config, or set MODCRYPT_CONFIG")
-    declaration = valid_declaration(content)
+    declaration = read_declaration(options, hint)
     passphrase, named = passphrase_reference(declaration.kms, options), signing_references(options)
     reference = (named["signing_key"], named.get("signing_passphrase")) if named else None
     return Lake(
         declaration=declaration, passphrase=passphrase, audit=options["audit"],
         signing_key=read_signing_key(options), signing_reference=reference,
     )  # fmt: skip
+
+
+def read_declaration(
+    options: dict[str, Any], hint: str = "", *, records: bool = True
+) -> LakeDeclaration:
+    """Return the declaration that the options name, without recorded erasures if `records` is off.
+
+    Print all mistakes in it, and raise as `open_lake`.
+    """
+    from modcrypt.lake.declarations.declaration_file import open_declaration
+
+    content = open_declaration(options["config"], records=records)
+    if content is None:
+        raise click.UsageError(f"{hint}{MISSING}; name it by --config, or set MODCRYPT_CONFIG")
+    return valid_declaration(content)
 
 
 def valid_declaration(content: ReadDeclaration) -> LakeDeclaration:

@@ -10,11 +10,13 @@ import click
 
 from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.examine import html_option
+from modcrypt.cli.options.signing_options import signed_by_option
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import needs_one_of, print_line
+from modcrypt.cli.shared import exclude_each_other, needs_one_of, print_line
 from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
+from modcrypt.lake.commands.evidence_check import check_record
 from modcrypt.lake.commands.lake_options import lake_options, open_lake
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -26,10 +28,15 @@ MAX_FILE_PAGES = 100
 
 # click keeps the lines of a paragraph after \b as they are.
 _REPORT_EXAMPLE = """\b
-Examples: a page; with the pages of files that are not as declared; the same facts as JSON
+Examples: a page; with the pages of files that are not as declared; the same facts as JSON;
+a check of the record of evidence, which must have a line that was noted
   modcrypt report --html lake.html
   modcrypt report --html lake.html --file-pages
-  modcrypt report --json"""
+  modcrypt report --json
+  modcrypt report --check --signed-by operator.pub --at-least 17
+
+\b
+Exit codes of --check: 0 the record is as it was written; 1 it has a fault"""
 
 _IMPACT_EXAMPLE = """\b
 Examples: a master key; one version of it
@@ -52,21 +59,39 @@ Exit codes: 0 it opens as declared; 3 a step refuses"""
     help="Write the pages of the first 100 listed files, too, into the folder OUT.files; their "
     "entries lead to them.",
 )
+@option(
+    "--check",
+    help="Check only the record of evidence, modcrypt.evidence.jsonl, without key service and "
+    "files: its chain of hashes, its signatures, and the records that it names.",
+)
+@option(
+    "--at-least N[:HASH]",
+    help="Require line N of the record, with this hash, to detect lines cut off at its end.",
+)
+@signed_by_option
 @needs_one_of("force", "html")
 @needs_one_of("file_pages", "html")
+@needs_one_of("at_least", "check")
+@needs_one_of("signed_by", "check")
+@exclude_each_other("check", "html")
 def report(
     *,
     jobs: int | None,
     html: str | None,
     file_pages: bool,
     force: bool,
+    check: bool,
+    at_least: str | None,
     as_json: bool,
     **options: Any,
-) -> None:
+) -> int:
     """Report on a lake: coverage, keys and findings.
 
-    The report also has the ages of master keys, and changes since the last report.
+    The report also has the ages of master keys, changes since the last report, and the newest
+    events of the record of evidence.
     """
+    if check:
+        return check_record(options, at_least, as_json)
     if html is None and not as_json:
         raise click.UsageError("name a page by --html OUT, or pass --json")
     lake = open_lake(options)
@@ -80,6 +105,7 @@ def report(
             sink.append(result.to_html(links).encode())
     if as_json:
         print_line(dump_line(result.fields()))
+    return 0
 
 
 def _write_file_pages(

@@ -52,10 +52,13 @@ lake_verify_options = cloup.option_group(
         default=None,
         help="Take up an interrupted verification: skip the files that it found correct.",
     ),
+    rare_option(
+        "--no-evidence", help="Do not record the result in modcrypt.evidence.jsonl.", default=None
+    ),
     option("--junit OUT", help="Write the result to OUT as JUnit XML."),
     rare_option("--sarif OUT", help="Write the result to OUT as SARIF 2.1.0."),
 )
-_LAKE_PARAMETERS = ("config", "since", "resume", "junit", "sarif")
+_LAKE_PARAMETERS = ("config", "since", "resume", "no_evidence", "junit", "sarif")
 
 _AGE = re.compile(r"([0-9]{1,6})([mhdw])")
 _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10080}
@@ -200,6 +203,7 @@ def verify_dataset(
         "since": parse_since(options["since"]),
         "resume": bool(options["resume"]),
         "parts": parts,
+        "evidence": not options["no_evidence"],
     }
     master, started = options["spark_master"], time.perf_counter()
     if master is not None:

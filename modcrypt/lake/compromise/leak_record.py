@@ -72,7 +72,7 @@ class LeakRecord:
     def add_inventory(
         self, dataset: str, choices: Sequence[KeyChoice], started: float,
         files: Iterable[tuple[KeyChoice, FileState]],
-    ) -> None:  # fmt: skip
+    ) -> int | None:  # fmt: skip
         """Record the files whose data keys compromised keys may open, and that these are all.
 
         Args:
@@ -80,6 +80,9 @@ class LeakRecord:
             choices: The compromised keys.
             started: When the inventory began, in seconds since 1970.
             files: The files, each with the key that may open it.
+
+        Returns:
+            The number of files by key; None if the record had all of it.
 
         Raises:
             OSError: The record cannot be written.
@@ -102,6 +105,7 @@ class LeakRecord:
             append_lines(self.path, text.encode(), MAX_RECORD)
             for line in lines:
                 self._take(line)
+        return sum(counts.values()) if lines else None
 
     def _take(self, line: dict[str, Any]) -> None:
         """Take a line over; raise LookupError, TypeError or ValueError if it is none."""

@@ -192,6 +192,22 @@ class TableDeclaration:
         return "" if self.namespace == WHOLE_CATALOG else f"{self.namespace}."
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvidenceDeclaration:
+    """The declaration of the record of evidence.
+
+    Attributes:
+        sign: Reference to the key that signs its lines; None for the key of `--sign`, if any.
+        sign_passphrase: Reference to the passphrase of that key's file; None for none.
+        signed_by: Lines of verifying keys, one of which must have signed each line; none to accept
+            lines without a signature.
+    """
+
+    sign: str | None = None
+    sign_passphrase: str | None = field(default=None, repr=False)
+    signed_by: Sequence[str] = ()
+
+
 AnyDataset: TypeAlias = DatasetDeclaration | TableDeclaration
 """The declaration of a dataset of any kind."""
 
@@ -206,8 +222,10 @@ class LakeDeclaration:
         datasets: Its datasets of Parquet files, by name.
         tables: Its datasets that are Iceberg tables, by name.
         compromised: Compromised master keys, as `ID` or `ID@VERSION`.
-        digest: Digest of all members but `compromised`, by which results of other declarations are
-            told apart.
+        evidence: How what is done and found is recorded; None to record nothing.
+        digest: Digest of all members but `compromised` and `evidence`, by which results of other
+            declarations are told apart.
+        sha256: SHA-256 over the file and all files that it includes, in hex.
     """
 
     path: str
@@ -215,7 +233,9 @@ class LakeDeclaration:
     datasets: Mapping[str, DatasetDeclaration]
     tables: Mapping[str, TableDeclaration] = field(default_factory=dict)
     compromised: Sequence[str] = ()
+    evidence: EvidenceDeclaration | None = None
     digest: str
+    sha256: str = ""
 
     @property
     def all(self) -> dict[str, AnyDataset]:

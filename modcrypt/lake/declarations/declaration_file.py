@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modcrypt.errors import KeyRetrievalError
@@ -42,12 +42,13 @@ class ReadDeclaration:
 
 
 def open_declaration(
-    config: str | os.PathLike[str] | None = None, *, is_found: bool = False
+    config: str | os.PathLike[str] | None = None, *, is_found: bool = False, records: bool = True
 ) -> ReadDeclaration | None:
     """Read the declaration that `find_declaration` returns; None if there is none.
 
     This is the gate for all that a declaration commands. A file that the user named, by `config` or
     MODCRYPT_CONFIG, is trusted, unless `is_found` says that `config` is not the user's word.
+    Without `records`, what the record of erasures says is left out.
 
     Raises:
         ValueError: As `read_content`, or a file that nobody named has commands without trust.
@@ -58,14 +59,14 @@ def open_declaration(
     if path is None:
         return None
     if not is_found and is_named(config):
-        return read_content(path)
-    content = read_content(path, is_found=True, reads_outside=has_word(path))
+        return read_content(path, records=records)
+    content = read_content(path, is_found=True, reads_outside=has_word(path), records=records)
     check_trust(path, content.digest, content.commands)
     return content
 
 
 def read_content(
-    path: Path, *, is_found: bool = False, reads_outside: bool = True
+    path: Path, *, is_found: bool = False, reads_outside: bool = True, records: bool = True
 ) -> ReadDeclaration:
     """Return the content of a declaration without a check of trust.
 
@@ -74,6 +75,7 @@ def read_content(
         is_found: Whether nobody named the file, so that no other user may be able to write it: in a
             shared folder such as /tmp, others could leave a declaration for the user's files.
         reads_outside: Whether included files outside its folder are opened.
+        records: Whether erasures that are recorded beside it are added.
 
     Raises:
         OSError: The file, or a policy that it includes, cannot be read.
@@ -94,11 +96,13 @@ def read_content(
         )
     except KeyRetrievalError as error:
         raise ValueError(f"{path} includes a file of others: {error}") from None
+    digest = inclusions.hash(data)
     if declaration is not None:
-        declaration = add_recorded_erasures(declaration)
+        declaration = replace(declaration, sha256=digest)
+        declaration = add_recorded_erasures(declaration) if records else declaration
     return ReadDeclaration(
         path=path, declaration=declaration, faults=faults, commands=inclusions.commands,
-        digest=inclusions.hash(data),
+        digest=digest,
     )  # fmt: skip
 
 

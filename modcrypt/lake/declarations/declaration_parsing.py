@@ -10,12 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from modcrypt.errors import MAX_NAME, printable
-from modcrypt.kms.policy import MAX_POLICY, Policy, resolve_service, resolve_writer
+from modcrypt.kms.policy import (
+    MAX_POLICY,
+    Policy,
+    resolve_reference,
+    resolve_service,
+    resolve_writer,
+)
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
+from modcrypt.kms.signing.signing_keys import check_signing_reference
 from modcrypt.lake.declarations.columns import ColumnRule, make_rule
 from modcrypt.lake.declarations.declaration import (
     AnyDataset,
     DatasetDeclaration,
+    EvidenceDeclaration,
     LakeDeclaration,
     Previous,
     Rotation,
@@ -26,6 +34,7 @@ from modcrypt.lake.declarations.inclusions import Inclusions
 from modcrypt.lake.declarations.member_table import (
     DATASET_MEMBERS,
     DATASET_NAME,
+    EVIDENCE_MEMBERS,
     OWN_MEMBERS,
     POLICY_MEMBERS,
     PREVIOUS_MEMBERS,
@@ -62,11 +71,12 @@ def parse_declaration(
     kms = parsing.parse_service(members, default_kms)
     found = parsing.parse_datasets(members)
     compromised = parsing.parse_compromised(members)
+    evidence = parsing.parse_evidence(members)
     if parsing.faults.total:
         return None, parsing.faults.sort()
-    # A leak changes no state that a cache keeps, and the answer must not wait for all files. The
-    # datasets contain the policies that the text includes.
-    others = {name: value for name, value in members.items() if name != "compromised"}
+    # A leak changes no state that a cache keeps, and the answer must not wait for all files; nor
+    # does evidence. The datasets contain the policies that the text includes.
+    others = {name: members[name] for name in members if name not in ("compromised", "evidence")}
     content = f"{others}{found}"
     digest = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     tables = {name: each for name, each in found.items() if isinstance(each, TableDeclaration)}
@@ -77,7 +87,7 @@ def parse_declaration(
     }
     return LakeDeclaration(
         path=str(path), kms=kms, datasets=datasets, tables=tables, compromised=compromised,
-        digest=digest,
+        evidence=evidence, digest=digest,
     ), []  # fmt: skip
 
 
@@ -109,6 +119,15 @@ class _Parsing:
             return ()
         return tuple(dict.fromkeys(given))
 
+    def parse_evidence(self, members: Mapping[str, Any]) -> EvidenceDeclaration | None:
+        given = members.get("evidence")
+        if given is None:
+            return None
+        if not isinstance(given, Mapping):
+            self.faults.add(("evidence",), "evidence must be a table [evidence]")
+            return None
+        return _EvidenceParsing(self.faults, ("evidence",), self._inclusions, given).parse()
+
     def parse_datasets(self, members: Mapping[str, Any]) -> dict[str, AnyDataset]:
         tables = members.get("dataset", {})
         if not isinstance(tables, Mapping) or not all(
@@ -136,6 +155,23 @@ class _Parsing:
         if kind != "files":
             self.faults.add((*path, "kind"), "kind must be files or iceberg")
         return _DatasetParsing(self.faults, path, self._inclusions, table).parse()
+
+
+class _EvidenceParsing(Members):
+    """The parsing of the table about the record of evidence."""
+
+    def parse(self) -> EvidenceDeclaration:
+        given = self.take(EVIDENCE_MEMBERS)
+        folder = self.inclusions.folder
+        references = {
+            name: resolve_reference(given[name], folder)
+            for name in ("sign", "sign_passphrase") if name in given
+        }  # fmt: skip
+        with self.noting_errors("sign"):
+            check_signing_reference(references.get("sign"), references.get("sign_passphrase"))
+        if not self.has_faults:  # else a reference may be the secret itself
+            self.note_commands(given, EVIDENCE_MEMBERS)
+        return EvidenceDeclaration(**references, signed_by=self.writers(given.get("signed_by", ())))
 
 
 class _DatasetParsing(Members):

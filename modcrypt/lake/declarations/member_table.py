@@ -201,6 +201,23 @@ TABLE_MEMBERS = _collect(
     _free("rotation", _table(TABLE_ROTATION), _ROTATION),
 )  # fmt: skip
 
+# --- the record of evidence ----------------------------------------------------------------------
+
+EVIDENCE_MEMBERS = _collect(
+    _command(
+        "sign", NAME, "Signing key of the operator, as a reference such as file:operator.key, or "
+        "the URI of a key that signs in its key service.",
+    ),
+    _command(
+        "sign_passphrase", NAME, "Reference to the passphrase of that key's file, such as env:NAME "
+        "or prompt.", needs=("sign",),
+    ),
+    _command(
+        "signed_by", _LINES, "Verifying keys, one of which must have signed each line, by their "
+        ".pub files or lines.", default=(),
+    ),
+)  # fmt: skip
+
 # --- the schema ----------------------------------------------------------------------------------
 
 TOP_MEMBERS = _collect(
@@ -212,6 +229,7 @@ TOP_MEMBERS = _collect(
         "compromised", NAMES, "Master keys that have leaked, as ID or ID@VERSION: apply makes new "
         "data keys for the files that they open.", default=(),
     ),
+    _free("evidence", _table(EVIDENCE_MEMBERS), "Record what apply, verify and shred do and find."),
     Setting(Kind("a table", {"type": "object"}), name="dataset"),
 )  # fmt: skip
 DATASET_NAME = "^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -236,6 +254,7 @@ def make_schema() -> dict[str, Any]:
         "properties": {
             "kms": TOP_MEMBERS["kms"].schema, "dataset": datasets,
             "compromised": TOP_MEMBERS["compromised"].schema,
+            "evidence": TOP_MEMBERS["evidence"].schema,
         },
         "$defs": {
             "files": {

@@ -8,10 +8,7 @@ declaration: it lies beside it, and no other user may be able to change it. In a
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +17,13 @@ from typing import Any
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.lake.erasure.erasures import MAX_ERASURES, Erasure, list_erasure_faults, make_erasure
-from modcrypt.lake.record_file import append_lines, read_lines
+from modcrypt.lake.record_file import (
+    append_lines,
+    encode_line,
+    find_signer,
+    mode_beside,
+    read_lines,
+)
 from modcrypt.pkmt1.strict_json import strict_json
 
 SCHEMA = "modcrypt.lake.erasure/1"
@@ -87,39 +90,29 @@ def _parse_line(
     given = strict_json(line, surrogates=True)
     if not isinstance(given, dict) or given.get("schema") != SCHEMA:
         raise ValueError(f"is no erasure of the form {SCHEMA}")
-    dataset, signature = given.get("dataset"), given.pop("signature", None)
+    dataset = given.get("dataset")
     if not isinstance(dataset, str):
         raise ValueError("names no dataset")
     if dataset not in partitions:
         return None
     signer = None
     if dataset in writers:
-        signer = _check_signature(given, signature, writers[dataset])
-    members = {name: value for name, value in given.items() if name not in ("schema", "dataset")}
+        signer = _check_signature(given, writers[dataset])
+    others = ("schema", "dataset", "signature")
+    members = {name: value for name, value in given.items() if name not in others}
     if faults := list_erasure_faults(members, partitions[dataset]):
         raise ValueError("; ".join(faults))
     return RecordedErasure(dataset, make_erasure(members), signer)
 
 
-def _check_signature(
-    given: Mapping[str, Any], signature: Any, writers: Collection[VerifyingKey]
-) -> str:
+def _check_signature(given: Mapping[str, Any], writers: Collection[VerifyingKey]) -> str:
     """Return the id of the writer that signed a line; raise ValueError if none did."""
     dataset = printable(given["dataset"], MAX_NAME)
-    if not isinstance(signature, str):
+    if not isinstance(given.get("signature"), str):
         raise ValueError(f"is not signed, but {dataset} has signed_by; erase with --sign")
-    try:
-        signed = base64.b64decode(signature, validate=True)
-    except ValueError:
-        raise ValueError("its signature is not valid base64") from None
-    for writer in writers:
-        if writer.verify(signed, _message(given)):
-            return writer.hex_id
-    raise ValueError(f"no writer that {dataset} names in signed_by signed it as it is")
-
-
-def _message(given: Mapping[str, Any]) -> bytes:
-    return f"{SCHEMA}\n{json.dumps(given, sort_keys=True)}".encode()
+    if (writer := find_signer(given, writers)) is None:
+        raise ValueError(f"no writer that {dataset} names in signed_by signed it as it is")
+    return writer.hex_id
 
 
 def append_erasure(
@@ -135,9 +128,7 @@ def append_erasure(
         OSError: The record cannot be written.
     """
     given = {"schema": SCHEMA, "dataset": dataset, **erasure.fields()}
-    if signing_key is not None:
-        signature = signing_key.sign(_message(given))
-        given = {**given, "signature": base64.b64encode(signature).decode()}
-    line = json.dumps(given, sort_keys=True).encode() + b"\n"
-    mode = stat.S_IMODE(os.stat(declaration).st_mode) & 0o644
-    append_lines(record_path(declaration), line, MAX_RECORD, most=MAX_ERASURES, mode=mode)
+    append_lines(
+        record_path(declaration), encode_line(given, signing_key), MAX_RECORD, most=MAX_ERASURES,
+        mode=mode_beside(declaration),
+    )  # fmt: skip

@@ -12,11 +12,13 @@ from itertools import islice
 from typing import Any
 
 from modcrypt import __version__
+from modcrypt.lake.evidence.events import EvidenceCheck
 from modcrypt.lake.files.file_states import DECLARED, STATES
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.html import render
+from modcrypt.report.json_fields import json_fields
 
 SCHEMA = "modcrypt.lake.report/1"
 """The name and version of the JSON form."""
@@ -41,6 +43,7 @@ class LakeReport(FactSheet):
         more_findings: Number of such files that are not listed.
         drift: Changes of the numbers of files by dataset and state since the last report; None if
             there was none.
+        evidence: The record of evidence with its newest events; None if nothing is recorded.
     """
 
     lake: str
@@ -52,11 +55,11 @@ class LakeReport(FactSheet):
     findings: Sequence[Mapping[str, Any]]
     more_findings: int
     drift: Sequence[Mapping[str, Any]] | None
+    evidence: EvidenceCheck | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the report as values for JSON."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {"schema": SCHEMA, **values}
+        return {"schema": SCHEMA, **json_fields(self)}
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: the lake, and counts."""
@@ -95,11 +98,12 @@ class LakeReport(FactSheet):
 
 def make_report(
     statuses: Sequence[DatasetStatus], ages: KeyAges, *, lake: str, digest: str,
-    before: Mapping[str, Mapping[str, int]] | None = None,
+    before: Mapping[str, Mapping[str, int]] | None = None, evidence: EvidenceCheck | None = None,
 ) -> LakeReport:  # fmt: skip
     """Return the report about datasets with a status, and about keys with their ages.
 
-    `before` is the result of `LakeReport.counts` of the last report.
+    `before` is the result of `LakeReport.counts` of the last report, and `evidence` the record of
+    evidence.
     """
     wrong = (
         {"dataset": status.dataset.name, **file.fields()}
@@ -120,6 +124,7 @@ def make_report(
         findings=findings,
         more_findings=count - len(findings),
         drift=None if before is None else list(_find_drift(datasets, before)),
+        evidence=evidence,
     )
 
 

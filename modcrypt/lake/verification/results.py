@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from modcrypt.errors import KmsUnavailableError, list_names
 from modcrypt.io.addresses import is_url
 from modcrypt.jobs.failures import describe_result
+from modcrypt.lake.evidence.events import DatasetResult
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
 from modcrypt.parquet.verify.verification_results import Verification
 from modcrypt.report.fact_sheet import FactSheet
@@ -171,6 +174,18 @@ class LakeVerification(FactSheet):
         """Return the parts not opened, once for each reason, with their numbers of files."""
         notes = _describe_notes(self.totals.not_opened)
         return [f"Not opened: {text}: {why}" for text, why in notes]
+
+    @property
+    def outcome(self) -> DatasetResult:
+        """The result for the record of evidence."""
+        totals = self.totals
+        counts = {
+            "correct": totals.correct, "closed": totals.closed, "faults": self.fault_count,
+            "erased": totals.erased, "skipped": self.skipped, "strays": len(self.strays),
+        }  # fmt: skip
+        faults = chain(self._own_faults, (fault for file in self.files for fault in file.faults))
+        found = Counter(fault.word for fault in faults)
+        return DatasetResult.of(self.dataset, self.code, len(self.files), counts, found)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: the dataset, and the summary."""

@@ -15,7 +15,6 @@ from os import urandom
 from typing import Any, Final
 
 from modcrypt.aad import MAX_ORDINAL
-from modcrypt.errors import LimitError
 from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
@@ -70,7 +69,6 @@ from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.parquet.signatures.leaf_list import LeafHasher, LeafPlace, commit_to_keys, encode_list
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
-from modcrypt.runtime.log import LOGGER
 
 
 @hide_keys
@@ -313,14 +311,10 @@ class Encryption(NewFile):
         is_exact = (
             plan.is_canonical and addition.moves.is_exact and plan.metadata.num_rows in (0, rows)
         )
-        try:
-            kept = find_kept(
-                source, addition.moves, addition.parts.respelt, plan.body_end,
-                keeps_footer=not is_exact,
-            )  # fmt: skip
-        except LimitError as error:
-            LOGGER.warning("%s: decryption will not restore every byte: %s", source.name, error)
-            return
+        kept = find_kept(
+            source, addition.moves, addition.parts.respelt, plan.body_end,
+            keeps_footer=not is_exact,
+        )  # fmt: skip
         if kept is not None:
             self.keep(kept, plan.columns)
 

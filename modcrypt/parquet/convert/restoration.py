@@ -158,15 +158,22 @@ def find_kept(
         keeps_footer: Whether decryption would restore another footer.
 
     Returns:
-        None if decryption restores the file as it is.
-
-    Raises:
-        LimitError: More than `MAX_KEPT` bytes would be kept.
+        None if decryption restores the file as it is; or if too many bytes would be kept, as a
+            warning in the log says.
     """
     if not (keeps_footer or respelt or _leaves_anything(moves, body_end)):
         return None
-    kept, at, changed = Kept(size=source.size), MAGIC_SIZE, set(respelt)
-    budget = _Budget(source)
+    try:
+        return _collect(_Budget(source), moves, set(respelt), body_end, keeps_footer)
+    except LimitError as error:
+        LOGGER.warning("%s: decryption will not restore every byte: %s", source.name, error)
+        return None
+
+
+def _collect(
+    budget: _Budget, moves: Relocation, changed: set[Span], body_end: int, keeps_footer: bool
+) -> Kept | None:
+    kept, at = Kept(size=budget.source.size), MAGIC_SIZE
     for span, _, _ in moves.spans:
         own = KeptPart()
         if span.start < at:  # written behind its place, where it is kept as bytes without a name
@@ -183,7 +190,7 @@ def find_kept(
             kept.parts[span.row_group, span.column, int(span.part)] = own
     kept.end = budget.read(at, body_end)
     if keeps_footer:
-        kept.footer = budget.read(body_end, source.size)
+        kept.footer = budget.read(body_end, kept.size)
     return kept if kept.parts or kept.end or keeps_footer else None
 
 
@@ -205,13 +212,13 @@ class _Budget:
     """Reads bytes of a source until they are too many."""
 
     def __init__(self, source: Source) -> None:
-        self._source, self._left = source, MAX_KEPT >> 1  # the rest is for the description
+        self.source, self._left = source, MAX_KEPT >> 1  # the rest is for the description
 
     def read(self, start: int, end: int) -> bytes:
         self._left -= end - start
         if self._left < 0:
             raise LimitError(f"more than {MAX_KEPT >> 1} bytes to keep")
-        return self._source.read_at(start, end - start) if start < end else b""
+        return self.source.read_at(start, end - start) if start < end else b""
 
 
 # --- the module ----------------------------------------------------------------------------------

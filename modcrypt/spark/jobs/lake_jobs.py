@@ -206,6 +206,7 @@ def verify(
     since: Since | None = None,
     resume: bool = False,
     parts: Sequence[str] = (),
+    evidence: bool = True,
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> list[LakeVerification]:
@@ -218,7 +219,7 @@ def verify(
         lake: The lake.
         dataset: Name of a dataset; None for all.
         since, resume: As in `Lake.verify`, by the driver's cache.
-        parts: Paths inside the dataset, as in `Lake.verify`.
+        parts, evidence: As in `Lake.verify`.
 
     Raises:
         ValueError: The dataset is not declared.
@@ -234,7 +235,9 @@ def verify(
         }
         return (_load_result(done.pop(file.path)) for file in files)
 
-    return lake.verify(dataset, since=since, resume=resume, check=check, parts=parts)
+    return lake.verify(
+        dataset, since=since, resume=resume, check=check, parts=parts, evidence=evidence
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
