@@ -615,6 +615,7 @@ class Lake:
             report = make_report(
                 statuses, self.ages, lake=self.declaration.path, digest=self.declaration.digest,
                 before=cache.load_report(), evidence=self._find_evidence(),
+                compromised=self.compromised,
             )  # fmt: skip
             cache.save_report(report.counts())
         return report

@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol
 
 from modcrypt.errors import printable
-from modcrypt.report.text import format_count, format_size
+from modcrypt.report.text import format_count, format_short_count, format_size
 
 if TYPE_CHECKING:  # an extra
     from jinja2 import Environment
@@ -37,7 +37,8 @@ def render_html(result: Drawable) -> str:
     """Return a self-contained HTML page about a result; it loads nothing and contains no keys.
 
     The page about a file draws every part of it, for which `verify_parquet` needs `regions=True`.
-    Only pages about files have a script.
+    Its scripts choose a theme, sort tables and draw files; without them it is complete, but for the
+    drawing.
 
     Args:
         result: Result of `inspect_parquet`, `verify_parquet`, `verify_table` or `key_tree`.
@@ -96,8 +97,11 @@ def page_environment() -> Environment:
         "cut": lambda text, limit: escape(format_readable(text, limit)),
         "day": format_day,
         "filename": format_name,
+        "breakable": lambda text: escape(format_readable(text)).replace("/", Markup("/<wbr>")),
         "share": format_share,
+        "short_count": format_short_count,
         "size": format_size,
+        "utc": format_time,
         "zip": zip,
     }
     # With `tojson`, no string can end the script element that contains it.
@@ -143,6 +147,15 @@ def format_day(milliseconds: int) -> str:
         return f"{datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC):%Y-%m-%d}"
     except (ValueError, OverflowError, OSError):
         return "at an unknown time"
+
+
+def format_time(text: str) -> str:
+    """Return a time in ISO 8601 as date, hours and minutes in UTC; any other text unchanged."""
+    try:
+        time = datetime.datetime.fromisoformat(text)
+        return f"{time.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC" if time.tzinfo else text
+    except (ValueError, OverflowError):
+        return text
 
 
 def format_share(size: int, of: int) -> str:

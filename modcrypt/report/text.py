@@ -20,6 +20,14 @@ def format_count(number: int, what: str) -> str:
     return f"{number:,} {what if number == 1 else _PLURALS.get(what, f'{what}s')}"
 
 
+def format_short_count(number: int) -> str:
+    """Return a number with few digits, rounded down if it is large: 1,234, 12 k or 3 M."""
+    for least, size, unit in ((10**9, 10**9, "G"), (10**6, 10**6, "M"), (10**4, 10**3, "k")):
+        if number >= least:
+            return f"{number // size:,} {unit}"
+    return f"{number:,}"
+
+
 _PLURALS = {
     "branch or tag": "branches and tags",
     "call of the key service": "calls of the key service",

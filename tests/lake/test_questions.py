@@ -182,13 +182,13 @@ def test_what_was_examined_has_a_digest(config: Path, tmp_path: Path) -> None:
     assert mc.Lake.open(config).report().datasets[0]["examined"] != first
 
 
-def test_the_page_holds_what_the_report_does_and_runs_nothing(config: Path, tmp_path: Path) -> None:
+def test_the_page_holds_what_the_report_does(config: Path, tmp_path: Path) -> None:
     mc.Lake.open(config).report()
     write_day(tmp_path, "2026-11-03", 1)
     page = mc.Lake.open(config).report().to_html()
     assert "1 file not as declared" in page
-    assert "day=2026-11-03/part-0.parquet" in page
-    assert "<script" not in page
+    assert "day=2026-11-03/part-0.parquet" in page.replace("<wbr>", "")
+    assert page.count("<script") == 1  # its own
     assert "Changes since the last report" in page
 
 
@@ -200,7 +200,7 @@ def test_a_hostile_name_is_only_text(evil: str, tmp_path: Path) -> None:
     page = mc.Lake.open(config).report().to_html()
     page.encode()
     assert "<img" not in page
-    assert "<script" not in page
+    assert page.count("<script") == 1
 
 
 def test_a_page_about_ten_thousand_files_is_small(config: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.report import html
+from modcrypt.report.text import format_short_count
 from tests.support.browser import EVIL
 from tests.support.cases import each_case
 
@@ -30,6 +31,10 @@ def render(template: str, **values: Any) -> str:
         "{% from 'macros.html' import notes %}{{ notes([([x], (x,))]) }}",
         "{% from 'macros.html' import table %}"
         "{% call(y) table(x, [x], [x]) %}<td>{{ y }}{% endcall %}",
+        "{% from 'macros.html' import table %}"
+        "{% call(y) table(x, [x], [{'g': x}], note=x, group='g') %}<td>{{ y.g }}{% endcall %}",
+        "{% from 'macros.html' import digest, moment %}{{ digest(x) }}{{ moment(x) }}",
+        "{% from 'macros.html' import path %}<td>{{ path(x) }}",
         "{{ [x, x]|join(x) }}{{ x ~ x }}{{ '%s'|format(x) }}{{ x|string }}",
     ],
 )
@@ -59,6 +64,32 @@ def test_a_template_that_lacks_a_value_fails() -> None:
 def test_a_text_that_is_cut_states_its_length() -> None:
     assert render("{{ x }}", x="a" * 5_000).endswith("a (5,000 characters)")
     assert render("{{ x }}", x="a" * 240) == "a" * 240
+
+
+def test_a_path_breaks_after_slashes() -> None:
+    page = render("{% from 'macros.html' import path %}{{ path(x) }}", x="a/<b>/c")
+    assert page == "<bdi>a/<wbr>&lt;b&gt;/<wbr>c</bdi>"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("2026-11-29T23:30:59.123+02:00", "2026-11-29 21:30 UTC"),
+        ("2026-11-29", "2026-11-29"),  # of no time zone, which nobody can know
+        ("yesterday", "yesterday"),
+        ("0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00+14:00"),
+    ],
+)
+def test_a_time_is_shown_in_utc(text: str, shown: str) -> None:
+    assert html.format_time(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0, "0"), (9_999, "9,999"), (10_000, "10 k"), (1_999_999, "1 M"), (10**12, "1,000 G")],
+)
+def test_a_count_is_short(number: int, shown: str) -> None:
+    assert format_short_count(number) == shown
 
 
 def test_headings_with_the_same_sentences_share_an_entry() -> None:

@@ -76,7 +76,7 @@ def pages(path: Path) -> Iterator[str]:
 def test_pages_have_no_element_and_no_character_of_a_hostile_file(folder: Path) -> None:
     for page in pages(folder / EVIL_FILE):
         found = Elements(page)
-        assert (found.scripts, found.active) == (2, [])  # its own: data and program
+        assert (found.scripts, found.active) == (3, [])  # its own: data and programs
         assert not [c for c in set(page) if not c.isprintable() and c != "\n"]
         (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
         assert policy.startswith("default-src 'none'; ")

@@ -143,7 +143,9 @@ let seen = 0;
 while (texts.nextNode()) {
   const element = texts.currentNode.parentElement;
   if (!texts.currentNode.data.trim() || !element.checkVisibility()) continue;
-  const below = ground(element), ink = over(channels(getComputedStyle(element).color), below);
+  const {color, fill} = getComputedStyle(element);
+  const shown = element instanceof SVGElement ? fill : color;
+  const below = ground(element), ink = over(channels(shown), below);
   const [low, high] = [light(below), light(ink)].sort((one, two) => one - two);
   seen += 1;
   if ((high + .05) / (low + .05) < 4.5) poor.push(`${element.outerHTML} ${ink} on ${below}`);

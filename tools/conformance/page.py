@@ -244,9 +244,8 @@ def _environment() -> Environment:
 
 
 def _asset(name: str) -> str:
-    if name == "style.css":
-        return html.read_template(name) + (FOLDER / "conformance.css").read_text()
-    return (FOLDER / name).read_text()
+    own = FOLDER / name
+    return own.read_text() if own.is_file() else html.read_template(name)
 
 
 def main() -> int:

@@ -12,12 +12,14 @@ from itertools import islice
 from typing import Any
 
 from modcrypt import __version__
+from modcrypt.lake.compromise.key_choice import KeyChoice
+from modcrypt.lake.erasure.erasures import Erasure
 from modcrypt.lake.evidence.events import EvidenceCheck
-from modcrypt.lake.files.file_states import DECLARED, STATES
+from modcrypt.lake.files.file_states import DECLARED, EXPOSED, STATES
 from modcrypt.lake.key_ages import KeyAges
+from modcrypt.lake.reports.report_page import draw_report
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.fact_sheet import FactSheet
-from modcrypt.report.html import render
 from modcrypt.report.json_fields import json_fields
 
 SCHEMA = "modcrypt.lake.report/1"
@@ -78,9 +80,10 @@ class LakeReport(FactSheet):
         """Return the numbers of files by dataset and state, for the drift of the next report."""
         return {row["dataset"]: dict(row["states"]) for row in self.datasets}
 
-    def dataset_heads(self) -> list[str]:
-        """Return the heads of the columns of numbers of files, one for each dataset."""
-        return [f"#{row['dataset']}" for row in self.datasets]
+    @property
+    def is_exposed(self) -> bool:
+        """True if a compromised master key opens, or may open, a file."""
+        return any(row["states"].get(state) for row in self.datasets for state in EXPOSED)
 
     def to_html(self, links: Mapping[tuple[str, str], str] | None = None) -> str:
         """Return the report as one self-contained page.
@@ -91,19 +94,18 @@ class LakeReport(FactSheet):
         Raises:
             ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
         """
-        return render(
-            "lake.html", title="Lake report", report=self, names=STATES, links=links or {}
-        )
+        return draw_report(self, links or {})
 
 
 def make_report(
     statuses: Sequence[DatasetStatus], ages: KeyAges, *, lake: str, digest: str,
     before: Mapping[str, Mapping[str, int]] | None = None, evidence: EvidenceCheck | None = None,
+    compromised: Sequence[KeyChoice] = (),
 ) -> LakeReport:  # fmt: skip
     """Return the report about datasets with a status, and about keys with their ages.
 
-    `before` is the result of `LakeReport.counts` of the last report, and `evidence` the record of
-    evidence.
+    `before` is the result of `LakeReport.counts` of the last report, `evidence` the record of
+    evidence, and `compromised` the keys that the declaration calls compromised.
     """
     wrong = (
         {"dataset": status.dataset.name, **file.fields()}
@@ -120,7 +122,7 @@ def make_report(
         version=__version__,
         digest=digest,
         datasets=datasets,
-        keys=_describe_keys(statuses, ages),
+        keys=_describe_keys(statuses, ages, compromised),
         findings=findings,
         more_findings=count - len(findings),
         drift=None if before is None else list(_find_drift(datasets, before)),
@@ -152,13 +154,25 @@ def _describe_dataset(status: DatasetStatus) -> dict[str, Any]:
         "columns": columns,
         "encrypted_columns": encrypted_columns,
         "strays": len(status.strays),
+        "strict": status.dataset.strict,
         "leaks": [leak.fields() for leak in status.leaks[:MAX_FILES]],
+        "waiting": len(status.waiting),
+        "due_keys": list(status.due_keys),
+        "erasures": [each.fields() for each in _erased(status)[:MAX_FILES]],
+        "more_erasures": max(0, len(_erased(status)) - MAX_FILES),
         "examined": examined.hexdigest(),
         "error": status.error,
     }
 
 
-def _describe_keys(statuses: Sequence[DatasetStatus], ages: KeyAges) -> list[dict[str, Any]]:
+def _erased(status: DatasetStatus) -> Sequence[Erasure]:
+    """Return the statements about erased data; those of tables are in their snapshots."""
+    return getattr(status.dataset, "erased", ())
+
+
+def _describe_keys(
+    statuses: Sequence[DatasetStatus], ages: KeyAges, compromised: Sequence[KeyChoice]
+) -> list[dict[str, Any]]:
     """Return a row of the matrix of keys and datasets for each master key."""
     files: defaultdict[str, Counter[str]] = defaultdict(Counter)
     versions: defaultdict[str, set[str]] = defaultdict(set)
@@ -177,9 +191,10 @@ def _describe_keys(statuses: Sequence[DatasetStatus], ages: KeyAges) -> list[dic
             "files": dict(files[master]),
             "versions": sorted(versions[master]),
             "keks": len(keks[master]),
+            "compromised": [str(each) for each in compromised if each.key == master],
             **_describe_age(master, ages),
         }
-        for master in sorted(files)
+        for master in sorted({*files, *(each.key for each in compromised)})
     ]
 
 

@@ -642,33 +642,7 @@ at("columns").addEventListener("click", (event) => {
   if (button && height) chooseColumn(Number(button.dataset.column));
 });
 
-// --- tables: sorting, finding --------------------------------------------------------------------
-
-function value(row, column) {
-  const cell = row.cells[column];
-  return cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value);
-}
-
-function sort(table, head, column) {
-  const up = head.ariaSort === "descending" || (!head.ariaSort && !head.classList.contains("n"));
-  for (const one of head.parentNode.cells) one.ariaSort = null;
-  head.ariaSort = up ? "ascending" : "descending";
-  const rows = [...table.tBodies[0].rows].filter((row) => !row.matches(".more"));
-  const order = new Intl.Collator("en", {numeric: true}).compare;
-  const compare = (a, b) => typeof a === "number" ? a - b : order(a, b);
-  const keyed = rows.map((row) => [value(row, column), row]);
-  keyed.sort(([a], [b]) => (up ? 1 : -1) * compare(a, b));
-  table.tBodies[0].prepend(...keyed.map(([, row]) => row));
-}
-
-for (const table of document.querySelectorAll("#columns table, #keys table, #kinds table")) {
-  [...table.tHead.rows[0].cells].slice(0, -1).forEach((head, column) => {
-    const button = make("button", "", head.textContent);
-    button.type = "button";
-    button.onclick = () => sort(table, head, column);
-    head.replaceChildren(button);
-  });
-}
+// --- finding a column ----------------------------------------------------------------------------
 
 const filter = at("filter"), columnRows = [...document.querySelectorAll("#columns tbody tr")];
 filter.closest("p").hidden = columnRows.length < 16;
@@ -681,19 +655,6 @@ filter.addEventListener("input", () => {
   }
   at("found").textContent = wanted ? `${exact(found)} of ${exact(columnRows.length)}` : "";
 });
-
-// --- light and dark ------------------------------------------------------------------------------
-
-const theme = at("theme"), dark = matchMedia("(prefers-color-scheme: dark)");
-const isDark = () => (document.documentElement.dataset.theme || (dark.matches ? "dark" : "light")) === "dark";
-const nameTheme = () => { theme.textContent = isDark() ? "Light" : "Dark"; };
-theme.hidden = false;
-theme.onclick = () => {
-  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  nameTheme();
-};
-dark.addEventListener("change", nameTheme);
-nameTheme();
 
 // --- begin ---------------------------------------------------------------------------------------
 

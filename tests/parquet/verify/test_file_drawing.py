@@ -474,19 +474,20 @@ def paper(chromium: Browser) -> str:
     return str(chromium.run("return getComputedStyle(document.body).backgroundColor"))
 
 
-def test_the_system_chooses_light_or_dark_and_the_button_the_other(
-    chromium: Browser, file: Drawn
-) -> None:
+def test_the_system_or_the_button_chooses_light_or_dark(chromium: Browser, file: Drawn) -> None:
     chromium.show(file.page())
     light = paper(chromium)
     chromium.emulate(dark=True)
     dark = paper(chromium)
     assert light != dark
-    chromium.wait("return document.getElementById('theme').textContent === 'Light'")
     chromium.click("#theme")
-    assert (paper(chromium), chromium.text("#theme")) == (light, "Dark")
+    assert (paper(chromium), chromium.text("#theme")) == (light, "Theme: light")
     chromium.click("#theme")
-    assert (paper(chromium), chromium.text("#theme")) == (dark, "Light")
+    assert (paper(chromium), chromium.text("#theme")) == (dark, "Theme: dark")
+    chromium.click("#theme")
+    assert chromium.text("#theme") == "Theme: as system"
+    chromium.emulate(dark=False)
+    assert paper(chromium) == light
 
 
 def test_states_and_keys_differ_in_more_than_hue(chromium: Browser, damaged_file: Drawn) -> None:
@@ -575,7 +576,7 @@ def test_hostile_names_are_only_ever_text(chromium: Browser) -> None:
     chromium.show(page)
     assert chromium.driver.title.startswith("</script><script>document.title")
     assert chromium.count("img, iframe, object, embed, a, form, [onerror], [onfocus]") == 0
-    assert chromium.count("script") == 2
+    assert chromium.count("script") == 3
     assert chromium.run("return document.querySelector('#grid .name').textContent") == EVIL[0]
     assert (
         chromium.hover("[data-cell='0,0'] .part")

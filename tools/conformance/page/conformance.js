@@ -83,15 +83,4 @@ function close() {
   detail.hidden = true;
   if (opener) opener.focus();
 }
-
-const theme = document.getElementById("theme"), root = document.documentElement;
-const dark = () => root.dataset.theme ? root.dataset.theme === "dark"
-  : matchMedia("(prefers-color-scheme: dark)").matches;
-const label = () => { theme.textContent = dark() ? "Light" : "Dark"; };
-theme.hidden = false;
-theme.addEventListener("click", () => {
-  root.dataset.theme = dark() ? "light" : "dark";
-  label();
-});
-label();
 })();
