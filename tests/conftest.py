@@ -12,6 +12,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -130,14 +131,18 @@ def quick_collections() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cheap_passphrases() -> Iterator[None]:
-    """Make keyrings at the least cost that is taken; what the cost is, `kms/keyring` judges.
+def real_costs() -> Iterator[list[int]]:
+    """Encrypt under passphrases at the least cost that is accepted; yield the real ones.
 
-    Programs that a test runs make theirs at the full cost, a third of a second each time.
+    `kms/keyring` checks these. Programs that a test runs have them, a third of a second each time.
     """
+    least = {"keyring.keyring.SCRYPT_N": 2**14, "recipients.private_key_file.SCRYPT_COST": 2**14,
+             "keyring.passphrase_encryption.SCRYPT_R": 1}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modcrypt.kms.keyring.keyring.SCRYPT_N", 2**14)
-        yield
+        real = [resolve_name(f"modcrypt.kms.{name}") for name in least]
+        for name, cost in least.items():
+            patch.setattr(f"modcrypt.kms.{name}", cost)
+        yield real
 
 
 @pytest.fixture(scope="session", autouse=True)
