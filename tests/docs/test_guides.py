@@ -12,15 +12,11 @@ from tests.support.cases import each_case
 from tests.support.guide import blocks_of, run_guide
 from tests.support.kms.azure_stub import VaultStub, client_of, rsa_keys, vault
 from tests.support.kms.google_stub import RING, google, google_client
-from tests.support.kms.server_fixtures import bao, bao_running, bare_environment, moto, moto_running
 from tests.support.kms.soft_hsm import hsm
 from tests.support.paths import ROOT
 from tests.support.stories import STORIES
 
-__all__ = [
-    "bao", "bao_running", "bare_environment", "google", "google_client", "hsm", "moto",
-    "moto_running", "rsa_keys", "vault",
-]  # fixtures  # fmt: skip
+__all__ = ["google", "google_client", "hsm", "rsa_keys", "vault"]  # fixtures
 
 # Guides that other tests run, because they need Spark or go on with the README's names.
 ELSEWHERE = {

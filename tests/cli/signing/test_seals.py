@@ -11,10 +11,7 @@ import modcrypt
 from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import invoke, private, run_program
 from tests.support.kms.key_servers import Bao
-from tests.support.kms.server_fixtures import bao, bao_running, bare_environment
 from tests.support.tables import write_plain
-
-__all__ = ["bao", "bao_running", "bare_environment"]  # fixtures
 
 
 @pytest.fixture
