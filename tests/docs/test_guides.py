@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.cases import each_case
 from tests.support.guide import blocks_of, run_guide
 from tests.support.kms.azure_stub import VaultStub, client_of, rsa_keys, vault
 from tests.support.kms.google_stub import RING, google, google_client
@@ -42,7 +41,7 @@ def test_the_tutorial_runs(tmp_path: Path) -> None:
     run_guide("tutorial.md", tmp_path)
 
 
-@each_case("name", [*ALONE, "partner"])
+@pytest.mark.parametrize("name", [*ALONE, "partner"])
 def test_a_guide_runs(name: str, tmp_path: Path) -> None:
     run_guide(f"how-to/{name}.md", tmp_path)
 
