@@ -10,21 +10,33 @@ import random
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 pytest.register_assert_rewrite("tests.support")  # so that its failures show their values, too
 
-from tests.support.java.jvm import SHORT_LIVED  # noqa: E402 (imports what is rewritten)
+from tests.support.java.fixtures import java  # noqa: E402 (imports what is rewritten)
+from tests.support.java.jvm import SHORT_LIVED  # noqa: E402 (as above)
+from tests.support.kms.server_fixtures import (  # noqa: E402 (as above)
+    bao,
+    bao_running,
+    bare_environment,
+    moto,
+    moto_running,
+)  # fmt: skip
 from tests.support.randomness import SEED, examples  # noqa: E402 (as above)
 from tests.support.secret_watch import leftovers, pytest_configure  # noqa: E402 (as above)
 from tests.support.spark.class_archive import use_archive  # noqa: E402 (as above)
 from tests.support.valid_json import valid_json  # noqa: E402 (as above)
 
-__all__ = ["leftovers", "pytest_configure", "valid_json"]  # what a session begins and ends with
+__all__ = [  # fixtures, one of each for a process, and what a session begins and ends with
+    "bao", "bao_running", "bare_environment", "java", "leftovers", "moto", "moto_running",
+    "pytest_configure", "valid_json",
+]  # fmt: skip
 
 # Temporary folders are in memory where there is room: on a disk, a commit waits for many fsyncs.
 MEMORY = Path("/dev/shm")
@@ -70,18 +82,30 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) * 3 // 2
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests of Hypothesis, and those of a shared Spark as slow; sort tests by their JVM.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Mark tests of Hypothesis, and those of a shared Spark as slow; sort tests that are left."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _is_hypothesis_test(item.obj):
+            item.add_marker("seeded")
+        if SPARKS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
+    yield  # other hooks drop the tests that are not selected
+    _sort_by_jvm(items)
+    if seed := config.getoption("shuffle", None):
+        _shuffle(items, random.Random(seed))
+
+
+def _sort_by_jvm(items: list[pytest.Item]) -> None:
+    """Sort tests by the JVM that they wait for, so that one process starts it.
 
     A process begins with an equal slice of the list, which begins with the tests of one JVM, and
     others take tests from its end.
     """
     groups: dict[str, list[pytest.Item]] = {"shared": [], "own": [], "java": [], "": []}
     for item in items:
-        if isinstance(item, pytest.Function) and _is_hypothesis_test(item.obj):
-            item.add_marker("seeded")
-        if SPARKS.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker("slow")
         groups[_name_jvm(item)].append(item)
     others = iter(groups.pop(""))
     size = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -89,8 +113,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for group in groups.values():
         items += [*group, *itertools.islice(others, max(size - len(group), 0))]
     items += others
-    if seed := config.getoption("shuffle", None):
-        _shuffle(items, random.Random(seed))
 
 
 def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
@@ -104,7 +126,7 @@ def _name_jvm(item: pytest.Item) -> str:
     fixtures = getattr(item, "fixturenames", ())
     if item.nodeid.startswith("tests/spark/"):
         return "shared" if "spark" in fixtures else "own"
-    return "java" if "java" in fixtures else ""
+    return "java" if {"java", "iceberg"}.intersection(fixtures) else ""
 
 
 def _is_hypothesis_test(test: object) -> bool:
@@ -130,14 +152,18 @@ def quick_collections() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cheap_passphrases() -> Iterator[None]:
-    """Make keyrings at the least cost that is taken; what the cost is, `kms/keyring` judges.
+def real_costs() -> Iterator[list[int]]:
+    """Encrypt under passphrases at the least cost that is accepted; yield the real ones.
 
-    Programs that a test runs make theirs at the full cost, a third of a second each time.
+    `kms/keyring` checks these. Programs that a test runs have them, a third of a second each time.
     """
+    least = {"keyring.keyring.SCRYPT_N": 2**14, "recipients.private_key_file.SCRYPT_COST": 2**14,
+             "keyring.passphrase_encryption.SCRYPT_R": 1}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modcrypt.kms.keyring.keyring.SCRYPT_N", 2**14)
-        yield
+        real = [resolve_name(f"modcrypt.kms.{name}") for name in least]
+        for name, cost in least.items():
+            patch.setattr(f"modcrypt.kms.{name}", cost)
+        yield real
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -128,7 +128,8 @@ def test_a_verifier_that_cannot_be_imported_is_the_reason_for_what_is_not_judged
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('no libssl')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    _, output = run_suite("--entrypoint", copy_fake("writes-file", tmp_path))
+    client = copy_fake("writes-file", tmp_path)
+    _, output = run_suite("--entrypoint", client, python=(sys.executable,))
     reason = "not judged: the verifier cannot be imported: ImportError: no libssl"
     assert f"6 scenarios {reason}" in output
 

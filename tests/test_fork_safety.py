@@ -15,7 +15,6 @@ import pytest
 import modcrypt as mc
 from modcrypt import Key, Keyring, KeyTools, Policy
 from modcrypt.aead import GcmCipher
-from modcrypt.kms.keyring import keyring, passphrase_encryption
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.runtime import fork_safety
 from tests.support.kms.memory_kms import MemoryKms
@@ -109,12 +108,8 @@ def test_threads_do_not_wait_for_a_cached_property_of_another_object() -> None:
     assert Node(Node(None)).depth == 1
 
 
-def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(tmp_path: Path) -> None:
     """All locks that exist are held, those of the parent's objects and of modules."""
-    monkeypatch.setattr(keyring, "SCRYPT_N", 16)
-    monkeypatch.setattr(passphrase_encryption, "MIN_SCRYPT_N", 16)
     path = tmp_path / "f.parquet"
     ring = Keyring.create(tmp_path / "k", passphrase="pw")
     ring.create_key("kf")

@@ -275,6 +275,11 @@ BOMBS: list[tuple[Callable[[], bytes], int, str, str, int]] = [
     (long_list, 200, "verify", "fault", 16),
 ]
 
+LONG = dict.fromkeys(
+    (long_values_in_lists, one_row_of_strings, one_row_of_integers), pytest.mark.slow
+)
+"""Files of lists, which take a third of the time; quick ones are of values and structs."""
+
 
 @each_case("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
 @each_case("version", ["1.0", "2.0"])
@@ -407,7 +412,10 @@ def test_what_a_page_may_declare(codec: int, stored: int, most: int) -> None:
 
 @pytest.mark.parametrize(
     ("make", "size", "read", "said", "most"),
-    [pytest.param(*bomb, id=f"{bomb[0].__name__}, {bomb[2]}") for bomb in BOMBS],
+    [
+        pytest.param(*bomb, id=f"{bomb[0].__name__}, {bomb[2]}", marks=LONG.get(bomb[0], ()))
+        for bomb in BOMBS
+    ],
 )
 def test_peak_memory(
     make: Callable[[], bytes],

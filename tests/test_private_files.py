@@ -13,17 +13,14 @@ from modcrypt import Keyring
 from modcrypt.errors import KeyRetrievalError
 from modcrypt.io.private_files import check_unalterable, only_root_can_write
 from modcrypt.kms.key_references import read_key, read_metadata_file
-from modcrypt.kms.keyring import keyring, passphrase_encryption
 from modcrypt.kms.keyring.keyring_passphrase import make_reference_asker
 
 SECRET = "00112233445566778899aabbccddeeff"
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path: Path) -> Path:
     """Return a file with a secret that is a valid passphrase, token, PIN and key."""
-    monkeypatch.setattr(keyring, "SCRYPT_N", 16)
-    monkeypatch.setattr(passphrase_encryption, "MIN_SCRYPT_N", 16)
     Keyring.create(tmp_path / "k", passphrase=SECRET).create_key("kf")
     path = tmp_path / "secret"
     path.touch(0o600)

@@ -24,7 +24,7 @@ from modcrypt.kms import calls as kms
 from modcrypt.kms import wrapped_key_metadata
 from modcrypt.kms.client import Capabilities
 from modcrypt.kms.key_references import read_key, read_metadata_file
-from modcrypt.kms.keyring import keyring, keyring_file, passphrase_encryption
+from modcrypt.kms.keyring import keyring_file
 from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from modcrypt.kms.wrapping import KeyWrapper
@@ -41,8 +41,6 @@ ODD = b"Pq~7hE3?rV|6sN<9wX>"
 
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyring, "SCRYPT_N", 16)
-    monkeypatch.setattr(passphrase_encryption, "MIN_SCRYPT_N", 16)
     monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "0")
 
 

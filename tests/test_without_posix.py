@@ -10,11 +10,11 @@ import pytest
 
 from tests.support.paths import ROOT
 
-CORE = (
+CORE = (  # quick ones of what opens, locks and publishes files
     "tests/test_keys.py",
     "tests/test_readme.py",  # whose guides rotate, shred and record
-    "tests/ags1/test_reader.py",
-    "tests/parquet/datasets",
+    "tests/ags1/test_writer.py",
+    "tests/parquet/datasets/test_aad_prefixes.py",
     "tests/kms/test_key_tools.py",
 )
 SCRIPT = """

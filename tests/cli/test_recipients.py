@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt
-from modcrypt.kms.recipients import private_key_file
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import invoke, private, run_program, to_key
@@ -24,7 +23,6 @@ PASSPHRASE = "correct horse battery stäple"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the identities me and you, plain.parquet, and mine.parquet for me."""
-    monkeypatch.setattr(private_key_file, "SCRYPT_COST", 2**14)
     monkeypatch.delenv("MODCRYPT_IDENTITY", raising=False)
     for name in ("me", "you"):
         run_ok(tmp_path, *GENERATE, *SHORT, f"{name}.key")

@@ -8,19 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.cases import each_case
 from tests.support.guide import blocks_of, run_guide
 from tests.support.kms.azure_stub import VaultStub, client_of, rsa_keys, vault
 from tests.support.kms.google_stub import RING, google, google_client
-from tests.support.kms.server_fixtures import bao, bao_running, bare_environment, moto, moto_running
 from tests.support.kms.soft_hsm import hsm
 from tests.support.paths import ROOT
 from tests.support.stories import STORIES
 
-__all__ = [
-    "bao", "bao_running", "bare_environment", "google", "google_client", "hsm", "moto",
-    "moto_running", "rsa_keys", "vault",
-]  # fixtures  # fmt: skip
+__all__ = ["google", "google_client", "hsm", "rsa_keys", "vault"]  # fixtures
 
 # Guides that other tests run, because they need Spark or go on with the README's names.
 ELSEWHERE = {
@@ -47,7 +42,7 @@ def test_the_tutorial_runs(tmp_path: Path) -> None:
     run_guide("tutorial.md", tmp_path)
 
 
-@each_case("name", [*ALONE, "partner"])
+@pytest.mark.parametrize("name", [*ALONE, "partner"])
 def test_a_guide_runs(name: str, tmp_path: Path) -> None:
     run_guide(f"how-to/{name}.md", tmp_path)
 

@@ -24,9 +24,6 @@ def blocks(language: str) -> list[str]:
 
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "modcrypt.kms.keyring.keyring.SCRYPT_N", 2**14
-    )  # the keyring is opened often
     names: dict[str, Any] = {}
     examples = blocks("python")
     assert len(examples) == 17

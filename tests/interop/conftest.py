@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.java import iceberg_java
-from tests.support.java.fixtures import java
 from tests.support.java.iceberg_java import IcebergJava
 
 if TYPE_CHECKING:
     from tests.support.object_store import ObjectStore
-
-__all__ = ["java"]  # a fixture
 
 
 @pytest.fixture(scope="session")

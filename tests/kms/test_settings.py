@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.kms.keyring import keyring
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.tables import small_table
 
@@ -25,7 +24,6 @@ PASSPHRASE = "of many words"
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the current folder, with keys in files and a keyring."""
-    monkeypatch.setattr(keyring, "SCRYPT_N", 2**14)  # the least that other processes accept
     for name, secret in (("f.key", FOOTER_KEY.hex()), ("c.key", COLUMN_KEY.hex())):
         _write_private(tmp_path / name, secret)
     _write_private(tmp_path / "phrase", PASSPHRASE)

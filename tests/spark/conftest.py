@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import modcrypt as mc
+from tests.support.java import iceberg_java
 from tests.support.java.jvm import Jvm, stop_spark, why_unavailable
 from tests.support.spark.lake import COLUMN, FOOTER, MASTERS, PASSPHRASE, Lake
 from tests.support.spark.native import make_ring
@@ -79,8 +80,9 @@ def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def jvm(jar: Path) -> Iterator[Any]:
-    """Yield the packages of a small JVM with Spark's jars and ours, without Spark."""
-    running = Jvm("public class Harness {}", heap="512m", jars=[jar])
+    """Yield the packages of a small JVM with the jars of Spark, Iceberg and ours, without Spark."""
+    more = [] if iceberg_java.why_unavailable() else iceberg_java.iceberg_jars()
+    running = Jvm("public class Harness {}", heap="512m", jars=[jar, *more])
     yield running.packages
     running.close()
 

@@ -36,9 +36,8 @@ PARTS = [pa.table({"id": range(n, n + 50), "text": [f"row {n}"] * 50}) for n in 
 
 
 @pytest.fixture
-def kms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def kms(tmp_path: Path) -> str:
     """A keyring whose passphrase is in a file, by its URI."""
-    monkeypatch.setattr("modcrypt.kms.keyring.keyring.SCRYPT_N", 2**14)
     ring = mc.Keyring.create(tmp_path / "lake.keyring", passphrase=PASSPHRASE)
     ring.create_key("lake", value=MASTER)
     (tmp_path / "passphrase").write_bytes(PASSPHRASE)

@@ -269,7 +269,7 @@ def test_a_keyring_in_the_clear_is_the_owners_and_no_sealed_ones_stand_in(
         (b"modcrypt-keyring", b"something-else.."),
         (b'"n": 16384', b'"n": 16385'),
         (b'"n": 16384', b'"n": 1073741824'),
-        (b'"r": 8', b'"r": 9'),
+        (b'"r": 1', b'"r": 9'),
         (b'"protection": "scrypt"', b'"protection": "scrypt", "more": 1'),
         (b'"protection": "scrypt"', b'"protection": "scrypt", "protection": "scrypt"'),
         (b'"sealed": "', b'"sealed": "!'),

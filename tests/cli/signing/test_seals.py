@@ -8,20 +8,15 @@ from pathlib import Path
 import pytest
 
 import modcrypt
-from modcrypt.kms.recipients import private_key_file
 from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import invoke, private, run_program
 from tests.support.kms.key_servers import Bao
-from tests.support.kms.server_fixtures import bao, bao_running, bare_environment
 from tests.support.tables import write_plain
-
-__all__ = ["bao", "bao_running", "bare_environment"]  # fixtures
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A folder with writer.key, writer.pub and the dataset lake."""
-    monkeypatch.setattr(private_key_file, "SCRYPT_COST", 2**14)
     (tmp_path / "lake").mkdir()
     write_plain(tmp_path / "lake" / "a.parquet")
     run_ok(tmp_path, *GENERATE, "writer.key")

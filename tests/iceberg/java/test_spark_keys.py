@@ -17,10 +17,9 @@ from modcrypt.spark.jvm.native_jar import ICEBERG_CLIENT, spark_jar
 from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.iceberg.server_fixtures import metastore
 from tests.support.kms.key_servers import Bao
-from tests.support.kms.server_fixtures import bao_running
 from tests.support.spark.iceberg_spark import IcebergSpark, why_unavailable
 
-__all__ = ["bao_running", "metastore"]  # fixtures
+__all__ = ["metastore"]  # fixtures
 
 pytestmark = pytest.mark.slow
 

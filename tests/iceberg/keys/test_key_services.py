@@ -30,13 +30,9 @@ from modcrypt.kms.services.vault import open_vault
 from tests.support.kms.azure_stub import OAEP, V2, VaultStub, azure, rsa_keys, vault
 from tests.support.kms.google_stub import GoogleStub, gcp, google, google_client
 from tests.support.kms.key_servers import Bao, MotoKms
-from tests.support.kms.server_fixtures import bao, bao_running, bare_environment, moto, moto_running
 from tests.support.kms.soft_hsm import SoftHsm, hsm
 
-__all__ = [  # fixtures
-    "azure", "bao", "bao_running", "bare_environment", "gcp", "google", "google_client", "hsm",
-    "moto", "moto_running", "rsa_keys", "vault",
-]  # fmt: skip
+__all__ = ["azure", "gcp", "google", "google_client", "hsm", "rsa_keys", "vault"]  # fixtures
 
 DEK = bytes(range(0xA0, 0xB0))
 METADATA = StandardKeyMetadata(key=DEK, aad_prefix=bytes(range(0xC0, 0xD0)), file_length=4735)

@@ -14,9 +14,6 @@ from modcrypt.errors import KmsUnavailableError
 from modcrypt.kms import pacing
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.kms.key_servers import Bao
-from tests.support.kms.server_fixtures import bao, bao_running, bare_environment
-
-__all__ = ["bao", "bao_running", "bare_environment"]
 
 ROWS = pa.table({"id": [1, 2]})
 SINGLE = mi.KeyPolicy(wrapping="single", kek_per="files")

@@ -19,7 +19,6 @@ from modcrypt.errors import (
     KeyNotFoundError,
     KeyRetrievalError,
 )
-from modcrypt.kms.recipients import private_key_file
 from modcrypt.kms.recipients.identity import load_identities
 from modcrypt.kms.signing.signing_keys import load_signing_key
 from tests.support.cases import each_case
@@ -27,11 +26,6 @@ from tests.support.frame_watch import find_secrets
 from tests.support.recipients import KINDS, identity
 
 PASSPHRASE = "correct horse battery stäple"
-
-
-@pytest.fixture(autouse=True)
-def _cheap_scrypt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private_key_file, "SCRYPT_COST", 2**14)
 
 
 @each_case("kind", KINDS)

@@ -12,17 +12,11 @@ import pytest
 from modcrypt import Identity, SigningKey
 from modcrypt.errors import KeyMaterialError
 from modcrypt.kms import VerifyingKey
-from modcrypt.kms.recipients import private_key_file
 from modcrypt.kms.signing.signing_keys import check_verifying_keys
 from tests.support.cases import each_case
 from tests.support.frame_watch import find_secrets
 
 SCHEMES = ("ed25519", "mldsa65")
-
-
-@pytest.fixture(autouse=True)
-def _cheap_scrypt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private_key_file, "SCRYPT_COST", 2**14)
 
 
 @each_case("scheme", SCHEMES)

@@ -27,10 +27,7 @@ from tests.support.forging import (
     read_plain_footer,
     without_repetition_types,
 )
-from tests.support.java.fixtures import java
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
-
-__all__ = ["java"]  # a fixture
 
 f = pc.field
 

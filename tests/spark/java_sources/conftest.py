@@ -8,9 +8,6 @@ import pytest
 
 from tests.support.kms.json_server import JsonServer, json_server
 from tests.support.kms.key_servers import Server
-from tests.support.kms.server_fixtures import bare_environment, moto, moto_running
-
-__all__ = ["bare_environment", "moto", "moto_running"]  # fixtures
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,17 @@ import modcrypt as mc
 from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.keys import Key, key_bytes
 from modcrypt.spark.jvm.native_jar import ICEBERG_CLIENT
-from tests.support.java.iceberg_java import iceberg_jars
 from tests.support.java.iceberg_java import why_unavailable as why_no_iceberg
-from tests.support.java.jvm import Jvm
 from tests.support.spark.java_client import KEYS, JavaError, call_java
 from tests.support.spark.native import uri_of
 
 
 @pytest.fixture(scope="module")
-def iceberg(jar: Path) -> Iterator[Any]:
-    """Yield the packages of a JVM that has Iceberg and our jar."""
+def iceberg(jvm: Any) -> Any:
+    """Return the packages of the JVM, if it has Iceberg."""
     if reason := why_no_iceberg():
         pytest.skip(reason)
-    running = Jvm("public class Harness {}", heap="512m", jars=[jar, *iceberg_jars()])
-    yield running.packages
-    running.close()
+    return jvm
 
 
 class IcebergClient:

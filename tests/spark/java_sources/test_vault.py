@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.kms.key_servers import Bao
-from tests.support.kms.server_fixtures import bao, bao_running
 from tests.support.spark.java_client import KEYS, JavaClient, JavaError
-
-__all__ = ["bao", "bao_running"]
 
 pytest.importorskip("hvac")
 
