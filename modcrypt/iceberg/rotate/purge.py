@@ -212,9 +212,11 @@ def _remove_last(table: IcebergTable) -> tuple[str, ...]:
 
     A version that a writer of another program has committed since is left with all it needs.
     """
-    left = remove_files([_named(table.place)])
-    left += [table.place.beside(name).full_name for name in metadata_files(table) if not left]
-    if not left:
+    left, own = remove_files([_named(table.place)]), table.place.name
+    names = metadata_files(table)
+    newer = [name for name in names if name != own and is_later(name, own)]
+    left += [table.place.beside(name).full_name for name in newer]
+    if not (left or names):
         left = remove_files([_named(table.place.beside(HINT))])
     if not left:
         left = remove_files(_named(mark) for mark in _stale_marks(table))
