@@ -8,7 +8,7 @@ paths by their text alone: looking at a place outside its folder can contact a s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from modcrypt.lake.declarations.declaration import (
 )
 from modcrypt.lake.declarations.declaration_file import read_content, require_valid
 from modcrypt.lake.declarations.trust import check_trust, has_word
-from modcrypt.lake.erasure_recording import Shredding, record_shredding
+from modcrypt.lake.erasure_recording import Shredding, record_partition, record_shredding
 from modcrypt.lake.files.lake_files import make_matcher
 from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.report.suggestions import suggest
@@ -32,7 +32,7 @@ from modcrypt.report.suggestions import suggest
 _OF_TABLES = {
     "cat": "scan", "decrypt": "scan", "encrypt": "append", "head": "scan", "inspect": "tree",
     "keys rotate": "rotate mek", "keys scan": "keys", "rekey": "rotate dek", "schema": "scan",
-    "seals create": "seal", "share": "scan",
+    "seals create": "seal", "share": "scan", "shred": "shred",
 }  # fmt: skip
 """Commands for Iceberg tables that do what a command does for files."""
 
@@ -188,12 +188,19 @@ class FoundLake:
             "table_uuid": table.table_uuid, "master_keys": tuple(table.master_key_ids),
             "signed_by": tuple(table.signed_by),
             "seal_at_least": table.seal_at_least if table.signed_by else None,
-            "read_restrictions": table.read_restrictions,
+            "read_restrictions": table.read_restrictions, "declaration": table,
         }  # fmt: skip
 
     def record_erasure(self, name: str, *, signing_key: SigningKey | None, **shredding: Any) -> int:
         """Record what is about to be erased in a dataset; see `record_shredding`."""
         return record_shredding(self._require(), name, Shredding(**shredding), signing_key)
+
+    def record_partition(
+        self, name: str, partition: Mapping[str, str], request: str,
+        signing_key: SigningKey | None,
+    ) -> None:  # fmt: skip
+        """Record what is about to be erased in a table; see `record_partition`."""
+        record_partition(self._require(), name, partition, request, signing_key)
 
     def advise(self, name: str, command: str) -> str:
         """Return which command works on a table instead of one that works on files."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -73,6 +73,11 @@ class Lake(Protocol):
 
     def record_erasure(self, name: str, *, signing_key: Any, **shredding: Any) -> int:
         """Record what is about to be erased in a dataset; see `record_shredding`."""
+
+    def record_partition(
+        self, name: str, partition: Mapping[str, str], request: str, signing_key: Any
+    ) -> None:
+        """Record what is about to be erased in a table."""
 
     def advise(self, name: str, command: str) -> str:
         """Return which command works on a table instead of one that works on files."""
