@@ -28,6 +28,7 @@ from modcrypt.iceberg.rotate.expiry import Expired
 from modcrypt.iceberg.rotate.key_pruning import Pruned
 from modcrypt.iceberg.rotate.key_repair import Repaired
 from modcrypt.iceberg.rotate.orphan_removal import RemovedOrphans
+from modcrypt.iceberg.rotate.partition_shredding import ShreddedPartition
 from modcrypt.iceberg.rotate.purge import Purged
 from modcrypt.iceberg.rotate.rotation_report import TableRotation
 from modcrypt.iceberg.verify.key_trees import KeyTree, ProtectedFile
@@ -117,7 +118,8 @@ ROWS = {
     "convert.totals": Row(
         "The same commands for several files: the last line. The member named after the command "
         "counts finished files.",
-        more={**_count("files", "encrypted?", "current", "planned", "failed", "not_begun"),
+        more={**_count("files", "encrypted?", "current", "planned", "erased?", "failed",
+                       "not_begun"),
               "source_bytes": int, "dry_run": bool, "seconds": float,
               **_count("decrypted?", "rekeyed?", "masked?", "shared?")},
     ),
@@ -138,6 +140,8 @@ ROWS = {
     "iceberg.prune": Row("`iceberg admin prune`: the keys that were removed, or would be.", Pruned),
     "iceberg.purge": Row("`iceberg purge`: what was deleted with the table, or would be.", Purged,
                          {"deleted": None, **_DELETED}),
+    "iceberg.shred": Row("`iceberg shred`: the keys of a partition that were removed, or would be.",
+                         ShreddedPartition),
     "iceberg.rotated-table": Row(
         "`iceberg rotate mek --catalog`: a table of the catalog; `result` is rotated, current, "
         "plaintext or an error code.", RotatedTable),

@@ -140,7 +140,8 @@ class BatchReport:
         """Print the totals for `files` files, including those not begun; return the exit code."""
         counts = self._counts
         counts["not begun"] = files - self.files
-        names = (self._done, "current", "planned", "failed", "not begun")
+        erased = ("erased",) if counts["erased"] else ()
+        names = (self._done, "current", "planned", *erased, "failed", "not begun")
         if self.as_json:
             totals = {name.replace(" ", "_"): counts[name] for name in names}
             seconds = round(time.perf_counter() - self._started, 6)
@@ -155,7 +156,7 @@ class BatchReport:
             sys.stdout.flush()
         for note, count in self._notes.items():
             click.echo(f"modcrypt: {note} ({format_count(count, 'file')})", err=True)
-        words = {"planned": f"to {self._verb}"}
+        words = {"planned": f"to {self._verb}", "erased": "erased and left out"}
         text = format_counts({name: counts[name] for name in names}, words)
         of_size = f"; {format_size(self._size)}" if self._size else ""
         print_line(f"{format_count(files, 'file')}: {text}{of_size}")

@@ -17,6 +17,8 @@ from modcrypt.iceberg.rotate.manifest_repair import RepairedManifests as Repaire
 from modcrypt.iceberg.rotate.manifest_repair import repair_manifests as repair_manifests
 from modcrypt.iceberg.rotate.orphan_removal import RemovedOrphans as RemovedOrphans
 from modcrypt.iceberg.rotate.orphan_removal import remove_orphan_files as remove_orphan_files
+from modcrypt.iceberg.rotate.partition_shredding import ShreddedPartition as ShreddedPartition
+from modcrypt.iceberg.rotate.partition_shredding import shred_partition as shred_partition
 from modcrypt.iceberg.rotate.purge import Purged as Purged
 from modcrypt.iceberg.rotate.purge import purge_table as purge_table
 from modcrypt.iceberg.rotate.rotation_report import TableRotation as TableRotation

@@ -52,7 +52,8 @@ class ConvertedFile:
     path: str
     destination: str  # name of the destination; the source's in place
     # The verb's entry in `DONE`; `"current"`, the destination is up to date; `"planned"` in a dry
-    # run; `"different"`, the destination is encrypted, but not as these keys and options say; or an
+    # run; `"erased"`, the file was left out, because its keys are gone by declaration;
+    # `"different"`, the destination is encrypted, but not as these keys and options say; or an
     # error code.
     result: str
     message: str = ""  # message of the error, or columns that are missing without their key
@@ -168,6 +169,8 @@ class Conversion:
         if (of_file := getattr(self.encryption, "of_file", None)) is not None:
             encryption = of_file(source, target, self.decryption, self.change)
             return replace(self, encryption=encryption).process(file)
+        if self._is_erased(file):
+            return self._make_result(file, "erased")
         in_place = self.destination is None
         exists = in_place or target.stamp() is not None
         if (self.record is not None and self.record.find(target, source) is not None) or (
@@ -198,6 +201,11 @@ class Conversion:
         done = self._make_result(file, DONE[self.verb], columns)
         return replace(done, proved=self.proof.proved_here - before)
 
+    def _is_erased(self, file: File) -> bool:
+        """Return whether to leave out a file of a folder; a single file is opened, and fails."""
+        is_erased = getattr(getattr(self.decryption, "key_retriever", None), "is_erased", None)
+        return is_erased is not None and file.name != self.source.name and is_erased(file.place)
+
     def _must_redo(self, file: File) -> bool:
         """Return whether to replace an existing destination, even if it looks up to date.
 
@@ -220,7 +228,7 @@ class Conversion:
     ) -> ConvertedFile:  # fmt: skip
         columns = columns or {}
         size = None
-        if not failure and result != "planned":
+        if not failure and result not in ("planned", "erased"):
             size = _local_size(self._target_place(file.name))
         message = failure.pop("message", "") or self._describe_losses(columns)
         return ConvertedFile(

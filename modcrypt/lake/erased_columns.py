@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError, list_names
+from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError, ModcryptError, list_names
 from modcrypt.io.sources import Source
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.lake.erasure.erasures import Erasure, is_gone
@@ -17,6 +18,7 @@ from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import FooterKey, key_uses
 from modcrypt.pkmt1.material import SHREDDED
+from modcrypt.pkmt1.recipient_metadata import decode_recipients
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class ErasedColumns:
         except (KeyNotFoundError, KeyAccessDeniedError) as error:
             if not is_gone(error, is_destroyed=is_destroyed(FooterKey(name, metadata))):
                 raise
-            self.gone.append(name)
+            self.gone.extend([] if has_recipients(metadata) else [name])
 
     def judge(self, state: State, message: str) -> tuple[State, str]:
         """Return the state of the file, as it is without erasures, with what is erased."""
@@ -115,4 +117,12 @@ def find_open(
         except (KeyNotFoundError, KeyAccessDeniedError) as error:
             if not is_gone(error, is_destroyed=is_destroyed(key)):
                 raise
+            found.extend([str(key.column)] if has_recipients(key.metadata) else [])
     return found
+
+
+def has_recipients(metadata: bytes | None) -> bool:
+    """Return whether recipients open a key, whatever becomes of its master key."""
+    with suppress(ModcryptError):  # else nobody opens it
+        return decode_recipients(metadata or b"") is not None
+    return False

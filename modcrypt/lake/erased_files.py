@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -78,27 +78,31 @@ class ErasedFiles:
         erasures = self.policies.dataset.erasures
         if not erasures.statements:
             return set()
-        found = set()
-        for place, state in self._list_erased(places):
-            if self.on_erased == "raise":
-                raise KeyNotFoundError(
-                    f'{place.full_name}: {state.message}; pass on_erased="skip" to leave it out'
-                )
-            found.add(place.path)
+        found = {place.path for place in places if self.is_erased(place)}
         if found:
             count = format_count(len(found), "file")
             LOGGER.warning("%s: %s left out as erased", self.policies.dataset.name, count)
         return found
 
-    def _list_erased(self, places: Iterable[Place]) -> Iterator[tuple[Place, FileState]]:
-        policies = self.policies
-        for place in places:
-            listed = policies.find_listed(place)
-            if listed is None or not policies.dataset.erasures.find(policies.path_of(listed)):
-                continue
-            state = self._examine(place)
-            if state.state == "erased":
-                yield place, state
+    def is_erased(self, place: Place) -> bool:
+        """Return whether a file is erased; raise as `find_erased`."""
+        listed = self.policies.find_listed(place)
+        erasures = self.policies.dataset.erasures
+        if listed is None or not erasures.find(self.policies.path_of(listed)):
+            return False
+        state = self._examine(place)
+        if state.state == "erased" and self.on_erased == "raise":
+            raise KeyNotFoundError(
+                f'{place.full_name}: {state.message}; pass on_erased="skip" to leave it out'
+            )
+        return state.state == "erased"
+
+    def must_open(self, place: Place, column: str) -> bool:
+        """Return whether a column without its key is an error, because its erasure is declared."""
+        path, erasures = self.policies.path_of(place), self.policies.dataset.erasures
+        if self.on_erased != "raise" or not erasures.statements:
+            return False
+        return bool(erasures.find(path) or erasures.find_columns(path, [column]))
 
     def has_erased_columns(self, place: Place) -> bool:
         """Return whether columns of a file are erased, and may be left out; log a warning.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,12 @@ from modcrypt.jobs.listing import Folder
 from modcrypt.jobs.shredding.choice import criteria_of
 from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
 from modcrypt.kms.signing.signing_keys import SigningKey, read_verifying_keys
-from modcrypt.lake.declarations.declaration import DatasetDeclaration, LakeDeclaration
+from modcrypt.lake.declarations.declaration import (
+    AnyDataset,
+    DatasetDeclaration,
+    LakeDeclaration,
+    TableDeclaration,
+)
 from modcrypt.lake.erasure.erasure_record import append_erasure
 from modcrypt.lake.erasure.erasures import MAX_REQUEST, Erasure, list_path_faults
 from modcrypt.lake.files.declared_keys import declared_decryption
@@ -57,10 +62,8 @@ def record_shredding(
     """
     dataset = declaration.datasets[name]
     _check_signing_key(dataset, signing_key)
-    if len(shredding.request) > MAX_REQUEST:
-        raise ValueError(f"request is longer than {MAX_REQUEST} characters")
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    count = 0
+    _check_request(shredding.request)
+    now, count = _now(), 0
     for files, columns in _list_selected(dataset, shredding):
         erasure = Erasure(files=files, columns=columns, when=now, request=shredding.request)
         append_erasure(declaration.path, name, erasure, signing_key)
@@ -68,8 +71,51 @@ def record_shredding(
     return count
 
 
-def _check_signing_key(dataset: DatasetDeclaration, signing_key: SigningKey | None) -> None:
-    writers = read_verifying_keys(dataset.members.get("signed_by", ()))
+def record_emptied(declaration: LakeDeclaration, name: str, signing_key: SigningKey | None) -> None:
+    """Add to the record that a dataset may be empty, because all of it is erased.
+
+    Raises:
+        ValueError, KeyRetrievalError, OSError: As `record_shredding`.
+    """
+    dataset = declaration.datasets[name]
+    _check_signing_key(dataset, signing_key)
+    if not dataset.erasures.emptied:
+        erasure = Erasure(emptied=True, when=_now())
+        append_erasure(declaration.path, name, erasure, signing_key)
+
+
+def record_partition(
+    declaration: LakeDeclaration, name: str, partition: Mapping[str, str], request: str,
+    signing_key: SigningKey | None,
+) -> None:  # fmt: skip
+    """Add to the record that a partition of a table is about to be erased, unless it is stated.
+
+    Raises:
+        ValueError, KeyRetrievalError, OSError: As `record_shredding`.
+    """
+    declared = declaration.find(name)
+    _check_signing_key(declared, signing_key)
+    _check_request(request)
+    if not any(each.partition == partition and not each.files for each in declared.erased):
+        dataset, _, table = name.partition("/")
+        erasure = Erasure(partition=dict(partition), table=table, when=_now(), request=request)
+        append_erasure(declaration.path, dataset, erasure, signing_key)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _check_request(request: str) -> None:
+    if len(request) > MAX_REQUEST:
+        raise ValueError(f"request is longer than {MAX_REQUEST} characters")
+
+
+def _check_signing_key(dataset: AnyDataset, signing_key: SigningKey | None) -> None:
+    if isinstance(dataset, TableDeclaration):
+        writers = read_verifying_keys(dataset.signed_by)
+    else:
+        writers = read_verifying_keys(dataset.members.get("signed_by", ()))
     if writers and (signing_key is None or signing_key.verifier not in writers):
         raise ValueError(
             f"{dataset.name} requires signatures (signed_by), also of what is erased; pass the "

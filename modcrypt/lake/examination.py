@@ -26,7 +26,7 @@ from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.idempotence.key_comparison import ExternalMaterial, KeyFacts, gather_key_facts
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.keys import fingerprint_key
-from modcrypt.lake.erased_columns import ErasedColumns, find_open
+from modcrypt.lake.erased_columns import ErasedColumns, find_open, has_recipients
 from modcrypt.lake.erasure.erasures import DESTROYED, GONE, NOT_ERASED
 from modcrypt.lake.files.file_policies import DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.files.file_states import FileState, KeyUse, State, name_recipient
@@ -203,22 +203,25 @@ class FooterExamination:
             keys=keys,
         )  # fmt: skip
         is_gone = is_whole and state == "unreadable" and reason in GONE
-        return self._judge_rest(source, listed[1:], found) if is_gone else found
+        return self._judge_rest(source, listed, found) if is_gone else found
 
     def _judge_rest(self, source: Source, keys: Sequence[FooterKey], state: FileState) -> FileState:
         """Return the state of a file that is refused; its footer may state the keys of columns.
 
-        It is erased only if these keys are gone, too, and nothing is in plaintext.
+        It is erased only if these keys are gone, too, nothing is in plaintext, and it has no
+        recipients, whose keys no key service destroys.
         """
+        to_recipients = has_recipients(keys[0].metadata)
         assert source.place is not None
         is_destroyed = partial(self._is_destroyed, source.place)
         try:
-            still = find_open(self.policies, source, keys, is_destroyed)
+            still = find_open(self.policies, source, keys[1:], is_destroyed)
         except KeyRetrievalError as error:
             return replace(state, reason=error.word, message=str(error))
-        if not still:
+        if not (still or to_recipients):
             return state
-        message = f"it is declared as erased, but columns open: {list_names(still)}"
+        what = "its recipients open it" if to_recipients else f"columns open: {list_names(still)}"
+        message = f"it is declared as erased, but {what}"
         return replace(state, state="not-erased", reason=NOT_ERASED, message=message)
 
 

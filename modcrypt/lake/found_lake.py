@@ -25,7 +25,7 @@ from modcrypt.lake.declarations.declaration import (
 )
 from modcrypt.lake.declarations.declaration_file import read_content, require_valid
 from modcrypt.lake.declarations.trust import check_trust, has_word
-from modcrypt.lake.erasure_recording import Shredding, record_shredding
+from modcrypt.lake.erasure_recording import Shredding, record_partition, record_shredding
 from modcrypt.lake.evidence.events import DatasetResult
 from modcrypt.lake.evidence.evidence_writer import EvidenceWriter
 from modcrypt.lake.files.lake_files import make_matcher
@@ -35,7 +35,7 @@ from modcrypt.report.suggestions import suggest
 _OF_TABLES = {
     "cat": "scan", "decrypt": "scan", "encrypt": "append", "head": "scan", "inspect": "tree",
     "keys rotate": "rotate mek", "keys scan": "keys", "rekey": "rotate dek", "schema": "scan",
-    "seals create": "seal", "share": "scan",
+    "seals create": "seal", "share": "scan", "shred": "shred",
 }  # fmt: skip
 """Commands for Iceberg tables that do what a command does for files."""
 
@@ -192,7 +192,7 @@ class FoundLake:
             "master_keys": tuple(table.master_key_ids),
             "signed_by": tuple(table.signed_by),
             "seal_at_least": table.seal_at_least if table.signed_by else None,
-            "read_restrictions": table.read_restrictions,
+            "read_restrictions": table.read_restrictions, "declaration": table,
         }  # fmt: skip
 
     @contextmanager
@@ -223,6 +223,22 @@ class FoundLake:
                 outcomes.extend(results)
 
             yield end
+
+    @contextmanager
+    def record_partition(
+        self, name: str, partition: Mapping[str, str], request: str,
+        signing_key: SigningKey | None,
+    ) -> Iterator[Callable[[int, int], None]]:  # fmt: skip
+        """Record what the block erases in a table, and as evidence how it ends.
+
+        Yields:
+            A function that takes the exit code and the number of files.
+        """
+        declaration = self._require()
+        writer = EvidenceWriter(declaration, signing_key)
+        with writer.record("shred", request=request) as outcomes:
+            record_partition(declaration, name, partition, request, signing_key)
+            yield lambda code, files: outcomes.append(DatasetResult.of(name, code, files, {}))
 
     def advise(self, name: str, command: str) -> str:
         """Return which command works on a table instead of one that works on files."""

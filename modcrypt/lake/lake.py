@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,10 +28,11 @@ from modcrypt.lake.compromise.key_checks import (
     list_written,
     may_be,
 )
-from modcrypt.lake.compromise.key_choice import KeyChoice
+from modcrypt.lake.compromise.key_choice import FormerRecipient, KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import list_material
 from modcrypt.lake.compromise.leak_record import LeakRecordFile
+from modcrypt.lake.copied_lake import declare_copies
 from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import (
     AnyDataset,
@@ -43,13 +44,13 @@ from modcrypt.lake.declarations.declaration_file import open_declaration, requir
 from modcrypt.lake.declarations.declaration_path import FILE_NAME
 from modcrypt.lake.declarations.partitions import names_in
 from modcrypt.lake.erased_removal import remove_erased
-from modcrypt.lake.erasure_recording import shred_dataset
+from modcrypt.lake.erasure_recording import record_emptied, record_partition, shred_dataset
 from modcrypt.lake.evidence.events import DatasetResult, EvidenceCheck
 from modcrypt.lake.evidence.evidence_check import MAX_EVENTS, check_declared
 from modcrypt.lake.evidence.evidence_writer import EvidenceWriter
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_policies import DatasetPolicies
-from modcrypt.lake.files.file_states import EXPOSED, STATES, KeyUse
+from modcrypt.lake.files.file_states import EXPOSED, STATES, KeyUse, name_recipient
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.key_ages import KeyAges, add_versions
 from modcrypt.lake.lake_reference import LakeReference
@@ -224,7 +225,10 @@ class Lake:
         """Return the files of a dataset, or of parts of it, which are listed by iterating."""
         policies = self.policies(dataset)
         source = None if parts else policies.source
-        return LakeFiles(policies.root, policies.dataset.include, source, parts)
+        return LakeFiles(
+            policies.root, policies.dataset.include, source, parts,
+            may_be_empty=policies.dataset.erasures.emptied and not parts,
+        )  # fmt: skip
 
     # --- status ----------------------------------------------------------------------------------
 
@@ -280,10 +284,17 @@ class Lake:
 
     def _judge(self, name: str, cache: StateCache) -> LeakJudge | None:
         """Return the judge of what compromised keys open in a dataset; None without any."""
-        if not self.compromised:
+        choices = self._list_exposing(name)
+        if not choices:
             return None
         declared = self.declaration.find(name)
-        return LeakJudge(declared, self.compromised, self._leaks.read(), cache.find_wraps)
+        return LeakJudge(declared, choices, self._leaks.read(), cache.find_wraps)
+
+    def _list_exposing(self, name: str) -> tuple[KeyChoice, ...]:
+        """Return the compromised keys, and the former recipients of a dataset."""
+        former = getattr(self.declaration.find(name), "former_recipients", ())
+        ids = (name_recipient(recipient.id) for recipient in former)
+        return (*self.compromised, *(FormerRecipient(key=key) for key in ids))
 
     def _check_known(
         self, choices: Sequence[KeyChoice], statuses: Sequence[DatasetStatus] | None = None
@@ -437,9 +448,15 @@ class Lake:
             with policies.hand_over(accept_new=accept_new) if is_changed else nullcontext():
                 done = carry_out(plan)
                 cache.note_encrypted(name, [file.path for file in done if not file.code])
+                self._note_emptied(plan)
                 removed = remove_erased(plan.removals, policies, how["jobs"])
                 done = Spool(chain(done, removed)) if plan.removals else done
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)
+
+    def _note_emptied(self, plan: LakePlan) -> None:
+        """Record that a dataset may be empty, before the last of its files is removed."""
+        if plan.removals and plan.total == len(plan.removals):
+            record_emptied(self.declaration, plan.dataset, self.signing_key)
 
     def _record_exposed(self, name: str, cache: StateCache, plan: LakePlan, started: float) -> None:
         """Record the data keys that compromised keys may open, before any file is changed."""
@@ -485,6 +502,36 @@ class Lake:
             code = exit_code(file.result for file in done if file.failed)
             counts = Counter(file.result for file in done)
             outcomes.append(DatasetResult.of(dataset, code, len(done), counts))
+        return done
+
+    def shred_partition(
+        self, table: str, partition: Mapping[str, str], *, request: str = "", dry_run: bool = False
+    ) -> Any:
+        """Erase a partition of a table for good: record the erasure, then remove its KEKs.
+
+        Open the lake again to see its erased files.
+
+        Args:
+            table: Name of a dataset that is a table.
+            partition: Names and values of the partition, as in the paths of its files.
+            request: Id of the request to erase.
+            dry_run: Whether to change nothing and only return what would be removed.
+
+        Returns:
+            The `modcrypt.iceberg.ShreddedPartition`.
+
+        Raises:
+            ValueError, ModcryptError, OSError: As `shred_partition`, or the erasure cannot be
+                recorded; then nothing is removed.
+        """
+        found = self.table(table)
+        planned = found.shred(partition, dry_run=True)
+        if dry_run:
+            return planned
+        with self._evidence.record("shred", request=request) as outcomes:
+            record_partition(self.declaration, table, partition, request, self.signing_key)
+            done = found.shred(partition)
+            outcomes.append(DatasetResult.of(table, int(bool(done.left)), done.files, {}))
         return done
 
     # --- verify ----------------------------------------------------------------------------------
@@ -583,7 +630,7 @@ class Lake:
             for each in self.ages.find_worn(cache.count_wraps(), meant)
         ]  # fmt: skip
         result = replace(result, findings=[*result.findings, *worn])
-        if not self.compromised:
+        if not self._list_exposing(result.dataset):
             return result
         counts = self.dataset_status(result.dataset, cache).counts
         findings = [
@@ -671,17 +718,22 @@ class Lake:
             return verify_parquet(place.path, properties, regions=True, **where).to_html()
 
     def impact(
-        self, key: str, *, version: int | None = None, jobs: int | None = None,
-        progress: Callable[[int], object] | None = None,
+        self, key: str, *, version: int | None = None, copies: Sequence[str] = (),
+        jobs: int | None = None, progress: Callable[[int], object] | None = None,
     ) -> list[DatasetImpact]:  # fmt: skip
         """Find what a key protects: what leaks with it, and what is lost without it.
+
+        Files that are declared as erased, but open, are named whatever key opens them.
 
         Args:
             key: Id of a master key, also with a version as in `pii@1`, or of a KEK in hex.
             version: Version of the master key; None for all.
+            copies: Paths or URLs of folders with copies of datasets, such as backups, which are
+                examined like the datasets.
             jobs, progress: As in `status`.
 
         Raises:
+            FileNotFoundError: A folder of copies does not exist.
             ValueError: Neither the key service nor any file knows the key, or versions differ.
             KeyRetrievalError: The key service cannot be opened.
         """
@@ -691,16 +743,32 @@ class Lake:
                 raise ValueError(f"version {version} is given for {key}; pass one version")
             choice = KeyChoice(key=choice.key, version=str(version))
         statuses, record = self.status(jobs=jobs, progress=progress), self._leaks.read()
-        self._check_known([choice], statuses)
+        copied = [
+            (folder, status) for folder in copies
+            for status in self._examine_copies(folder, jobs=jobs, progress=progress)
+        ]  # fmt: skip
+        self._check_known([choice], [*statuses, *(status for _, status in copied)])
         with open_cache(self.declaration) as cache:
-            judges = [
-                LeakJudge(status.dataset, [choice], record, cache.find_wraps) for status in statuses
+
+            def judge(status: DatasetStatus) -> LeakJudge:
+                return LeakJudge(status.dataset, [choice], record, cache.find_wraps)
+
+            found = [
+                add_reach(
+                    find_impact(status, choice, judge(status)), status, judge(status),
+                    self._list_absent(status),
+                )
+                for status in statuses
+            ]  # fmt: skip
+            return found + [
+                find_impact(status, choice, judge(status), folder) for folder, status in copied
             ]
-            impacts = [
-                find_impact(status, choice, judge)
-                for status, judge in zip(statuses, judges, strict=True)
-            ]
-            return list(map(add_reach, impacts, statuses, judges, map(self._list_absent, statuses)))
+
+    def _examine_copies(self, folder: str, **how: Any) -> list[DatasetStatus]:
+        """Return the statuses of the copies of datasets that a folder has."""
+        copied = replace(self, declaration=declare_copies(self.declaration, folder))
+        cache = StateCache(copied.declaration, None)  # what is known is of the files themselves
+        return [copied.dataset_status(name, cache, **how) for name in copied.names(None)]
 
     def _list_absent(self, status: DatasetStatus) -> Iterable[tuple[str, Sequence[KeyUse]]]:
         """Return files of which only key material is left, with the keys in it."""

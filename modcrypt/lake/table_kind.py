@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from modcrypt.runtime.plugins import TABLES, load
@@ -38,6 +38,9 @@ class LakeTable(Protocol):
 
     def write(self, data: Any) -> None:
         """Append Arrow data."""
+
+    def shred(self, partition: Mapping[str, str], *, dry_run: bool = False) -> Any:
+        """Remove the keys of a partition for good."""
 
 
 class TableKind(Protocol):

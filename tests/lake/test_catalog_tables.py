@@ -11,9 +11,10 @@ import pytest
 from pyiceberg.utils.config import Config
 
 from modcrypt import Keyring
-from modcrypt.iceberg import create_table, load_table, rotate_table
+from modcrypt.iceberg import KeyPolicy, create_table, load_table, rotate_table
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
+from tests.support.iceberg.erasable_table import BY_PART, POLICY, ROWS
 from tests.support.iceberg.glue_catalog import GlueTable, configure, glue_server
 from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.iceberg.java_judge import why_unavailable
@@ -167,3 +168,25 @@ def test_a_server_that_does_not_answer_is_an_error_of_the_dataset(
     (status,) = Lake.open(config).status()
     assert message in status.error
     assert (status.code, Lake.open(config).verify()[0].code) == (74, 74)
+
+
+def test_a_partition_is_shredded(
+    server: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the versions of the table that its catalog, or its server, no longer names."""
+    make_keyring(tmp_path)
+    named = type(server)(server.uri, "shredded.sales")
+    named.catalog.create_namespace("shredded")
+    create_table(
+        None, ROWS.schema, f"file:{tmp_path}/lake.keyring", master_key_id="sales",
+        catalog=named.catalog, identifier=named.name, partition_spec=BY_PART,
+        policy=KeyPolicy(**POLICY),
+    ).append(ROWS).append(ROWS)  # fmt: skip
+    catalog = find_catalog(server, False, monkeypatch)
+    config = declare(tmp_path, catalog, f'table = "{named.name}"')
+    done = Lake.open(config).shred_partition("sales", {"part": "x"})
+    assert (done.files, len(done.keks), done.left) == (2, 1, ())
+    (status,), (verified,) = Lake.open(config).status(), Lake.open(config).verify()
+    assert (status.is_declared, status.counts["erased"]) == (True, 2)
+    assert (verified.code, verified.totals.erased) == (0, 2)
+    assert Lake.open(config).table("sales").read()["id"].to_pylist() == [3, 3]

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -260,6 +261,15 @@ def test_an_erased_column_is_null_for_readers_and_no_finding(tmp_path: Path) -> 
     assert table["mail"].null_count == 0
     with pytest.raises(mc.errors.KeyNotFoundError, match="no key for column home_ssn"):
         Lake.open(config).dataset("orders").read(on_erased="raise")
+    lenient: Any
+    for lenient in ("null", "drop"):
+        with pytest.raises(
+            mc.errors.KeyNotFoundError, match="column home_ssn is erased; pass on_e"
+        ):
+            Lake.open(config).dataset("orders").read(on_erased="raise", on_missing_key=lenient)
+    others = Lake.open(config).dataset("orders")
+    table = others.read(on_erased="raise", on_missing_key="null", columns=["id", "mail"])
+    assert table.num_rows == 8
     shutil.copy(tmp_path / "backup" / FIRST / "part-0.parquet", tmp_path / "orders" / FIRST)
     (status,), (verified,) = Lake.open(config).status(), Lake.open(config).verify()
     assert status.counts == {"declared": 3, "not-erased": 1}
@@ -393,3 +403,148 @@ def test_nothing_is_removed_while_a_copy_opens(tmp_path: Path) -> None:
     assert {"part-0.parquet", "part-1.parquet"} <= before
     assert (done.code, {file.result for file in done.files}) == (1, {"refused"})
     assert ".part-0.parquet.bak" in done.files[0].message
+
+
+# --- other verbs ---------------------------------------------------------------------------------
+
+
+def test_conversions_leave_erased_files_out(tmp_path: Path) -> None:
+    make_encrypted_lake(tmp_path)
+    erase_day(tmp_path)
+    (tmp_path / "to.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "footer"\n')
+    verbs = {
+        "decrypt": ("orders", "plain"),
+        "rekey": ("--to", "to.toml", "orders", "rekeyed"),
+        "mask": ("--null", "mail", "--to", "to.toml", "orders", "masked"),
+    }
+    for verb, arguments in verbs.items():
+        answer = modcrypt(tmp_path, verb, *arguments)
+        assert (answer.returncode, "2 erased and left out" in answer.stdout) == (0, True), answer
+        assert len(list((tmp_path / arguments[-1]).rglob("*.parquet"))) == 2
+        if verb == "mask":  # which takes no --on-erased
+            continue
+        answer = modcrypt(tmp_path, verb, *arguments, "--force", "--on-erased", "raise")
+        assert (answer.returncode, "GDPR-17" in answer.stdout) == (3, True), answer
+    totals = json.loads(
+        modcrypt(tmp_path, "decrypt", "orders", "plain2", "--json").stdout.splitlines()[-1]
+    )
+    assert (totals["decrypted"], totals["erased"]) == (2, 2), totals
+
+
+def test_a_single_erased_file_is_an_error(tmp_path: Path) -> None:
+    make_encrypted_lake(tmp_path)
+    erase_day(tmp_path)
+    answer = modcrypt(tmp_path, "decrypt", f"orders/{FIRST}/part-0.parquet", "plain.parquet")
+    assert answer.returncode == 3
+    assert not (tmp_path / "plain.parquet").exists()
+
+
+def test_a_dataset_of_which_all_was_removed_is_as_declared(tmp_path: Path) -> None:
+    config = make_encrypted_lake(tmp_path)
+    shutil.copytree(tmp_path / "orders", tmp_path / "backup")
+    Lake.open(config).shred("orders", everything=True)
+    assert modcrypt(tmp_path, "apply", "--remove-erased", "--yes").returncode == 0
+    for verb in ("status", "verify", "apply", "report"):
+        more = ("--exit-code",) if verb == "status" else ()
+        answer = modcrypt(tmp_path, verb, *more, *(("--json",) if verb == "report" else ()))
+        assert answer.returncode == 0, answer
+    assert "all were erased" in modcrypt(tmp_path, "verify").stdout
+    shutil.copy(tmp_path / "backup" / SECOND / "part-0.parquet", tmp_path / "orders" / SECOND)
+    assert modcrypt(tmp_path, "verify").returncode == 1
+
+
+@each_case("rest", ["", "1"])
+def test_a_lost_dataset_is_a_fault_although_some_was_erased(tmp_path: Path, rest: str) -> None:
+    """A statement about a part of it does not say where the rest is."""
+    config = make_encrypted_lake(tmp_path)
+    erase_day(tmp_path)
+    if rest:
+        assert modcrypt(tmp_path, "apply", "--remove-erased", "--yes").returncode == 0
+    shutil.rmtree(tmp_path / "orders" / FIRST)
+    shutil.rmtree(tmp_path / "orders" / SECOND)
+    assert Lake.open(config).verify()[0].code == 2
+
+
+def test_an_inner_datasets_erasure_hides_nothing_in_the_outer_one(tmp_path: Path) -> None:
+    """Two datasets that claim a file are a fault, and the outer one declares no erasure."""
+    inner = PER_DAY[PER_DAY.index("[dataset.orders]") :].replace("dataset.orders", "dataset.first")
+    inner = inner.replace('"orders"', f'"orders/{FIRST}"').replace(
+        "orders/{path}", f"orders/{FIRST}/{{path}}"
+    )
+    inner = inner.replace("day-{partition.day}", f"day-{FIRST[4:]}")
+    config = make_encrypted_lake(tmp_path, f"{PER_DAY}\n{inner}")
+    assert [status.is_declared for status in Lake.open(config).status()] == [True, True]
+    erase_day(tmp_path)
+    assert json.loads((tmp_path / RECORD).read_text())["dataset"] == "first"
+    outer, first = Lake.open(config).status()
+    assert (outer.counts, first.counts) == ({"declared": 2, "unreadable": 2}, {"erased": 2})
+    with pytest.raises(mc.errors.KeyRetrievalError):
+        Lake.open(config).dataset("orders").read()
+    for verified in Lake.open(config).verify():
+        assert "overlap" in {fault.word for fault in verified.faults}
+        assert verified.code == 1
+
+
+# --- attacks -------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_moved_into_an_erased_partition_is_not_hidden(tmp_path: Path) -> None:
+    config = make_encrypted_lake(tmp_path)
+    erase_day(tmp_path)
+    orders = tmp_path / "orders"
+    (orders / SECOND / "part-0.parquet").rename(orders / FIRST / "part-7.parquet")
+    status = Lake.open(config).status()[0]
+    assert status.counts == {"declared": 1, "misplaced": 1, "erased": 2}
+    with pytest.raises(mc.errors.ModcryptError):
+        Lake.open(config).dataset("orders").read()
+    assert Lake.open(config).verify()[0].code != 0
+
+
+def test_a_renamed_partition_is_not_erased(tmp_path: Path) -> None:
+    """Nothing says that its files are those of the erased one."""
+    config = make_encrypted_lake(tmp_path)
+    erase_day(tmp_path)
+    (tmp_path / "orders" / FIRST).rename(tmp_path / "orders" / "day=2026-11-09")
+    assert Lake.open(config).status()[0].counts == {"declared": 2, "misplaced": 2}
+    with pytest.raises(mc.errors.ModcryptError):
+        Lake.open(config).dataset("orders").read()
+
+
+@each_case(
+    ("folder", "value", "named"),
+    [
+        ("day=a%20b", "a b", True),
+        ("day=a b", "a b", True),
+        ("day=a+b", "a b", False),
+        ("day=a%2Fb", "a/b", True),
+        ("day=__HIVE_DEFAULT_PARTITION__", "null", False),
+        ("day=__HIVE_DEFAULT_PARTITION__", "__HIVE_DEFAULT_PARTITION__", True),
+        ("day=x/other=1", "x", True),
+        ("other=x", "x", False),
+        ("x", "x", False),
+    ],
+)
+def test_values_of_partitions_are_those_of_hive(
+    tmp_path: Path, folder: str, value: str, named: bool
+) -> None:
+    declaration = DECLARATION.replace('plaintext_columns = ["country"]\n', "")
+    statement = f'\n[[dataset.orders.erased]]\npartition.day = "{value}"\nwhen = "2026-11-29"\n'
+    config = make_lake(tmp_path, declaration=declaration, days=1, files=1)
+    (tmp_path / "orders" / FIRST).rename(tmp_path / "orders" / "here")
+    (tmp_path / "orders" / folder).parent.mkdir(exist_ok=True)
+    (tmp_path / "orders" / "here").rename(tmp_path / "orders" / folder)
+    Lake.open(config).apply()
+    config.write_text(declaration + statement)
+    assert Lake.open(config).status()[0].counts == {"not-erased" if named else "declared": 1}
+    for key in ("footer", "pii"):
+        mc.Keyring(tmp_path / "lake.keyring").destroy_key(key)
+    assert Lake.open(config).status()[0].counts == {"erased" if named else "unreadable": 1}
+
+
+def test_a_statement_about_an_empty_value_names_no_other_file(tmp_path: Path) -> None:
+    config = make_lake(tmp_path)
+    config.write_text(
+        f'{DECLARATION}\n[[dataset.orders.erased]]\npartition.day = ""\nwhen = "2026-11-29"\n'
+    )
+    with pytest.raises(ValueError, match="must be a string that is not empty"):
+        Lake.open(config)

@@ -77,6 +77,11 @@ class Lake(Protocol):
     ) -> AbstractContextManager[Callable[[int, Mapping[str, int]], None]]:
         """Record what is erased in datasets, and with the function that is returned how it ends."""
 
+    def record_partition(
+        self, name: str, partition: Mapping[str, str], request: str, signing_key: Any
+    ) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Record what is erased in a table, and with the function that is returned how it ends."""
+
     def advise(self, name: str, command: str) -> str:
         """Return which command works on a table instead of one that works on files."""
 

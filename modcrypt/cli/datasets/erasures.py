@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from modcrypt.cli.datasets.arguments import dataset_of
-from modcrypt.cli.datasets.declared import Lake
+from modcrypt.cli.datasets.declared import Lake, find_lake
 from modcrypt.errors import printable
 
 
@@ -25,13 +25,15 @@ def record_erasures(
     block passes the exit code and the numbers of files by result to the function that it gets.
 
     Raises:
-        click.UsageError: `--request` is given, and a path lies in no dataset.
+        click.UsageError: A path lies in a table, or `--request` is given, and it lies in no
+            dataset.
         ValueError, KeyRetrievalError, OSError: As `FoundLake.record_erasure`.
     """
     lakes: dict[str, tuple[Lake, dict[str, list[str]]]] = {}
     for path in paths:
         declared = dataset_of(path)
         if declared is None:
+            _refuse_table(path)
             if request is not None:
                 raise click.UsageError(f"--request: no declared dataset has {printable(path)}")
             continue
@@ -56,3 +58,12 @@ def record_erasures(
                 each(code, counts)
 
         yield end
+
+
+def _refuse_table(path: str) -> None:
+    """Raise a usage error for a path in an Iceberg table, whose files contain no wrapped keys."""
+    lake = find_lake()
+    if lake is None or lake.refusal is not None:
+        return
+    if (table := lake.table_at(path, is_part=True)) is not None:
+        raise click.UsageError(lake.advise(table, "modcrypt shred"))

@@ -44,7 +44,7 @@ def take_table(context: click.Context, parameter: click.Parameter, value: str | 
         if given not in (None, ()) and not is_open and not _agrees(option, given, wanted):
             words = ", ".join(wanted) if isinstance(wanted, tuple) else wanted
             refuse_contradiction(found, option, f"with {words}" if wanted else f"at {value}")
-    context.meta[_TABLE] = declared
+    context.meta[_TABLE] = {**declared, "dataset": found}
     context.default_map = {**(context.default_map or {}), **declared}
     return str(declared["where"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import cloup
@@ -22,10 +22,11 @@ from modcrypt.cli.rows.row_output import (
     write_rows,
 )
 from modcrypt.cli.shared import format_table, print_json, print_line, read_json, restrictions_option
-from modcrypt.cli.shared_options import VerbGroup
+from modcrypt.cli.shared_options import VerbGroup, rare_option
 from modcrypt.iceberg.commands.iceberg_examine import tree, verify
 from modcrypt.iceberg.commands.iceberg_options import (
     as_of_option,
+    leave_out_declared,
     listing_options,
     open_selected_table,
     parse_snapshot,
@@ -37,6 +38,7 @@ from modcrypt.iceberg.commands.iceberg_policy import policy
 from modcrypt.iceberg.commands.iceberg_repair import purge, remove_orphans, repair
 from modcrypt.iceberg.commands.iceberg_rotation import expire, prune, rotate
 from modcrypt.iceberg.commands.iceberg_sealing import seal
+from modcrypt.iceberg.commands.iceberg_shredding import shred
 from modcrypt.iceberg.commands.iceberg_writing import append, create, encrypt
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -161,6 +163,12 @@ _TABLE_ROWS = 10
 @output_option
 @safe_option
 @restrictions_option
+@rare_option(
+    "--on-erased",
+    type=click.Choice(["skip", "raise"]),
+    default="skip",
+    help="Files that modcrypt.toml declares as erased: skip leaves them out, raise fails.",
+)
 @table_options
 def scan(
     *,
@@ -176,6 +184,7 @@ def scan(
     safe: bool,
     force: bool,
     restrictions: str | None,
+    on_erased: Literal["skip", "raise"],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -203,8 +212,10 @@ def scan(
         "filters": " and ".join(f"({condition})" for condition in conditions) or None,
     }
     target = open_selected_table(where, options, read_restrictions=read_json(restrictions))
-    rows = target.scan(**arguments)
-    kinds, batches = rows.schema, validate_batches(iter(rows.to_arrow_batch_reader()))
+    left_out = leave_out_declared(target, on_erased)
+    rows = left_out.table.scan(**arguments)
+    kinds, found = rows.schema, iter(rows.to_arrow_batch_reader())
+    batches = validate_batches(left_out.warn_after(found))
     if form == "table":
         _print_table(kinds, batches, _TABLE_ROWS if count is None else count)
         return
@@ -244,5 +255,5 @@ def admin() -> None:
 
 for _command in (policy, prune, remove_orphans, repair):
     admin.add_command(_command)
-for _command in (create, append, encrypt, rotate, expire, verify, tree, seal, purge):
+for _command in (create, append, encrypt, rotate, expire, verify, tree, seal, purge, shred):
     iceberg.add_command(_command)

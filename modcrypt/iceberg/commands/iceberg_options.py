@@ -9,7 +9,7 @@ import re
 import urllib.parse
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from pyiceberg.catalog import Catalog
 
     from modcrypt.iceberg.keys.key_resolver import KeyStore
+    from modcrypt.iceberg.lake.erased_table_files import LeftOut
     from modcrypt.iceberg.tables.table import IcebergTable
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
@@ -143,6 +144,21 @@ def open_selected_table(where: str, options: dict[str, Any], **more: Any) -> Ice
     from modcrypt.iceberg.tables.catalogs import parse_identifier
 
     return load_table(catalog, parse_identifier(where), kms, **arguments)
+
+
+def leave_out_declared(
+    table: IcebergTable, on_erased: Literal["skip", "raise"] = "skip"
+) -> LeftOut:
+    """Return a table without the files that its declaration, if it has one, says are erased."""
+    from modcrypt.iceberg.lake.erased_table_files import ErasedTableFiles, read_without_erased
+    from modcrypt.lake.declarations.declaration import TableDeclaration
+    from modcrypt.lake.key_ages import KeyAges
+
+    declaration = declared_table().get("declaration")
+    if not isinstance(declaration, TableDeclaration):
+        declaration = TableDeclaration(name="", location="", master_key="")
+    ages = KeyAges(table.resolver.masters.client)
+    return read_without_erased(ErasedTableFiles(declaration, table, ages), on_erased)
 
 
 def open_changing_table(

@@ -14,6 +14,7 @@ from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     Age,
+    leave_out_declared,
     open_changing_table,
     open_selected_table,
     table_argument,
@@ -163,7 +164,7 @@ def remove_orphans(
     if not dry_run:
         also = ", and files that are not encrypted," if foreign else ""
         confirm(f"deletes files{also} for good; --dry-run lists them", yes)
-    target = open_selected_table(where, options)
+    target = leave_out_declared(open_selected_table(where, options)).table
     days = older_than / timedelta(days=1)
     done = remove_orphan_files(target, older_than_days=days, foreign=foreign, dry_run=dry_run)
     if as_json:

@@ -19,6 +19,7 @@ from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
     Age,
+    leave_out_declared,
     note_missing_seal,
     open_catalog,
     open_changing_table,
@@ -288,7 +289,8 @@ def expire(
     if not dry_run:
         refs = ", and branches and tags that name other snapshots," if drop_refs else ""
         confirm(f"deletes history{refs} for good; --dry-run shows what", yes)
-    target = open_changing_table(where, options, dry_run=dry_run)
+    # Erased files stay, although their keys are missing: no older version may have them.
+    target = leave_out_declared(open_changing_table(where, options, dry_run=dry_run)).table
     done = expire_history(
         target, keep=keep, older_than=older_than, keep_last=keep_last, force=drop_refs,
         dry_run=dry_run,

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, read_verifying_keys
 from modcrypt.lake.declarations.declaration import WHOLE_CATALOG, TableDeclaration
+from modcrypt.lake.key_ages import KeyAges
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from modcrypt.iceberg.keys.key_resolver import KeyStore
+    from modcrypt.iceberg.lake.erased_table_files import LeftOut, OnErased
+    from modcrypt.iceberg.rotate.partition_shredding import ShreddedPartition
     from modcrypt.iceberg.tables.table import IcebergTable
 
 
@@ -88,25 +91,55 @@ class DeclaredTable:
         least = self.dataset.seal_at_least
         return {"signed_by": writers, "seal_at_least": least, "signing_key": key}
 
-    def read(self, **options: Any) -> pa.Table:
+    def read(self, *, on_erased: OnErased = "skip", **options: Any) -> pa.Table:
         """Read rows; takes the arguments of `IcebergTable.scan`.
+
+        Args:
+            on_erased: Treatment of files whose erasure is declared, and whose keys are gone:
+                `"skip"` leaves them out with a warning in the log; `"raise"` raises
+                KeyNotFoundError.
+            options: Arguments of `IcebergTable.scan`.
 
         Raises:
             ModcryptError: As `open`, or a file of the table is not authentic.
         """
-        return self.open().scan(**options).to_arrow()
+        left_out = self._leave_out(on_erased)
+        rows = left_out.table.scan(**options).to_arrow()
+        left_out.warn()
+        return rows
 
-    def scan(self, **options: Any) -> Iterator[pa.RecordBatch]:
+    def scan(self, *, on_erased: OnErased = "skip", **options: Any) -> Iterator[pa.RecordBatch]:
         """Read rows batch by batch; takes the arguments of `IcebergTable.scan_batches`.
+
+        Args:
+            on_erased: As in `read`.
+            options: Arguments of `IcebergTable.scan_batches`.
 
         Raises:
             ModcryptError: As `read`.
         """
-        return self.open().scan_batches(**options)
+        left_out = self._leave_out(on_erased)
+        batches: Any = left_out.warn_after(left_out.table.scan_batches(**options))
+        return cast("Iterator[pa.RecordBatch]", batches)
+
+    def _leave_out(self, on_erased: OnErased) -> LeftOut:
+        from modcrypt.iceberg.lake.erased_table_files import ErasedTableFiles, read_without_erased
+
+        erased = ErasedTableFiles(self.dataset, self.open(), KeyAges(self.client))
+        return read_without_erased(erased, on_erased)
 
     def write(self, data: Any) -> None:
         """Append Arrow data as a new snapshot; raise as `modcrypt.iceberg.append`."""
         self.open().append(data)
+
+    def shred(self, partition: Mapping[str, str], *, dry_run: bool = False) -> ShreddedPartition:
+        """Remove the keys of a partition; takes and raises the same as `shred_partition`.
+
+        `Lake.shred_partition` records the erasure first.
+        """
+        from modcrypt.iceberg import shred_partition
+
+        return shred_partition(self.open(), partition, dry_run=dry_run)
 
     def compare_policy(self, table: IcebergTable) -> str:
         """Return how the policy of a table differs from the declared one; empty if it does not."""

@@ -27,10 +27,12 @@ _PLAINTEXT = "encrypt it into a new table, as with modcrypt iceberg encrypt"
 
 def plan_table(status: DatasetStatus) -> LakePlan:
     """Return the plan for a table with a status."""
-    planned = Spool(_plan_entry(file) for file in status.files if file.state != "declared")
+    planned = Spool(_plan_entry(file) for file in status.files if not file.is_declared)
+    erased = status.totals.states["erased"]
     return LakePlan(
         dataset=status.dataset.name, files=planned, new_versions=status.due_keys,
-        current=len(status.files) - len(planned), error=status.error, code=status.code,
+        current=len(status.files) - len(planned) - erased, erased=erased, error=status.error,
+        code=status.code,
     )  # fmt: skip
 
 

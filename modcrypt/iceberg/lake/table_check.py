@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,10 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
-from modcrypt.iceberg.lake.table_status import METADATA
+from modcrypt.iceberg.lake.table_status import METADATA, find_erased_states
 from modcrypt.iceberg.verify.table_findings import UNREACHED
+from modcrypt.lake.erasure.erasures import NOT_ERASED
+from modcrypt.lake.files.file_states import FileState
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.verification.results import POLICY, LakeVerification, VerifiedFile
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
@@ -58,9 +60,10 @@ def verify_declared_table(
         own = list(map(_raise_abandoned, own))
     if why := declared.compare_policy(table):
         own.insert(0, Finding(word=POLICY, message=f"the table's policy: {why}"))
+    files = _list_files(result, filter(_is_refusal, findings))
     return LakeVerification(
         dataset=declared.dataset.name, location=declared.location,
-        files=_list_files(result, filter(_is_refusal, findings)), findings=own,
+        files=_judge_erased(files, find_erased_states(declared, table)), findings=own,
         strays=Spool(file.path for file in result.orphans or ()),
     )  # fmt: skip
 
@@ -105,6 +108,37 @@ def _list_files(result: TableVerification, refusals: Iterable[Finding]) -> Spool
     base = f"{result.location.rstrip('/')}/"
     files.extend(_describe(file, findings[file.location], base) for file in result.files)
     return files
+
+
+def _judge_erased(
+    files: Spool[VerifiedFile], states: Mapping[str, FileState]
+) -> Spool[VerifiedFile]:
+    """Return files with what is declared of their erasure; keys of an erased table are not missed.
+
+    The table as a whole is the first of them.
+    """
+    if not states:
+        return files
+    is_whole = all(
+        file.path in states and states[file.path].state == "erased"
+        for file in files if file.path != METADATA
+    )  # fmt: skip
+    return Spool(
+        replace(file, missing=(), erased=True) if is_whole and file.path == METADATA
+        else _judge_file(file, states.get(file.path))
+        for file in files
+    )  # fmt: skip
+
+
+def _judge_file(file: VerifiedFile, state: FileState | None) -> VerifiedFile:
+    if state is None:
+        return file
+    if state.state == "not-erased":
+        fault = Finding(word=NOT_ERASED, message=state.message)
+        return replace(file, findings=(fault, *file.findings))
+    note = Unauthenticated(what="file", path=None, why=state.message)
+    checked = replace(file.verification, findings=(), not_authenticated=(note,))
+    return replace(file, verification=checked, findings=(), missing=(), erased=True)
 
 
 def _note_refusal(finding: Finding) -> Unauthenticated:

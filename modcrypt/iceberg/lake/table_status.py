@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from modcrypt.errors import IntegrityError, ModcryptError, PlaintextError
+from modcrypt.errors import IntegrityError, KeyNotFoundError, ModcryptError, PlaintextError
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
+from modcrypt.iceberg.lake.erased_table_files import ErasedTableFiles
 from modcrypt.iceberg.lake.plaintext_orphans import find_plaintext_orphans
 from modcrypt.lake.compromise.data_key_prints import fingerprint_location
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import LeakReach
+from modcrypt.lake.erasure.erasures import NOT_ERASED
 from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, State
 from modcrypt.lake.files.key_uses import KnownWraps
 from modcrypt.lake.key_ages import KeyAges
@@ -69,7 +71,7 @@ def find_table_status(
     from modcrypt.iceberg import key_tree
 
     tree = key_tree(table)
-    search = _TreeStates(table, tree, ages, judge)
+    search = _TreeStates(ErasedTableFiles(declared.dataset, table, ages), tree, judge)
     states = Spool(search.list_states())
     changes = plan_changes(declared, table, tree, ages)
     state: State = "declared"
@@ -93,6 +95,17 @@ def find_table_status(
         reach=LeakReach(snapshots=tuple(sorted(search.older_snapshots, reverse=True))),
         snapshots=search.snapshots,
     )
+
+
+def find_erased_states(declared: DeclaredTable, table: IcebergTable) -> dict[str, FileState]:
+    """Return the states of the files of a table that statements of erasure name, by their paths."""
+    from modcrypt.iceberg import key_tree
+
+    if not declared.dataset.erased:
+        return {}
+    erased = ErasedTableFiles(declared.dataset, table, KeyAges(declared.client))
+    states = _TreeStates(erased, key_tree(table), None).list_states()
+    return {state.path: state for state in states if state.state in ("erased", "not-erased")}
 
 
 def is_renewable(state: FileState) -> bool:
@@ -173,12 +186,12 @@ class _TreeStates:
             listed.
     """
 
-    def __init__(
-        self, table: IcebergTable, tree: KeyTree, ages: KeyAges, judge: LeakJudge | None
-    ) -> None:
+    def __init__(self, erased: ErasedTableFiles, tree: KeyTree, judge: LeakJudge | None) -> None:
         from modcrypt.iceberg.rotate.rotated_snapshots import list_heads
 
-        self._tree, self._ages, self._judge_leak = tree, ages, judge
+        table = erased.table
+        self._erased, self._ages = erased, erased.ages
+        self._tree, self._judge_leak = tree, judge
         self._heads = {head.snapshot.id for head in list_heads(table.metadata)}
         self._keks = {kek.id: kek for kek in tree.keks}
         self._base = f"{table.metadata.location.rstrip('/')}/"
@@ -212,21 +225,51 @@ class _TreeStates:
         of_manifests, of_files = self._spread_keys()
         for item in tree.lists:
             keys = self._keys_of(item)
-            yield item.location, self._judge(item, keys, item.key_id is not None, item.error)
+            state = self._judge(item, keys, item.key_id is not None, item.error)
+            yield item.location, self._judge_erasure(state, item.location, keys)
         for number, manifest in enumerate(tree.manifests):
             keys = of_manifests[number]
             state = self._judge(manifest, keys, manifest.encrypted, manifest.error)
-            yield manifest.location, state
+            yield manifest.location, self._judge_erasure(state, manifest.location, keys)
         for number, file in enumerate(tree.files):
-            keys = tuple(dict.fromkeys((*of_files[number], *self._keys_of(file))))
-            counts = {"rows": file.records if file.kind == "data" else 0, "columns": self._columns}
-            encrypted = self._columns if file.encrypted else 0
-            yield (
-                file.location,
-                self._judge(
-                    file, keys, file.encrypted, None, encrypted_columns=encrypted, **counts
-                ),
-            )
+            yield file.location, self._judge_file(file, of_files[number])
+
+    def _judge_file(self, file: TreeFile, above: tuple[KeyUse, ...]) -> FileState:
+        """Return the state of a data or delete file, given the keys of the lists above it."""
+        own = self._keys_of(file)
+        rows = file.records if file.kind == "data" else 0
+        refusal = self._find_refusal(own)
+        state = self._judge(
+            file, tuple(dict.fromkeys((*above, *own))), file.encrypted, refusal,
+            refused=() if refusal is None else own, rows=rows, columns=self._columns,
+            encrypted_columns=self._columns if file.encrypted else 0,
+        )  # fmt: skip
+        return self._judge_erasure(state, file.location, above)
+
+    def _judge_erasure(self, state: FileState, location: str, above: Sequence[KeyUse]) -> FileState:
+        """Return the state of a file with what is declared of its erasure."""
+        statement, found = self._erased.find(location), "it opens"
+        if statement is None:
+            return state
+        if state.state == "unreadable":
+            lists = ((use.kek_id or use.master_key_id or "", use.kek_id is None) for use in above)
+            if self._erased.is_erased(location, lists):
+                return replace(state, state="erased", message=f"erased {statement}")
+            found = self._erased.find_copy(location)
+        if not found:
+            return state
+        message = f"it is declared as erased ({statement}), but {found}"
+        return replace(state, state="not-erased", reason=NOT_ERASED, message=message)
+
+    def _find_refusal(self, own: Sequence[KeyUse]) -> str | None:
+        """Return why the key of a file in its manifest cannot be used; None if it can."""
+        for use in own:
+            kek = None if use.kek_id is None else self._keks.get(use.kek_id)
+            if kek is not None:
+                return kek.error
+            if use.kek_id is not None:
+                return f"its KEK {use.kek_id} is neither in the table nor in the key store"
+        return None
 
     def _spread_keys(
         self,
@@ -256,7 +299,7 @@ class _TreeStates:
 
     def _judge(
         self, item: Any, keys: tuple[KeyUse, ...], encrypted: bool, error: str | None,
-        **counts: Any,
+        refused: tuple[KeyUse, ...] = (), **counts: Any,
     ) -> FileState:  # fmt: skip
         state: State = "declared" if encrypted else "plaintext"
         reason = message = ""
@@ -264,7 +307,7 @@ class _TreeStates:
         closed = [kek for kek in closed if kek.error is not None]
         if error is not None or (closed and len(closed) == len(keys)):
             state, message = "unreadable", error or closed[0].error or ""
-            reason = self._find_reason(keys)
+            reason = self._find_reason(refused or keys)
         found = FileState(
             path=item.location.removeprefix(self._base), state=state, reason=reason,
             message=message, size=item.size or 0, keys=keys,
@@ -274,6 +317,8 @@ class _TreeStates:
 
     def _find_reason(self, keys: Sequence[KeyUse]) -> str:
         """Return why keys cannot be used, as the key service lists their master keys."""
+        if any(use.kek_id is not None and use.kek_id not in self._keks for use in keys):
+            return KeyNotFoundError.word
         if any(map(self._ages.is_destroyed, keys)):
             return "destroyed"
         masters = [self._ages.masters.get(key.master_key_id or "") for key in keys]

@@ -123,7 +123,10 @@ class Planner:
         )
 
     def _live(self, manifest: ManifestFile) -> Iterator[FileEntry]:
-        return (entry for entry in self._walk.entries(manifest) if entry.is_live)
+        leaves_out = self._walk.leaves_out
+        for entry in self._walk.entries(manifest):
+            if entry.is_live and not (leaves_out is not None and leaves_out(entry)):
+                yield entry
 
     # --- pruning --------------------------------------------------------------------------------
 

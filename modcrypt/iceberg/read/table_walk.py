@@ -10,7 +10,7 @@ before it is read. Plaintext after an encrypted step is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -61,6 +61,9 @@ class Walk:
     locations: Locations
     resolver: KeyResolver
     encrypted: bool = True  # whether everything must be encrypted; False accepts plaintext
+    # Function that returns whether readers leave a data or delete file out, because it is erased:
+    # its key is gone on purpose. None for none.
+    leaves_out: Callable[[FileEntry], bool] | None = None
 
     def through(self, metadata: TableMetadata) -> Walk:
         """Return a walk through another version of the same table."""

@@ -356,7 +356,7 @@ class Expiry:
                 properties = {**self.base.properties, PURGED: "true"}
                 self.new = self.new.with_members(properties=properties)
             self.retired = ()
-            if _uses_store(table):
+            if uses_store(table):
                 new = table.with_metadata(self.new)
                 self.retired = own_keks(table) if self.keep is None else retired_keks(new)
             self.losses = _Losses(table, self.new)
@@ -403,7 +403,7 @@ class Expiry:
         )
 
 
-def _uses_store(table: IcebergTable) -> bool:
+def uses_store(table: IcebergTable) -> bool:
     """Return whether the KEKs in the key store certainly belong to the table: it uses one of them.
 
     KEKs name the UUID of their table. The UUID in metadata.json is not signed, but the caller may

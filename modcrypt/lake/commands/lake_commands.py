@@ -39,7 +39,7 @@ Examples: all datasets of the lake; every file of one that is not as declared; f
 \b
 States: as declared; plaintext; under another policy; under older keys; under keys that
 are not declared; under a compromised key, rewrapped since, or with data keys of unknown
-age; with the AAD prefix of another place; unreadable, with the reason
+age; open to a former recipient; with the AAD prefix of another place; unreadable, with the reason
 (disabled, denied, unavailable, destroyed, or an error code); erased; declared as
 erased, but open"""
 

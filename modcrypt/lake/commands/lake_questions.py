@@ -39,9 +39,13 @@ a check of the record of evidence, which must have a line that was noted
 Exit codes of --check: 0 the record is as it was written; 1 it has a fault"""
 
 _IMPACT_EXAMPLE = """\b
-Examples: a master key; one version of it
+Examples: a master key; one version of it; what of an erased tenant a backup still has
   modcrypt keys impact pii
-  modcrypt keys impact pii --version 1"""
+  modcrypt keys impact pii --version 1
+  modcrypt keys impact tenant-umbrella --copies /backup/lake
+
+\b
+Exit codes: 0; 1 files that are declared as erased still open"""
 
 _WHY_EXAMPLE = """\b
 Example:
@@ -129,22 +133,28 @@ def _write_file_pages(
 @verb(epilog=_IMPACT_EXAMPLE)
 @click.argument("key")
 @option("--version N", type=click.IntRange(min=1), help="Version of the key.")
+@option(
+    "--copies FOLDER...",
+    help="Also examine copies of datasets in a folder, such as a backup. Repeatable.",
+)
 @lake_options
 def impact(
-    *, key: str, version: int | None, jobs: int | None, as_json: bool, **options: Any
-) -> int:
+    *, key: str, version: int | None, copies: tuple[str, ...], jobs: int | None, as_json: bool,
+    **options: Any,
+) -> int:  # fmt: skip
     """List what a master key protects: what leaks with it, and what is lost without it.
 
     KEY is the id of a master key, also with a version (pii@1), or of a KEK in hex. All datasets of
-    the lake are examined.
+    the lake are examined. Files that are declared as erased, but open, are named whatever the key.
     """
     lake = open_lake(options)
     with files_bar("Examining") as bar:
-        found = lake.impact(key, version=version, jobs=jobs, progress=bar)
+        found = lake.impact(key, version=version, copies=copies, jobs=jobs, progress=bar)
     for protection in found:
         described = "\n".join(map(printable, protection.describe()))
         print_line(dump_line(protection.fields()) if as_json else described)
-    return max((protection.code for protection in found), default=0)
+    codes = [protection.code for protection in found]
+    return max([*codes, int(any(protection.not_erased for protection in found))])
 
 
 @verb(epilog=_WHY_EXAMPLE)

@@ -54,6 +54,15 @@ class KeyChoice:
         return not known or int(use.version or 0) > int(self.version)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormerRecipient(KeyChoice):
+    """A recipient whose access has ended: the key is `recipient:ID`."""
+
+    def may_precede(self, use: KeyUse, replacements: Collection[str]) -> bool:
+        """Return True: the data keys of any file may have been encrypted to the recipient."""
+        return True
+
+
 def find_replacements(dataset: AnyDataset, key: str) -> frozenset[str]:
     """Return the master keys that replace a former one, or did so before they were replaced."""
     if isinstance(dataset, TableDeclaration):

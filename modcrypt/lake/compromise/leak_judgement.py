@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from modcrypt.lake.compromise.data_key_prints import split_prints
-from modcrypt.lake.compromise.key_choice import KeyChoice, find_replacements
+from modcrypt.lake.compromise.key_choice import FormerRecipient, KeyChoice, find_replacements
 from modcrypt.lake.compromise.leak_record import LeakRecord
 from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, State
@@ -28,6 +28,11 @@ _WHY = {
     "compromised": "its keys are wrapped under the compromised {key}",
     "rewrapped": "rewrapped, data keys unchanged since the leak of {key}",
     "unknown-age": "whether its data keys are older than the leak of {key} is unknown",
+}
+_WHY_FORMER = {
+    "compromised": "the former {key} opens it",
+    "rewrapped": "its data keys are those that the former {key} could open",
+    "unknown-age": "whether the former {key} could open its data keys is unknown",
 }
 
 
@@ -55,9 +60,13 @@ class LeakJudge:
         """
         found = [(self.find_exposure(choice, state, modified), choice) for choice in self.choices]
         for exposure in EXPOSED:
-            keys = ", ".join(str(choice) for each, choice in found if each == exposure)
+            keys = [choice for each, choice in found if each == exposure]
+            former = [key for key in keys if isinstance(key, FormerRecipient)]
+            named = ", ".join(map(str, keys))
+            if len(former) < len(keys):
+                return _expose(state, exposure, _WHY[exposure].format(key=named))
             if keys:
-                return _expose(state, exposure, _WHY[exposure].format(key=keys))
+                return _expose(state, "former-recipient", _WHY_FORMER[exposure].format(key=named))
         return state
 
     def find_exposure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
+from urllib.parse import unquote_plus
 
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.lake.declarations.columns import Rules
@@ -61,6 +62,7 @@ class DatasetDeclaration:
         previous: What may still protect older files.
         rotation: When keys are too old.
         recipients: Recipients that open its files, too.
+        former_recipients: Recipients whose access has ended.
         erased: Which files, or columns of them, are erased by declaration and by record.
         compromised: Compromised master keys of the lake.
     """
@@ -76,6 +78,7 @@ class DatasetDeclaration:
     previous: Previous = field(default_factory=Previous)
     rotation: Rotation = field(default_factory=Rotation)
     recipients: Sequence[Recipient] = ()
+    former_recipients: Sequence[Recipient] = ()
     compromised: Sequence[str] = ()
     # Not in the digest of the declaration: a new line of the record changes no other result.
     erased: Sequence[Erasure] = field(default=(), repr=False)
@@ -152,6 +155,7 @@ class TableDeclaration:
         read_restrictions: Rows and masks to which reading is restricted, as a REST catalog sends
             them; None for none.
         strict: Whether old files in its folder that no snapshot names are faults.
+        erased: Which partitions or files are erased by declaration and by record.
     """
 
     name: str
@@ -172,6 +176,12 @@ class TableDeclaration:
     seal_at_least: int = 1
     read_restrictions: Mapping[str, Any] | None = None
     strict: bool = True
+    erased: Sequence[Erasure] = field(default=(), repr=False)
+
+    @cached_property
+    def erasures(self) -> Erasures:
+        """The statements about erased files, to search them; paths encode spaces as plus signs."""
+        return Erasures(self.erased, unquote_plus)
 
     @property
     def master_key_ids(self) -> list[str]:
@@ -184,7 +194,7 @@ class TableDeclaration:
             return None
         return replace(
             self, name=f"{self.name}/{table}", location=locate_table(table), table=table,
-            namespace=None,
+            namespace=None, erased=tuple(e for e in self.erased if e.table in ("", table)),
         )  # fmt: skip
 
     @property

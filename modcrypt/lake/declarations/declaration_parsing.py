@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,6 @@ from modcrypt.lake.declarations.members import Members
 from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous, names_in
 from modcrypt.lake.declarations.table_parsing import TableParsing
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
-from modcrypt.lake.erasure.erasures import Erasure, list_erasure_faults, make_erasure
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.settings.strict_toml import strict_toml
 
@@ -196,14 +195,18 @@ class _DatasetParsing(Members):
         rotation = Rotation(**self.rotation(ROTATION_MEMBERS))
         location, include = self._parse_location(own)
         source = self._parse_source(own)
-        recipients = self._read_recipients(own.get("recipients", ()))
-        erased = self._parse_erased(own.get("erased", ()), partitions)
+        recipients = self._read_recipients("recipients", own)
+        former = self._read_recipients("former_recipients", own)
+        if both := sorted({each.hex_id for each in former} & {each.hex_id for each in recipients}):
+            self.fault("former_recipients", f"{both[0]} is in recipients, too; remove it from one")
+        erased = self.erased(own, partitions)
         if self.has_faults:
             return None
         return DatasetDeclaration(
             name=self.path[-1], location=location, source=source, include=include,
             partitions=partitions, strict=own.get("strict", True), members=members, rules=rules,
-            previous=previous, rotation=rotation, recipients=recipients, erased=erased,
+            previous=previous, rotation=rotation, recipients=recipients,
+            former_recipients=former, erased=erased,
         )  # fmt: skip
 
     # --- members of its own ----------------------------------------------------------------------
@@ -229,22 +232,13 @@ class _DatasetParsing(Members):
             self.fault("source", "source and location must be different folders")
         return self.inclusions.place((*self.path, "source"), source)
 
-    def _read_recipients(self, texts: Sequence[str]) -> tuple[Recipient, ...]:
-        """Return the recipients that lines and files name, each once."""
+    def _read_recipients(self, member: str, own: Mapping[str, Any]) -> tuple[Recipient, ...]:
+        """Return the recipients that the lines and files of a member name, each once."""
         found: list[Recipient] = []
-        for text in texts:
-            with self.noting_errors("recipients", text):
-                found += self.inclusions.recipients((*self.path, "recipients"), text)
+        for text in own.get(member, ()):
+            with self.noting_errors(member, text):
+                found += self.inclusions.recipients((*self.path, member), text)
         return check_recipients(found) if found else ()
-
-    def _parse_erased(
-        self, given: Sequence[Mapping[str, Any]], partitions: Sequence[str]
-    ) -> tuple[Erasure, ...]:
-        """Return the statements about erased files, as far as they have no mistake."""
-        faults = [fault for each in given for fault in list_erasure_faults(each, partitions)]
-        for fault in faults:
-            self.fault("erased", fault)
-        return () if faults else tuple(map(make_erasure, given))
 
     def _read_policy(self, name: str | None) -> Mapping[str, Any]:
         """Return the members of the policy that a dataset includes."""

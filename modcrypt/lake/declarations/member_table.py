@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from modcrypt.lake.erasure.erasures import ERASED
+from modcrypt.lake.erasure.erasures import ERASED, ERASED_IN_TABLES
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.settings.kinds import COUNT, FLAG, NAME, NAMES, TEXT, Kind, one_of, table_of
 from modcrypt.settings.setting import Setting, settings_of
@@ -117,6 +117,10 @@ OWN_MEMBERS = _collect(
         "Names of the Hive partitions (folders NAME=VALUE).",
     ),
     _command("recipients", _LINES, "Recipients that open the files, too."),
+    _free(
+        "former_recipients", _LINES, "Recipients whose access has ended: apply makes new data keys "
+        "for the files that they can open.",
+    ),
     _STRICT,
     _free(
         "policy", Kind("the path of a TOML file", NAME.schema),
@@ -199,6 +203,10 @@ TABLE_MEMBERS = _collect(
         "What may still protect the table, until apply has changed it.",
     ),
     _free("rotation", _table(TABLE_ROTATION), _ROTATION),
+    _free(
+        "erased", ERASED_IN_TABLES, "Partitions or files that are erased: their keys are gone for "
+        "good.",
+    ),
 )  # fmt: skip
 
 # --- the record of evidence ----------------------------------------------------------------------

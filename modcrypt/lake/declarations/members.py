@@ -10,6 +10,7 @@ from modcrypt.errors import MAX_NAME, printable
 from modcrypt.lake.declarations.declaration_faults import FaultList
 from modcrypt.lake.declarations.inclusions import Inclusions
 from modcrypt.lake.declarations.toml_lines import MemberPath
+from modcrypt.lake.erasure.erasures import Erasure, list_erasure_faults, make_erasure
 from modcrypt.settings.setting import Setting, list_faults
 
 _FREE_ROTATION = ("rewrap_after", "max_kek_age")
@@ -87,6 +88,19 @@ class Members:
         given = self.take(known, "rotation")
         self.inclusions.note_all((*self.path, "rotation"), given, but=_FREE_ROTATION)
         return {name: float(int(text[:-1]) * _SECONDS[text[-1]]) for name, text in given.items()}
+
+    def erased(
+        self, given: Mapping[str, Any], partitions: Sequence[str] | None
+    ) -> tuple[Erasure, ...]:
+        """Return the statements about erased files, as far as they have no mistake.
+
+        `partitions` is as in `list_erasure_faults`.
+        """
+        stated = given.get("erased", ())
+        faults = [fault for each in stated for fault in list_erasure_faults(each, partitions)]
+        for fault in faults:
+            self.fault("erased", fault)
+        return () if faults else tuple(map(make_erasure, stated))
 
     def writers(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the lines of the writers' keys, which files may contain."""

@@ -43,6 +43,10 @@ class TableParsing(Members):
         restrictions = self._read_restrictions(given.get("read_restrictions"))
         self.note_commands(self.given, TABLE_MEMBERS)
         seconds = self.rotation(TABLE_ROTATION)
+        erased = self.erased(given, None)
+        for each in erased:
+            if each.table and "namespace" not in given:
+                self.fault("erased", "table is for a namespace; remove it")
         if self.has_faults:
             return None
         table, namespace = given.get("table"), given.get("namespace")
@@ -63,7 +67,7 @@ class TableParsing(Members):
             master_key=given["master_key"], policy=policy, previous_master_keys=former,
             max_kek_age=seconds.pop("max_kek_age", None), rotation=Rotation(**seconds),
             signed_by=writers, seal_at_least=given.get("seal_at_least", 1),
-            read_restrictions=restrictions, strict=given.get("strict", True),
+            read_restrictions=restrictions, strict=given.get("strict", True), erased=erased,
         )  # fmt: skip
 
     def _read_restrictions(self, name: str | None) -> Mapping[str, Any] | None:

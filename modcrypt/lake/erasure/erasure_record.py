@@ -54,14 +54,14 @@ def record_path(declaration: str | os.PathLike[str]) -> Path:
 
 
 def read_record(
-    path: Path, partitions: Mapping[str, Collection[str]],
+    path: Path, partitions: Mapping[str, Collection[str] | None],
     writers: Mapping[str, Collection[VerifyingKey]],
 ) -> list[RecordedErasure]:  # fmt: skip
     """Return the lines of a record about declared datasets; none if there is no record.
 
     Args:
         path: Path of the record.
-        partitions: Names of the partitions of each declared dataset.
+        partitions: Names of the partitions of each declared dataset; None for a table.
         writers: Keys of each dataset with `signed_by`, one of which must have signed its lines.
 
     Raises:
@@ -83,7 +83,7 @@ def read_record(
 
 
 def _parse_line(
-    line: bytes, partitions: Mapping[str, Collection[str]],
+    line: bytes, partitions: Mapping[str, Collection[str] | None],
     writers: Mapping[str, Collection[VerifyingKey]],
 ) -> RecordedErasure | None:  # fmt: skip
     """Return the content of a line; None if the declaration has no such dataset any more."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import datetime
 import posixpath
 import re
-import urllib.parse
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 from modcrypt.errors import MAX_NAME, KeyDisabledError, KeyNotFoundError, printable
-from modcrypt.settings.kinds import NAME, NAMES, Kind, table_of
+from modcrypt.settings.kinds import FLAG, NAME, NAMES, Kind, table_of
 from modcrypt.settings.setting import Setting
 
 MAX_ERASURES = 10_000
@@ -34,21 +34,28 @@ NOT_ERASED = "not-erased"
 GONE = frozenset({KeyNotFoundError.word, DESTROYED})
 """Reasons of a file's state that mean that its keys are gone, not refused or unavailable."""
 
-_Values: TypeAlias = tuple[tuple[str, str], ...]
+_Values: TypeAlias = tuple[tuple[str, str | None], ...]
 
-_MEMBERS = (
+_COMMON = (
     Setting(table_of(NAME, "a table of partitions and values"), name="partition"),
     Setting(NAMES, name="files"),
-    Setting(NAMES, name="columns"),
     Setting(NAME, name="when"),
     Setting(NAME, name="request"),
 )
-_ITEM = {
-    "type": "object", "additionalProperties": False,
-    "properties": {member.name: member.kind.schema for member in _MEMBERS},
-}  # fmt: skip
-ERASED = Kind("a list of tables [[dataset.NAME.erased]]", {"type": "array", "items": _ITEM})
-"""The kind of the member `erased` of a dataset."""
+_OF_FILES = (*_COMMON, Setting(NAMES, name="columns"), Setting(FLAG, name="emptied"))
+_OF_TABLES = (*_COMMON, Setting(FLAG, name="whole"), Setting(NAME, name="table"))
+
+
+def _list_of(members: Iterable[Setting]) -> Kind:
+    item = {
+        "type": "object", "additionalProperties": False,
+        "properties": {member.name: member.kind.schema for member in members},
+    }  # fmt: skip
+    return Kind("a list of tables [[dataset.NAME.erased]]", {"type": "array", "items": item})
+
+
+ERASED, ERASED_IN_TABLES = _list_of(_OF_FILES), _list_of(_OF_TABLES)
+"""The kinds of the member `erased` of a dataset of files, and of one that is a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +66,9 @@ class Erasure:
         partition: Values of the partitions that the files are in; empty for any.
         files: Paths of the files, or folders of files, inside the dataset; empty for all.
         columns: Names of columns or groups that are erased; empty for whole files.
+        emptied: Whether the dataset may be empty, because all of it was erased and removed.
+        whole: Whether a whole table is erased.
+        table: Identifier of the table, for a dataset that is a namespace; empty for all tables.
         when: Time of the erasure, ISO 8601.
         request: Id of the request that asked for it; empty if none is known.
     """
@@ -66,6 +76,9 @@ class Erasure:
     partition: Mapping[str, str] = field(default_factory=dict)
     files: Sequence[str] = ()
     columns: Sequence[str] = ()
+    emptied: bool = False
+    whole: bool = False
+    table: str = ""
     when: str = ""
     request: str = ""
 
@@ -73,7 +86,8 @@ class Erasure:
         """Return the attributes that say something, as values for JSON."""
         values: dict[str, Any] = {
             "partition": dict(self.partition), "files": list(self.files),
-            "columns": list(self.columns), "when": self.when, "request": self.request,
+            "columns": list(self.columns), "emptied": self.emptied, "whole": self.whole,
+            "table": self.table, "when": self.when, "request": self.request,
         }  # fmt: skip
         return {name: value for name, value in values.items() if value}
 
@@ -83,17 +97,25 @@ class Erasure:
 
 
 class Erasures:
-    """All statements about one dataset, by what they name: there may be many, and many files."""
+    """All statements about one dataset, by what they name: there may be many, and many files.
 
-    def __init__(self, statements: Sequence[Erasure] = ()) -> None:
-        self.statements = tuple(statements)
+    Args:
+        statements: The statements.
+        unquote: Function that decodes the names and values of partitions in paths.
+    """
+
+    def __init__(
+        self, statements: Sequence[Erasure] = (), unquote: Callable[[str], str] = unquote
+    ) -> None:
+        self.statements, self._unquote = tuple(statements), unquote
         self._by_file: defaultdict[str, list[Erasure]] = defaultdict(list)
         self._by_values: defaultdict[_Values, list[Erasure]] = defaultdict(list)
         for each in self.statements:
             for file in each.files:
                 self._by_file[file].append(each)
-            if not each.files:
+            if not each.files and (each.partition or each.columns or each.whole):
                 self._by_values[tuple(sorted(each.partition.items()))].append(each)
+        self.emptied = any(each.emptied for each in self.statements)
         self._partitions = {tuple(name for name, _ in values) for values in self._by_values}
 
     def names(self, path: str) -> bool:
@@ -116,19 +138,19 @@ class Erasures:
         """Yield the statements about a file."""
         if not self.statements:
             return
-        values = _read_values(path)
+        values = read_partition(posixpath.dirname(path), self._unquote)
         for end in (*(match.start() for match in re.finditer("/", path)), len(path)):
             for each in self._by_file.get(path[:end], ()):
                 if each.partition.items() <= values.items():
                     yield each
         for names in self._partitions:
-            yield from self._by_values.get(tuple((n, values.get(n, "")) for n in names), ())
+            yield from self._by_values.get(tuple((n, values.get(n)) for n in names), ())
 
 
-def _read_values(path: str) -> dict[str, str]:
-    """Return the values of the Hive partitions in a path."""
-    folders = (folder.partition("=") for folder in posixpath.dirname(path).split("/"))
-    return {name: urllib.parse.unquote(value) for name, equals, value in folders if equals}
+def read_partition(folder: str, unquote: Callable[[str], str] = unquote) -> dict[str, str]:
+    """Return the values of the partitions that the path of a folder names."""
+    folders = (each.partition("=") for each in folder.split("/"))
+    return {unquote(name): unquote(value) for name, equals, value in folders if equals}
 
 
 def is_gone(error: BaseException, *, is_destroyed: bool) -> bool:
@@ -144,19 +166,29 @@ def is_gone(error: BaseException, *, is_destroyed: bool) -> bool:
 # --- statements in files -------------------------------------------------------------------------
 
 
-def list_erasure_faults(given: Mapping[str, Any], partitions: Iterable[str]) -> list[str]:
-    """Return the faults of a statement, whose members have the right kinds or not."""
-    known = {member.name: member for member in _MEMBERS}
+def list_erasure_faults(given: Mapping[str, Any], partitions: Iterable[str] | None) -> list[str]:
+    """Return the faults of a statement, whose members have the right kinds or not.
+
+    `partitions` are the names of the partitions of a dataset of files; None for a table.
+    """
+    known = {member.name: member for member in (_OF_TABLES if partitions is None else _OF_FILES)}
     faults = [f"unknown member {printable(name, MAX_NAME)}" for name in given if name not in known]
     for name in given.keys() & known.keys():
         faults += known[name].kind.list_faults(name, given[name])
-    return faults or list(_list_contradictions(given, set(partitions)))
+    return faults or list(_list_contradictions(given, partitions))
 
 
-def _list_contradictions(given: Mapping[str, Any], partitions: set[str]) -> Iterator[str]:
-    if not (given.get("partition") or given.get("files") or given.get("columns")):
-        yield "an erasure names a partition, files or columns"
-    for name in sorted(given.get("partition", {}).keys() - partitions):
+def _list_contradictions(
+    given: Mapping[str, Any], partitions: Iterable[str] | None
+) -> Iterator[str]:
+    about = [name for name in ("partition", "files", "columns") if given.get(name)]
+    alone, parts = "emptied", "a partition, files or columns"
+    if partitions is None:
+        alone, parts = "whole", "a partition or files"
+    if bool(about) == given.get(alone, False):
+        yield f"an erasure names {parts}, or has {alone} = true alone"
+    named = given.get("partition", {}).keys()
+    for name in sorted(named - (named if partitions is None else set(partitions))):
         yield f"unknown partition {printable(name, MAX_NAME)}; add it to partitions"
     yield from list_path_faults(given.get("files", ()))
     if len(given.get("request", "")) > MAX_REQUEST:
@@ -185,8 +217,11 @@ def _is_time(text: str) -> bool:
     return True
 
 
+_SINGLE = ("when", "request", "partition", "emptied", "whole", "table")
+
+
 def make_erasure(given: Mapping[str, Any]) -> Erasure:
     """Return a statement whose members have no faults."""
-    members = {name: given[name] for name in ("when", "request", "partition") if name in given}
+    members: dict[str, Any] = {name: given[name] for name in _SINGLE if name in given}
     files, columns = (tuple(given.get(name, ())) for name in ("files", "columns"))
     return Erasure(files=files, columns=columns, **members)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
-from modcrypt.errors import ModcryptError
+from modcrypt.errors import KeyNotFoundError, ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.keys import FileKeys, KeyLike
@@ -23,8 +24,14 @@ class ErasedParts(Protocol):
     def find_erased(self, places: Iterable[Place]) -> set[str]:
         """Return the paths of those files that are erased."""
 
+    def is_erased(self, place: Place) -> bool:
+        """Return whether a file is erased."""
+
     def has_erased_columns(self, place: Place) -> bool:
         """Return whether columns of a file are erased, and nothing else is missing."""
+
+    def must_open(self, place: Place, column: str) -> bool:
+        """Return whether a column without its key is an error, whatever else may be missing."""
 
 
 def declared_decryption(
@@ -68,6 +75,10 @@ class DeclaredKeys:
         """Return the paths of those files that readers of the dataset leave out."""
         return set() if self.erased is None else self.erased.find_erased(places)
 
+    def is_erased(self, place: Place) -> bool:
+        """Return whether readers of the dataset leave out a file."""
+        return self.erased is not None and self.erased.is_erased(place)
+
     def properties_of(
         self, source: Source, given: FileDecryptionProperties
     ) -> FileDecryptionProperties:
@@ -95,7 +106,11 @@ class DeclaredKeys:
             declared = replace(declared, signed_by=given.signed_by)
         elif given.signed_by and not declared.signed_by:
             declared = replace(declared, signed_by=given.signed_by, seal=given.seal)
-        return open_also(declared, self.identities)
+        opened = open_also(declared, self.identities)
+        if self.erased is None or given.on_missing_key == "error":
+            return opened
+        must_open = partial(self.erased.must_open, place)
+        return replace(opened, key_retriever=_Demanding(opened.key_retriever, must_open))
 
     def for_file(self, source: Source, lenient: bool) -> FileKeys:
         """Return the retriever of one file's keys; see `KmsKeyRetriever.for_file`."""
@@ -124,6 +139,33 @@ class DeclaredKeys:
                 # Opening it again reports the error as for any file, but must not succeed.
                 return replace(opening, key_retriever=_Refusal(error))
         return policies.reading_with(path, columns, ids)
+
+
+@dataclass(frozen=True)
+class _Demanding:
+    """A key retriever whose missing keys of some columns are errors."""
+
+    retriever: Any
+    must_open: Callable[[str], bool]
+
+    def for_file(self, source: Source, lenient: bool) -> _DemandedKeys:
+        """Return the retriever of one file's keys."""
+        return _DemandedKeys(self.retriever.for_file(source, lenient), self.must_open)
+
+
+@dataclass(frozen=True)
+class _DemandedKeys:
+    keys: Any
+    must_open: Callable[[str], bool]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.keys, name)
+
+    def check_missing(self, columns: Iterable[str]) -> None:
+        for column in filter(self.must_open, columns):
+            raise KeyNotFoundError(
+                f'column {column} is erased; pass on_erased="skip" to read nulls', column
+            )
 
 
 @dataclass(frozen=True)

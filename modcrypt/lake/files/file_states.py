@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 State: TypeAlias = Literal[
-    "declared", "compromised", "rewrapped", "unknown-age", "plaintext", "other-policy", "old-keys",
-    "other-keys", "misplaced", "unreadable", "erased", "not-erased",
+    "declared", "compromised", "rewrapped", "unknown-age", "former-recipient", "plaintext",
+    "other-policy", "old-keys", "other-keys", "misplaced", "unreadable", "erased", "not-erased",
 ]  # fmt: skip
 
 STATES: Mapping[State, str] = {
@@ -17,6 +17,7 @@ STATES: Mapping[State, str] = {
     "compromised": "under a compromised key",
     "rewrapped": "rewrapped, data keys unchanged since the leak",
     "unknown-age": "with data keys of unknown age",
+    "former-recipient": "open to a former recipient",
     "plaintext": "plaintext",
     "other-policy": "under another policy",
     "old-keys": "under older keys",
@@ -28,8 +29,9 @@ STATES: Mapping[State, str] = {
 }
 """The states of a file, with their names for people."""
 
-EXPOSED: tuple[State, ...] = ("compromised", "rewrapped", "unknown-age")
-"""The states of files that a compromised key opens or may open, the worst first."""
+EXPOSED: tuple[State, ...] = ("compromised", "rewrapped", "unknown-age", "former-recipient")
+"""The states of files that a compromised key or a former recipient opens or may open, the worst
+first."""
 
 DECLARED: tuple[State, ...] = ("declared", "erased")
 """The states of files that are as they must be."""

@@ -59,13 +59,15 @@ class LakeFiles:
         include: Pattern that the paths of its files match; None for all visible files.
         source: Folder whose plaintext files are encrypted into the dataset; None for none.
         parts: Paths inside the dataset of the files and folders to list; none for all.
+        may_be_empty: Whether the dataset needs no files, as with a source.
     """
 
     def __init__(
         self, root: Folder, include: str | None = None, source: Folder | None = None,
-        parts: Sequence[str] = (),
+        parts: Sequence[str] = (), *, may_be_empty: bool = False,
     ) -> None:  # fmt: skip
         self.root, self.source, self.parts = root, source, parts
+        self._may_be_empty = may_be_empty or source is not None
         is_file = source is None and not root.is_folder
         self._matches = None if include is None or is_file else make_matcher(include)
         self.strays: Spool[str] = Spool()
@@ -79,8 +81,8 @@ class LakeFiles:
         """Yield the files of the dataset.
 
         Raises:
-            FileNotFoundError: The folder does not exist, and there is no source.
-            ValueError: There are no files, and no source.
+            FileNotFoundError: The folder does not exist, and files must.
+            ValueError: There are no files, and must be.
             OSError: A folder cannot be listed.
         """
         self.strays, self.links, self.absent = Spool(), Spool(), Spool()
@@ -93,9 +95,9 @@ class LakeFiles:
                 else:
                     self.strays.append(file.path)
         except FileNotFoundError:
-            if self.source is None or found:
+            if found or not self._may_be_empty:
                 raise
-        if not found and self.source is None:
+        if not (found or self._may_be_empty):
             name = self.root.name
             raise ValueError(f"{name}: no files found; name a file, or a folder with files")
 

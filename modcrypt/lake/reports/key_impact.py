@@ -35,6 +35,9 @@ class DatasetImpact:
             be protected, too.
         snapshots: Ids of the snapshots of an Iceberg table that need it, the newest first.
         lost: Number of files of an Iceberg table that no other key opens.
+        place: Folder of copies; empty for the dataset itself.
+        opened: Number of these files whose keys could be used.
+        not_erased: Paths of files that are declared as erased, but open, under any key.
         rewrapped: Number of files that are under a later key, but whose data keys the key may have
             wrapped before: whoever had it then may read and forge them.
         rewrapped_snapshots: Ids of the snapshots of a table that lead to such files.
@@ -60,6 +63,9 @@ class DatasetImpact:
     gone: Sequence[str] = ()
     error: str = ""
     code: int = 0
+    place: str = ""
+    opened: int = 0
+    not_erased: Sequence[str] = ()
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
@@ -69,19 +75,23 @@ class DatasetImpact:
             "schema": SCHEMA, "kind": "dataset", **values, "columns": list(self.columns),
             "snapshots": list(self.snapshots), "recipients": list(self.recipients),
             "gone": list(self.gone), "rewrapped_snapshots": list(self.rewrapped_snapshots),
+            "not_erased": list(self.not_erased),
         }  # fmt: skip
 
     def describe(self) -> list[str]:
         """Return sentences about what leaks and what is lost."""
+        name = f"{self.dataset} in {self.place}" if self.place else self.dataset
         if self.error:
-            return [f"{self.dataset}: not examined: {self.error}"]
+            return [f"{name}: not examined: {self.error}"]
         if not self.files:
             other = "no other file" if self.rewrapped else "no file"
-            lines = [f"{self.dataset}: the key protects {other}"]
+            lines = [f"{name}: the key protects {other}"]
         else:
             size = format_size(self.bytes)
             files = format_count(self.files, "file")
-            lines = [f"{self.dataset}: {files}, {format_count(self.rows, 'row')}, {size}"]
+            lines = [f"{name}: {files}, {format_count(self.rows, 'row')}, {size}"]
+            if self.place:
+                lines.append(f"  {self.opened:,} of these copies still open")
             if self.snapshots:
                 ids = list_names(map(str, self.snapshots))
                 lines.append(f"  {format_count(len(self.snapshots), 'snapshot')}: {ids}")
@@ -90,9 +100,13 @@ class DatasetImpact:
         if self.rewrapped:
             files = format_count(self.rewrapped, "file")
             lines.insert(
-                0, f"{self.dataset}: {files} under later keys may keep data keys that the key "
+                0, f"{name}: {files} under later keys may keep data keys that the key "
                 "wrapped before: if it leaked, name it in compromised, and apply replaces them"
             )  # fmt: skip
+        if self.not_erased:
+            files = format_count(len(self.not_erased), "file")
+            shown = list_names(self.not_erased)
+            lines.append(f"  declared as erased, but open: {files}: {shown}")
         if self.hidden:
             files = format_count(self.hidden, "file")
             what = "with closed footers may have columns under the key"
@@ -125,13 +139,30 @@ class DatasetImpact:
         return f"column{'s' * (len(self.columns) > 1)} {', '.join(self.columns)}"
 
 
-def find_impact(status: DatasetStatus, choice: KeyChoice, judge: LeakJudge) -> DatasetImpact:
-    """Return the impact of a key on a dataset, given its status.
+def find_impact(
+    status: DatasetStatus, choice: KeyChoice, judge: LeakJudge, place: str = ""
+) -> DatasetImpact:
+    """Return the impact of a key on a dataset, or on its copy in a folder, given its status.
 
     `judge` finds the files that the key, which it takes for compromised, may open by old data keys.
     """
     if status.error:
-        return DatasetImpact(dataset=status.dataset.name, error=status.error, code=status.code)
+        return DatasetImpact(
+            dataset=status.dataset.name, error=status.error, code=status.code, place=place
+        )
+    found = _find_protected(status, choice, judge)
+    opened = sum(
+        file.state not in _CLOSED and any(map(choice.matches, file.keys)) for file in status.files
+    )
+    not_erased = [file.path for file in status.files if file.state == "not-erased"]
+    return replace(found, place=place, opened=opened, not_erased=not_erased)
+
+
+_CLOSED = ("unreadable", "other-keys", "erased")
+"""States of files whose keys were refused."""
+
+
+def _find_protected(status: DatasetStatus, choice: KeyChoice, judge: LeakJudge) -> DatasetImpact:
     rewrapped = sum(
         judge.find_exposure(choice, file, 0.0 if file.state in EXPOSED else None)
         in ("rewrapped", "unknown-age")

@@ -126,7 +126,7 @@ def verify_files(
         findings = [*_compare_files(file_set, policies), *_report_strays(files.strays, policies)]
         findings += find_links(files.links, MAX_NAMES)
         if not (results or skipped or files.parts or seal):
-            findings.append(Finding(word="empty", message="the dataset has no files"))
+            findings.append(_report_empty(erasures.emptied))
         if not files.parts:
             findings += map(ValueLeak.as_fault, find_dataset_leaks(policies))
     if seal is not None:
@@ -142,6 +142,13 @@ def verify_files(
         dataset=name, location=policies.dataset.location, files=results, findings=findings,
         strays=files.strays, skipped=skipped,
     )  # fmt: skip
+
+
+def _report_empty(is_erased: bool) -> Finding:
+    if is_erased:
+        message = "the dataset has no files: all were erased, and removed"
+        return Finding(word="empty", message=message, severity="warning")
+    return Finding(word="empty", message="the dataset has no files")
 
 
 def _list_files(

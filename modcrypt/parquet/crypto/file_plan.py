@@ -161,6 +161,9 @@ class OpenFile:
             keys[c] = found
             if None in found.values():
                 missing.append(c)
+        retriever = self.properties.key_retriever
+        if missing and isinstance(retriever, BoundRetriever):
+            retriever.check_missing(".".join(self.leaves[c]) for c in missing)
         if partial_groups:
             missing = self._add_whole_maps(missing, wanted)
         nulls = self._choose_nulls(missing, wanted, partial_groups)

@@ -6,7 +6,7 @@ Construction raises ValueError or TypeError for every mistake that is visible wi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike, urandom
@@ -359,6 +359,12 @@ class BoundRetriever:
         accept = getattr(self.keys, "accept_file", None)
         if accept is not None:
             accept(footer_key_metadata, file_aad)
+
+    def check_missing(self, columns: Iterable[str]) -> None:
+        """Raise KeyNotFoundError if the keys allow no leniency for columns without a key."""
+        check = getattr(self.keys, "check_missing", None)
+        if check is not None:
+            check(columns)
 
 
 AnyEncryption: TypeAlias = Encryption | KeySource | KeyLike | PathLike[str] | Sequence[KeySource]
