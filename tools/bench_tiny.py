@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -180,10 +180,12 @@ def filters(bench: Bench) -> Iterator[Row]:
             yield within(name, t[way], t[f"PyArrow {way}"], 1.5)
 
 
-def measure(bench: Bench, jobs: dict[str, Job]) -> dict[str, Figure]:
+def measure(bench: Bench, jobs: Mapping[str, Job]) -> dict[str, Figure]:
     """Return the CPU time of each job, by rounds in turn after a warm-up."""
     calls = {name: count_calls(job) for name, job in jobs.items()}
-    several = {name: partial(repeat, job, calls[name]) for name, job in jobs.items()}
+    several: dict[str, Job] = {
+        name: partial(repeat, job, calls[name]) for name, job in jobs.items()
+    }
     taken = replace(bench, repeat=ROUNDS * bench.repeat).samples(several)
     return {
         name: processor_time(samples).times(1 / calls[name], "s") for name, samples in taken.items()

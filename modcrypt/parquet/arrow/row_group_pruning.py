@@ -24,7 +24,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe
@@ -41,6 +40,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, new
 from modcrypt.parquet.format.schema import Leaf, count_leaves, leaf_elements
 
 if TYPE_CHECKING:  # imports pandas where it is installed
+    import pyarrow.compute as pc
     import pyarrow.dataset as ds
 
 Ranges = list[tuple[int, int]]
