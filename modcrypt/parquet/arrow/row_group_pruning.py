@@ -233,7 +233,10 @@ def _make_judge(
     try:
         nothing = _make_fragment(frame, [], None)
         bound = nothing.physical_schema
+        read = {predicate.path[0] for predicate in row_filter.predicates}
         for field in schema or ():
+            if field.name not in read:  # appending each of thousands would copy all before it
+                continue
             if bound.get_field_index(field.name) < 0:
                 bound = bound.append(field)
             elif bound.field(field.name).type != _remove_dictionary(field).type:

@@ -58,6 +58,8 @@ class Scan:
         self._filter = None if request.filter is None else self._bind_filter(request.filter)
         tested = [] if self._filter is None else self._find_filter_leaves(self._filter)
         self._leaves = sorted({*wanted, *tested})
+        fields = {leaves[c][0] for c in tested}
+        self._tested = [c for c in self._leaves if leaves[c][0] in fields]  # types need them all
         plan = session.select(self._leaves, request.row_groups)
         if unknown := sorted(set(tested) & set(plan.missing)):
             name = ".".join(leaves[unknown[0]])
@@ -379,12 +381,14 @@ class Scan:
             )
         from modcrypt.parquet.arrow.row_group_pruning import find_candidate_rows
 
+        # Its chunks are open; a footer of all columns would be copied for nothing.
+        judged = self._session.select(self._tested, plan.row_groups)
         with self._session.lock:
-            metadata, _ = plain_metadata(plan, copy_row_groups(plan), 0)
+            metadata, _ = plain_metadata(judged, copy_row_groups(judged), 0)
             candidates = find_candidate_rows(
                 metadata,
                 self._filter,
-                PlanParts(self._session.file.source, plan),
+                PlanParts(self._session.file.source, judged),
                 row_groups=range(len(plan.row_groups)),
                 partition=request.partition,
                 schema=self.schema,
