@@ -1,9 +1,14 @@
-"""Addresses of PME modules and AGS1 blocks."""
+"""Addresses of PME modules and AGS1 blocks, and the names of algorithms."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+
+GCM_V1 = "AES_GCM_V1"
+GCM_CTR_V1 = "AES_GCM_CTR_V1"
+ALGORITHMS = (GCM_V1, GCM_CTR_V1)
+"""PME 4.2: all modules under GCM, or page bodies under CTR and the rest under GCM."""
 
 
 def in_words(member: Enum) -> str:

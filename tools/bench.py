@@ -43,11 +43,14 @@ from tools import (
     bench_kms,
     bench_pages,
     bench_rekey,
+    bench_tiny,
     bench_wide,
 )
 from tools.figures import Bench, Row, line
 
 SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
+    "start": ("A start, CPU time", bench_tiny.start),
+    "tiny": ("Tiny files, row groups and column chunks, CPU time", bench_tiny.tiny),
     "pyarrow": ("Whole files against PyArrow", bench_files.against_pyarrow),
     "bare": ("Whole files against the bare work", bench_files.against_bare_work),
     "small_pages": (

@@ -24,7 +24,7 @@ from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.cli.shared_options import F, shared_option
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
-from modcrypt.parquet.crypto.properties import ALGORITHMS
+from modcrypt.module_ids import ALGORITHMS
 from modcrypt.pkmt1.strict_json import load_json
 
 if TYPE_CHECKING:  # not to be loaded for the help

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 BLOCK = 1 << 20
 """Bytes moved by one system call: small enough to stay in the processor's cache."""
 
+_FIRST_BUFFER = 1 << 16
+"""Largest size of an output's first buffer in bytes, until that is full: zeroing a block takes a
+tenth of the time of a small file."""
+
 WORTH_A_THREAD = 8 << 20
 """Source size in bytes above which a second thread writes."""
 
@@ -144,7 +148,8 @@ class Output:
         self._written: i64 = 0
         self.progress: Callable[[int], None] | None = None
         self.at: i64 = 0
-        self.view: memoryview = memoryview(bytearray(BLOCK + (BLOCK >> 3)))
+        self._usual_size: i64 = BLOCK + (BLOCK >> 3)
+        self.view: memoryview = memoryview(bytearray(min(_FIRST_BUFFER, BLOCK + (BLOCK >> 3))))
         self.size: i64 = len(self.view)
         self._background = background
         self._writer: _Writer | None = None
@@ -158,10 +163,20 @@ class Output:
         """Make room for `size` bytes at `view[at:]`; may change `view`, its `size` and `at`."""
         if self.at + size <= self.size:
             return
+        if self.size < self._usual_size:
+            self._grow()
+            if self.at + size <= self.size:
+                return
         self.flush()
         if size > self.size:
             self.view = memoryview(bytearray(size))
             self.size = size
+
+    def _grow(self) -> None:
+        """Take a buffer of the usual size, with the bytes of the first one."""
+        view = memoryview(bytearray(self._usual_size))
+        view[: self.at] = self.view[: self.at]
+        self.view, self.size = view, self._usual_size
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append a copy of `data`."""

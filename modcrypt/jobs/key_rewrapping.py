@@ -12,9 +12,10 @@ from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.kms import calls as kms
 from modcrypt.kms.wrapping import KeyWrapper, require_opens
+from modcrypt.module_ids import ALGORITHMS
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
-from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.pkmt1.material import KeyMaterial
 from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.tracebacks import hide_frames

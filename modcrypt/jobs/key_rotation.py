@@ -41,9 +41,9 @@ from modcrypt.kms.wrapped_key_metadata import (
     holds_encrypted_metadata,
     parse_wrapped_metadata,
 )
+from modcrypt.module_ids import ALGORITHMS
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata, new_tail, refuse_lost_signature
 from modcrypt.parquet.crypto.properties import (
-    ALGORITHMS,
     AnyDecryption,
     FileDecryptionProperties,
     as_decryption,

@@ -21,9 +21,9 @@ from modcrypt.kms.client import MasterKey
 from modcrypt.kms.key_tools import KeyTools, check_tools
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
+from modcrypt.module_ids import ALGORITHMS
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata
 from modcrypt.parquet.crypto.properties import (
-    ALGORITHMS,
     AnyDecryption,
     FileDecryptionProperties,
     as_decryption,

@@ -24,6 +24,7 @@ from modcrypt.kms.recipients.identity_retriever import IdentityKeys
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
 from modcrypt.kms.signing.signing_keys import SigningKey
+from modcrypt.module_ids import ALGORITHMS
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import (
     Change,
@@ -32,7 +33,6 @@ from modcrypt.parquet.crypto.footer_keys import (
     refuse_lost_signature,
 )
 from modcrypt.parquet.crypto.properties import (
-    ALGORITHMS,
     AnyDecryption,
     BoundRetriever,
     FileDecryptionProperties,

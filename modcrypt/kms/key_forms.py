@@ -11,7 +11,8 @@
 | `Settings`, a dataset of a lake | as they say                 | as they say                   |
 | properties                      | as they are                 | as they are                   |
 
-`modcrypt.keys.wrap_key` has made keys of bytes and text before, so nothing here is a raw key.
+`modcrypt.keys.wrap_key` has made keys of bytes and text before, and `as_decryption` properties of
+keys, so nothing here is a raw key.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from modcrypt.keys import Key
 from modcrypt.keys.arguments import KeyReference
 from modcrypt.kms.key_references import check_reference, names_master_key
 from modcrypt.kms.policy import Policy
@@ -112,8 +112,6 @@ def _make_properties(given: object, way: _Direction, other: _Direction) -> Any:
         given = _name_master_key(given)
     if isinstance(given, KeySettings):
         return getattr(given, way.name)()
-    if isinstance(given, Key):
-        return way.properties(footer_key=given)
     if found := _list_objects(given, way.kind):
         return way.open(found)
     hint = ""

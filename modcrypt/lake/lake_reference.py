@@ -17,7 +17,8 @@ from modcrypt.lake.erased_files import ErasedFiles
 from modcrypt.lake.files.declared_encryption import DeclaredEncryption
 from modcrypt.lake.files.declared_keys import declared_decryption
 from modcrypt.lake.files.file_policies import DatasetPolicies
-from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
+from modcrypt.module_ids import GCM_V1
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import Dataset, leave_out_erased
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 from modcrypt.errors import printable
@@ -27,6 +26,8 @@ class FactSheet:
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks, without anything that loads or runs."""
+        import html
+
         rows = "".join(
             f"<tr><th>{html.escape(label)}</th><td>{html.escape(_shorten(value))}</td></tr>"
             for label, value in self.facts()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from modcrypt.parquet.crypto.properties import ALGORITHMS, GCM_V1
+from modcrypt.module_ids import ALGORITHMS, GCM_V1
 from modcrypt.settings.kinds import (
     COUNT,
     FLAG,

@@ -464,6 +464,7 @@ def test_output_arrives_whole_and_in_order(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffers, "BLOCK", block)
+        patch.setattr(buffers, "_FIRST_BUFFER", 16)  # so that the second one is larger
         sink, expected, source = Collected(), bytearray(), MemorySource(DATA)
         out = Output(sink, background=background)
         for number, (operation, size) in enumerate(operations):
@@ -488,6 +489,17 @@ def test_output_arrives_whole_and_in_order(
         assert threaded == (background and "modcrypt-writer" in sink.threads)
         # What is smaller than a buffer, and never flushed, needs no thread.
         assert sink.threads <= ({"modcrypt-writer"} if threaded else {"MainThread"})
+
+
+def test_a_small_output_takes_little_memory_and_a_large_one_is_written_in_blocks() -> None:
+    sink = Collected()
+    out = Output(sink, background=False)
+    out.write(bytes(1000))
+    assert len(out.view) == out.size == 1 << 16
+    for _ in range(3000):
+        out.write(bytes(1000))
+    out.close(complete=True)
+    assert [len(part) >> 20 for part in sink.parts] == [1, 1, 0]
 
 
 def test_an_output_that_is_not_complete_does_not_write_its_rest() -> None:

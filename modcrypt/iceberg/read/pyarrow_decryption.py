@@ -26,8 +26,9 @@ from modcrypt.io.sources import MemorySource, Source
 from modcrypt.io.threads import SharedResources
 from modcrypt.keys import key_bytes
 from modcrypt.keys.metadata import StandardKeyMetadata
+from modcrypt.module_ids import GCM_V1
 from modcrypt.parquet.crypto.crypto_fields import read_algorithm
-from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_V1
+from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, TAIL_SIZE, read_tail
 from modcrypt.parquet.format.idl import decode
 from modcrypt.runtime.tracebacks import hide_frames

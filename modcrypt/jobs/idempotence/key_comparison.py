@@ -24,12 +24,12 @@ from modcrypt.keys import Key
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
+from modcrypt.module_ids import ALGORITHMS
 from modcrypt.parquet.crypto.ciphers import ColumnKey, assign_keys
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_opening import Footer
 from modcrypt.parquet.crypto.properties import (
-    ALGORITHMS,
     Encryption,
     FileDecryptionProperties,
     FileEncryptionProperties,

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from modcrypt.jobs.dataset_verification import FilesVerification
 from modcrypt.jobs.engine import Job
 from modcrypt.jobs.failures import describe_result
 from modcrypt.jobs.listing import File
 from modcrypt.jobs.verbs.verb import Row, Verb
-from modcrypt.kms.settings import Settings
 from modcrypt.parquet.verify.file_verification import CheckedFile
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
 from modcrypt.parquet.verify.verification_results import Verification
+
+if TYPE_CHECKING:  # key services, which not every file needs
+    from modcrypt.kms.settings import Settings
 
 _FINDING = {
     "word": str, "severity": str, "message": str, "module": str, "start": int, "end": int,
@@ -34,6 +35,8 @@ def _make_row(verb: Verb, file: File, seen: Verification | Inspection, **values:
 
 
 def _open_verification(settings: Settings | None, _filesystem: Any) -> Job[File, CheckedFile]:
+    from modcrypt.jobs.dataset_verification import FilesVerification  # and with it PyArrow
+
     properties = None if settings is None else settings.decryption()
     return Job(
         lambda file: FilesVerification(places=[file.place], properties=properties).process(0)

@@ -12,12 +12,14 @@ import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File
-from modcrypt.kms.settings import Settings
+
+if TYPE_CHECKING:  # key services, which not every file needs
+    from modcrypt.kms.settings import Settings
 
 Row: TypeAlias = dict[str, Any]
 """A row of a report; values of other columns than those of the report are left out."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from modcrypt.lake.erasure.erasures import ERASED, ERASED_IN_TABLES
-from modcrypt.parquet.crypto.properties import ALGORITHMS
+from modcrypt.module_ids import ALGORITHMS
 from modcrypt.settings.kinds import COUNT, FLAG, NAME, NAMES, TEXT, Kind, one_of, table_of
 from modcrypt.settings.setting import Setting, settings_of
 from modcrypt.settings.table import PolicySettings, TablePolicySettings

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from modcrypt.errors import ChecksumError, FormatError, LimitError, ModcryptError
@@ -326,6 +325,8 @@ def _measure_longest_value(data: pa.Buffer, dictionaries: Sequence[Dictionary]) 
 
     PyArrow decodes them as the data pages of a file, since both hold plain values.
     """
+    import pyarrow.compute as pc  # takes a third of the time of importing PyArrow
+
     view = memoryview(data).cast("B")
     pages: list[bytes | memoryview] = []
     count = 0

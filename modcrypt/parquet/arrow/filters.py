@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from functools import reduce
 from math import inf, isfinite, nextafter
 from numbers import Integral
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+if TYPE_CHECKING:  # takes a third of the time of importing PyArrow
+    import pyarrow.compute as pc
 
 Filters: TypeAlias = "pc.Expression | Sequence[Any]"
 """Tuples as in pyarrow.parquet (disjunctive normal form), or a pyarrow expression.
@@ -81,6 +83,8 @@ def as_filter(filters: Filters | None) -> Filter | None:
     """Return a caller's filter; None for none."""
     if filters is None:
         return None
+    import pyarrow.compute as pc
+
     if isinstance(filters, pc.Expression):
         return Filter(filters, terms=str(filters).count("("))
     if not isinstance(filters, list | tuple):
@@ -123,6 +127,8 @@ def _read_term(column: Any, how: str, value: Any) -> _Term:
 
 
 def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expression, Predicate]:
+    import pyarrow.compute as pc
+
     path, how, value = term
     field, kind = pc.field(*path), _find_number_type(path, schema)
     if how in _COMPARISONS:
@@ -260,6 +266,8 @@ def _compare_number(
     field: pc.Expression, path: tuple[str, ...], how: str, number: decimal.Decimal, kind: Any
 ) -> tuple[pc.Expression, Predicate]:
     """Return the comparison with a number that the field's type may not be able to hold."""
+    import pyarrow.compute as pc
+
     low, high = _find_bounds(kind)
     if not low <= number <= high:
         fits = how == "!=" or (how[0] == "<" and number > high) or (how[0] == ">" and number < low)
@@ -311,6 +319,8 @@ def _narrow_number(value: Any) -> Any:
 
 def _holds_nan_or_zero(values: pa.Array) -> bool:
     """Return whether a value is NaN or zero; PyArrow's sets distinguish the two zeros."""
+    import pyarrow.compute as pc
+
     if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
         return True
     nan = pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()

@@ -24,7 +24,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe
@@ -41,6 +40,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, new
 from modcrypt.parquet.format.schema import Leaf, count_leaves, leaf_elements
 
 if TYPE_CHECKING:  # imports pandas where it is installed
+    import pyarrow.compute as pc
     import pyarrow.dataset as ds
 
 Ranges = list[tuple[int, int]]
@@ -233,7 +233,10 @@ def _make_judge(
     try:
         nothing = _make_fragment(frame, [], None)
         bound = nothing.physical_schema
+        read = {predicate.path[0] for predicate in row_filter.predicates}
         for field in schema or ():
+            if field.name not in read:  # appending each of thousands would copy all before it
+                continue
             if bound.get_field_index(field.name) < 0:
                 bound = bound.append(field)
             elif bound.field(field.name).type != _remove_dictionary(field).type:

@@ -36,7 +36,12 @@ from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.arrow_streams import ArrowStream, open_stream
 from modcrypt.parquet.arrow.polars_frames import is_frame, polars_options, write_frame
-from modcrypt.parquet.convert.encryptor import Encryption, EncryptionPlan, plan_encryption
+from modcrypt.parquet.convert.encryptor import (
+    Encryption,
+    EncryptionPlan,
+    encrypt_source,
+    plan_encryption,
+)
 from modcrypt.parquet.convert.plain_feed import PlainFeed
 from modcrypt.parquet.crypto.properties import AnyEncryption, as_encryption
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
@@ -135,6 +140,16 @@ def write_table(
         table = open_stream(table)
     elif threads is None and table.nbytes <= WORTH_A_THREAD:
         threads = 1
+    small = _split_small(table, row_group_size) if isinstance(table, pa.Table) else []
+    if small:
+        encryption = as_encryption(encryption)
+        _check_options(options, threads)
+        source = MemorySource(_encode(small, table.schema, options))
+        encrypt_source(
+            source, where, encryption, filesystem=filesystem, overwrite=overwrite, threads=1,
+            hold_indexes=True,
+        )  # fmt: skip
+        return
     with ParquetWriter(
         where,
         table.schema,
@@ -180,18 +195,14 @@ class ParquetWriter:
         **options: Any,
     ) -> None:
         encryption = as_encryption(encryption)
-        for name in _UNSUPPORTED_OPTIONS.keys() & options.keys():
-            raise TypeError(f"option {name} is not supported: {_UNSUPPORTED_OPTIONS[name]}")
-        _check_option_names(options)
-        threads = _choose_threads(threads)
-        self._threads = threads
+        threads = self._threads = _check_options(options, threads)
         self._row_group_size = _choose_row_group_size(row_group_size, ROW_GROUP_ROWS)
         self._schema, self._options = schema, options
         self._key_values: list[Any] = []
         # Raise for invalid options and column names before making a key or a file.
-        check_threads(threads)
         place = place_of(where, filesystem)
-        self._properties = self._plan_footer(encryption, place, overwrite=overwrite).properties
+        self._empty = self._plan_footer(encryption, place, overwrite=overwrite)
+        self._properties = self._empty.properties
         self._withdrawn = False
         self._row_group_count = 0  # number of row groups, encoded or not
         self._batches = _Batches()
@@ -304,7 +315,8 @@ class ParquetWriter:
             self._encode_small()
             while self._in_flight:
                 self._encrypt_oldest()
-            footer = copy(self._plan_footer(self._properties).metadata)
+            last = self._plan_footer(self._properties) if self._key_values else self._empty
+            footer = copy(last.metadata)
             footer.num_rows = sum(row_group.num_rows for row_group in self._encryption.row_groups)
             self._encryption.close(footer)
             if self._complete_companion is not None:
@@ -445,6 +457,31 @@ def _list_known_options() -> frozenset[str]:
     functions = (pq.ParquetWriter, pq.write_table)
     known = {name for function in functions for name in inspect.signature(function).parameters}
     return frozenset(known | {"memory_pool", "overwrite", "threads"})
+
+
+def _split_small(table: pa.Table, row_group_size: int | None) -> list[pa.Table]:
+    """Return the row groups of a table whose rows are encoded together; none of a larger one."""
+    size = _choose_row_group_size(row_group_size, ROW_GROUP_ROWS)
+    starts = range(0, max(table.num_rows, 1), size)  # PyArrow writes an empty row group, too
+    _check_row_group_count(len(starts))
+    small: list[pa.Table] = []
+    total = 0
+    for start in starts:
+        small.append(table.slice(start, size))
+        total += small[-1].nbytes  # with the whole dictionaries, which each row group has
+        if total >= ENCODED_TOGETHER:
+            return []
+    return small
+
+
+def _check_options(options: Mapping[str, Any], threads: int | None) -> int:
+    """Return the number of threads; raise for an option that PyArrow or modcrypt does not have."""
+    for name in _UNSUPPORTED_OPTIONS.keys() & options.keys():
+        raise TypeError(f"option {name} is not supported: {_UNSUPPORTED_OPTIONS[name]}")
+    _check_option_names(options)
+    threads = _choose_threads(threads)
+    check_threads(threads)
+    return threads
 
 
 def _check_option_names(options: Mapping[str, Any]) -> None:

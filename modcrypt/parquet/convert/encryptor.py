@@ -129,25 +129,49 @@ def encrypt_parquet(
     encryption = as_encryption(encryption)
     check_threads(threads)
     with open_source(source, filesystem=filesystem) as opened:
-        place = place_of(destination, filesystem)
-        plan = plan_encryption(
-            opened, encryption, place=place, overwrite=overwrite, exact=exact,
-            keep_unknown_fields=keep_unknown_fields,
+        encrypt_source(
+            opened, destination, encryption, filesystem=filesystem, overwrite=overwrite,
+            threads=threads, progress=progress, keep_unknown_fields=keep_unknown_fields,
+            exact=exact,
         )  # fmt: skip
-        with (
-            plan.properties.companion() as complete_companion,
-            open_output(
-                destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
-            ) as out,
-        ):
-            out.progress = progress
-            file = Encryption(out, plan.properties, keep_unknown_fields=keep_unknown_fields)
-            addition = file.add(PlainFeed(opened), plan, keeps=exact)
-            if exact:
-                file.keep_rest(opened, addition)
-            file.close(plan.metadata)
-            if complete_companion is not None:
-                complete_companion()
+
+
+def encrypt_source(
+    source: Source,
+    destination: Destination,
+    encryption: EncryptionLike,
+    *,
+    filesystem: Any,
+    overwrite: bool,
+    threads: int | None,
+    progress: Callable[[int], None] | None = None,
+    keep_unknown_fields: bool = False,
+    exact: bool = False,
+    hold_indexes: bool = False,
+) -> None:
+    """Encrypt an open source; arguments and errors are those of `encrypt_parquet`.
+
+    `hold_indexes` puts the indexes of all row groups side by side, see `Encryption.add`.
+    """
+    place = place_of(destination, filesystem)
+    plan = plan_encryption(
+        source, encryption, place=place, overwrite=overwrite, exact=exact,
+        keep_unknown_fields=keep_unknown_fields,
+    )  # fmt: skip
+    with (
+        plan.properties.companion() as complete_companion,
+        open_output(
+            destination, source, overwrite=overwrite, threads=threads, filesystem=filesystem
+        ) as out,
+    ):
+        out.progress = progress
+        file = Encryption(out, plan.properties, keep_unknown_fields=keep_unknown_fields)
+        addition = file.add(PlainFeed(source), plan, hold_indexes=hold_indexes, keeps=exact)
+        if exact:
+            file.keep_rest(source, addition)
+        file.close(plan.metadata)
+        if complete_companion is not None:
+            complete_companion()
 
 
 _PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison

@@ -14,8 +14,8 @@ from modcrypt.aad import MAX_ORDINAL, ChunkAads, module_aad
 from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, ModuleCipher
 from modcrypt.errors import TagError, TagMismatchError, TruncationError
 from modcrypt.keys import Key, as_key
-from modcrypt.module_ids import ModuleId, ModuleType
-from modcrypt.parquet.crypto.properties import GCM_CTR_V1, FileEncryptionProperties
+from modcrypt.module_ids import GCM_CTR_V1, ModuleId, ModuleType
+from modcrypt.parquet.crypto.properties import FileEncryptionProperties
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import too_many_pages_error
 from modcrypt.parquet.format.schema import Leaf, ambiguous_names, covering_name, leaves_of

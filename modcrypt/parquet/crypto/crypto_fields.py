@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from modcrypt.errors import AadPrefixError, LimitError, PlaintextError, UnsupportedFormatError
-from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1, FileDecryptionProperties
+from modcrypt.module_ids import GCM_CTR_V1, GCM_V1
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, Tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, decode_some
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from modcrypt.aad import module_aad
 from modcrypt.keys import Key
-from modcrypt.module_ids import ModuleId, ModuleType
+from modcrypt.module_ids import GCM_V1, ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher
-from modcrypt.parquet.crypto.properties import GCM_V1, FileEncryptionProperties
+from modcrypt.parquet.crypto.properties import FileEncryptionProperties
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, extension, new, set_extension
 from modcrypt.parquet.format.structs import ColumnChunk

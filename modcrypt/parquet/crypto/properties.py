@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 from modcrypt.io.places import Place, Root
 from modcrypt.io.sources import Source
 from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_given_key, wrap_key
+from modcrypt.module_ids import ALGORITHMS, GCM_V1
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, require_place
 from modcrypt.parquet.signatures.signers import (
     DatasetSeal,
@@ -25,16 +26,10 @@ from modcrypt.parquet.signatures.signers import (
     check_signer,
     list_verifiers,
 )
-from modcrypt.pkmt1.recipient_metadata import may_hold_recipients
 from modcrypt.report.short_repr import ShortRepr
 from modcrypt.runtime.former_names import accept_former_attributes
 from modcrypt.runtime.lazy_names import load
 from modcrypt.runtime.tracebacks import hide_frames
-
-GCM_V1 = "AES_GCM_V1"
-GCM_CTR_V1 = "AES_GCM_CTR_V1"
-ALGORITHMS = (GCM_V1, GCM_CTR_V1)
-"""PME 4.2: all modules under GCM, or page bodies under CTR and the rest under GCM."""
 
 FILE_UNIQUE_SIZE = 8
 """Size of `aad_file_unique` in bytes, as every compliant writer creates it."""
@@ -129,6 +124,8 @@ def _check_footer_key_metadata(metadata: bytes | Callable[[bytes], bytes] | None
     if callable(metadata):
         return
     _check_bytes(metadata, "footer_key_metadata")
+    from modcrypt.pkmt1.recipient_metadata import may_hold_recipients
+
     if metadata and may_hold_recipients(metadata):
         raise ValueError(
             "the key metadata has keys for recipients, which open only the file that they were "
@@ -383,8 +380,10 @@ def as_encryption(encryption: AnyEncryption) -> Encryption:
     """Return the `Encryption` for any form; raise as `key_forms.make_encryption`."""
     if isinstance(encryption, FileEncryptionProperties) or is_keyed(encryption):
         return encryption
-    make = load("modcrypt.kms.key_forms", "make_encryption")
-    made: Encryption = make(wrap_key(encryption))
+    given = wrap_key(encryption)
+    if isinstance(given, Key):  # the usual form, without the time that key services take to load
+        return FileEncryptionProperties(footer_key=given)
+    made: Encryption = load("modcrypt.kms.key_forms", "make_encryption")(given)
     return made
 
 
@@ -392,8 +391,10 @@ def as_decryption(decryption: AnyDecryption) -> FileDecryptionProperties:
     """Return the properties for any form; raise as `key_forms.make_decryption`."""
     if isinstance(decryption, FileDecryptionProperties):
         return decryption
-    make = load("modcrypt.kms.key_forms", "make_decryption")
-    made: FileDecryptionProperties = make(wrap_key(decryption))
+    given = wrap_key(decryption)
+    if isinstance(given, Key):  # the usual form, without the time that key services take to load
+        return FileDecryptionProperties(footer_key=given)
+    made: FileDecryptionProperties = load("modcrypt.kms.key_forms", "make_decryption")(given)
     return made
 
 

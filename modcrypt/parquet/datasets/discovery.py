@@ -13,10 +13,9 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from modcrypt.errors import FormatError, KeyNotFoundError
@@ -24,6 +23,9 @@ from modcrypt.io.places import Place
 from modcrypt.io.store_errors import add_url_to_errors
 from modcrypt.io.stores import forget_listings, locate, open_stored
 from modcrypt.parquet.datasets.write_notes import NOTES, WriteNote, note_place, read_note
+
+if TYPE_CHECKING:  # takes a third of the time of importing PyArrow
+    import pyarrow.compute as pc
 
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
 """Stores, as named by pyarrow and fsspec, in which folders exist only through their files."""

@@ -14,15 +14,13 @@ long, and raises TypeError, OverflowError or struct.error for bad bytes. Here:
 
 from __future__ import annotations
 
-import importlib.resources
 import io
+import pkgutil
 from collections.abc import Iterator, Sequence
 from functools import cache
 from operator import is_not
 from types import ModuleType
 from typing import Any, Final, TypeAlias
-
-import thriftpy2
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.parquet.format.compact import (
@@ -153,9 +151,11 @@ def _plan_of(value: ThriftStruct) -> StructPlan:
 
 @cache
 def _load_idl() -> ModuleType:
-    package = importlib.resources.files("modcrypt")  # perhaps in a zip
-    text = (package / "thrift" / "parquet.thrift").read_text("utf-8")
-    module: ModuleType = thriftpy2.load_fp(io.StringIO(text), "modcrypt_parquet_thrift")
+    import thriftpy2  # and with it urllib and http, which not every start needs
+
+    text = pkgutil.get_data("modcrypt", "thrift/parquet.thrift") or b""  # perhaps in a zip
+    file = io.StringIO(text.decode())
+    module: ModuleType = thriftpy2.load_fp(file, "modcrypt_parquet_thrift")
     return module
 
 

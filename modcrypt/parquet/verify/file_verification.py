@@ -21,12 +21,12 @@ from modcrypt.io.buffers import WORTH_A_THREAD
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import Lender, check_threads, in_threads, usable_cores
 from modcrypt.keys import hide_keys
+from modcrypt.module_ids import ALGORITHMS
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
 from modcrypt.parquet.crypto.footer import FOOTER
 from modcrypt.parquet.crypto.footer_opening import Footer, bind_and_report, open_footer
 from modcrypt.parquet.crypto.properties import (
-    ALGORITHMS,
     AnyDecryption,
     BoundRetriever,
     FileDecryptionProperties,

@@ -16,7 +16,7 @@ from modcrypt.aad import MAX_ORDINAL
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import FormatError, IntegrityError, ModcryptError, TagMismatchError
 from modcrypt.io.buffers import Scratch
-from modcrypt.module_ids import ModuleId, ModuleType
+from modcrypt.module_ids import GCM_CTR_V1, ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
@@ -30,7 +30,6 @@ from modcrypt.parquet.crypto.encrypted_pages import (
 )
 from modcrypt.parquet.crypto.page_facts import PageFacts
 from modcrypt.parquet.crypto.plaintext_pages import walk_plaintext
-from modcrypt.parquet.crypto.properties import GCM_CTR_V1
 from modcrypt.parquet.format.byte_map import State
 from modcrypt.parquet.format.modules import Span, unexpected_page_error
 from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PageHeader

@@ -20,6 +20,7 @@ from struct import Struct
 from modcrypt.aad import aad_of_type
 from modcrypt.errors import ModcryptError, TagMismatchError, list_names
 from modcrypt.io.buffers import Window
+from modcrypt.module_ids import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.crypto.algorithm_labels import looks_like_ctr
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.encrypted_pages import (
@@ -31,7 +32,6 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     walk_pages,
 )
 from modcrypt.parquet.crypto.page_facts import PageFacts
-from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span, chunk_start
 from modcrypt.parquet.format.page_header import ALWAYS, DATA_PAGE_V2
 

@@ -21,6 +21,7 @@ from modcrypt.aad import MAX_ORDINAL
 from modcrypt.aead import CTR_OVERHEAD, GCM_OVERHEAD
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.io.buffers import Window
+from modcrypt.module_ids import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
@@ -29,7 +30,6 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     opens_as_gcm,
     walk_pages,
 )
-from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
 from modcrypt.parquet.format.page_header import ALWAYS, page_compression
 from modcrypt.parquet.verify.chunk_report import ChunkReport

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from modcrypt.errors import list_names
+from modcrypt.module_ids import GCM_CTR_V1
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.index_checks import WHO_MISLEADS
-from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_CTR_V1
+from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE
 from modcrypt.parquet.format.chunk_notes import find_hidden_index
 from modcrypt.parquet.format.framing import SIGNATURE_SIZE
 from modcrypt.parquet.format.modules import names_dictionary

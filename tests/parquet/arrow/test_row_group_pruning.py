@@ -19,11 +19,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import modcrypt as mc
 from modcrypt.parquet.arrow import row_group_pruning as pruning
 from modcrypt.parquet.arrow.filters import Filters, as_filter, bind_filter
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
+from modcrypt.parquet.arrow.scanning import file_scan
+from modcrypt.parquet.convert.plaintext_footer import copy_row_groups
+from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new
 from tests.support.cases import each_case
+from tests.support.keys import FOOTER_KEY
 from tests.support.randomness import dice, examples
 
 NAN = float("nan")
@@ -786,3 +791,33 @@ def test_long_chains_prune_and_deep_nesting_is_read() -> None:
     assert file.candidates(chain) == {r: [(0, 500)] for r in range(4)}
     terms = [[("id", "=", n)] for n in range(2000)]
     assert file.candidates(terms) == {r: [(0, 500)] for r in range(4)}
+
+
+def test_choosing_rows_touches_only_the_columns_of_the_filter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A footer of thousands of columns would be copied, and a schema of them built one by one."""
+    noted: list[object] = []
+    make_judge = pruning._make_judge
+
+    def note_copies(plan: ReadPlan) -> list[ThriftStruct]:
+        noted.append(len(plan.chunks))
+        return copy_row_groups(plan)
+
+    def note_fields(*args: Any) -> Any:
+        judge = make_judge(*args)
+        assert judge is not None
+        noted.append(judge.schema.names)
+        return judge
+
+    monkeypatch.setattr(file_scan, "copy_row_groups", note_copies)
+    monkeypatch.setattr(pruning, "_make_judge", note_fields)
+    table = pa.table({f"c{n}": [1, 2] for n in range(40)})
+    table = table.append_column("s", pa.array([{"x": 1, "y": 2}] * 2))
+    out = io.BytesIO()
+    mc.write_table(table, out, FOOTER_KEY, row_group_size=1)
+    for wanted, chunks, name in ((pc.field("c3") == 2, 2, "c3"), (pc.field("s", "x") == 1, 4, "s")):
+        found = mc.read_table(out.getvalue(), FOOTER_KEY, filters=wanted)
+        assert found == table.filter(wanted)
+        assert noted == [chunks, [name]]
+        noted.clear()

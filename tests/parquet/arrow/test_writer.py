@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from modcrypt.keys.invocations import INVOCATION_LIMIT
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.arrow import writer
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
+from modcrypt.parquet.convert import encryptor
 from modcrypt.parquet.convert.encryptor import Encryption
 from tests.support.cases import each_case
 from tests.support.forging import decrypt_bytes, plain_file
@@ -730,8 +732,48 @@ def test_small_row_groups_are_encoded_together(
         opened.write_table(numbers(0, 96), row_group_size=8)
         for start in range(96, 192, 8):
             opened.write_batch(batch(start, start + 8), row_group_size=8)
-    assert sorted(encoded[1:-1]) == [2, 2, 5, 5, 5, 5]  # before and after them footers
+    assert sorted(encoded[1:]) == [2, 2, 5, 5, 5, 5]  # before them a footer
     assert decrypt_bytes(out.getvalue(), READER) == plain_file(numbers(0, 192), row_group_size=8)
+
+
+class Counted:
+    """A function of a module, whose calls are counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+        self.calls, self.function = 0, getattr(module, name)
+        monkeypatch.setattr(module, name, self)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        self.calls += 1
+        return self.function(*args, **options)
+
+
+def test_a_small_table_is_encoded_and_planned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encodes = Counted(monkeypatch, writer, "_encode")
+    footers = Counted(monkeypatch, encryptor, "read_plain")
+    opens = Counted(monkeypatch, os, "open")
+    for rows, size in ((100, None), (100, 7), (0, None)):
+        for counted in (encodes, footers, opens):
+            counted.calls = 0
+        write_table(numbers(0, rows), tmp_path / "sealed", UNIFORM, row_group_size=size)
+        assert (encodes.calls, footers.calls, opens.calls) == (1, 1, 3)
+        plain = plain_file(numbers(0, rows), row_group_size=size)
+        assert decrypt_bytes((tmp_path / "sealed").read_bytes(), READER) == plain
+
+
+def test_a_writer_encodes_a_footer_once_unless_pairs_are_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encodes = Counted(monkeypatch, writer, "_encode")
+    for pairs, expected in (({}, 2), ({"a": "b"}, 3)):
+        before = encodes.calls
+        with ParquetWriter(io.BytesIO(), NUMBERS, UNIFORM) as opened:
+            opened.write_table(numbers(0, 10))
+            if pairs:
+                opened.add_key_value_metadata(pairs)
+        assert encodes.calls - before == expected
 
 
 @pytest.mark.parametrize("threads", [1, 2])

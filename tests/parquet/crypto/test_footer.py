@@ -19,9 +19,9 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.io.sources import MemorySource
+from modcrypt.module_ids import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.crypto.footer import mark_absent
 from modcrypt.parquet.crypto.footer_keys import new_tail
-from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.idl import decode, encode, extension, set_extension
 from tests.support import forging
 from tests.support.cases import each_case, one_in

@@ -13,12 +13,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from modcrypt.errors import KeyNotFoundError, UnsupportedFormatError
 from modcrypt.parquet.arrow.decoding import Loaded, is_fault_of_bytes
 from modcrypt.parquet.arrow.filters import Filter, bind_filter, fit_filter, replace_views
-from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.arrow.scanning.lot_loading import Decrypt, LotLoader
 from modcrypt.parquet.arrow.scanning.plan_parts import PlanParts
 from modcrypt.parquet.arrow.scanning.scan_session import Request, Session
@@ -27,8 +25,11 @@ from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.runtime.fork_safety import cached_property
 
-if TYPE_CHECKING:  # imports pandas where it is installed
+if TYPE_CHECKING:  # slow to import; datasets import pandas where it is installed
+    import pyarrow.compute as pc
     import pyarrow.dataset as ds
+
+    from modcrypt.parquet.arrow.row_group_pruning import Ranges
 
 _BATCH_ROWS = 1 << 17  # default number of rows in a batch, as in PyArrow
 
@@ -57,6 +58,8 @@ class Scan:
         self._filter = None if request.filter is None else self._bind_filter(request.filter)
         tested = [] if self._filter is None else self._find_filter_leaves(self._filter)
         self._leaves = sorted({*wanted, *tested})
+        fields = {leaves[c][0] for c in tested}
+        self._tested = [c for c in self._leaves if leaves[c][0] in fields]  # types need them all
         plan = session.select(self._leaves, request.row_groups)
         if unknown := sorted(set(tested) & set(plan.missing)):
             name = ".".join(leaves[unknown[0]])
@@ -79,6 +82,8 @@ class Scan:
     @cached_property
     def _project(self) -> dict[str, pc.Expression]:
         """The fields as the caller wants them, without the parts that only the filter reads."""
+        import pyarrow.compute as pc
+
         columns = {name: pc.field(name) for name in self.result.names}
         return {
             name: column if self.schema.field(name).type == wanted else column.cast(wanted)
@@ -374,12 +379,16 @@ class Scan:
             return _select_first_rows(
                 {r: count for r, count in rows.items() if count}, request.limit
             )
+        from modcrypt.parquet.arrow.row_group_pruning import find_candidate_rows
+
+        # Its chunks are open; a footer of all columns would be copied for nothing.
+        judged = self._session.select(self._tested, plan.row_groups)
         with self._session.lock:
-            metadata, _ = plain_metadata(plan, copy_row_groups(plan), 0)
+            metadata, _ = plain_metadata(judged, copy_row_groups(judged), 0)
             candidates = find_candidate_rows(
                 metadata,
                 self._filter,
-                PlanParts(self._session.file.source, plan),
+                PlanParts(self._session.file.source, judged),
                 row_groups=range(len(plan.row_groups)),
                 partition=request.partition,
                 schema=self.schema,

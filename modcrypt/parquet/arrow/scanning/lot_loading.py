@@ -8,18 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages
 from modcrypt.parquet.arrow.decoding import Loaded
-from modcrypt.parquet.arrow.row_group_pruning import Ranges
 from modcrypt.parquet.arrow.scanning.plan_parts import PlanParts
 from modcrypt.parquet.arrow.scanning.scan_session import Session
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.idl import ThriftStruct
+
+if TYPE_CHECKING:
+    from modcrypt.parquet.arrow.row_group_pruning import Ranges  # only filters need it
 
 Decrypt: TypeAlias = Callable[[], Loaded | pa.Table]
 """Decrypts a lot; rows of single pages are decoded on the way."""

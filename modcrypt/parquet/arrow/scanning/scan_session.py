@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from modcrypt.io.threads import SharedResources, ThreadPool
 from modcrypt.parquet.arrow.decoding import Decoder
@@ -22,6 +22,9 @@ from modcrypt.parquet.arrow.schema_files import (
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.format.schema import childless_fields
 from modcrypt.runtime.fork_safety import cached_property
+
+if TYPE_CHECKING:  # takes a third of the time of importing PyArrow
+    import pyarrow.compute as pc
 
 _NO_FIELDS = pa.schema([])
 

@@ -1,0 +1,79 @@
+"""A start imports what it uses: the time until a first result is mostly that of imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import modcrypt as mc
+from modcrypt.io.private_files import replace_private
+from tests.support.cases import each_case
+
+KEY = bytes(range(16))
+SLOW = ("numpy", "pyarrow", "pyarrow.compute", "pyarrow.dataset", "pandas", "polars", "thriftpy2",
+        "urllib.request", "cryptography", "click", "modcrypt.parquet.crypto", "modcrypt.kms",
+        "modcrypt.settings", "modcrypt.iceberg", "modcrypt.lake", "modcrypt.spark")  # fmt: skip
+"""Modules that take long, or bring others that do; importing PyArrow alone imports NumPy."""
+
+NAMES = "modcrypt.read_table, modcrypt.write_table, modcrypt.encrypt_parquet, modcrypt.ParquetFile"
+ARROW = {"numpy", "pyarrow", "cryptography", "modcrypt.parquet.crypto"}
+PROGRAM = {"click", "modcrypt.settings", "modcrypt.iceberg", "modcrypt.lake", "modcrypt.spark"}
+ENCODED = {"thriftpy2", "urllib.request"}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an encrypted file."""
+    path = tmp_path_factory.mktemp("starts") / "file.parquet"
+    mc.write_table(pa.table({"id": [1, 2], "name": ["a", "b"]}), path, KEY)
+    replace_private(path.with_name("f.key"), KEY)
+    return path
+
+
+@each_case(
+    ("script", "needed"),
+    [
+        ("import modcrypt", set()),
+        (f"import modcrypt; {NAMES}", ARROW),
+        ("import modcrypt; modcrypt.read_table({path!r}, {key!r})", ARROW | ENCODED),
+        ("import modcrypt; next(modcrypt.iter_batches({path!r}, {key!r}))", ARROW | ENCODED),
+        (
+            "import io, modcrypt; modcrypt.decrypt_parquet({path!r}, io.BytesIO(), {key!r})",
+            {"cryptography", "modcrypt.parquet.crypto"} | ENCODED,
+        ),
+    ],
+)
+def test_the_library_imports_what_it_uses(script: str, needed: set[str], file: Path) -> None:
+    assert list_imports(script.format(path=str(file), key=KEY)) == needed
+
+
+@each_case(
+    ("words", "needed"),
+    [
+        ("--version", set()),
+        ("--help", PROGRAM),
+        ("encrypt --help", PROGRAM),
+        ("inspect {path}", PROGRAM | ENCODED | {"cryptography", "modcrypt.parquet.crypto"}),
+    ],
+)
+def test_the_program_imports_what_it_uses(words: str, needed: set[str], file: Path) -> None:
+    arguments = words.format(path=file).split()
+    script = f"sys.argv[1:] = {arguments!r}; import modcrypt.cli; modcrypt.cli.run()"
+    assert list_imports(script) == needed
+
+
+def list_imports(script: str) -> set[str]:
+    """Return which of the slow modules a process has imported when a script has ended."""
+    code = (
+        "import atexit, json, sys\n"
+        f"note = lambda: print(json.dumps(sorted({{*{SLOW!r}}} & sys.modules.keys())))\n"
+        f"atexit.register(note)\n{script}\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
