@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 import modcrypt as mc
 from modcrypt.lake import application
-from modcrypt.lake.application import AppliedFile
+from modcrypt.lake.applying.application import AppliedFile
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.verification.file_check import CheckedFile, FileCheck

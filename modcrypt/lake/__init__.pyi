@@ -1,6 +1,6 @@
 """The public names of the package, and the modules that define them."""
 
-from modcrypt.lake.application import LakeApplication as LakeApplication
+from modcrypt.lake.applying.application import LakeApplication as LakeApplication
 from modcrypt.lake.dataset import LakeDataset as LakeDataset
 from modcrypt.lake.evidence.events import EvidenceCheck as EvidenceCheck
 from modcrypt.lake.evidence.events import EvidenceEvent as EvidenceEvent

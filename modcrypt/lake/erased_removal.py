@@ -13,7 +13,7 @@ from modcrypt.jobs.failures import describe
 from modcrypt.jobs.shredding.proof import Proof, prove_shredded
 from modcrypt.jobs.shredding.removal import stores_of
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.lake.application import AppliedFile
+from modcrypt.lake.applying.application import AppliedFile
 from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import FileState
 

@@ -20,7 +20,8 @@ from modcrypt.jobs.shredding.removal import ShreddedFile
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import SigningKey
-from modcrypt.lake.application import AppliedFile, LakeApplication, carry_out_plan
+from modcrypt.lake.applying.application import AppliedFile, LakeApplication, carry_out_plan
+from modcrypt.lake.applying.plan import LakePlan, make_plan
 from modcrypt.lake.compromise.key_checks import (
     KeyTrial,
     check_known,
@@ -54,7 +55,6 @@ from modcrypt.lake.files.file_states import EXPOSED, STATES, KeyUse, name_recipi
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.key_ages import KeyAges, add_versions
 from modcrypt.lake.lake_reference import LakeReference
-from modcrypt.lake.plan import LakePlan, make_plan
 from modcrypt.lake.reports.key_impact import DatasetImpact, add_reach, find_impact
 from modcrypt.lake.reports.key_path import KeyStep, follow_keys
 from modcrypt.lake.reports.lake_report import LakeReport, make_report

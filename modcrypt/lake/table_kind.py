@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.signing.signing_keys import SigningKey
-    from modcrypt.lake.application import AppliedFile
+    from modcrypt.lake.applying.application import AppliedFile
+    from modcrypt.lake.applying.plan import LakePlan
     from modcrypt.lake.compromise.leak_judgement import LeakJudge
     from modcrypt.lake.declarations.declaration import TableDeclaration
     from modcrypt.lake.key_ages import KeyAges
-    from modcrypt.lake.plan import LakePlan
     from modcrypt.lake.status import DatasetStatus
     from modcrypt.lake.verification.results import LakeVerification
 

@@ -13,7 +13,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.jobs import conversion
-from modcrypt.lake.application import LakeApplication
+from modcrypt.lake.applying.application import LakeApplication
 from modcrypt.lake.lake import Lake
 from modcrypt.parquet.datasets.write_notes import NOTES
 from tests.support.cases import each_case

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
 from modcrypt.iceberg.lake.table_status import METADATA, TableChange, is_renewable, plan_changes
 from modcrypt.jobs.failures import describe, exit_code
-from modcrypt.lake.application import AppliedFile
+from modcrypt.lake.applying.application import AppliedFile
+from modcrypt.lake.applying.plan import LakePlan, PlannedChange
 from modcrypt.lake.key_ages import KeyAges
-from modcrypt.lake.plan import LakePlan, PlannedChange
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.lake.table_kind import RotateTable

@@ -26,7 +26,7 @@ from modcrypt.lake.commands.lake_options import (
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.leaks.scan import ValueLeak
-    from modcrypt.lake.application import LakeApplication
+    from modcrypt.lake.applying.application import LakeApplication
     from modcrypt.lake.status import DatasetStatus
 
 # click keeps the lines of a paragraph after \b as they are.

@@ -28,14 +28,14 @@ from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File
 from modcrypt.jobs.verbs.verb import Row
 from modcrypt.kms.settings import Settings
-from modcrypt.lake.application import AppliedFile, LakeApplication, PlanRun, refuse_file
+from modcrypt.lake.applying.application import AppliedFile, LakeApplication, PlanRun, refuse_file
+from modcrypt.lake.applying.plan import Action, LakePlan, PlannedChange, plan_file
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_states import FileState
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake import Lake
 from modcrypt.lake.lake_reference import LakeReference
-from modcrypt.lake.plan import Action, LakePlan, PlannedChange, plan_file
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.lake.verification.dataset_check import Since
 from modcrypt.lake.verification.file_check import CheckedFile, FileCheck, report_failure

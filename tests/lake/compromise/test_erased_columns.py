@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import modcrypt as mc
 from modcrypt.io.sources import open_source
 from modcrypt.jobs.listing import File
-from modcrypt.lake.application import AppliedFile
+from modcrypt.lake.applying.application import AppliedFile
+from modcrypt.lake.applying.plan import LakePlan
 from modcrypt.lake.lake import Lake
-from modcrypt.lake.plan import LakePlan
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.spark.jobs.lake_jobs import ApplyJob
 from tests.support.cases import each_case

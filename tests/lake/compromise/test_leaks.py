@@ -13,7 +13,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import iceberg
-from modcrypt.lake.application import LakeApplication
+from modcrypt.lake.applying.application import LakeApplication
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_record import read_record
 from modcrypt.lake.lake import Lake

@@ -22,12 +22,12 @@ from modcrypt.jobs.failures import common_code, describe, exit_code
 from modcrypt.jobs.key_rotation import rotate_keys
 from modcrypt.jobs.listing import File, Folder
 from modcrypt.kms.proof import WrapProof
+from modcrypt.lake.applying.plan import SCHEMA, LakePlan, PlannedChange
 from modcrypt.lake.evidence.events import DatasetResult
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_policies import DatasetPolicies, read_columns, read_plain_columns
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
-from modcrypt.lake.plan import SCHEMA, LakePlan, PlannedChange
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.rewrite.changes import Change

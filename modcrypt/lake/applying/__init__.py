@@ -1,0 +1,1 @@
+"""The plan of `apply`, and how it is carried out."""
