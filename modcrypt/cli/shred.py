@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.batch_report import FileReport
-from modcrypt.cli.datasets.erasures import record_erasures
+from modcrypt.cli.datasets.recording import record_erasures
 from modcrypt.cli.engines import load_spark, refuse_local_options, show_results, start_spark
 from modcrypt.cli.options.kms_options import (
     audit_option,

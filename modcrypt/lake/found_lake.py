@@ -210,16 +210,28 @@ class FoundLake:
         Yields:
             A function that takes the exit code and the numbers of files by result.
         """
-        declaration = self._require()
-        writer = EvidenceWriter(declaration, signing_key)
-        with writer.record("shred", request=shredding["request"]) as outcomes:
+        request = shredding["request"]
+        with self.record_event("shred", list(parts), signing_key, request=request) as end:
             for name, inside in parts.items():
                 described = Shredding(parts=inside, **shredding)
-                record_shredding(declaration, name, described, signing_key)
+                record_shredding(self._require(), name, described, signing_key)
+            yield end
+
+    @contextmanager
+    def record_event(
+        self, event: str, names: Sequence[str], signing_key: SigningKey | None, **texts: Any
+    ) -> Iterator[Callable[[int, Mapping[str, int]], None]]:
+        """Record as evidence what the block does to datasets, and how it ends.
+
+        Yields:
+            A function that takes the exit code and the numbers of files by result.
+        """
+        writer = EvidenceWriter(self._require(), signing_key)
+        with writer.record(event, **texts) as outcomes:
 
             def end(code: int, counts: Mapping[str, int]) -> None:
-                known = counts if len(parts) == 1 else {}  # else nobody knows which is whose
-                results = (DatasetResult.of(n, code, sum(known.values()), known) for n in parts)
+                known = counts if len(names) == 1 else {}  # else nobody knows which is whose
+                results = (DatasetResult.of(n, code, sum(known.values()), known) for n in names)
                 outcomes.extend(results)
 
             yield end
@@ -234,11 +246,9 @@ class FoundLake:
         Yields:
             A function that takes the exit code and the number of files.
         """
-        declaration = self._require()
-        writer = EvidenceWriter(declaration, signing_key)
-        with writer.record("shred", request=request) as outcomes:
-            record_partition(declaration, name, partition, request, signing_key)
-            yield lambda code, files: outcomes.append(DatasetResult.of(name, code, files, {}))
+        with self.record_event("shred", [name], signing_key, request=request) as end:
+            record_partition(self._require(), name, partition, request, signing_key)
+            yield lambda code, files: end(code, {"shredded": files})
 
     def advise(self, name: str, command: str) -> str:
         """Return which command works on a table instead of one that works on files."""

@@ -77,6 +77,11 @@ class Lake(Protocol):
     ) -> AbstractContextManager[Callable[[int, Mapping[str, int]], None]]:
         """Record what is erased in datasets, and with the function that is returned how it ends."""
 
+    def record_event(
+        self, event: str, names: Sequence[str], signing_key: Any
+    ) -> AbstractContextManager[Callable[[int, Mapping[str, int]], None]]:
+        """Record what is done to datasets, and with the function that is returned how it ends."""
+
     def record_partition(
         self, name: str, partition: Mapping[str, str], request: str, signing_key: Any
     ) -> AbstractContextManager[Callable[[int, int], None]]:

@@ -10,6 +10,7 @@ import click
 
 import modcrypt
 from modcrypt.cli.batch_report import FileReport
+from modcrypt.cli.datasets.recording import record_event
 from modcrypt.cli.datasets.requirements import check_rotation
 from modcrypt.cli.engines import load_spark, refuse_local_options, show_results, start_spark
 from modcrypt.cli.keys.master_keys import admin_method, print_master
@@ -169,7 +170,10 @@ def _rotate_files(
             )  # fmt: skip
 
     report = FileReport("rotate.file", as_json)
-    report.run("Rotating", rotate)
+    recorded = () if run["dry_run"] else paths
+    with record_event("rotate", recorded, lambda: settings.writer_key) as end:
+        report.run("Rotating", rotate)
+        end(report.code, report.counts)
     warn_about_lost_signatures(report.unsigned, "pass --sign to sign again")
     names = ("rotated", "current", "plaintext", "failed")
     if as_json:

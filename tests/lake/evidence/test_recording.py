@@ -151,6 +151,21 @@ def test_the_command_line_records_what_it_shreds(tmp_path: Path) -> None:
     assert done.records[0].lines == 1
 
 
+def test_the_command_line_records_what_it_rotates(tmp_path: Path) -> None:
+    config = make_recorded_lake(tmp_path)
+    Lake.open(config).apply()
+    before = len(Lake.open(config).read_evidence().events)
+    rotate = ("keys", "rotate", "orders", "--what", "dek")
+    assert modcrypt(tmp_path, *rotate, "--dry-run").returncode == 0
+    assert len(Lake.open(config).read_evidence().events) == before
+    assert modcrypt(tmp_path, *rotate).returncode == 0
+    begun, done = Lake.open(config).read_evidence().events[before:]
+    assert (begun.event, begun.phase) == ("rotate", "begun")
+    assert (done.event, done.phase, done.begun) == ("rotate", "done", begun.number)
+    (result,) = done.results
+    assert (result.dataset, result.code, set(result.counts)) == ("orders", 0, {"rotated"})
+
+
 def test_plans_are_no_events(tmp_path: Path) -> None:
     config = make_recorded_lake(tmp_path)
     Lake.open(config).apply(dry_run=True)

@@ -1,10 +1,10 @@
-"""Record what `shred` erases in declared datasets, beside their declaration."""
+"""Record what commands do to declared datasets, beside their declaration."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import click
@@ -29,28 +29,53 @@ def record_erasures(
             dataset.
         ValueError, KeyRetrievalError, OSError: As `FoundLake.record_erasure`.
     """
-    lakes: dict[str, tuple[Lake, dict[str, list[str]]]] = {}
     for path in paths:
-        declared = dataset_of(path)
-        if declared is None:
+        if dataset_of(path) is None:
             _refuse_table(path)
             if request is not None:
                 raise click.UsageError(f"--request: no declared dataset has {printable(path)}")
-            continue
-        inside = declared.lake.inside(declared.name, path)
-        lake = os.path.realpath(declared.lake.path)
-        parts = lakes.setdefault(lake, (declared.lake, {}))[1]
-        parts.setdefault(declared.name, []).append(inside)
+    lakes = _group_paths(paths)
     shredding = {
         "columns": selection["columns"], "everything": selection["everything"],
         "request": request or "", "plan": plan,
     }  # fmt: skip
     signing_key = read_signing_key() if lakes else None
+    recordings = (
+        lake.record_erasure(parts, signing_key=signing_key, **shredding) for lake, parts in lakes
+    )
+    with _enter_all(recordings) as end:
+        yield end
+
+
+@contextmanager
+def record_event(
+    event: str, paths: Sequence[str], read_signing_key: Callable[[], Any]
+) -> Iterator[Callable[[int, Mapping[str, int]], None]]:
+    """Record what the block does to the datasets in which paths lie, as `record_erasures`."""
+    lakes = _group_paths(paths)
+    signing_key = read_signing_key() if lakes else None
+    recordings = (lake.record_event(event, list(parts), signing_key) for lake, parts in lakes)
+    with _enter_all(recordings) as end:
+        yield end
+
+
+def _group_paths(paths: Sequence[str]) -> Collection[tuple[Lake, dict[str, list[str]]]]:
+    """Return the lakes in whose datasets paths lie, and the paths inside each dataset."""
+    lakes: dict[str, tuple[Lake, dict[str, list[str]]]] = {}
+    for path in paths:
+        if (declared := dataset_of(path)) is not None:
+            place = os.path.realpath(declared.lake.path)
+            parts = lakes.setdefault(place, (declared.lake, {}))[1]
+            inside = declared.lake.inside(declared.name, path)
+            parts.setdefault(declared.name, []).append(inside)
+    return lakes.values()
+
+
+@contextmanager
+def _enter_all(
+    recordings: Iterable[AbstractContextManager[Callable[[int, Mapping[str, int]], None]]],
+) -> Iterator[Callable[[int, Mapping[str, int]], None]]:
     with ExitStack() as stack:
-        recordings = (
-            found.record_erasure(parts, signing_key=signing_key, **shredding)
-            for found, parts in lakes.values()
-        )
         ends = [stack.enter_context(recording) for recording in recordings]
 
         def end(code: int, counts: Mapping[str, int]) -> None:
