@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import modcrypt as mc
-from modcrypt.lake import application
+from modcrypt.lake.applying import application
 from modcrypt.lake.applying.application import AppliedFile
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles

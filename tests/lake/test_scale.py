@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modcrypt.lake import application, status
+from modcrypt.lake.applying import application, status
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.lake import Lake
