@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modcrypt.lake.applying import application, status
+from modcrypt.lake import status
+from modcrypt.lake.applying import application
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.lake import Lake
