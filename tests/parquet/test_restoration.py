@@ -19,7 +19,7 @@ from modcrypt.keys import Key
 from modcrypt.parquet.convert import encryptor, restoration
 from modcrypt.parquet.convert.restoration import Kept
 from modcrypt.parquet.format import kept_place
-from modcrypt.parquet.format.idl import decode, encode
+from modcrypt.parquet.format.idl import decode, encode, new
 from modcrypt.parquet.format.page_header_scan import scan
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
@@ -219,6 +219,23 @@ def test_other_readers_ignore_what_is_kept(tmp_path: Path, plaintext_footer: boo
 def test_a_file_that_comes_back_anyway_keeps_nothing(options: dict[str, Any]) -> None:
     file = run(mc.encrypt_parquet, write(**options), UNIFORM)
     assert "restoration" not in {r.kind for r in mc.inspect_parquet(file, READER).regions}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("chunk", [None, 0, 1])
+def test_notes_of_the_plaintext_file_are_not_taken_for_those_of_encryption(
+    mode: str, chunk: int | None
+) -> None:
+    def forge(footer: Any) -> None:
+        md = footer if chunk is None else footer.row_groups[chunk].columns[chunk].meta_data
+        md.key_value_metadata = [new("KeyValue", key=b"modcrypt.added", value=b"restore1:4:4:00")]
+
+    plain = rebuild(write(), forge)
+    encryption, decryption = MODES[mode]
+    file = run(mc.encrypt_parquet, plain, mc.FileEncryptionProperties(**encryption))
+    reader = mc.FileDecryptionProperties(**decryption)
+    assert run(mc.decrypt_parquet, file, reader) == plain
+    assert mc.verify_parquet(file, reader).ok
 
 
 # --- who may see what is kept --------------------------------------------------------------------

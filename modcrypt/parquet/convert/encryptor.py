@@ -47,7 +47,7 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.crypto.relocation import ChunkMove, Relocation
-from modcrypt.parquet.format.chunk_notes import note_added
+from modcrypt.parquet.format.chunk_notes import drop_hidden, note_added
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
 from modcrypt.parquet.format.idl import ThriftStruct, copy, is_usual, without_unknown
 from modcrypt.parquet.format.kept_place import is_place, name_place
@@ -206,17 +206,20 @@ def plan_encryption(
     metadata = footer.metadata
     elements = leaf_elements(metadata.schema)
     check_shape(metadata, len(elements), plain=True)
+    foreign = drop_hidden(metadata)  # notes that decryption would take for those of encryption
     for r, row_group in enumerate(metadata.row_groups, first):
         columns: Sequence[ColumnChunk] = row_group.columns
         for c, chunk in enumerate(columns):
             check_file_path(chunk, r, c)
             check_column_metadata(chunk.meta_data, elements[c], r, row_group.num_rows)
+            if chunk.meta_data.key_value_metadata is not None:
+                foreign = drop_hidden(chunk.meta_data) or foreign
     properties, keys = assign_file_keys(
         metadata, encryption, first, place=place, overwrite=overwrite
     )
     leaves = [leaf.path for leaf in elements]
     is_canonical = False
-    if exact:
+    if exact and not foreign:
         known_only = not (keep_unknown_fields or properties.has_one_key)
         is_canonical = is_usual(metadata, footer.tail.data, known_only=known_only)
     spans, lost = file_spans(metadata, footer.body_end, source)

@@ -178,10 +178,14 @@ class Footer:
     def absent(self) -> frozenset[str]:
         """Names of the fields that modcrypt added to the file, by the notes that were opened.
 
-        Without an encrypted column, the first chunk has the note in the clear. A plaintext footer
-        itself has a note in files of modcrypt before 1.0.
+        A plaintext footer has one about the module that restores the file; about fields, only in
+        files of modcrypt before 1.0. Without an encrypted column, the first chunk has the note in
+        the clear. Such pairs in an encrypted footer come from the plaintext file.
         """
-        added = self.added | take_mark(copy(self.metadata)) | find_added(self.metadata)
+        added = self.added | take_mark(copy(self.metadata))
+        if not self.plaintext_footer:
+            return added
+        added |= find_added(self.metadata)
         chunks = self.metadata.row_groups[0].columns if self.metadata.row_groups else ()
         if chunks and chunks[0].meta_data is not None:
             added |= find_added(chunks[0].meta_data)

@@ -74,12 +74,18 @@ def _add_pair(md: ColumnMetaData | ThriftStruct, key: bytes, value: bytes) -> No
     md.key_value_metadata = [*(md.key_value_metadata or ()), pair]
 
 
-def drop_hidden(md: ColumnMetaData | ThriftStruct, *, restore: bool = False) -> None:
-    """Remove the pairs about what is hidden; `restore` puts hidden statistics back."""
+def drop_hidden(md: ColumnMetaData | ThriftStruct, *, restore: bool = False) -> bool:
+    """Remove the pairs about what is hidden, and return whether there were any.
+
+    `restore` puts hidden statistics back.
+    """
     pairs = md.key_value_metadata or ()
     for pair in pairs if restore else ():
         if pair.key == _HIDDEN_STATISTICS:
             with suppress(FormatError, ValueError):
                 md.statistics = decode("Statistics", bytes.fromhex((pair.value or b"").decode()))[0]
-    if pairs:
-        md.key_value_metadata = [pair for pair in pairs if pair.key not in _HIDDEN] or None
+    others = [pair for pair in pairs if pair.key not in _HIDDEN]
+    if len(others) == len(pairs):
+        return False
+    md.key_value_metadata = others or None
+    return True
