@@ -237,9 +237,10 @@ def check_refusal_after_warning(stderr: str) -> str:
 
 def test_former_and_present_options_contradict_each_other(folder: Path) -> None:
     (folder / "new.toml").write_text('footer_key = "file:footer.key"\n')
+    private(folder / "other.key", bytes(16).hex().encode())
     new = ("--new-key-file", "footer.key", "--to", "new.toml")
     for arguments in (
-        ("encrypt", *KEY, "--key-file", "footer.key", "plain.parquet", "out"),
+        ("encrypt", *KEY, "--key-file", "other.key", "plain.parquet", "out"),
         ("rekey", *KEY, *new, "plain.parquet", "out"),
     ):
         result = invoke(folder, *arguments)

@@ -109,6 +109,7 @@ iceberg expire --kms file:{ring} {metadata.json} --yes
 iceberg admin repair --kms file:{ring} {metadata.json}
 iceberg admin remove-orphans --kms file:{ring} {metadata.json} --yes
 iceberg purge --kms file:{ring} {metadata.json} --yes
+iceberg shred --kms file:{ring} {metadata.json} --partition name=Ada --yes
 iceberg verify --kms file:{ring} {metadata.json}
 iceberg keys {metadata.json} --key-store {store}
 iceberg tree --kms file:{ring} {metadata.json}

@@ -32,6 +32,8 @@ def run_story_on_s3(name: str, folder: Path, replace: Mapping[str, str] | None =
     from tests.support.object_store import Bucket  # moto takes a while to load
 
     bucket, data = Bucket(), STORIES[name]
-    run_story(name, folder, {f'"{data}"': f'"s3://{bucket.name}/{data}"', **(replace or {})})
+    here = {f'"{data}"': f'"s3://{bucket.name}/{data}"'}
+    here |= {f"cp -r {data} backup": "true", " --copies backup": ""}  # a copy on the disk
+    run_story(name, folder, {**here, **(replace or {})})
     assert not (folder / data).exists()
     assert bucket.keys()

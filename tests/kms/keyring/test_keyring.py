@@ -1541,5 +1541,7 @@ def test_the_protocol_is_kept(ring: Keyring) -> None:
     as_client: KmsClient = ring
     as_admin: KeyAdmin = ring
     assert client.unwrap(as_client, client.wrap(as_client, DEK, "kf"), "kf") == DEK
-    assert capabilities_of(as_client) == Capabilities(aad=True, rewrap=True, batch=1000)
+    assert capabilities_of(as_client) == Capabilities(
+        aad=True, rewrap=True, batch=1000, random_nonces=True
+    )
     assert as_admin.create_key("x").version == 1

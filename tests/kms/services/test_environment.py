@@ -64,7 +64,7 @@ def test_a_wrapped_key_opens_with_the_variables_key(
 
 def test_the_protocol_is_kept(kms: EnvironmentKms) -> None:
     as_client: KmsClient = kms
-    assert capabilities_of(as_client) == Capabilities(aad=True)
+    assert capabilities_of(as_client) == Capabilities(aad=True, random_nonces=True)
     wrapped = client.wrap(as_client, DEK, kms.default_key, b"x")
     assert client.unwrap(as_client, wrapped, NAME, b"x") == DEK
     assert client.unwrap(as_client, client.rewrap(as_client, wrapped, NAME, b"x"), NAME, b"x")
