@@ -616,3 +616,12 @@ def test_keyed_hashes_are_hmacs_under_a_key_derived_for_their_label() -> None:
     derived = hmac.digest(extracted, b"a label" + b"\x01", "sha256")
     expected = hmac.digest(derived, b"a value", "sha256").hex()
     assert aead.keyed_hash(Key(b"k" * 16), b"a label")(b"a value") == expected
+
+
+def test_a_combined_key_takes_all_keys_in_their_order() -> None:
+    one, other = Key(b"k" * 16), Key(b"l" * 32)
+    assert aead.combine_keys([one], b"a label") is one
+    extracted = hmac.digest(bytes(32), b"k" * 16 + b"l" * 32, "sha256")
+    expected = hmac.digest(extracted, b"a label" + b"\x01", "sha256")
+    assert aead.combine_keys([one, other], b"a label") == Key(expected)
+    assert aead.combine_keys([other, one], b"a label") != Key(expected)
