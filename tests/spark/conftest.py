@@ -101,7 +101,10 @@ def spark(spark_folder: Path, store: ObjectStore) -> Iterator[Any]:
         settings = spark_settings(spark_folder)
         session = builder.master("local[2]").appName("modcrypt").config(map=settings).getOrCreate()
         try:
-            yield session
+            # Commands in this process take this session for theirs, and must not stop it.
+            with pytest.MonkeyPatch.context() as kept:
+                kept.setattr(SparkSession, "stop", lambda _: None)
+                yield session
         finally:
             stop_spark(session)
 
