@@ -625,3 +625,19 @@ def test_a_combined_key_takes_all_keys_in_their_order() -> None:
     expected = hmac.digest(extracted, b"a label" + b"\x01", "sha256")
     assert aead.combine_keys([one, other], b"a label") == Key(expected)
     assert aead.combine_keys([other, one], b"a label") != Key(expected)
+
+
+def test_another_tag_opens_no_module() -> None:
+    cipher = aead.GcmCipher(Key(b"k" * 16))
+    module = bytearray(cipher.encrypt(b"plaintext", b"aad"))
+    assert cipher.decrypt(bytes(module), b"aad") == b"plaintext"
+    module[-1] ^= 1
+    with pytest.raises(TagError):
+        cipher.decrypt(bytes(module), b"aad")
+
+
+def test_a_cipher_knows_the_key_object_that_it_was_made_of() -> None:
+    key = Key(b"k" * 16)
+    cipher = aead.GcmCipher(key)
+    assert cipher.has_key(key)
+    assert not cipher.has_key(Key(b"k" * 16))

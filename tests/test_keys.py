@@ -22,7 +22,7 @@ import pytest
 import modcrypt
 from modcrypt.aead import CtrCipher, GcmCipher
 from modcrypt.errors import KeyExhaustedError
-from modcrypt.keys import Key, Secret, as_key, invocation_counter, key_bytes
+from modcrypt.keys import Key, Secret, as_key, invocation_counter, invocations, key_bytes
 from modcrypt.keys import key as keys
 from tests.support.cases import each_case
 from tests.support.module_spans import list_modules
@@ -324,3 +324,22 @@ def test_a_missing_file_or_variable_is_not_found(tmp_path: Path) -> None:
         Key.from_file(tmp_path / "absent.key")
     with pytest.raises(modcrypt.errors.KeyNotFoundError, match="NOT_A_KEY"):
         Key.from_env("NOT_A_KEY")
+
+
+def test_a_key_in_hex_may_have_any_length_of_aes(tmp_path: Path) -> None:
+    for length in (16, 24, 32):
+        path = tmp_path / f"{length}.key"
+        path.write_text(bytes(range(length)).hex())
+        path.chmod(0o600)
+        assert Key.from_file(path) == Key(bytes(range(length)))
+
+
+def test_a_fingerprint_has_eight_bytes() -> None:
+    print_ = keys.fingerprint_key(Key(bytes(range(16))))
+    assert len(print_) == 8
+    assert print_ == keys.fingerprint_key(Key(bytes(range(16))))
+    assert print_ != keys.fingerprint_key(Key(bytes(16)))
+
+
+def test_a_key_is_worn_at_half_of_its_limit() -> None:
+    assert (invocations.INVOCATION_LIMIT, invocations.WARN_WRAPS) == (2**32, 2**31)
