@@ -573,34 +573,6 @@ def last_field_id(data: bytes) -> i64:
         at = skip_field(head & 15, data, at, 1)
 
 
-def skip_known(plan: StructPlan, data: bytes, at: i64, depth: i64) -> i64:
-    """Return the position after the struct at `at`; -1 if it may have fields that the plan lacks.
-
-    That is so for unknown ids, other types, ids in the long form, and lists. The struct decodes.
-    """
-    by_id = plan.by_id
-    known: i64 = len(by_id)
-    field_id: i64 = 0
-    while True:
-        head: i64 = data[at]
-        at += 1
-        if head == 0:
-            return at
-        field_id += head >> 4
-        field = by_id[field_id] if head > 15 and field_id < known else None
-        wire = head & 15
-        if field is None or (wire != field.wire and not (wire == FALSE and field.wire == TRUE)):
-            return -1
-        if wire == LIST:
-            return -1
-        if wire != STRUCT or field.plan is None:
-            at = skip_field(wire, data, at, depth)
-        else:
-            at = skip_known(field.plan, data, at, depth + 1)
-            if at < 0:
-                return -1
-
-
 def skip_field(wire: i64, data: bytes, at: i64, depth: i64) -> i64:
     """Return the position after a value of wire type `wire`, nested `depth` deep, at `at`.
 

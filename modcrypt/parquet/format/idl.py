@@ -46,7 +46,6 @@ from modcrypt.parquet.format.compact import (
     read_int,
     read_struct,
     skip_field,
-    skip_known,
     skip_struct,
     write_struct,
 )
@@ -295,7 +294,7 @@ def known_bytes(struct: str, data: bytes) -> bytes:
 
 def is_known(struct: str, data: bytes) -> bool:
     """Return whether an encoded struct, which decodes, certainly has only fields of the IDL."""
-    return skip_known(_find_plan(struct), data, 0, 0) == len(data)
+    return end_if_usual(_find_plan(struct), data, 0) == len(data)
 
 
 # --- reading and writing -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whether Thrift structs are spelt as modcrypt spells them, found without decoding them.
+"""Find without decoding that a Thrift struct has only known fields, spelt as modcrypt does.
 
 Encryption asks this of each footer: compiled, encoding it again takes several times as long.
 """
