@@ -13,8 +13,8 @@ from modcrypt.iceberg.rotate.key_pruning import Pruned as Pruned
 from modcrypt.iceberg.rotate.key_pruning import prune_keys as prune_keys
 from modcrypt.iceberg.rotate.key_repair import Repaired as Repaired
 from modcrypt.iceberg.rotate.key_repair import repair_table as repair_table
-from modcrypt.iceberg.rotate.manifest_repair import RepairedManifests as RepairedManifests
-from modcrypt.iceberg.rotate.manifest_repair import repair_manifests as repair_manifests
+from modcrypt.iceberg.rotate.manifests.manifest_repair import RepairedManifests as RepairedManifests
+from modcrypt.iceberg.rotate.manifests.manifest_repair import repair_manifests as repair_manifests
 from modcrypt.iceberg.rotate.orphan_removal import RemovedOrphans as RemovedOrphans
 from modcrypt.iceberg.rotate.orphan_removal import remove_orphan_files as remove_orphan_files
 from modcrypt.iceberg.rotate.partition_shredding import ShreddedPartition as ShreddedPartition

@@ -37,7 +37,8 @@ from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys, writing_
 from modcrypt.iceberg.keys.wrapping_keys import OpenKey
 from modcrypt.iceberg.read.data_files import open_parquet_file
 from modcrypt.iceberg.rotate.file_rekeying import FreshDataKeys, Run, rewrite_files
-from modcrypt.iceberg.rotate.plaintext_manifests import check_registered, read_registered
+from modcrypt.iceberg.rotate.manifests.plaintext_manifests import check_registered, read_registered
+from modcrypt.iceberg.rotate.manifests.wrapped_in_manifests import encrypting_keys
 from modcrypt.iceberg.rotate.rotated_snapshots import (
     Manifests,
     NewFile,
@@ -49,7 +50,6 @@ from modcrypt.iceberg.rotate.rotated_snapshots import (
     with_live_files,
 )
 from modcrypt.iceberg.rotate.rotation_report import CountingClient, TableRotation, target_of
-from modcrypt.iceberg.rotate.wrapped_in_manifests import encrypting_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.table_copying import Contents
 from modcrypt.iceberg.write.append import encrypt_key_metadata

@@ -43,7 +43,17 @@ from modcrypt.iceberg.keys.key_policies import (
     writing_policy,
 )
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
-from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, Rewrapping
+from modcrypt.iceberg.rotate.manifests.manifest_rewrapping import Exchange, Rewrapping
+from modcrypt.iceberg.rotate.manifests.wrapped_in_manifests import (
+    THREADS,
+    KeyManifests,
+    Opened,
+    check_store,
+    encrypts_files,
+    find_key_manifests,
+    list_keys,
+    place_of,
+)
 from modcrypt.iceberg.rotate.mek_rotation import MekRotation
 from modcrypt.iceberg.rotate.rotated_snapshots import (
     Head,
@@ -54,16 +64,6 @@ from modcrypt.iceberg.rotate.rotated_snapshots import (
     with_live_files,
 )
 from modcrypt.iceberg.rotate.rotation_report import CountingClient, TableRotation, target_of
-from modcrypt.iceberg.rotate.wrapped_in_manifests import (
-    THREADS,
-    KeyManifests,
-    Opened,
-    check_store,
-    encrypts_files,
-    find_key_manifests,
-    list_keys,
-    place_of,
-)
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.manifest_writing import metadata_folder
 from modcrypt.io.places import Place

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.key_policies import retired_kek_ids
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey
+from modcrypt.iceberg.rotate.manifests.wrapped_in_manifests import find_key_manifests
 from modcrypt.iceberg.rotate.rotation_report import older_versions
-from modcrypt.iceberg.rotate.wrapped_in_manifests import find_key_manifests
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit, latest
 from modcrypt.report.json_fields import JsonFields

@@ -26,7 +26,7 @@ from modcrypt.iceberg.format.table_metadata import STATISTICS, EncryptedKey, Sna
 from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.read.vouched_versions import metadata_files
-from modcrypt.iceberg.rotate.wrapped_in_manifests import lost_keys
+from modcrypt.iceberg.rotate.manifests.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit, latest
 from modcrypt.iceberg.write.snapshot_writing import MAIN, ancestors, names_any

@@ -25,13 +25,17 @@ from modcrypt.iceberg.keys.key_resolver import KeyResolver, encrypting_key, open
 from modcrypt.iceberg.keys.master_keys import MasterKeys
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.key_pruning import retired_keks
+from modcrypt.iceberg.rotate.manifests.wrapped_in_manifests import (
+    check_store,
+    encrypts_files,
+    has_singles,
+)
 from modcrypt.iceberg.rotate.rotation_report import (
     CountingClient,
     TableRotation,
     move_calls,
     target_of,
 )
-from modcrypt.iceberg.rotate.wrapped_in_manifests import check_store, encrypts_files, has_singles
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.places import Place
 

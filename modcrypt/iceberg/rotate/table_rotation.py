@@ -37,7 +37,8 @@ from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.rotate.dek_rotation import DekRotation
 from modcrypt.iceberg.rotate.file_rekeying import Run, run_in_threads
 from modcrypt.iceberg.rotate.kek_rotation import KekRotation
-from modcrypt.iceberg.rotate.manifest_rewrapping import Rewrapping
+from modcrypt.iceberg.rotate.manifests.manifest_rewrapping import Rewrapping
+from modcrypt.iceberg.rotate.manifests.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.rotate.mek_rotation import MekRotation
 from modcrypt.iceberg.rotate.rotation_report import (
     CountingClient,
@@ -48,7 +49,6 @@ from modcrypt.iceberg.rotate.rotation_report import (
     target_of,
     with_resolver,
 )
-from modcrypt.iceberg.rotate.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import ATTEMPTS, commit
 from modcrypt.iceberg.write.new_files import NewFiles

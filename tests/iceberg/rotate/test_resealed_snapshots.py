@@ -29,7 +29,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format.manifests import ADDED, EXISTING
 from modcrypt.iceberg.format.table_versions import FolderVersions
-from modcrypt.iceberg.rotate.wrapped_in_manifests import encrypting_keys
+from modcrypt.iceberg.rotate.manifests.wrapped_in_manifests import encrypting_keys
 from modcrypt.iceberg.tables import rest_requests
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.rest_catalog import RestTable

@@ -12,7 +12,11 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import require_encrypted, writing_keys, writing_policy
 from modcrypt.iceberg.read.data_files import count_parquet_rows
 from modcrypt.iceberg.read.table_walk import Walk
-from modcrypt.iceberg.rotate.plaintext_manifests import NotVouchedError, Vouching, is_plaintext
+from modcrypt.iceberg.rotate.manifests.plaintext_manifests import (
+    NotVouchedError,
+    Vouching,
+    is_plaintext,
+)
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit, latest
 from modcrypt.iceberg.write.manifest_writing import LiveEntry, live_row, replace_manifest

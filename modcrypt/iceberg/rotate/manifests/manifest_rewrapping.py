@@ -32,8 +32,13 @@ from modcrypt.iceberg.keys.key_resolver import (
 )
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, Run, rewrite_files
+from modcrypt.iceberg.rotate.manifests.wrapped_in_manifests import (
+    THREADS,
+    KeyManifests,
+    Opened,
+    list_keys,
+)
 from modcrypt.iceberg.rotate.rotated_snapshots import FileId, NewFile, file_id
-from modcrypt.iceberg.rotate.wrapped_in_manifests import THREADS, KeyManifests, Opened, list_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.manifest_writing import metadata_folder, rewrite_manifest
 from modcrypt.iceberg.write.new_files import NewFiles

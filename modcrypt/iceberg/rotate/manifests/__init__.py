@@ -1,0 +1,1 @@
+"""Manifests that a rotation or a repair writes again."""
