@@ -1,4 +1,4 @@
-"""decrypt(encrypt(f)) gives f back byte for byte, whoever wrote f, and with every option."""
+"""decrypt(encrypt(f)) gives f back byte for byte, for every writer and option."""
 
 from __future__ import annotations
 

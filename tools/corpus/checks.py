@@ -1,4 +1,4 @@
-"""What every plaintext Parquet file must survive, each compared with PyArrow."""
+"""The checks that every plaintext Parquet file must pass, compared with PyArrow."""
 
 from __future__ import annotations
 

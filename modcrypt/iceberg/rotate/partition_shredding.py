@@ -96,7 +96,7 @@ def shred_partition(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a partition has: the number of its files, and the KEKs that are for it alone."""
+    """The number of files of a partition, and the KEKs that are for it alone."""
 
     partition: Mapping[str, str]
     files: int

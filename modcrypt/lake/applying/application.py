@@ -296,7 +296,7 @@ def _make_conversion(
     """Return the conversion of a file.
 
     Erased columns become columns of nulls whose keys are thrown away. Their pages cannot be
-    encrypted again, and if they stayed, so would the access of whoever has kept their data keys.
+    encrypted again, and if they stayed, so would the access of those who kept their data keys.
     """
     path, policies, erased = planned.state.path, run.policies, tuple[str, ...]()
     with open_source_at(place, stamped=False) as opened:

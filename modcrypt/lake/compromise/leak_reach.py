@@ -1,4 +1,4 @@
-"""What else keeps data keys that a compromised key opens: recipients, copies and old snapshots.
+"""Other keepers of data keys that a compromised key opens: recipients, copies and old snapshots.
 
 Renewed files do not help against copies of the old ones. What is named here needs a person: an old
 snapshot is expired, a backup deleted, and a recipient gets a new copy.
@@ -30,7 +30,7 @@ _RECIPIENT = name_recipient(b"")
 
 @dataclass(frozen=True, kw_only=True)
 class LeakReach:
-    """What else keeps data keys that compromised keys open, beside the files of a dataset.
+    """The other keepers of data keys that compromised keys open, beside the files of a dataset.
 
     Attributes:
         recipients: Ids, in hex, of the recipients who open the exposed files, too.

@@ -17,7 +17,7 @@ MAX_WORDS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetResult(JsonFields):
-    """What an event did or found in one dataset.
+    """The result of an event in one dataset.
 
     Attributes:
         dataset: Name of the dataset.

@@ -1,8 +1,8 @@
 """Check the record of evidence: its chain, its signatures, and the records that it names.
 
-Nothing but the files beside the declaration is read. Without signatures, a record that was made
-anew as a whole has no fault, and lines that were cut off at the end leave none in any case: compare
-a head that is kept elsewhere.
+Nothing but the files beside the declaration is read. Without signatures, a record that was replaced
+as a whole has no fault, and lines that were cut off at the end leave none in any case: compare a
+head that is kept elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What else keeps data keys that a compromised key opens: recipients, copies, old snapshots."""
+"""Other keepers of data keys that a compromised key opens: recipients, copies, old snapshots."""
 
 from __future__ import annotations
 

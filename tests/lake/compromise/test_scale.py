@@ -37,7 +37,7 @@ def make_days(folder: Path, days: int, files: int) -> Path:
 
 
 class Watch:
-    """What a run opens and asks: opened files by path, and the calls of the key service."""
+    """The files that a run opens, by path, and its calls of the key service."""
 
     def __init__(self, config: Path) -> None:
         self.lake = Lake.open(config)
