@@ -139,6 +139,7 @@ class KeyTrial:
             try:
                 wrapped = wrap(self._client, Key.generate(), key, aad.encode())
             except KeyNotFoundError as error:
-                raise KeyNotFoundError(f"{error}{suggest(key, known)}") from None
+                hint = suggest(key, known)  # a keyring gives its own
+                raise KeyNotFoundError(f"{str(error).removesuffix(hint)}{hint}") from None
             self._versions[key, aad] = parse_wrapped_version(wrapped)
         return self._versions[key, aad]

@@ -59,7 +59,9 @@ def test_a_misspelt_key_is_an_error_before_anything_is_written(
     mc.Keyring(tmp_path / "lake.keyring").create_key("mail")
     before = bytes_of(tmp_path / "orders")
     lake, client = open_lake(config)
-    with pytest.raises(mc.errors.KeyNotFoundError, match=f"{misspelt}x; did you mean {misspelt}"):
+    with pytest.raises(
+        mc.errors.KeyNotFoundError, match=f"{misspelt}x; did you mean {misspelt}\\?$"
+    ):
         lake.apply()
     assert bytes_of(tmp_path / "orders") == before
     assert client.wraps[f"{misspelt}x"] == 1
