@@ -351,7 +351,7 @@ class Conversion:
                 from modcrypt.parquet.crypto.file_plan import OpenFile
 
                 return self._losses_of(OpenFile(opened, self._decryption).select().missing_names)
-            from modcrypt.parquet.convert.encryptor import plan_encryption
+            from modcrypt.parquet.convert.encryption_plan import plan_encryption
 
             new = self._encryption
             plan_encryption(opened, new.for_check() if is_keyed(new) else new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import zlib
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from modcrypt.keys import Key
 from modcrypt.parquet.convert import encryptor, restoration
 from modcrypt.parquet.convert.restoration import Kept
 from modcrypt.parquet.format import kept_place
-from modcrypt.parquet.format.idl import decode, encode, new
+from modcrypt.parquet.format.compact import BINARY, I16, I32, LIST, STRUCT, UNKNOWN
+from modcrypt.parquet.format.idl import decode, encode, new, set_fields
 from modcrypt.parquet.format.page_header_scan import scan
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
@@ -167,6 +169,41 @@ def test_every_byte_comes_back(how: str, mode: str) -> None:
     rows = run(mc.decrypt_parquet, without, reader)
     assert rows != plain
     assert rows == run(mc.decrypt_parquet, file, reader, exact=False)
+
+
+STRUCTS: dict[str, Callable[[Any], Any]] = {
+    "FileMetaData": lambda footer: footer,
+    "RowGroup": lambda footer: footer.row_groups[1],
+    "ColumnChunk": lambda footer: footer.row_groups[1].columns[0],
+    "ColumnMetaData": lambda footer: footer.row_groups[1].columns[0].meta_data,
+}
+ODD_FIELDS = {I16: b"\x05", I32: b"\x05", BINARY: b"\x01x", LIST: b"\x15\x02", STRUCT: b"\0"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("struct", STRUCTS)
+def test_no_field_that_encryption_sets_replaces_one_of_the_source(struct: str, mode: str) -> None:
+    """Each field in turn has another type, or one that belongs to encrypted files."""
+    writer = mc.FileEncryptionProperties(**MODES[mode][0])
+    reader = mc.FileDecryptionProperties(**MODES[mode][1])
+    source, encrypted = write(use_dictionary=False), 0
+    for field_id, (wire, value) in itertools.product(range(1, 18), ODD_FIELDS.items()):
+
+        def put(footer: Any, odd: tuple[int, int, bytes] = (field_id, wire, value)) -> None:
+            holder = STRUCTS[struct](footer)
+            for name in set_fields(holder):
+                if encode(new(struct, **{name: getattr(holder, name)}))[0] >> 4 == odd[0]:
+                    setattr(holder, name, None)
+            setattr(holder, UNKNOWN, [odd])
+
+        plain = rebuild(source, put)
+        try:
+            file = run(mc.encrypt_parquet, plain, writer)
+        except mc.ModcryptError:
+            continue  # the field is one that readers need
+        assert run(mc.decrypt_parquet, file, reader) == plain, (field_id, wire)
+        encrypted += 1
+    assert encrypted > 20
 
 
 def write_polars(path: Path) -> None:

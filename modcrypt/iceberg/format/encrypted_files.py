@@ -18,7 +18,8 @@ from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.keys.metadata import StandardKeyMetadata
-from modcrypt.parquet.convert.encryptor import Encryption, plan_encryption
+from modcrypt.parquet.convert.encryption_plan import plan_encryption
+from modcrypt.parquet.convert.encryptor import Encryption
 from modcrypt.parquet.convert.plain_feed import PlainFeed
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.parquet.format.modules import chunk_start

@@ -18,7 +18,8 @@ from modcrypt.io.destinations import Destination
 from modcrypt.io.places import place_of
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import check_threads, in_threads
-from modcrypt.parquet.convert.encryptor import Encryption, plan_encryption
+from modcrypt.parquet.convert.encryption_plan import plan_encryption
+from modcrypt.parquet.convert.encryptor import Encryption
 from modcrypt.parquet.convert.plain_feed import PlainFeed
 from modcrypt.parquet.crypto.properties import AnyEncryption, as_encryption
 

@@ -36,12 +36,8 @@ from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.arrow_streams import ArrowStream, open_stream
 from modcrypt.parquet.arrow.polars_frames import is_frame, polars_options, write_frame
-from modcrypt.parquet.convert.encryptor import (
-    Encryption,
-    EncryptionPlan,
-    encrypt_source,
-    plan_encryption,
-)
+from modcrypt.parquet.convert.encryption_plan import EncryptionPlan, plan_encryption
+from modcrypt.parquet.convert.encryptor import Encryption, encrypt_source
 from modcrypt.parquet.convert.plain_feed import PlainFeed
 from modcrypt.parquet.crypto.properties import AnyEncryption, as_encryption
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike

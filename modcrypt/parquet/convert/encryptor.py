@@ -9,36 +9,28 @@ way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from os import urandom
 from typing import Any, Final
 
-from modcrypt.aad import MAX_ORDINAL
 from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
-from modcrypt.io.places import Place, place_of
+from modcrypt.io.places import place_of
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads
 from modcrypt.keys import Key, hide_keys
+from modcrypt.parquet.convert.encryption_plan import EncryptionPlan, plan_encryption
 from modcrypt.parquet.convert.optional_parts import OptionalParts
 from modcrypt.parquet.convert.page_encryption import PageRules
 from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts
 from modcrypt.parquet.convert.restoration import Kept, encrypt_kept, find_kept
-from modcrypt.parquet.crypto.ciphers import (
-    ChunkCipher,
-    ColumnKey,
-    FileCipher,
-    assign_keys,
-    check_names,
-)
+from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher
 from modcrypt.parquet.crypto.footer import (
     build_tail,
     crypto_metadata,
     mark_absent,
     protect_metadata,
 )
-from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.crypto.properties import (
     FILE_UNIQUE_SIZE,
     AnyEncryption,
@@ -47,24 +39,13 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.crypto.relocation import ChunkMove, Relocation
-from modcrypt.parquet.format.chunk_notes import drop_hidden, note_added
+from modcrypt.parquet.format.chunk_notes import note_added
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
-from modcrypt.parquet.format.idl import ThriftStruct, copy, is_usual, without_unknown
+from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
 from modcrypt.parquet.format.kept_place import is_place, name_place
 from modcrypt.parquet.format.levels import Levels
-from modcrypt.parquet.format.modules import (
-    Part,
-    Span,
-    check_column_metadata,
-    check_file_path,
-    check_shape,
-    file_spans,
-    names_dictionary,
-    sort_for_writing,
-    too_many_pages_error,
-)
-from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, page_compression
-from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
+from modcrypt.parquet.format.modules import Part, Span, names_dictionary, sort_for_writing
+from modcrypt.parquet.format.page_header import page_compression
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.parquet.signatures.leaf_list import LeafHasher, LeafPlace, commit_to_keys, encode_list
 from modcrypt.runtime.collector import paused_collector
@@ -175,89 +156,6 @@ def encrypt_source(
 
 
 _PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncryptionPlan(SourceParts):
-    """A plan for encrypting a source, checked before a byte is written."""
-
-    properties: FileEncryptionProperties
-    body_end: int = 0  # offset of the source's footer
-    is_canonical: bool = False  # whether its bytes are those that modcrypt would write
-
-
-def plan_encryption(
-    source: Source,
-    encryption: EncryptionLike,
-    first: int = 0,
-    *,
-    place: Place | None = None,
-    overwrite: bool = True,
-    exact: bool = False,
-    keep_unknown_fields: bool = True,
-) -> EncryptionPlan:
-    """Read and check a plaintext footer whose first row group gets the ordinal `first`.
-
-    If `encryption` makes keys for the file at `place`, it makes them after the names of columns are
-    checked. `exact` also finds out whether the footer would be written as it is. The errors are
-    those of `encrypt_parquet`.
-    """
-    footer = read_plain(source)
-    metadata = footer.metadata
-    elements = leaf_elements(metadata.schema)
-    check_shape(metadata, len(elements), plain=True)
-    foreign = drop_hidden(metadata)  # notes that decryption would take for those of encryption
-    for r, row_group in enumerate(metadata.row_groups, first):
-        columns: Sequence[ColumnChunk] = row_group.columns
-        for c, chunk in enumerate(columns):
-            check_file_path(chunk, r, c)
-            check_column_metadata(chunk.meta_data, elements[c], r, row_group.num_rows)
-            if chunk.meta_data.key_value_metadata is not None:
-                foreign = drop_hidden(chunk.meta_data) or foreign
-    properties, keys = assign_file_keys(
-        metadata, encryption, first, place=place, overwrite=overwrite
-    )
-    leaves = [leaf.path for leaf in elements]
-    is_canonical = False
-    if exact and not foreign:
-        known_only = not (keep_unknown_fields or properties.has_one_key)
-        is_canonical = is_usual(metadata, footer.tail.data, known_only=known_only)
-    spans, lost = file_spans(metadata, footer.body_end, source)
-    return EncryptionPlan(
-        metadata=metadata, leaves=leaves, columns=keys, spans=spans, properties=properties,
-        body_end=footer.body_end, is_canonical=is_canonical and not lost,
-    )  # fmt: skip
-
-
-def assign_file_keys(
-    metadata: ThriftStruct,
-    encryption: EncryptionLike,
-    first: int = 0,
-    *,
-    place: Place | None = None,
-    overwrite: bool = True,
-) -> tuple[FileEncryptionProperties, list[ColumnKey | None]]:
-    """Return the properties of a new file, and the key of each leaf (None for plaintext)."""
-    leaves = leaf_paths(metadata.schema)
-    properties = encryption
-    if not isinstance(properties, FileEncryptionProperties):
-        check_names(leaves, {*properties.column_keys, *properties.plaintext_columns})
-        properties = properties.for_file(place, overwrite=overwrite)
-    columns = assign_keys(leaves, properties, checked=properties is not encryption)
-    last = None  # statistics that were checked: many chunks share theirs
-    for r, row_group in enumerate(metadata.row_groups, first):
-        chunks: Sequence[ColumnChunk] = row_group.columns
-        for c, chunk in enumerate(chunks):
-            md: ColumnMetaData = chunk.meta_data
-            if md.encoding_stats is last or columns[c] is None:
-                continue
-            last = md.encoding_stats
-            counts = [s.count for s in last or () if s.page_type in (DATA_PAGE, DATA_PAGE_V2)]
-            if sum(counts) > MAX_ORDINAL + 1:
-                raise too_many_pages_error(
-                    f"row group {r}, column {c} with {sum(counts)} data pages"
-                )
-    return properties, columns
 
 
 class NewFile:

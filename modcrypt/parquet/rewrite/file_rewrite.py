@@ -14,7 +14,8 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import ExtendedSource, Source
 from modcrypt.keys import Key
 from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed, MaskChunk
-from modcrypt.parquet.convert.encryptor import Encryption, EncryptionPlan, assign_file_keys
+from modcrypt.parquet.convert.encryption_plan import EncryptionPlan, assign_file_keys
+from modcrypt.parquet.convert.encryptor import Encryption
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.convert.restoration import read_kept
 from modcrypt.parquet.crypto.column_projection import drop_foreign_pairs, mask_columns

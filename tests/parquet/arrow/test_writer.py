@@ -24,7 +24,7 @@ from modcrypt.keys.invocations import INVOCATION_LIMIT
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.arrow import writer
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
-from modcrypt.parquet.convert import encryptor
+from modcrypt.parquet.convert import encryption_plan
 from modcrypt.parquet.convert.encryptor import Encryption
 from tests.support.cases import each_case
 from tests.support.forging import decrypt_bytes, plain_file
@@ -752,7 +752,7 @@ def test_a_small_table_is_encoded_and_planned_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encodes = Counted(monkeypatch, writer, "_encode")
-    footers = Counted(monkeypatch, encryptor, "read_plain")
+    footers = Counted(monkeypatch, encryption_plan, "read_plain")
     opens = Counted(monkeypatch, os, "open")
     for rows, size in ((100, None), (100, 7), (0, None)):
         for counted in (encodes, footers, opens):
