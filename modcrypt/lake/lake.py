@@ -261,7 +261,9 @@ class Lake:
         try:
             if (table := self._find_table(name)) is not None:
                 judge = self._judge(name, cache)
-                return load_table_kind().find_table_status(table, self.ages, judge)
+                return load_table_kind().find_table_status(
+                    table, self.ages, judge, partial(cache.is_correct_version, name)
+                )
             examination = FooterExamination(self.policies(name), self.ages)
             return find_status(
                 self.list_files(name), examination, cache, judge=self._judge(name, cache),
@@ -586,6 +588,7 @@ class Lake:
         try:
             if (table := self._find_table(name)) is not None:
                 result = load_table_kind().verify_declared_table(table, **how)
+                cache.save_version(name, result.version, is_correct=result.code == 0)
                 return self._with_exposure(result, cache)
             whole = resume or not parts
             started = cache.begin_verification(name, resume=resume) if whole else None

@@ -211,6 +211,17 @@ class StateCache:
         )
         self._write("INSERT OR REPLACE INTO correct_files VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
+    def save_version(self, table: str, version: str, *, is_correct: bool) -> None:
+        """Store whether a version of a table was found correct."""
+        self.forget_correct(table, [""])
+        known = CorrectFile(time=time.time(), prefix=None, unique=None, rows=None)
+        files = [LakeFile(path="", size=0, stamp=version)] if is_correct else []
+        self.save_correct(table, [(file, known) for file in files])
+
+    def is_correct_version(self, table: str, version: str) -> bool:
+        """Return whether a version of a table was found correct."""
+        return bool(self.load_correct(table, [LakeFile(path="", size=0, stamp=version)]))
+
     def forget_correct(self, dataset: str, paths: Iterable[str]) -> None:
         """Remove files that were found to have faults."""
         rows = ((dataset, os.fsencode(path)) for path in paths)

@@ -60,11 +60,13 @@ class TableKind(Protocol):
         """
 
     def find_table_status(
-        self, declared: Any, ages: KeyAges, judge: LeakJudge | None
-    ) -> DatasetStatus:
+        self, declared: Any, ages: KeyAges, judge: LeakJudge | None,
+        is_verified: Callable[[str], bool],
+    ) -> DatasetStatus:  # fmt: skip
         """Compare a table with its declaration; data files are not read.
 
-        `judge` judges what compromised keys open; None if there are none.
+        `judge` judges what compromised keys open; None if there are none. `is_verified` is the
+        function that says whether `verify` found a version of the table correct.
 
         Raises:
             OSError, ValueError: The table does not exist or cannot be listed.

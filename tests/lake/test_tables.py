@@ -78,6 +78,22 @@ def test_a_table_is_a_dataset(tmp_path: Path) -> None:
     assert "sales" in report.to_html()
 
 
+def test_a_version_of_a_table_is_verified_until_the_next(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    config = declare(tmp_path)
+    assert status_of(config).unverified == len(status_of(config).files)
+    assert Lake.open(config).verify()[0].code == 0
+    assert status_of(config).unverified == 0
+    assert "not verified" not in status_of(config).summary()
+    table.append(ROWS)
+    assert status_of(config).unverified == len(status_of(config).files)
+    assert Lake.open(config).verify()[0].code == status_of(config).unverified == 0
+    path = next((tmp_path / "sales" / "data").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-9] + bytes(9))
+    assert Lake.open(config).verify()[0].code == 1
+    assert status_of(config).unverified > 0
+
+
 def test_what_is_done_to_a_table_is_evidence(tmp_path: Path) -> None:
     make_table(tmp_path)
     lake = Lake.open(declare(tmp_path, "[evidence]\n"))

@@ -17,7 +17,7 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
-from modcrypt.iceberg.lake.table_status import METADATA, find_erased_states
+from modcrypt.iceberg.lake.table_status import METADATA, find_erased_states, name_version
 from modcrypt.iceberg.verify.table_findings import UNREACHED
 from modcrypt.lake.erasure.erasures import NOT_ERASED
 from modcrypt.lake.files.file_states import FileState
@@ -64,7 +64,7 @@ def verify_declared_table(
     return LakeVerification(
         dataset=declared.dataset.name, location=declared.location,
         files=_judge_erased(files, find_erased_states(declared, table)), findings=own,
-        strays=Spool(file.path for file in result.orphans or ()),
+        strays=Spool(file.path for file in result.orphans or ()), version=name_version(table),
     )  # fmt: skip
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -50,12 +51,21 @@ class TableChange:
     why: str
 
 
+def name_version(table: IcebergTable) -> str:
+    """Return a text that changes with every version of a table."""
+    return hashlib.sha256(table.metadata.encode()).hexdigest()
+
+
 def find_table_status(
-    declared: DeclaredTable, ages: KeyAges, judge: LeakJudge | None = None
+    declared: DeclaredTable,
+    ages: KeyAges,
+    judge: LeakJudge | None = None,
+    is_verified: Callable[[str], bool] = lambda _: False,
 ) -> DatasetStatus:
     """Return the status of a table; data files are not read.
 
-    `judge` judges what compromised keys open; None if there are none.
+    `judge` judges what compromised keys open; None if there are none. `is_verified` is the function
+    that says whether `verify` found a version, as `name_version` names it, correct.
 
     Raises:
         OSError, ValueError: The table does not exist or cannot be listed.
@@ -72,7 +82,8 @@ def find_table_status(
 
     tree = key_tree(table)
     search = _TreeStates(ErasedTableFiles(declared.dataset, table, ages), tree, judge)
-    states = Spool(search.list_states())
+    verified = is_verified(name_version(table))
+    states = Spool(replace(state, verified=verified) for state in search.list_states())
     changes = plan_changes(declared, table, tree, ages)
     state: State = "declared"
     if changes:
@@ -81,7 +92,10 @@ def find_table_status(
     if exposed := [file for file in states if is_renewable(file)]:
         state, message = exposed[0].state, f"{len(exposed)} of its files: {exposed[0].message}"
     size = len(table.metadata.encode())
-    files = Spool([FileState(path=METADATA, state=state, message=message, size=size, rows=0)])
+    whole = FileState(
+        path=METADATA, state=state, message=message, size=size, rows=0, verified=verified
+    )
+    files = Spool([whole])
     files.extend(states)
     if table.walk.encrypted:
         files.extend(find_plaintext_orphans(table, tree))

@@ -119,6 +119,7 @@ class LakeVerification(FactSheet):
         skipped: Number of files that were not verified because they have not changed.
         error: Why its files cannot be listed; empty if they can.
         error_code: Exit code for the error.
+        version: Text that names the version of a table; empty for datasets of files.
     """
 
     dataset: str
@@ -129,6 +130,7 @@ class LakeVerification(FactSheet):
     skipped: int = 0
     error: str = ""
     error_code: int = 0
+    version: str = ""
 
     @cached_property
     def totals(self) -> VerificationTotals:
