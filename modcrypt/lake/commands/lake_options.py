@@ -33,7 +33,7 @@ _ADVICE = {
         "if it is a former master key, add it to previous.master_keys"
     ),
     "; if that is intended, pass require_encrypted=False and no AAD prefix to read it": (
-        "; modcrypt apply encrypts it"
+        "; modcrypt apply encrypts it, unless it replaced an encrypted file"
     ),
     "the file stores another AAD prefix than the one given": (
         "the file stores another AAD prefix than its path requires: it was moved or exchanged, or "
