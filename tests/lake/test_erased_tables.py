@@ -402,3 +402,69 @@ def test_a_table_of_a_namespace(tmp_path: Path) -> None:
     answer = modcrypt(tmp_path, *command)
     assert answer.returncode == 0, answer.stderr
     assert [status.counts["erased"] for status in open_lake(tmp_path).status()] == [1, 1]
+
+
+def entries_of_x(table: iceberg.IcebergTable) -> set[tuple[str, int | None, int | None]]:
+    """Return the location and numbers of each live entry of the erased partition."""
+    snapshot = table.metadata.current
+    assert snapshot is not None
+    return {
+        (entry.location, entry.sequence_number, entry.file_sequence_number)
+        for manifest in table.walk.manifests(snapshot)
+        for entry in table.walk.entries(manifest)
+        if entry.is_live and "part=x" in entry.location
+    }
+
+
+def add_refs(folder: Path) -> None:
+    """Add a tag of the first snapshot, and a branch that is ahead of main."""
+    path = Path(open_table(folder).place.path)
+    document = json.loads(path.read_text())
+    first, last = (snapshot["snapshot-id"] for snapshot in document["snapshots"])
+    document["refs"]["old"] = {"snapshot-id": first, "type": "tag"}
+    document["refs"]["ahead"] = {"snapshot-id": last, "type": "branch"}
+    path.write_text(json.dumps(document))
+    open_table(folder).append(ROWS, branch="ahead")
+
+
+def test_data_keys_are_rotated_around_an_erased_partition(tmp_path: Path) -> None:
+    """Also those of a branch ahead of main, and of a tag that shares its files."""
+    make_table(tmp_path)
+    add_refs(tmp_path)
+    assert shred(tmp_path).returncode == 0
+    before = entries_of_x(open_table(tmp_path))
+    assert len(before) == 2
+    answer = modcrypt(tmp_path, "iceberg", "rotate", "dek", "sales", "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["data_files"] == 3
+    table = open_table(tmp_path)
+    assert entries_of_x(table) == before
+    id_ = table.metadata.document["current-snapshot-id"]
+    (made,) = (each for each in table.metadata.document["snapshots"] if each["snapshot-id"] == id_)
+    counts = ("added-data-files", "deleted-data-files", "total-data-files")
+    assert [made["summary"].get(name) for name in counts] == ["2", "2", "4"]
+    sales = open_lake(tmp_path).table("sales")
+    for snapshot, rows in ((None, [3, 3]), ("ahead", [3, 3, 3]), ("old", [3])):
+        assert sales.read(snapshot=snapshot)["id"].to_pylist() == rows
+    assert (status_of(tmp_path).is_declared, open_lake(tmp_path).verify()[0].code) == (True, 0)
+    answer = modcrypt(tmp_path, "iceberg", "expire", "sales", "--yes")
+    assert answer.returncode == 0, answer.stderr
+    assert sales.read()["id"].to_pylist() == [3, 3]
+    table.delete("part = 'x'")
+    assert entries_of_x(open_table(tmp_path)) == set()
+    assert open_lake(tmp_path).verify()[0].code == 0
+
+
+def test_a_leak_is_answered_around_an_erased_partition(tmp_path: Path) -> None:
+    make_table(tmp_path)
+    assert shred(tmp_path).returncode == 0
+    mc.Keyring(tmp_path / "lake.keyring").rotate_key("sales")
+    config = tmp_path / "modcrypt.toml"
+    config.write_text('compromised = ["sales@1"]\n' + config.read_text())
+    assert "7 under a compromised key, 2 erased" in status_of(tmp_path).summary()
+    modcrypt(tmp_path, "apply")
+    assert modcrypt(tmp_path, "iceberg", "expire", "sales", "--yes").returncode == 0
+    status = status_of(tmp_path)
+    assert status.is_declared, status.summary()
+    assert status.counts["erased"] == 2
+    assert open_lake(tmp_path).verify()[0].code == 0

@@ -123,6 +123,8 @@ def rotate(
         refuse_local_options()
         settings = required_service(options)
     target = open_changing_table(where, options, dry_run=dry_run)
+    if what == "dek":
+        target = leave_out_declared(target).table
     if spark_master is not None and settings is not None and not dry_run:
         of_dek = {"encrypt_plaintext": encrypt_plaintext}
         own: dict[str, Any] = of_dek if what == "dek" else {"new_master_key_id": new_master_key}

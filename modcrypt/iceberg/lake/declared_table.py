@@ -103,7 +103,7 @@ class DeclaredTable:
         Raises:
             ModcryptError: As `open`, or a file of the table is not authentic.
         """
-        left_out = self._leave_out(on_erased)
+        left_out = self.leave_out(self.open(), on_erased)
         rows = left_out.table.scan(**options).to_arrow()
         left_out.warn()
         return rows
@@ -118,14 +118,15 @@ class DeclaredTable:
         Raises:
             ModcryptError: As `read`.
         """
-        left_out = self._leave_out(on_erased)
+        left_out = self.leave_out(self.open(), on_erased)
         batches: Any = left_out.warn_after(left_out.table.scan_batches(**options))
         return cast("Iterator[pa.RecordBatch]", batches)
 
-    def _leave_out(self, on_erased: OnErased) -> LeftOut:
+    def leave_out(self, table: IcebergTable, on_erased: OnErased = "skip") -> LeftOut:
+        """Return a version of the table without the files that are erased."""
         from modcrypt.iceberg.lake.erased_table_files import ErasedTableFiles, read_without_erased
 
-        erased = ErasedTableFiles(self.dataset, self.open(), KeyAges(self.client))
+        erased = ErasedTableFiles(self.dataset, table, KeyAges(self.client))
         return read_without_erased(erased, on_erased)
 
     def write(self, data: Any) -> None:

@@ -101,5 +101,7 @@ def _take_step(
     if change.step == "policy":
         return set_policy(table, replace(KeyPolicy.of(table.metadata), **declared.dataset.policy))
     master = None if change.step == "dek" else declared.dataset.master_key
+    if change.step == "dek":
+        table = declared.leave_out(table).table
     changed: IcebergTable = rotate(table, change.step, new_master_key_id=master).table
     return changed

@@ -69,6 +69,10 @@ class Walk:
         """Return a walk through another version of the same table."""
         return replace(self, metadata=metadata)
 
+    def is_left_out(self, entry: FileEntry) -> bool:
+        """Return whether a data or delete file is erased, so that its key is gone on purpose."""
+        return self.leaves_out is not None and self.leaves_out(entry)
+
     # --- keys -----------------------------------------------------------------------------------
 
     def list_keys(self, snapshot: Snapshot) -> StandardKeyMetadata | None:

@@ -5,7 +5,8 @@
     manifests                   one new manifest for each old one, with the sequence numbers and
                                 row ids of the old one: see `rotated_snapshots`
 
-Rows and deleted rows do not change. Files that several branches and tags share are rewritten once.
+Rows and deleted rows do not change. Erased files stay as they are, in new manifests. Files that
+several branches and tags share are rewritten once.
 Older snapshots keep their files under the old keys until `expire_history` drops them. The table's
 current policy decides which keys protect the new keys.
 
@@ -93,13 +94,13 @@ class _Files(Contents):
 
     @cached_property
     def live_entries(self) -> list[FileEntry]:
-        """The live entries, each once; of a Puffin file one for each vector."""
+        """The live entries, each once; of a Puffin file one for each vector; no erased ones."""
         entries = chain.from_iterable(self.entries.values())
         key = self.walk.locations.key
         by_id = {
             (key(entry.location), entry.file.get("content_offset")): entry
             for entry in entries
-            if entry.is_live
+            if entry.is_live and not self.walk.is_left_out(entry)
         }
         return list(by_id.values())
 

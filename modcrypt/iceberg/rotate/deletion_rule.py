@@ -206,7 +206,7 @@ def _find_needed(walk: Walk) -> frozenset[str]:
         _raise_first_error((manifest,))
         for entry in entries:
             if entry.is_live:
-                if walk.leaves_out is None or not walk.leaves_out(entry):
+                if not walk.is_left_out(entry):
                     _check_kek(entry, keys)
                 paths.add(walk.locations.key(entry.location))
     _raise_first_error(inventory.tables)

@@ -201,7 +201,7 @@ class RotatedSnapshots:
         replaces = head.is_main and not self.same_files
         is_beside = base is None and not replaces
         known = base.rows if base is not None else self.existing if is_beside else {}
-        before = base.added if base is not None else self._existing(live, by) if is_beside else {}
+        before = self._existing(live, by, stays=replaces) if base is None else base.added
         rows = {
             manifest.location: known.get(manifest.location)
             or self._keep_manifest(manifest, entries, before, is_own=base is not None)
@@ -212,8 +212,8 @@ class RotatedSnapshots:
             numbered = (manifest.location for manifest, _ in manifests if _has_row_ids(manifest))
             self.existing |= {location: rows[location] for location in numbered}
         gone = [] if base is None else self._write_removed(live, base, by)
-        nothing = live if self.same_files else None
-        change = _Change.of(live, nothing if base is None else base.live)
+        new = {} if self.same_files else {id_: live[id_] for id_ in live if id_ in self.moved}
+        change = _Change(new, new) if base is None else _Change.of(live, base.live)
         listed = [*(row.row for row in rows.values()), *gone]
         replaced = sum(rows[manifest.location].row is not manifest.row for manifest, _ in manifests)
         summary = {
@@ -221,15 +221,15 @@ class RotatedSnapshots:
         }  # fmt: skip
         parent = head.snapshot if base is None else base.snapshot
         keeps_schema = head.snapshot.schema_id is not None and not self.tags.isdisjoint(head.refs)
-        new = add_snapshot(
+        version = add_snapshot(
             self.table, by.snapshot_id, listed, self.keys.of_list, self.files,
             operation="replace" if base is None else change.operation(head.operations),
             summary=summary, parent=parent, refs=head.refs,
             new_keys=() if self.has_new_keys else self.keys.entries,
             schema_id=head.snapshot.schema_id if keeps_schema else None,
         )  # fmt: skip
-        self.table = self.table.with_metadata(new)
-        self.heads[head.snapshot.id] = _Written(new.snapshot(by.snapshot_id), live, rows)
+        self.table = self.table.with_metadata(version)
+        self.heads[head.snapshot.id] = _Written(version.snapshot(by.snapshot_id), live, rows)
 
     @property
     def has_new_keys(self) -> bool:
@@ -248,14 +248,19 @@ class RotatedSnapshots:
 
     # --- manifests ------------------------------------------------------------------------------
 
-    def _existing(self, live: Mapping[FileId, LiveEntry], by: _Commit) -> dict[FileId, _Added]:
-        """Return the snapshots that added the files which a head has from its old one."""
-        if not self.same_files:
-            return dict.fromkeys(live, _Added(*by))
+    def _existing(
+        self, live: Mapping[FileId, LiveEntry], by: _Commit, *, stays: bool
+    ) -> dict[FileId, _Added]:
+        """Return the snapshots that added the files which a head has from its old one.
+
+        With `stays`, return those of files that stay as they are, because they are erased.
+        """
+        is_new = set[FileId]() if self.same_files else self.moved.keys()
         return {
-            id_: _Added(old.entry.snapshot_id, old.entry.file_sequence_number)
-            for id_, old in live.items()
-        }
+            id_: _Added(*by) if id_ in is_new
+            else _Added(old.entry.snapshot_id, old.entry.file_sequence_number)
+            for id_, old in live.items() if not (stays and id_ in is_new)
+        }  # fmt: skip
 
     def _keep_manifest(
         self,
@@ -270,7 +275,7 @@ class RotatedSnapshots:
         With `is_own` it is the branch's own: snapshots that are no longer its ancestors added it.
         """
         live = [self._id(entry) for entry in entries if entry.is_live]
-        if is_own or not self.moved.keys().isdisjoint(live):
+        if is_own or not self.same_files or not self.moved.keys().isdisjoint(live):
             return None
         return _Row(manifest.row, {id_: before[id_] for id_ in live})
 
@@ -294,7 +299,8 @@ class RotatedSnapshots:
             added[id_] = before.get(id_) or _Added(*by)
             status = EXISTING if id_ in before else ADDED
             rows.append(self._new_row(live, status, added[id_], by))
-            if replaces:  # without the old key: only the older snapshots keep it
+            # Without the old key: only the older snapshots keep it.
+            if replaces and id_ in self.moved:
                 rows.append(self._row(live, DELETED, by, key_metadata=None))
         row = replace_manifest(self.table, manifest, rows, self.files, by.snapshot_id)
         # Other lists may name it: its numbers are those of this snapshot.
@@ -370,12 +376,8 @@ class _Change:
     removed: Mapping[FileId, LiveEntry]
 
     @classmethod
-    def of(
-        cls, live: Mapping[FileId, LiveEntry], base: Mapping[FileId, LiveEntry] | None
-    ) -> _Change:
-        """Return the change from a base; without one, all files are replaced."""
-        if base is None:
-            return cls(live, live)
+    def of(cls, live: Mapping[FileId, LiveEntry], base: Mapping[FileId, LiveEntry]) -> _Change:
+        """Return the change from a base."""
         return cls(
             {id_: live[id_] for id_ in live if id_ not in base},
             {id_: base[id_] for id_ in base if id_ not in live},

@@ -113,12 +113,15 @@ class Contents:
 
     @cached_property
     def live(self) -> dict[str, FileEntry]:
-        """The live files of all snapshots by normalised location; of vectors, one for each file."""
+        """The live files of all snapshots by normalised location; of vectors, one for each file.
+
+        Erased files, whose keys are gone, are not among them.
+        """
         return {
             self.walk.locations.key(entry.location): entry
             for entries in self.entries.values()
             for entry in entries
-            if entry.is_live
+            if entry.is_live and not self.walk.is_left_out(entry)
         }
 
 
