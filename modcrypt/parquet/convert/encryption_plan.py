@@ -12,6 +12,7 @@ from modcrypt.io.sources import Source
 from modcrypt.parquet.convert.plain_feed import SourceParts
 from modcrypt.parquet.crypto.ciphers import ColumnKey, assign_keys, check_names
 from modcrypt.parquet.crypto.footer_opening import read_plain
+from modcrypt.parquet.crypto.plaintext_pages import count_forgotten_headers
 from modcrypt.parquet.crypto.properties import Encryption, FileEncryptionProperties
 from modcrypt.parquet.format.chunk_notes import drop_hidden
 from modcrypt.parquet.format.idl import ThriftStruct, has_foreign_types, is_usual
@@ -69,6 +70,7 @@ def plan_encryption(
             foreign |= has_foreign_types(chunk.meta_data)
             if chunk.meta_data.key_value_metadata is not None:
                 foreign |= drop_hidden(chunk.meta_data)
+    count_forgotten_headers(source, metadata)
     properties, keys = assign_file_keys(
         metadata, encryption, first, place=place, overwrite=overwrite
     )

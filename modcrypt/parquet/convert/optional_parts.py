@@ -110,7 +110,7 @@ class OptionalParts:
     def _move_locations(self, span: Span, data: bytes, *, authentic: bool) -> ThriftStruct:
         """Return an offset index with the new places of the pages."""
         index = self._decode(span, data)
-        if self._keeps and not is_usual(index, data):
+        if self._keeps and not (is_usual(index, data) and self._moves.has_sizes(span, index)):
             self.respelt.append(span)
         self._moves.relocate_index(span, index)
         if not authentic:

@@ -104,6 +104,18 @@ class Relocation:
             self.is_exact = False
         return new
 
+    def has_sizes(self, span: Span, index: ThriftStruct) -> bool:
+        """Return whether an offset index has the sizes that its pages had before the move.
+
+        xitongsys/parquet-go leaves out the page headers.
+        """
+        move = self.chunks[span.row_group].get(span.column)
+        locations = index.page_locations
+        return move is None or all(
+            location.compressed_page_size == size
+            for location, size in zip(locations, _list_sizes(move, locations), strict=True)
+        )
+
     def relocate_index(self, span: Span, index: ThriftStruct) -> None:
         """Update an offset index's page locations.
 
@@ -116,8 +128,15 @@ class Relocation:
             if locations:
                 raise FormatError(f"{span}: it has page locations, but its chunk has no pages")
         elif move.copied:
-            for location in locations:
+            sizes = _list_sizes(move, locations)
+            lacks_headers = all(
+                location.compressed_page_size < size
+                for location, size in zip(locations, sizes, strict=True)
+            )
+            for location, size in zip(locations, sizes, strict=True):
                 location.offset += move.new_start - move.old_start
+                if lacks_headers:
+                    location.compressed_page_size = size
         else:
             pages = move.pages or []
             if [page[0] for page in pages] != [location.offset for location in locations]:
@@ -272,3 +291,9 @@ class Relocation:
             )
         else:
             md.dictionary_page_offset = None  # some writers use 0 for none
+
+
+def _list_sizes(move: ChunkMove, locations: Sequence[Any]) -> list[int]:
+    """Return the sizes of a chunk's data pages, given their old places."""
+    ends = [*(location.offset for location in locations[1:]), move.old_end]
+    return [end - location.offset for location, end in zip(locations, ends, strict=False)]
