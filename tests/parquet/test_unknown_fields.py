@@ -124,6 +124,29 @@ def test_re_keying_under_one_key_keeps_every_byte() -> None:
     assert decrypt_file(copy, mc.FileDecryptionProperties(footer_key=OTHER_KEY)) == source()[0]
 
 
+@pytest.mark.parametrize(
+    ("more", "keys"),
+    [({"plaintext_footer": True}, {}), ({"column_keys": {"name": COLUMN_KEY}},) * 2],
+)
+def test_re_keying_keeps_a_footer_that_others_may_not_see(
+    more: dict[str, Any], keys: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the extension of Databricks' Photon; what page headers and indexes have is lost."""
+    writer = mc.FileEncryptionProperties(footer_key=OTHER_KEY, **more)
+    reader = mc.FileDecryptionProperties(footer_key=OTHER_KEY, **keys)
+    plain = forging.edit_plain(forging.plain_file(TABLE), lambda f: set_extension(f, b"\0photon"))
+    file = run(mc.encrypt_parquet, plain, UNIFORM)
+    copy = run(mc.rekey_parquet, file, READER, writer)
+    assert b"photon" not in copy
+    assert decrypt_file(copy, reader) == plain
+    assert caplog.messages == []
+    copy = run(mc.rekey_parquet, encrypt_source(), READER, writer)
+    assert "will not restore every byte: page headers or indexes have fields" in caplog.text
+    back = decrypt_file(copy, reader)
+    assert back != source()[0]
+    assert pq.read_table(io.BytesIO(back)).equals(TABLE)
+
+
 def test_readers_of_the_encrypted_file_do_not_find_its_old_extension() -> None:
     # It may repeat offsets, and they are those of the plaintext file.
     data = forging.plain_file(TABLE)

@@ -7,6 +7,7 @@ and appended in the order of the source.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from modcrypt.errors import FormatError
@@ -25,6 +26,7 @@ from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import copy, encode
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
+from modcrypt.runtime.log import LOGGER
 
 
 @hide_keys
@@ -91,9 +93,22 @@ def decrypt_parquet(
 def _write_plaintext(
     file: OpenFile, out: Output, plan: ReadPlan, keep_unknown_fields: bool, kept: Kept | None
 ) -> None:
-    keep_unknown_fields = keep_unknown_fields or not plan.missing
+    keeps = keep_unknown_fields or not plan.missing
+    out.write(_write_body(file, out, plan, keeps, kept, share_chunks=True))
+    if kept is not None and out.position != kept.size:
+        raise FormatError(
+            f"{file.source.name}: {out.position} bytes were restored of {kept.size}; decrypt the "
+            "rows without restoring every byte: pass exact=False"
+        )
+
+
+def _write_body(
+    file: OpenFile, out: Output, plan: ReadPlan, keep_unknown_fields: bool, kept: Kept | None, *,
+    share_chunks: bool,
+) -> bytes:  # fmt: skip
+    """Write all but the end of the plaintext file, and return that."""
     old, absent = copy(plan.footer.metadata), plan.footer.absent
-    old.row_groups = copy_row_groups(plan, share_chunks=True)
+    old.row_groups = copy_row_groups(plan, share_chunks=share_chunks)
     parts = SourceParts(
         metadata=old, leaves=plan.leaves, columns=[None] * len(plan.leaves), spans=plan.spans
     )
@@ -108,13 +123,36 @@ def _write_plaintext(
     if "num_rows" in absent:
         metadata.num_rows = 0
     out.write(nulls)
-    if kept is None:
-        out.write(close_tail(encode(metadata), MAGIC_PLAINTEXT))
-        return
-    out.write(kept.end)
-    out.write(kept.footer or close_tail(encode(metadata), MAGIC_PLAINTEXT))
-    if out.position != kept.size:
-        raise FormatError(
-            f"{file.source.name}: {out.position} bytes were restored of {kept.size}; decrypt the "
-            "rows without restoring every byte: pass exact=False"
-        )
+    if kept is not None:
+        out.write(kept.end)
+    return (kept and kept.footer) or close_tail(encode(metadata), MAGIC_PLAINTEXT)
+
+
+class _Nowhere:
+    """A sink that keeps nothing."""
+
+    def append(self, data: memoryview | bytes) -> None:
+        del data
+
+
+def keep_footer(file: OpenFile, plan: ReadPlan, kept: Kept | None) -> Kept | None:
+    """Return what a file keeps with the footer that decryption restores, for a copy without it.
+
+    Returns:
+        None if the copy also lacks fields of page headers or indexes, as a warning in the log says.
+
+    Raises:
+        IntegrityError, FormatError: As `decrypt_parquet`: all of the file is decrypted.
+    """
+    footer, sizes = b"", set[int]()
+    for keeps in (False, True):
+        out = Output(_Nowhere(), background=False)
+        footer = _write_body(file, out, plan, keeps, kept, share_chunks=False)
+        sizes.add(out.position)
+    if len(sizes) > 1:
+        LOGGER.warning(
+            "%s: decryption of the copy will not restore every byte: page headers or indexes have "
+            "fields that modcrypt does not know", file.source.name,
+        )  # fmt: skip
+        return None
+    return replace(kept or Kept(), footer=footer, size=out.position + len(footer))

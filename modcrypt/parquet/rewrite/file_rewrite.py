@@ -13,6 +13,7 @@ from modcrypt.io.buffers import Output
 from modcrypt.io.places import Place
 from modcrypt.io.sources import ExtendedSource, Source
 from modcrypt.keys import Key
+from modcrypt.parquet.convert.decryptor import keep_footer
 from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed, MaskChunk
 from modcrypt.parquet.convert.encryption_plan import EncryptionPlan, assign_file_keys
 from modcrypt.parquet.convert.encryptor import Encryption
@@ -281,9 +282,16 @@ class Rewriting:
             added = {name for name in self._file.footer.absent if not is_place(name)}
             encryption.absent = encryption.absent & {"ordinal"} | added
             kept = None if self.plan.partial else read_kept(self._file, self.old)
+            if not self.plan.partial and self._loses_fields() and not (kept and kept.footer):
+                kept = keep_footer(self._file, self.old, kept)
             if kept is not None:
                 encryption.keep(kept, self.plan.columns)
         encryption.close(self.plan.metadata)
+
+    def _loses_fields(self) -> bool:
+        """Return whether the new footer lacks fields of the old one, which others might read."""
+        keeps = self._keep_unknown or self.plan.properties.has_one_key
+        return not keeps and without_unknown(self.plan.metadata) is not self.plan.metadata
 
     def _confirm_filter(self, row_group: int, column: int, data: bytes) -> bool:
         from modcrypt.parquet.rewrite.clear_filters import holds_all_values
