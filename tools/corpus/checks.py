@@ -110,7 +110,7 @@ def filters(subject: Subject) -> str:
         kind = subject.rows.schema.field(name).type
         if not (pa.types.is_integer(kind) or pa.types.is_string(kind)) or "." in name:
             continue
-        value = subject.rows[name][subject.rows.num_rows // 2].as_py()
+        value = _read_value(subject.rows[name][subject.rows.num_rows // 2])
         if value is None or subject.rows.schema.names.count(name) > 1:
             continue
         wanted = subject.rows.filter(pa.compute.equal(subject.rows[name], value))
@@ -119,6 +119,13 @@ def filters(subject: Subject) -> str:
             return ""
         return f"{found.num_rows} of {wanted.num_rows} rows"
     return ""
+
+
+def _read_value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:  # of a string that is not valid UTF-8
+        return None
 
 
 def view(subject: Subject) -> str:
