@@ -115,4 +115,4 @@ def is_any_typed(options: Collection[str]) -> bool:
 def names_keys(reading: dict[str, Any]) -> bool:
     """Return whether options, the declaration of a lake or MODCRYPT_KMS describe the files."""
     named = is_any_typed(reading) or names_service()
-    return named or find_declared(reading.get("policy_file")) is not None
+    return named or find_declared(reading.get("policy_file"), tables=True) is not None
