@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from modcrypt.cli.batch_report import BatchReport
+from modcrypt.cli.batch_report import ConversionReport
 from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.engines import SHOWN, iterate_rows, load_spark, refuse_local_options, start_spark
 from modcrypt.cli.former_options import FormerOptions
@@ -226,7 +226,7 @@ class Batch:
         from modcrypt.parquet.rewrite.changes import Change
 
         texts = [text for value in self._parameters.values() for text in _iterate_texts(value)]
-        report = BatchReport(self._verb, options["dry_run"], options["as_json"], texts)
+        report = ConversionReport(self._verb, options["dry_run"], options["as_json"], texts)
         how: dict[str, Any] = {
             "verb": self._verb,
             "encryption": encryption,
@@ -267,16 +267,15 @@ class Batch:
             if not (self._is_folder or record is not None or options["dry_run"]):
                 return self._run_single(conversion)
             for done in stack.enter_context(closing(self._convert_each(conversion))):
-                report.count(done)
-                report.show(done)
-        return self._finish(report, len(self._files))
+                report.add(done)
+        return self._finish(report, len(self._files) - report.counts.total())
 
     def _list_folders(self) -> list[Folder]:
         return [member for member in self._source.members if member.is_folder]
 
-    def _finish(self, report: BatchReport, files: int) -> int:
+    def _finish(self, report: ConversionReport, not_begun: int = 0) -> int:
         """Print the totals, and remove the summaries if nothing failed; return the exit code."""
-        code = report.finish(files)
+        code = report.finish(not_begun)
         if self._drop_summaries and not (code or self._options["dry_run"]):
             from modcrypt.jobs.leaks.sidecars import drop_summaries
 
@@ -341,7 +340,7 @@ class Batch:
                 is_last=lambda done: done.failed and self._options["fail_fast"],
             )  # fmt: skip
 
-    def _run_on_spark(self, master: str, report: BatchReport, how: dict[str, Any]) -> int:
+    def _run_on_spark(self, master: str, report: ConversionReport, how: dict[str, Any]) -> int:
         target = None if self._destination is None else self._destination.name
         with start_spark(master, self._verb) as spark:
             from modcrypt.jobs.conversion import ConvertedFile
@@ -362,8 +361,8 @@ class Batch:
             ).groupBy("result", "code", "message")
             for group in groups.agg({"*": "count", "bytes_in": "sum"}).collect():
                 count, size = group["count(1)"], group["sum(bytes_in)"]
-                report.add(group["result"], group["code"], group["message"], count, size or 0)
-        return self._finish(report, report.files)
+                report.count(group["result"], group["code"], group["message"], count, size or 0)
+        return self._finish(report)
 
 
 def _describe(done: ConvertedFile) -> str:

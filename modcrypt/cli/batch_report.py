@@ -29,10 +29,14 @@ class FileReport:
         schema: Name of the schema of each result as a line of JSON.
         as_json: Whether to print the results as JSON.
         by_code: Whether to count failures by their error codes instead of together.
+        arguments: Arguments of the program, which messages may repeat.
     """
 
-    def __init__(self, schema: str, as_json: bool, *, by_code: bool = False) -> None:
+    def __init__(
+        self, schema: str, as_json: bool, *, by_code: bool = False, arguments: Sequence[str] = ()
+    ) -> None:
         self.schema, self.as_json, self._by_code = schema, as_json, by_code
+        self._arguments = arguments
         self.keys = self.unsigned = 0
         self.counts = Counter[str]()
         self.failures: list[Any] = []
@@ -64,60 +68,58 @@ class FileReport:
         """The exit code of the failures."""
         return exit_code(file.result for file in self.failures)
 
-    def print_fields(self, file: FileResult) -> None:
+    def print_fields(self, file: Any) -> None:
         """Print a result as a line of JSON."""
-        message = use_option_names(file.message)
-        print_json(self.schema, {**file.fields(), "message": message})
+        print_json(self.schema, {**file.fields(), "message": self._explain(file)})
 
     def print_totals(self, names: Sequence[str], **more: Any) -> None:
         """Print the totals as a line of JSON, with the counts of these results."""
-        totals = {name: self.counts[name] for name in names}
+        totals = {name.replace(" ", "_"): self.counts[name] for name in names}
         seconds = round(time.perf_counter() - self._started, 6)
-        fields = {"files": self.counts.total(), **totals, "keys": self.keys, **more}
         schema = self.schema.removesuffix("file") + "totals"
-        print_json(schema, {**fields, "seconds": seconds})
+        fields = {"files": self.counts.total(), **totals, **more, "seconds": seconds}
+        print_json(schema, fields)
 
     def print_failures(self, kind: str = "error") -> None:
         """Print a table of the failures, if there are any."""
-        rows = [(file.path, file.result, use_option_names(file.message)) for file in self.failures]
+        rows = [(file.path, file.result, self._explain(file)) for file in self.failures]
         if rows and not self.as_json:
             print_line(format_failures(rows, kind))
+            if (more := self.counts["failed"] - len(rows)) > 0:
+                print_line(f"and {more} more")
 
-    def format_counts(self, names: Sequence[str], to_do: str = "", more: str = "") -> str:
-        """Return the numbers of files and keys; `to_do` are the words for the first name."""
-        words = {names[0]: to_do} if to_do else {}
-        done = format_counts({name: self.counts[name] for name in names}, words)
-        files, keys = format_count(self.counts.total(), "file"), format_count(self.keys, "key")
-        return f"{files}: {done or 'nothing to do'}; {keys}{more}"
+    def format_counts(self, names: Sequence[str], more: str = "", **words: str) -> str:
+        """Return the number of files, and of each result; `words` replace its name."""
+        counts = format_counts({name: self.counts[name] for name in names}, words)
+        return f"{format_count(self.counts.total(), 'file')}: {counts or 'nothing to do'}{more}"
+
+    def _explain(self, file: FileResult) -> str:
+        """Return the message of a result, for the command line."""
+        if file.failed:
+            return show(file.result, file.message, self._arguments)
+        return use_option_names(file.message)
 
 
-class BatchReport:
-    """The report of a run to the user, the same locally and on Spark."""
+class ConversionReport(FileReport):
+    """The report of a conversion; Spark counts results in groups, and shows some of them."""
 
     def __init__(
         self, verb: ConversionVerb, dry_run: bool, as_json: bool, arguments: Sequence[str]
     ) -> None:
         from modcrypt.jobs.conversion import DONE
 
+        super().__init__("convert.file", as_json, arguments=arguments)
         self._verb, self._done, self._dry_run = verb, DONE[verb], dry_run
-        self.as_json, self._arguments = as_json, arguments
-        self._started = time.perf_counter()
-        self._counts, self._notes = Counter[str](), Counter[str]()
-        self._codes, self._size = set[int](), 0
-        self._failures: list[tuple[str, str, str]] = []
+        self._notes, self._codes, self._size = Counter[str](), set[int](), 0
 
-    @property
-    def files(self) -> int:
-        """Number of files counted so far."""
-        return self._counts.total()
+    def add(self, file: ConvertedFile) -> None:
+        """Count and show the result of a file."""
+        self.count(file.result, file.code, file.message, 1, file.bytes_in or 0)
+        self.show(file)
 
-    def count(self, file: ConvertedFile) -> None:
-        """Count one file."""
-        self.add(file.result, file.code, file.message, 1, file.bytes_in or 0)
-
-    def add(self, result: str, code: int, message: str, count: int, size: int) -> None:
+    def count(self, result: str, code: int, message: str, count: int, size: int) -> None:
         """Count files with the same result."""
-        self._counts["failed" if code else result] += count
+        self.counts["failed" if code else result] += count
         if code:
             self._codes.add(code)
         if result in (self._done, "planned"):
@@ -127,37 +129,28 @@ class BatchReport:
 
     def show(self, file: ConvertedFile) -> None:
         """Print the line of one file, or keep it for `finish`."""
-        message = show(file.result, file.message, self._arguments) if file.failed else file.message
         if self.as_json:
-            print_json("convert.file", {**file.fields(), "message": message})
+            self.print_fields(file)
         elif file.failed:
-            self._failures.append((file.path, file.result, message))
+            self.failures.append(file)
         elif file.result == "planned":
             where = "" if file.destination == file.path else f" to {file.destination}"
             print_line(printable(f"would {self._verb} {file.path}{where}"))
 
-    def finish(self, files: int) -> int:
-        """Print the totals for `files` files, including those not begun; return the exit code."""
-        counts = self._counts
-        counts["not begun"] = files - self.files
-        erased = ("erased",) if counts["erased"] else ()
+    def finish(self, not_begun: int = 0) -> int:
+        """Print the totals, also of files that were not begun; return the exit code."""
+        self.counts["not begun"] = not_begun
+        erased = ("erased",) if self.counts["erased"] else ()
         names = (self._done, "current", "planned", *erased, "failed", "not begun")
         if self.as_json:
-            totals = {name.replace(" ", "_"): counts[name] for name in names}
-            seconds = round(time.perf_counter() - self._started, 6)
-            more = {"source_bytes": self._size, "dry_run": self._dry_run, "seconds": seconds}
-            print_json("convert.totals", {"files": files, **totals, **more})
+            self.print_totals(names, source_bytes=self._size, dry_run=self._dry_run)
             return common_code(self._codes)
-        if self._failures:
-            print_line(format_failures(self._failures))
-            if counts["failed"] > len(self._failures):
-                print_line(f"and {counts['failed'] - len(self._failures)} more")
+        self.print_failures()
         if sys.stdout is not None:
             sys.stdout.flush()
         for note, count in self._notes.items():
             click.echo(f"modcrypt: {note} ({format_count(count, 'file')})", err=True)
+        size = f"; {format_size(self._size)}" if self._size else ""
         words = {"planned": f"to {self._verb}", "erased": "erased and left out"}
-        text = format_counts({name: counts[name] for name in names}, words)
-        of_size = f"; {format_size(self._size)}" if self._size else ""
-        print_line(f"{format_count(files, 'file')}: {text}{of_size}")
+        print_line(self.format_counts(names, size, **words))
         return common_code(self._codes)

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-import click
-from click.core import ParameterSource
-
-from modcrypt.cli.datasets.arguments import find_declared
-from modcrypt.cli.options.kms_options import names_service, refuse
+from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.references import refuse_descriptors
 from modcrypt.cli.shared import format_failures, print_line
@@ -101,18 +97,3 @@ def refuse_local_options() -> None:
         {"no_check_footer", "keep_unknown_fields", "keep_unchanged", "no_exact"},
         "not supported with --spark",
     )
-
-
-def is_any_typed(options: Collection[str]) -> bool:
-    """Return whether one of the options is typed, or set by the environment."""
-    context, given = click.get_current_context(), ParameterSource
-    return any(
-        context.get_parameter_source(name) in (given.COMMANDLINE, given.ENVIRONMENT)
-        for name in options
-    )
-
-
-def names_keys(reading: dict[str, Any]) -> bool:
-    """Return whether options, the declaration of a lake or MODCRYPT_KMS describe the files."""
-    named = is_any_typed(reading) or names_service()
-    return named or find_declared(reading.get("policy_file")) is not None

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from modcrypt.cli.engines import names_keys
+from modcrypt.cli.datasets.arguments import find_declared
+from modcrypt.cli.options.kms_options import names_service
 from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import combine_options, needs_one_of, print_line
@@ -25,12 +27,16 @@ html_option = shared_option("--html OUT", help="Write the result as an HTML page
 html_options = combine_options(html_option, force_option, needs_one_of("force", "html"))
 
 
-def settings_of_options(reading: dict[str, Any], root: str | None) -> Settings | None:
-    """Return the settings of files below `root` that options describe; None if none is typed.
+def settings_of_options(reading: dict[str, Any], root: str | None = None) -> Settings | None:
+    """Return the settings of files below `root` that options describe; None if none does.
 
-    A lake's dataset, and MODCRYPT_KMS, describe them, too.
+    Options are typed, or set by the environment. The declaration of a lake, and MODCRYPT_KMS,
+    describe files, too.
     """
-    if not names_keys(reading):
+    find_source = click.get_current_context().get_parameter_source
+    given = ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT
+    named = names_service() or any(find_source(name) in given for name in reading)
+    if not named and find_declared(reading.get("policy_file"), tables=True) is None:
         return None
     settings = decryption_settings(reading)
     return settings if root is None else settings.under(root)

@@ -14,7 +14,6 @@ from modcrypt.cli.engines import (
     SHOWN,
     iterate_rows,
     load_spark,
-    names_keys,
     print_failures,
     refuse_local_options,
     start_spark,
@@ -22,7 +21,7 @@ from modcrypt.cli.engines import (
 )
 from modcrypt.cli.examine import html_options, prepare_page, print_list, settings_of_options
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
+from modcrypt.cli.options.parquet_options import decryption_options
 from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_table, paths_argument, print_facts, print_json, print_line
@@ -173,7 +172,7 @@ def _inspect_on_spark(
     """Run `inspect` on files, printing numbers of files for people; return the exit code."""
     refuse_local_options()
     refuse({"html", "force", "pages"}, "not supported with --spark")
-    settings = decryption_settings(options) if names_keys(options) else None
+    settings = settings_of_options(options)
     with start_spark(master, "inspect") as spark:
         inspected = load_spark().inspect_table(spark, list(paths), settings)
         if as_json:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import modcrypt
-from modcrypt.cli.engines import names_keys
+from modcrypt.cli.examine import settings_of_options
 from modcrypt.cli.options.kms_options import policy_option
-from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_table, paths_argument, print_json, print_line
 from modcrypt.cli.shared_options import verb
@@ -70,7 +69,7 @@ def find_leaks_below(paths: Sequence[str], reading: dict[str, Any]) -> list[Find
     from modcrypt.jobs.leaks.scan import find_leak_faults
     from modcrypt.jobs.listing import Folder
 
-    settings = decryption_settings(reading) if names_keys(reading) else None
+    settings = settings_of_options(reading)
     folders = [Folder.at(path, absolute=False) for path in paths]
     return [
         finding

@@ -18,7 +18,7 @@ from modcrypt.cli.options.signing_options import (
     signing_references,
     warn_about_lost_signatures,
 )
-from modcrypt.cli.shared import format_counts, format_table, paths_argument, print_line
+from modcrypt.cli.shared import format_table, paths_argument, print_line
 from modcrypt.cli.shared_options import VerbGroup, option
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -181,7 +181,6 @@ def _report_changes(
         report.run(doing, lambda show: change(progress=show))
     report.print_failures()
     if not as_json:
-        counts = format_counts(report.counts)
-        print_line(f"{report.counts.total()} files: {counts or 'nothing to do'}")
+        print_line(report.format_counts([*report.counts]))
     warn_about_lost_signatures(report.unsigned, "pass --sign to sign again")
     return report

@@ -119,9 +119,12 @@ def warn_of_former(former: str, present: str) -> None:
     click.echo(f"modcrypt: warning: {note}", err=True)
 
 
-def check_private_file(reference: str, what: str) -> None:
+def check_private_file(
+    reference: str, what: str, is_secret: Callable[[str], bool] | None = None
+) -> None:
     """Raise a usage error if a reference names a file of the user that others can read.
 
+    `is_secret` returns whether the file at a path is one; by default, unless it is a public key.
     A file of root that another user may read is accepted: containers mount secrets so. `doctor`
     reports the file itself.
     """
@@ -135,7 +138,8 @@ def check_private_file(reference: str, what: str) -> None:
         return
     if status is None or not stat.S_ISREG(status.st_mode) or status.st_uid != _user():
         return
-    if status.st_mode & (stat.S_IRGRP | stat.S_IROTH):
+    is_open = status.st_mode & (stat.S_IRGRP | stat.S_IROTH)
+    if is_open and (is_secret is None or is_secret(path)):
         from modcrypt.keys.lookalikes import is_public_key, show_name  # not for the help
 
         with suppress(OSError), open(os.path.expanduser(path), "rb") as file:

@@ -170,6 +170,8 @@ class VerbCommand(cloup.Command):
             raise _explain(error, ctx) from None
         if unused:
             raise _not_used(unused[0], ctx)
+        if ctx.params.get("yes") and ctx.params.get("dry_run"):
+            raise click.UsageError("--dry-run and --yes exclude each other", ctx)
         return rest
 
 

@@ -267,12 +267,15 @@ class _Tally(FileReport):
             for file in self._ended:
                 self.print_fields(file)
             self.print_totals(
-                names, whole=self._whole, unmet=unmet, dry_run=self._dry_run, remains=REMAINS
-            )
+                names, keys=self.keys, whole=self._whole, unmet=unmet, dry_run=self._dry_run,
+                remains=REMAINS,
+            )  # fmt: skip
         else:
             self._print_notes()
             wholly = f", {format_count(self._whole, 'file')} as a whole" if self._whole else ""
-            print_line(self.format_counts(names, "to be shredded" * self._dry_run, wholly))
+            words = {"shredded": "to be shredded"} if self._dry_run else {}
+            keys = format_count(self.keys, "key")
+            print_line(self.format_counts(names, f"; {keys}{wholly}", **words))
             for name in unmet:
                 print_line(printable(f"no file has a column {name}"))
             if self.keys and not self._dry_run:

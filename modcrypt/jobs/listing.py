@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeAlias
@@ -29,6 +29,8 @@ class File:
     name: str  # name that the library accepts
     size: int
     place: Place  # place of the file in this process
+    # What else a task on Spark is given for the file, by name.
+    details: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 def place_at(name: str, filesystem: Any = None) -> Place:

@@ -79,6 +79,10 @@ class LakeReference(Settings):
         """Return whether a master key is declared, for some values of partitions."""
         return any(matches(template, master_key_id) for template in self.dataset.key_templates)
 
+    def declares_footer_key(self, master_key_id: str) -> bool:
+        """Return whether a master key is declared for footers, for some values of partitions."""
+        return matches(self.dataset.footer_key, master_key_id)
+
     @property
     def policies(self) -> DatasetPolicies:
         """The policies of its files, opened once in each process so that files share KEKs.

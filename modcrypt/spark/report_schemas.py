@@ -21,7 +21,8 @@ _SAME: Mapping[str, Any] = {
 """Types of the columns that mean the same in all reports."""
 
 _TYPES = {
-    str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), Code: pa.int32(),
+    str: pa.string(), bytes: pa.binary(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(),
+    Code: pa.int32(),
 }  # fmt: skip
 
 

@@ -1159,6 +1159,35 @@ def test_a_prefix_with_the_files_name_is_taken_on_both_ways(lake: Path) -> None:
     assert "aad-prefix" in result.stderr
 
 
+def test_a_keyring_in_plaintext_that_others_can_read_is_refused(lake: Path) -> None:
+    keyring = lake / "lake.keyring"
+    keyring.chmod(0o640)
+    before = keyring.read_bytes()
+    out = str(lake / "out.parquet")
+    for arguments in (
+        ("keys", "list", *RING), ("keys", "create", *RING, "more"), ("keys", "scan", *RING, "lake"),
+        ("shred", *RING, "--all", "--yes", "lake"), ("head", *RING, "lake"),
+        ("encrypt", "--kms", "file:lake.keyring#footer", "orders.parquet", out),
+        ("encrypt", "--key", "file:lake.keyring#footer", "orders.parquet", out),
+    ):  # fmt: skip
+        result = invoke(lake, *arguments)
+        assert result.exit_code == 2, arguments
+        assert "other users can read the keyring" in result.stderr
+        assert "chmod 600" in result.stderr
+    assert keyring.read_bytes() == before
+    assert not Path(out).exists()
+
+
+def test_an_encrypted_keyring_may_be_readable(tmp_path: Path) -> None:
+    keyring = modcrypt.Keyring.create(tmp_path / "lake.keyring", passphrase=b"long enough")
+    keyring.create_key("footer")
+    (tmp_path / "lake.keyring").chmod(0o644)
+    (tmp_path / "pass").write_text("long enough")
+    (tmp_path / "pass").chmod(0o600)
+    result = invoke(tmp_path, "keys", "list", *RING, "--passphrase", "file:pass")
+    assert result.exit_code == 0, result.stderr
+
+
 def test_a_rotation_that_fails_for_want_of_a_key_alone_says_so(lake: Path) -> None:
     run_ok(lake, "keys", "disable", *RING, "footer")
     assert invoke(lake, "keys", "rotate", *RING, "--what", "kek", "lake").exit_code == 3

@@ -153,6 +153,7 @@ def test_files_in_no_dataset_are_as_without_a_lake(folder: Path) -> None:
 
 CONTRADICTIONS = (
     ("--kms", "file:other.keyring"), ("--kms", "file:lake.keyring#other"),
+    ("--kms", "file:lake.keyring#pii"),
     ("--key", "file:footer.key"), ("--policy", "policy.toml"),
     ("--column-key", "mail=file:x.key"), ("--aad-prefix", "orders"), ("--root", "."),
     ("--accept-algorithm", "AES_GCM_CTR_V1"),

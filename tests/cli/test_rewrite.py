@@ -342,6 +342,7 @@ def test_a_folder_is_shared_by_key_service(ring: Path) -> None:
         (("rekey", *OLD, *FILES), "name the keys of the new files by --to"),
         (("share", *OLD, "--column", "id", *FILES), "name the keys of the new files by --to"),
         (("rekey", *OLD, *NEW_KEY, *NEW_KEY, *FILES), "one policy"),
+        (("rekey", *OLD, "--to", "file:ring#new", *FILES), "not a master key; name it in a policy"),
         (("rekey", *OLD, "--to", "mixed.toml", *FILES), "ids of master keys throughout"),
         (("rekey", *OLD, "--to", "both.toml", *FILES), "need no key service: remove kms"),
         (("rekey", *OLD, "--kms", "file:x", *NEW_KEY, *FILES), "--key, --column-key: keys"),

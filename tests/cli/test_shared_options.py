@@ -108,6 +108,24 @@ def test_two_values_of_an_option_contradict_and_equal_ones_do_not(folder: Path) 
     assert (answer.returncode, "secret" in answer.stderr) == (2, False)
 
 
+NEEDED = {
+    "iceberg rotate": ("mek",), "shred": ("--all",), "iceberg shred": ("--partition", "day=1"),
+}  # fmt: skip
+
+
+def test_a_dry_run_and_its_confirmation_exclude_each_other() -> None:
+    """Before anything is read: no path exists."""
+    for name, command in commands_of(program):
+        names = {parameter.name for parameter in parameters_of(command)}
+        if {"yes", "dry_run"} <= names and not isinstance(command, click.Group):
+            words = name.removeprefix("modcrypt ")
+            kms = ("--kms", "file:absent") if "kms" in names else ()
+            more = (*NEEDED.get(words, ()), *kms, "--dry-run", "--yes")
+            answer = run(Path(), *words.split(), *more, "absent")
+            assert answer.returncode == 2
+            assert "--dry-run and --yes exclude each other" in answer.stderr, name
+
+
 @pytest.mark.parametrize("arguments", [("--json",), ("--json", "keys"), ("keys", "--json")])
 def test_a_missing_command_is_a_failure_in_json(folder: Path, arguments: tuple[str, ...]) -> None:
     answer = run(folder, *arguments)

@@ -503,7 +503,16 @@ def test_commands_for_tables_take_what_is_declared(
         answer = run(tmp_path, "iceberg", *words, "sales")
         assert f"{words[-2]} contradicts the declaration" in answer.stderr
         assert answer.returncode == 2
-    assert "iceberg scan sales" in run(tmp_path, "head", "sales").stderr
+    for name in ("sales", "tables/s"):
+        advices: tuple[tuple[tuple[str, ...], str], ...] = (
+            (("head", name), "use modcrypt iceberg scan sales"),
+            (("keys", "rotate", name), "use modcrypt iceberg rotate mek sales"),
+            (("mask", "--null", "x", name, "out"), "see modcrypt iceberg"),
+        )
+        leaks = run(tmp_path, "leaks", "tables/s")
+        assert (leaks.returncode, leaks.stderr) == (0, "")
+        for arguments, advice in advices:
+            assert advice in run(tmp_path, *arguments).stderr
     assert "sales: 7 of 7" in run(tmp_path, "verify", "./tables/s").stdout
     (tmp_path / "modcrypt.toml").write_text(text + "\n# changed")
     assert "since it was trusted" in run(tmp_path, "iceberg", "scan", "sales").stderr

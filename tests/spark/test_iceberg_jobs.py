@@ -21,7 +21,8 @@ from modcrypt.iceberg.keys.wrapping_keys import OpenKey
 from modcrypt.iceberg.rotate.file_rekeying import FreshDataKeys, RekeyItem
 from modcrypt.keys import key_bytes
 from modcrypt.spark import Settings, rotate_table_deks, rotate_table_keks
-from modcrypt.spark.jobs.iceberg_jobs import TableRekeyJob
+from modcrypt.spark.jobs.file_work import VerbJob
+from modcrypt.spark.jobs.iceberg_jobs import plan_rewriting
 from tests.support.secret_watch import spellings
 from tests.support.signing import save_writer
 from tests.support.tables import read_with_pyarrow
@@ -129,18 +130,18 @@ def test_executors_write_the_files_anew_and_spark_sees_no_key(
 def test_what_is_sent_to_executors_holds_no_key(
     table: IcebergTable, kms: str, tmp_path: Path
 ) -> None:
-    work, items, job = prepare(table, kms)
-    list(work.run([batch_of(items)]))  # which opens the key service, and the job's key
+    work, batch, job = prepare(table, kms)
+    list(work.run([batch]))  # which opens the key service, and the job's key
     serializer: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]  # pyspark types few
     assert job._kek is not None
     secrets = [MASTER, PASSPHRASE, key_bytes(job._kek), *deks(table).values()]
-    for value in (work, *items):
+    for value in (work, batch):
         sent = serializer.dumps(value) + repr(value).encode()
         assert not [secret for secret in secrets for each in spellings(secret) if each in sent]
 
 
-def prepare(table: IcebergTable, kms: str) -> tuple[TableRekeyJob, list[RekeyItem], OpenKey]:
-    """Return what a driver sends: the work, and an item for each data file."""
+def prepare(table: IcebergTable, kms: str) -> tuple[VerbJob, pa.RecordBatch, OpenKey]:
+    """Return what a driver sends: the work, and a row for each data file."""
     from modcrypt.iceberg.keys.key_resolver import encrypt_for_manifest
 
     (job,) = table.walk.resolver.masters.new_keks("lake", 16, [""])
@@ -157,24 +158,16 @@ def prepare(table: IcebergTable, kms: str) -> tuple[TableRekeyJob, list[RekeyIte
         assert keys is not None
         (sealed,) = encrypt_for_manifest([keys], job)
         items.append(RekeyItem(entry.location, entry.file_format, entry.size, sealed))
-    folders = {prefix: place.path for prefix, place in table.walk.locations.folders.items()}
-    work = TableRekeyJob(
-        settings=Settings(kms=kms), job=job.key, folders=folders,
-        rewrite=FreshDataKeys(name="job", key_length=16),
-    )  # fmt: skip
-    return work, items, job
-
-
-def batch_of(items: list[RekeyItem]) -> pa.RecordBatch:
-    names = ("location", "file_format", "size", "encrypted")
-    return pa.RecordBatch.from_pylist([{n: getattr(item, n) for n in names} for item in items])
+    rewrite = FreshDataKeys(name="job", key_length=16)
+    work, columns = plan_rewriting(Settings(kms=kms), table, job.key, rewrite, items)
+    return work, pa.record_batch(dict(columns)), job
 
 
 def test_a_task_that_runs_twice_writes_files_of_its_own_each_time(
     table: IcebergTable, kms: str
 ) -> None:
-    work, items, _ = prepare(table, kms)
-    runs = [next(work.run([batch_of(items[:1])])).to_pylist()[0] for _ in range(2)]
+    work, batch, _ = prepare(table, kms)
+    runs = [next(work.run([batch[:1]])).to_pylist()[0] for _ in range(2)]
     assert [row["word"] for row in runs] == [None, None]
     assert len({row["location"] for row in runs}) == 2
     assert all(Path(row["location"]).stat().st_size == row["size"] for row in runs)

@@ -29,6 +29,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark.jobs.conversion import check_first_files, make_conversion_job
 from modcrypt.spark.jobs.driver import MAX_TASKS, assign_tasks
+from modcrypt.spark.jobs.file_work import VerbJob
 from modcrypt.spark.jobs.shredding import prove_shredded, shred_keys
 from modcrypt.spark.jobs.table_jobs import (
     decrypt_table,
@@ -38,7 +39,6 @@ from modcrypt.spark.jobs.table_jobs import (
     scan_keys,
     verify_table,
 )
-from modcrypt.spark.jobs.verb_jobs import VerbJob
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.spark.processes import Elsewhere
 from tests.support.tables import read_with_pyarrow, small_table, write_plain

@@ -25,7 +25,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark import inspect_table, mask_table, share_table
 from modcrypt.spark.jobs.conversion import make_conversion_job
-from modcrypt.spark.jobs.verb_jobs import VerbJob
+from modcrypt.spark.jobs.file_work import VerbJob
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.mask_hash import mask_hash
 from tests.support.spark.lake import Lake

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,11 +13,16 @@ import pytest
 
 from modcrypt.jobs.engine import FileResult, Job
 from modcrypt.jobs.listing import File, Folder, list_tables
+from modcrypt.jobs.shredding.choice import criteria_of
 from modcrypt.jobs.verbs.key_verbs import ROTATE
+from modcrypt.jobs.verbs.proof_verb import PROVE, decode_row
 from modcrypt.jobs.verbs.verb import Verb, run_verb
 from modcrypt.kms.settings import Settings
+from modcrypt.spark.jobs.file_work import VerbJob
+from modcrypt.spark.jobs.iceberg_jobs import REWRITE
+from modcrypt.spark.jobs.lake_jobs import APPLY, VERIFY
 from modcrypt.spark.jobs.sql_plans import plan_procedure
-from modcrypt.spark.jobs.verb_jobs import VerbJob, plan_verb
+from modcrypt.spark.jobs.verb_jobs import plan_verb
 from modcrypt.spark.procedures import PROCEDURES, VERBS, list_parameters
 from modcrypt.spark.report_schemas import report_schema
 from tests.support.cases import each_case
@@ -115,9 +121,25 @@ def test_arguments_that_it_lacks_are_refused(folder: Path) -> None:
         plan_verb(ROTATE, folder, None)
 
 
-@each_case("verb", VERBS, [verb.name for verb in VERBS])
+EVERY_VERB = (*VERBS, PROVE, APPLY, VERIFY, REWRITE)
+
+
+@each_case("verb", EVERY_VERB, [verb.name for verb in EVERY_VERB])
 def test_each_verb_has_a_report(verb: Verb) -> None:
     assert report_schema(verb).names == verb.columns.split()
+
+
+def test_a_proof_has_the_traces_of_each_file_also_of_one_that_is_damaged(folder: Path) -> None:
+    (folder / "b").write_bytes(b"PAR1 damaged PAR1")
+    arguments = {"wanted": criteria_of((), (), True)}
+    job = pickle.loads(pickle.dumps(VerbJob(verb=PROVE, arguments=arguments)))
+    names = [str(folder / name).encode() for name in ("a", "b", "absent")]
+    (rows,) = job.run([pa.record_batch({"name": names, "size": [1, 2, 3]})])
+    found = [decode_row(row) for row in rows.to_pylist()]
+    assert [(Path(name).name, traces.names) for name, _, traces in found] == [
+        ("a", {"a"}), ("b", {"b"}), ("absent", {"absent"}),
+    ]  # fmt: skip
+    assert all(file.message for _, file, _ in found[1:])
 
 
 def test_its_end_follows_the_files(folder: Path) -> None:

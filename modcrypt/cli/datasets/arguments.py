@@ -136,13 +136,16 @@ def names_paths() -> bool:
     return bool(arguments.sources)
 
 
-def find_declared(policy_file: str | None, *, writes: bool = False) -> Declared | None:
+def find_declared(
+    policy_file: str | None, *, writes: bool = False, tables: bool = False
+) -> Declared | None:
     """Return the dataset whose files the running command reads, or writes; None for other files.
 
-    It is the one that `policy_file` names, or the one that the arguments lie in.
+    It is the one that `policy_file` names, or the one that the arguments lie in. With `tables`,
+    the folder of an Iceberg table has files as any other.
 
     Raises:
-        click.UsageError: The arguments belong to several datasets.
+        click.UsageError: The arguments belong to several datasets, or are an Iceberg table.
     """
     if (named := find_named(policy_file)) is not None:
         return named
@@ -158,6 +161,8 @@ def find_declared(policy_file: str | None, *, writes: bool = False) -> Declared 
         )
     if not any(found):
         _warn_if_ignored(paths)
+        if not tables:
+            _refuse_tables(paths)
     return next(iter(found), None)
 
 
@@ -185,6 +190,15 @@ def dataset_of(path: str, *, tables: bool = False) -> Declared | None:
 def use_paths(paths: Sequence[str]) -> None:
     """Let the running command be about some of its paths only."""
     click.get_current_context().meta[_ARGUMENTS] = _Arguments(paths)
+
+
+def _refuse_tables(paths: Sequence[str]) -> None:
+    """Raise a usage error for the folder of a declared table, if no option names keys for it."""
+    lake = find_lake() if paths else None
+    if lake is None or lake.refusal is not None or find_typed(KEYS):
+        return
+    for name in filter(None, map(lake.table_at, paths)):
+        raise click.UsageError(lake.advise(name, click.get_current_context().command_path))
 
 
 def _warn_if_ignored(paths: Sequence[str]) -> None:

@@ -99,8 +99,8 @@ def _check_options(declared: Declared, settings: Any, options: Mapping[str, Any]
     named = urllib.parse.unquote((kms or "").partition("#")[2])
     if kms is not None and not is_same_service(kms, what["kms"]):
         refuse_contradiction(declared, "kms", f"with the key service {what['kms']}")
-    if named and not settings.declares_key(named):
-        refuse_contradiction(declared, "kms", f"with {', '.join(what['key_templates'])}")
+    if named and not settings.declares_footer_key(named):
+        refuse_contradiction(declared, "kms", f"with the footer key {what['key_templates'][0]}")
     prefix = what["aad_prefix"]
     if prefix is not None and options.get("aad_prefix") not in (None, prefix, f"text:{prefix}"):
         refuse_contradiction(declared, "aad_prefix", f"with the AAD prefix {prefix}")

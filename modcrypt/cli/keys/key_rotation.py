@@ -36,6 +36,7 @@ from modcrypt.cli.shared import (
     root_option,
 )
 from modcrypt.cli.shared_options import option, verb
+from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
@@ -177,10 +178,12 @@ def _rotate_files(
     warn_about_lost_signatures(report.unsigned, "pass --sign to sign again")
     names = ("rotated", "current", "plaintext", "failed")
     if as_json:
-        report.print_totals(names, dry_run=run["dry_run"])
+        report.print_totals(names, keys=report.keys, dry_run=run["dry_run"])
     else:
         report.print_failures()
-        print_line(report.format_counts(names, "to rotate" if run["dry_run"] else ""))
+        words = {"rotated": "to rotate"} if run["dry_run"] else {}
+        keys = format_count(report.keys, "key")
+        print_line(report.format_counts(names, f"; {keys}", **words))
     return report.code
 
 

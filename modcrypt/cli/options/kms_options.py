@@ -201,10 +201,14 @@ def service_of_lake(lake: Lake, options: dict[str, Any]) -> Settings | None:
 def passphrase_reference(uri: str, options: dict[str, Any]) -> str | None:
     """Return the reference to the passphrase of a keyring; None if none is needed."""
     reference: str | None = options["passphrase"]
-    if reference is not None or not uri.startswith("file:"):
+    if not uri.startswith("file:"):
         return reference
-    from modcrypt.kms.keyring.keyring_uri import passphrase_of_uri
+    from modcrypt.kms.keyring.keyring_states import is_plaintext
+    from modcrypt.kms.keyring.keyring_uri import keyring_path, passphrase_of_uri
 
+    check_private_file(f"file:{keyring_path(uri)}", "keyring", is_plaintext)
+    if reference is not None:
+        return reference
     if (named := passphrase_of_uri(uri)) is not None:
         check_private_file(named, "passphrase file")
         return None

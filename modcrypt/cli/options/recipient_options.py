@@ -41,11 +41,13 @@ def read_recipients(options: dict[str, Any]) -> tuple[Recipient, ...]:
     """Return the recipients that `recipient_option` names, each once.
 
     Raises:
+        click.UsageError: A master key is named instead.
         KeyMaterialError: A recipient is malformed.
         OSError: A file cannot be read.
     """
     if not options["to"]:
         return ()
+    from modcrypt.kms.key_references import names_master_key
     from modcrypt.kms.recipients.recipient import (
         PREFIX,
         Recipient,
@@ -55,6 +57,10 @@ def read_recipients(options: dict[str, Any]) -> tuple[Recipient, ...]:
 
     found: list[Recipient] = []
     for text in options["to"]:
+        if names_master_key(text):
+            raise click.UsageError(
+                "--to takes a recipient or a policy, not a master key; name it in a policy (.toml)"
+            )
         is_line = text.startswith(f"{PREFIX}:")
         found += [Recipient.parse(text)] if is_line else read_recipients(text)
     return check_recipients(found)

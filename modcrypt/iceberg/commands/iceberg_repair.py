@@ -9,7 +9,7 @@ import click
 
 from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import exclude_each_other, print_json, print_line
+from modcrypt.cli.shared import print_json, print_line
 from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
@@ -141,7 +141,6 @@ def _print_manifests(done: RepairedManifests | None) -> None:
     "--foreign",
     help="Also remove files that are not encrypted, which another program may have put there.",
 )
-@exclude_each_other("dry_run", "yes")
 @table_options
 def remove_orphans(
     *,
@@ -193,7 +192,6 @@ def remove_orphans(
     "metadata.json: resume an interrupted purge of a catalog's table. That purge has left a marker "
     "beside it, TABLE.purge; without one the table is refused.",
 )
-@exclude_each_other("dry_run", "yes")
 @table_options
 @sign_options
 def purge(

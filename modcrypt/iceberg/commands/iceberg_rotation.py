@@ -14,7 +14,7 @@ from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.kms_options import refuse, required_service
 from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import exclude_each_other, print_json, print_line, prove_option
+from modcrypt.cli.shared import print_json, print_line, prove_option
 from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (
@@ -260,7 +260,6 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     help="Drop branches and tags that name other snapshots, and staged snapshots, instead of "
     "keeping their snapshots.",
 )
-@exclude_each_other("dry_run", "yes")
 @table_options
 @sign_options
 def expire(

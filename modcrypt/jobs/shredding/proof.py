@@ -13,7 +13,8 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
@@ -73,6 +74,12 @@ class ProvenFile(JsonFields):
     keys: tuple[KeyProof, ...] = ()
     leftover: bool = False
     message: str = ""
+
+    @classmethod
+    def of_failure(cls, place: Place, error: Exception, *, leftover: bool = False) -> Self:
+        """Return the result of a file that could not be examined; re-raise internal errors."""
+        message = ": ".join(describe_failure(error))
+        return cls(path=place.path, message=message, leftover=leftover)
 
 
 FileKey: TypeAlias = "tuple[ProvenFile, KeyProof]"
@@ -214,12 +221,21 @@ def prove_shredded(
         OSError: A folder can't be listed.
     """
     wanted = criteria_of(columns, master_keys, everything)
-    examination = Examination(Trial(tools, wanted, resolve_decryption(tools, decryption)))
+    examination = Examination(start_trial(tools, wanted, decryption))
     named = list_files(source, filesystem)
     surroundings = list_surroundings(source, filesystem)
-    job = Job(examination.examine_file, examination.fail)
+    job = Job(partial(examine_file, examination.trial), ProvenFile.of_failure)
     files = list(run_job(job, named, jobs=jobs, progress=progress))
     return examination.conclude(named, files, surroundings)
+
+
+def start_trial(
+    tools: KeyTools | None, wanted: Criteria, decryption: AnyDecryption | None
+) -> Trial:
+    """Return a trial for a proof; no key is tried without tools."""
+    if tools is not None:
+        tools.wrapper.forget()  # cached keys would hide that the service now refuses them
+    return Trial(tools, wanted, resolve_decryption(tools, decryption))
 
 
 class Surroundings(NamedTuple):
@@ -253,18 +269,6 @@ class Examination:
         self._time = datetime.now(UTC).isoformat()
         self.trial = trial
         self._others: list[str] = []
-        if trial.tools is not None:
-            trial.tools.wrapper.forget()  # cached keys would hide that the service now refuses them
-
-    def examine_file(self, place: Place) -> ProvenFile:
-        """Examine one of the named files."""
-        with open_source_at(place) as source:
-            keys = self.trial.try_file(place, source)
-            return _make_proven_file(place, source, keys, leftover=False)
-
-    def fail(self, place: Place, error: Exception) -> ProvenFile:
-        """Return the result of a file that could not be examined; re-raise internal errors."""
-        return ProvenFile(path=place.path, message=": ".join(describe_failure(error)))
 
     def conclude(
         self, named: Sequence[Place], files: Sequence[ProvenFile], surroundings: Surroundings
@@ -311,10 +315,15 @@ class Examination:
                     keys = [KeyProof(key="key material", state="unknown", why=_UNFINISHED)]
                 return _make_proven_file(place, source, keys, leftover=True) if keys else None
         except Exception as error:
-            message = ": ".join(describe_failure(error))
-            if near and not self.trial.is_about(place):
-                return None
-            return ProvenFile(path=place.path, leftover=True, message=message)
+            failure = ProvenFile.of_failure(place, error, leftover=True)
+            return None if near and not self.trial.is_about(place) else failure
+
+
+def examine_file(trial: Trial, place: Place) -> ProvenFile:
+    """Examine one of the named files."""
+    with open_source_at(place) as source:
+        keys = trial.try_file(place, source)
+        return _make_proven_file(place, source, keys, leftover=False)
 
 
 _UNFINISHED = (

@@ -118,6 +118,10 @@ class Trial:
         self._lock = fork_safe(threading.Lock())
         self.traces = Traces()
 
+    def for_file(self) -> Trial:
+        """Return a trial with the same keys, whose traces are those of one file."""
+        return Trial(self.tools, self.wanted, self._decryption)
+
     @property
     def unmet(self) -> tuple[str, ...]:
         """Selected column names that no file has."""

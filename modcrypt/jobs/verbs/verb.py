@@ -56,7 +56,7 @@ class Verb:
     columns: str
     # Function that opens the keys for any number of files: it takes `Settings` or None, the
     # filesystem of the files or None, and the arguments. The job returns a result, or a list.
-    open: Callable[..., Job[File, Any]]
+    open: Callable[..., Job[Any, Any]]
     # Function that checks and completes arguments; it raises as the function of the library.
     prepare: Callable[..., Mapping[str, Any]] = take_no_arguments
     # Function that checks the settings, the listed files and the arguments, before the work.
@@ -70,6 +70,7 @@ class Verb:
     needs_keys: bool = False  # whether the settings may not be None
     writes: bool = False  # whether no symbolic link below the named folders is followed
     waits: bool = False  # whether requests to a key service take most of the time
+    together: bool = False  # whether the job takes all files of a task, and returns their rows
     # Arguments that the SQL procedure takes, and their types; None without a procedure.
     parameters: Mapping[str, type] | None = None
 

@@ -42,6 +42,14 @@ _newest: dict[str, dict[str | None, int]] = {}
 """Newest generation of each keyring that this process has read, by path and keyring id."""
 
 
+def is_plaintext(path: str) -> bool:
+    """Return whether a file is a keyring that no passphrase encrypts."""
+    try:
+        return isinstance(decode_document(keyring_file.read(path)[0]).content, dict)
+    except (OSError, KeyMaterialError):  # opening it fails with a message
+        return False
+
+
 class KeyringStates:
     """The file at a path, its last known state, and the passphrases that decrypt it."""
 

@@ -61,6 +61,8 @@ def take_arguments_of(
                 )
             if twice := sorted(named.keys() & set(positional[: len(values)])):
                 raise TypeError(f"{original.__name__}: {twice[0]} is given twice")
+            for name in named.keys() & {"decryption", "encryption"}:
+                raise TypeError(f"{original.__name__} takes {name}_properties, as PyArrow calls it")
             for name in () if takes_any else sorted(named.keys() - signature.parameters.keys()):
                 raise TypeError(f"{name} is not supported by {original.__name__}; remove it")
             return function(*given[:after], **dict(zip(positional, values, strict=False)), **named)

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 from modcrypt.cli.engines import (
     SHOWN,
     iterate_rows,
-    names_keys,
     print_failures,
     refuse_local_options,
     start_spark,
     take_details,
 )
+from modcrypt.cli.examine import settings_of_options
 from modcrypt.cli.leaks import find_leaks_below
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.shared import format_counts, print_line
 from modcrypt.cli.verify import print_findings, print_lines, print_result, verification_code
 from modcrypt.jobs.set_findings import (
@@ -44,7 +43,7 @@ def verify_on_spark(
         {"aad_prefix_template", "expected_parts", "expected_rows", "html"},
         "not supported with --spark",
     )
-    settings = decryption_settings(options) if names_keys(options) else None
+    settings = settings_of_options(options)
     started = time.perf_counter()
     leaks = find_leaks_below(paths, options) if strict else []
     seal = None if settings is None else settings.required_seal

@@ -14,7 +14,7 @@ from modcrypt.jobs.listing import File, Folder, MakeFilesystem, check_apart, lis
 from modcrypt.jobs.verbs.conversion_verbs import CONVERSIONS, ConversionReferences
 from modcrypt.parquet.crypto.properties import is_keyed
 from modcrypt.spark.jobs.driver import PROBED_FILES, TablePlan, check_settings
-from modcrypt.spark.jobs.verb_jobs import VerbJob
+from modcrypt.spark.jobs.file_work import VerbJob
 
 
 def make_conversion_job(

@@ -13,7 +13,7 @@ from modcrypt.jobs.idempotence.shapes import read_decrypted_shape
 from modcrypt.jobs.listing import File, Folder, MakeFilesystem
 from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
-from modcrypt.spark.jobs.file_work import RecordedJob, TableJob
+from modcrypt.spark.jobs.file_work import RecordedJob, VerbJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +63,7 @@ class ConversionOptions(JobOptions, total=False):
     prove: Prove
 
 
-TablePlan: TypeAlias = tuple[TableJob, Sequence[File]]
+TablePlan: TypeAlias = tuple[VerbJob, Sequence[File]]
 """A job and its files, after the checks that need no executor."""
 
 

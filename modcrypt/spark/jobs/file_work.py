@@ -1,4 +1,4 @@
-"""Jobs that Spark tasks run on their files, on an executor; every file yields rows of the report.
+"""The job of Spark that does what a verb declares: tasks run it on their files, on an executor.
 
 Spark pickles a job to the executors, so it holds only references to keys. Keys are opened once per
 task and the key service once per process; data keys are generated, wrapped and used here. A file
@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import posixpath
 import socket
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,8 +24,10 @@ from modcrypt.io.stores import locate
 from modcrypt.jobs.declared_changes import list_sealed, note_changes, record_here, take_changes
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.listing import File, MakeFilesystem, place_at
-from modcrypt.jobs.verbs.verb import Row
+from modcrypt.jobs.verbs.verb import Row, Verb
+from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.ledger import Seen
+from modcrypt.spark.report_schemas import report_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,27 +36,28 @@ ON_DISK, IN_STORE = 2, 4
 """Number of files that a task processes concurrently, on disk and in a store: one file waits for IO
 while another is processed."""
 
-TEXT, INT = pa.string(), pa.int32()
 
+@dataclass(frozen=True, kw_only=True)
+class VerbJob:
+    """A verb with its arguments, for any files; picklable, so without keys."""
 
-class TableJob(ABC):
-    """A job on files by references to keys, which yields rows of a report."""
-
+    verb: Verb
+    settings: Settings | None = None
     # Function that makes the filesystem of the files; None if names are enough.
-    filesystem: MakeFilesystem | None
+    filesystem: MakeFilesystem | None = None
+    folders: tuple[str, ...] = ()  # folders or files that the caller named
+    arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
-    @abstractmethod
     def schema(self) -> pa.Schema:
         """Schema of the rows of the report; other values of a row are left out."""
+        return report_schema(self.verb)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the report for rows of (task, name, size)."""
+        """Yield the rows of the report for rows of (name, size), and what else a verb needs."""
         worker = f"{socket.gethostname()}/{os.getpid()}"
         for batch in batches:
-            names, sizes = batch.column("name").to_pylist(), batch.column("size").to_pylist()
-            named = zip(map(os.fsdecode, names), sizes, strict=True)
-            files = [File(name, size, Place(None, name)) for name, size in named]
+            files = [_take_file(row) for row in batch.to_pylist()]
             rows = [{**row, "worker": worker} for row in self._make_rows(files)]
             try:
                 yield pa.RecordBatch.from_pylist(rows, self.schema)
@@ -70,29 +73,56 @@ class TableJob(ABC):
         except Exception as error:  # keys or stores are not available on this executor
             return [self.make_failed_row(file, error) for file in files]
 
-    def process_each(
-        self, files: Sequence[File], process: Callable[[File], Iterable[Row]], *,
-        threads: int | None = None,
-    ) -> list[Row]:  # fmt: skip
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
+        """Return the rows of the files, which share the keys of the task."""
+        verb = self.verb
+        job = verb.open(self.settings, filesystem, **self.arguments)
+        if verb.together:
+            rows: Iterable[Row] = job.process(files)
+            return rows
+        if verb.writes:
+            files = [_restrict_to_folders(file, self.folders) for file in files]
+        rows = self._process_each(files, job)
+        if verb.end is not None:
+            verb.end(self.settings, **self.arguments)
+        return rows
+
+    def _process_each(self, files: Sequence[File], job: Job[File, Any]) -> list[Row]:
         """Return the rows of all files, also of those that failed."""
-        job = Job(process, lambda file, error: [self.make_failed_row(file, error)])
+        verb = self.verb
+        work: Job[File, list[Row]] = Job(
+            lambda file: verb.rows(file, job.process(file)),
+            lambda file, error: [self.make_failed_row(file, error)],
+        )
 
         def measure(file: File) -> list[Row]:
             started = time.perf_counter()
-            rows = job.run(file)
+            rows = work.run(file)
             seconds = time.perf_counter() - started
             return [{"bytes_in": file.size, **row, "seconds": seconds} for row in rows]
 
-        threads = threads or (ON_DISK if files[0].place.filesystem is None else IN_STORE)
+        on_disk = files[0].place.filesystem is None and not verb.waits
+        threads = ON_DISK if on_disk else IN_STORE
         return [row for rows in run_job(Job(measure), files, jobs=threads) for row in rows]
 
-    @abstractmethod
-    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Process the files; return errors of a file as rows."""
-
-    @abstractmethod
     def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""
+        return self.verb.fail(self.verb, file, error, **self.arguments)
+
+
+def _take_file(row: dict[str, Any]) -> File:
+    name = os.fsdecode(row.pop("name"))
+    row.pop("task", None)
+    return File(name, row.pop("size"), Place(None, name), row)
+
+
+def _restrict_to_folders(file: File, folders: Iterable[str]) -> File:
+    """Return a file to write to, so that no symbolic link below the given folders is followed."""
+    place = file.place
+    roots = [folder for folder in folders if place.path.startswith(posixpath.join(folder, ""))]
+    if place.filesystem is not None or not roots:
+        return file
+    return replace(file, place=Place(None, place.path, max(roots, key=len)))
 
 
 def _as_text(value: Any) -> Any:
@@ -121,18 +151,22 @@ class RecordedJob:
             seal, and whether files may be read that it does not state.
     """
 
-    job: TableJob
+    job: VerbJob
     folders: tuple[tuple[str, Seen | None, bool], ...]
 
     @classmethod
-    def of(cls, job: TableJob) -> RecordedJob:
+    def of(cls, job: VerbJob) -> RecordedJob:
         """Return a job with the folders that are recorded now; none if nothing is sealed."""
         return cls(job, tuple(list_sealed()))
 
     @property
     def schema(self) -> pa.Schema:
         """Schema of the report."""
-        return self.job.schema.append(pa.field(WRITTEN, TEXT)) if self.folders else self.job.schema
+        return (
+            self.job.schema.append(pa.field(WRITTEN, pa.string()))
+            if self.folders
+            else self.job.schema
+        )
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the report of a task."""
@@ -145,7 +179,7 @@ class RecordedJob:
                 written: list[str | None] = [None] * rows.num_rows
                 if written:
                     written[0] = json.dumps([take_changes(record) for record in records])
-                yield rows.append_column(pa.field(WRITTEN, TEXT), pa.array(written, TEXT))
+                yield rows.append_column(WRITTEN, pa.array(written, pa.string()))
 
     def take_over(self, frame: DataFrame) -> DataFrame:
         """Hand over to `sealing` what the tasks wrote, and return the report without it."""

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -38,33 +36,20 @@ from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
-from modcrypt.jobs.engine import Job, run_job
+from modcrypt.jobs.engine import Job
 from modcrypt.jobs.failures import describe
-from modcrypt.jobs.listing import MakeFilesystem
+from modcrypt.jobs.listing import File, MakeFilesystem
+from modcrypt.jobs.verbs.verb import Row, Verb
 from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
 from modcrypt.runtime.fork_safety import fork_safe
-from modcrypt.spark.jobs.driver import JobOptions, check_settings, run_tasks
-from modcrypt.spark.jobs.file_work import IN_STORE, ON_DISK
+from modcrypt.spark.jobs.driver import JobOptions, check_settings, name_columns, run_tasks
+from modcrypt.spark.jobs.file_work import VerbJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILES_PER_TASK, BYTES_PER_TASK = 64, 1 << 30
-
-_TEXT, _LONG, _BYTES = pa.string(), pa.int64(), pa.binary()
-_ITEMS = pa.schema(
-    [
-        ("location", _TEXT), ("file_format", _TEXT), ("size", _LONG),
-        ("encrypted", _BYTES),
-    ]
-)  # fmt: skip
-_DONE = pa.schema(
-    [
-        ("old", _TEXT), ("location", _TEXT), ("size", _LONG), ("encrypted", _BYTES),
-        ("word", _TEXT), ("message", _TEXT), ("worker", _TEXT),
-    ]
-)  # fmt: skip
 
 
 def rotate_table_deks(
@@ -142,19 +127,9 @@ def _run_on_spark(
     Raise the error of the first file that failed.
     """
     filesystem = options.get("filesystem")
-    folders = {
-        prefix: place.full_name if filesystem is None else place.path
-        for prefix, place in table.walk.locations.folders.items()
-    }
-    work = TableRekeyJob(
-        settings=settings, job=job, rewrite=rewrite, folders=folders, filesystem=filesystem
-    )
-    columns = {
-        field.name: pa.array([getattr(item, field.name) for item in items], field.type)
-        for field in _ITEMS
-    }
+    work, columns = plan_rewriting(settings, table, job, rewrite, items, filesystem)
     frame = run_tasks(
-        spark, columns, work.run, _DONE, options.get("files_per_task", FILES_PER_TASK),
+        spark, columns, work.run, work.schema, options.get("files_per_task", FILES_PER_TASK),
         options.get("bytes_per_task", BYTES_PER_TASK),
     )  # fmt: skip
     rows = frame.collect()
@@ -165,6 +140,28 @@ def _run_on_spark(
         RekeyedFile(row["old"], row["location"], row["size"], bytes(row["encrypted"]))
         for row in rows
     ]
+
+
+def plan_rewriting(
+    settings: Settings, table: IcebergTable, job: IcebergKey, rewrite: Rewrite,
+    items: Sequence[RekeyItem], filesystem: MakeFilesystem | None = None,
+) -> tuple[VerbJob, Mapping[str, pa.Array]]:  # fmt: skip
+    """Return the job for files of a table, and what tasks are given, as columns."""
+
+    def name(place: Place) -> str:
+        return place.full_name if filesystem is None else place.path
+
+    locations = table.walk.locations
+    folders = {prefix: name(place) for prefix, place in locations.folders.items()}
+    arguments = {"job": job, "rewrite": rewrite, "folders": folders}
+    named = name_columns((name(locations.place(item.location)), item.size) for item in items)
+    details = {
+        "location": pa.array([item.location for item in items], pa.string()),
+        "file_format": pa.array([item.file_format for item in items], pa.string()),
+        "encrypted": pa.array([item.encrypted for item in items], pa.binary()),
+    }
+    work = VerbJob(verb=REWRITE, settings=settings, filesystem=filesystem, arguments=arguments)
+    return work, {**named, **details}
 
 
 def _make_error(code: str, message: str) -> Exception:
@@ -179,49 +176,27 @@ def _make_error(code: str, message: str) -> Exception:
 # --- on an executor ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableRekeyJob:
-    """The work of a task; picklable, it holds no key except the job's KEK, wrapped."""
-
-    settings: Settings
-    job: IcebergKey
-    rewrite: Rewrite
-    # Mapping of location prefixes to the paths or URLs that they stand for.
-    folders: Mapping[str, str] = field(repr=False)
-    filesystem: MakeFilesystem | None = None
-
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield a row for each file: the new file, or the error."""
-        worker = f"{socket.gethostname()}/{os.getpid()}"
-        for batch in batches:
-            items = [
-                RekeyItem(row["location"], row["file_format"], row["size"], row["encrypted"])
-                for row in batch.to_pylist()
-            ]
-            rows = [{**row, "worker": worker} for row in self._make_rows(items)]
-            yield pa.RecordBatch.from_pylist(rows, _DONE)
-
-    def _make_rows(self, items: Sequence[RekeyItem]) -> list[dict[str, Any]]:
-        try:
-            resolver = _get_resolver(self.settings, self.job)
-            filesystem = None if self.filesystem is None else self.filesystem()
-            places = {old: Place(*locate(new, filesystem)) for old, new in self.folders.items()}
-            locations = Locations(places)
-            job = make_job(self.rewrite, locations, self.job, resolver)
-        except Exception as error:  # keys or stores are not available on this executor
-            return [_make_failed_row(item, error) for item in items]
-
-        in_store = any(place.filesystem is not None for place in places.values())
-        rows = Job(lambda item: asdict(job.process(item)), _make_failed_row)
-        return list(run_job(rows, items, jobs=IN_STORE if in_store else ON_DISK))
+def _open_rewriting(
+    settings: Settings, filesystem: Any, *, job: IcebergKey, rewrite: Rewrite,
+    folders: Mapping[str, str],
+) -> Job[File, RekeyedFile]:  # fmt: skip
+    """Return the job that rewrites files, for which `folders` are what prefixes stand for."""
+    places = {prefix: Place(*locate(name, filesystem)) for prefix, name in folders.items()}
+    rewriting = make_job(rewrite, Locations(places), job, _get_resolver(settings, job))
+    return Job(lambda file: rewriting.process(RekeyItem(size=file.size, **file.details)))
 
 
-def _make_failed_row(item: RekeyItem, error: Exception) -> dict[str, Any]:
-    failure = describe(error)
-    text = failure.message
-    if item.location not in text:
-        text = f"{item.location}: {text}"
-    return {"old": item.location, "word": failure.word, "message": text}
+def _make_failed_row(_verb: Verb, file: File, error: Exception, **_arguments: Any) -> Row:
+    failure, location = describe(error), file.details["location"]
+    text = failure.message if location in failure.message else f"{location}: {failure.message}"
+    return {"old": location, "word": failure.word, "message": text}
+
+
+REWRITE = Verb(
+    name="iceberg.rewrite", result=RekeyedFile, open=_open_rewriting, fail=_make_failed_row,
+    columns="old location size encrypted word message worker", types={"word": str},
+)  # fmt: skip
+"""The verb that rewrites files of a table; it is sent no key except the job's KEK, wrapped."""
 
 
 # By process id, as resolvers must not be used after a fork.

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from modcrypt.spark.jobs.driver import BYTES_PER_TASK, FILES_PER_TASK, assign_tasks, name_columns
-from modcrypt.spark.jobs.file_work import TableJob
+from modcrypt.spark.jobs.file_work import VerbJob
 from modcrypt.spark.jobs.sql_plans import Parameters, plan_procedure
 from modcrypt.spark.procedures import PROCEDURES
 from modcrypt.spark.report_schemas import report_schema
@@ -48,7 +48,7 @@ class JobSource(DataSource):
 class _TaskFiles(InputPartition):
     """A job and the files of one task."""
 
-    def __init__(self, job: TableJob) -> None:
+    def __init__(self, job: VerbJob) -> None:
         super().__init__(None)
         self.job = job
         self.files: list[tuple[str, int]] = []

@@ -18,15 +18,14 @@ import io
 import os
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import pyarrow as pa
-
+from modcrypt.jobs.engine import Job
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File
-from modcrypt.jobs.verbs.verb import Row
+from modcrypt.jobs.verbs.verb import Row, Verb
 from modcrypt.kms.settings import Settings
 from modcrypt.lake.applying.application import AppliedFile, LakeApplication, PlanRun, refuse_file
 from modcrypt.lake.applying.plan import Action, LakePlan, PlannedChange, plan_file
@@ -45,7 +44,7 @@ from modcrypt.parquet.format.findings import Finding, Unauthenticated
 from modcrypt.parquet.verify.file_verification import FileAad
 from modcrypt.parquet.verify.verification_results import Verification
 from modcrypt.spark.jobs.driver import BYTES_PER_TASK, FILES_PER_TASK, name_columns, run_tasks
-from modcrypt.spark.jobs.file_work import INT, TEXT, RecordedJob, TableJob
+from modcrypt.spark.jobs.file_work import RecordedJob, VerbJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,7 +126,8 @@ def _apply_batch(
     groups = {(file.action, file.waits) for file in planned} - {("refuse", False)}
     for action, waits in sorted(groups):
         files = [file for file in planned if (file.action, file.waits) == (action, waits)]
-        job = RecordedJob.of(ApplyJob(reference=reference, action=action, waits=waits))
+        arguments = {"action": action, "waits": waits}
+        job = RecordedJob.of(VerbJob(verb=APPLY, settings=reference, arguments=arguments))
         columns = name_columns((file.state.path, file.state.size) for file in files)
         frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
         for row in job.take_over(
@@ -143,56 +143,55 @@ def _apply_batch(
         yield refuse_file(file) if file.action == "refuse" else done[path, file.waits]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ApplyJob(TableJob):
-    """A job that changes files of a dataset, if they still need what was planned for them.
+def _open_application(
+    reference: LakeReference, _filesystem: Any, *, action: Action, waits: bool
+) -> Job[Sequence[File], Iterable[Row]]:
+    """Return the job that changes files, if they still need what was planned for them."""
+    policies = reference.policies
+    examination = FooterExamination(policies, KeyAges(policies.client))
 
-    Attributes:
-        reference: The dataset.
-        action: What the driver planned.
-        waits: Whether the files are in the source folder.
-    """
+    def change(files: Sequence[File]) -> Iterable[Row]:
+        planned = [_plan_again(file, examination, action, waits) for file in files]
+        return map(_make_applied_row, PlanRun(policies).apply_batch(planned))
 
-    reference: LakeReference
-    action: Action
-    waits: bool
-    filesystem = None
+    return Job(change)
 
-    schema = pa.schema([("name", pa.binary()), ("result", TEXT), ("message", TEXT), ("code", INT)])
 
-    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Yield a row for each file."""
-        policies = self.reference.policies
-        examination = FooterExamination(policies, KeyAges(policies.client))
-        planned = [self._plan(file, examination) for file in files]
-        for result in PlanRun(policies).apply_batch(planned):
-            yield {
-                "name": os.fsencode(result.path), "result": result.result,
-                "message": result.message, "code": result.code,
-            }  # fmt: skip
+def _plan_again(
+    file: File, examination: FooterExamination, action: Action, waits: bool
+) -> PlannedChange:
+    """Look at a file again; refuse it if it needs another action than the planned one."""
+    if waits:
+        state = FileState(path=file.name, state="plaintext", size=file.size)
+        return PlannedChange(state=state, action="encrypt", why="", waits=True)
+    state = examination.run(LakeFile(file.name, file.size, ""))
+    now = plan_file(state)
+    is_open = now.action in ("none", "rotate", "rekey")
+    if action == "renew" and is_open:  # the driver knows what leaked
+        return PlannedChange(state=state, action="renew", why="")
+    if now.action in (action, "refuse") or state.state == "declared":
+        return now
+    why = f"the file changed while apply ran: it is now {state.state}"
+    return PlannedChange(state=state, action="refuse", why=why)
 
-    def _plan(self, file: File, examination: FooterExamination) -> PlannedChange:
-        """Look at a file again; refuse it if it needs another action than the planned one."""
-        if self.waits:
-            state = FileState(path=file.name, state="plaintext", size=file.size)
-            return PlannedChange(state=state, action="encrypt", why="", waits=True)
-        state = examination.run(LakeFile(file.name, file.size, ""))
-        now = plan_file(state)
-        is_open = now.action in ("none", "rotate", "rekey")
-        if self.action == "renew" and is_open:  # the driver knows what leaked
-            return PlannedChange(state=state, action="renew", why="")
-        if now.action in (self.action, "refuse") or state.state == "declared":
-            return now
-        why = f"the file changed while apply ran: it is now {state.state}"
-        return PlannedChange(state=state, action="refuse", why=why)
 
-    def make_failed_row(self, file: File, error: Exception) -> Row:
-        """Return the row of a file that failed."""
-        failure = describe(error)
-        return {
-            "name": os.fsencode(file.name), "result": failure.word, "message": failure.message,
-            "code": failure.code,
-        }  # fmt: skip
+def _make_applied_row(file: AppliedFile) -> Row:
+    return {**asdict(file), "name": os.fsencode(file.path)}
+
+
+def _fail_application(_verb: Verb, file: File, error: Exception, **_arguments: Any) -> Row:
+    failure = describe(error)
+    failed = AppliedFile(
+        path=file.name, result=failure.word, message=failure.message, code=failure.code
+    )
+    return _make_applied_row(failed)
+
+
+APPLY = Verb(
+    name="lake.apply", result=AppliedFile, columns="name result message code", together=True,
+    open=_open_application, fail=_fail_application, types={"name": bytes},
+)  # fmt: skip
+"""The verb `apply` on files of one dataset; its arguments are what the driver planned."""
 
 
 # --- verification --------------------------------------------------------------------------------
@@ -227,7 +226,7 @@ def verify(
     """
 
     def check(name: str, files: Sequence[LakeFile]) -> Iterator[CheckedFile]:
-        job = LakeVerificationJob(reference=lake.reference(name))
+        job = VerbJob(verb=VERIFY, settings=lake.reference(name))
         columns = name_columns((file.path, file.size) for file in files)
         frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
         done = {
@@ -240,34 +239,32 @@ def verify(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LakeVerificationJob(TableJob):
-    """A job that verifies files of a dataset like `Lake.verify`.
+def _open_verification(
+    reference: LakeReference, _filesystem: Any
+) -> Job[Sequence[File], Iterable[Row]]:
+    """Return the job that verifies files like `Lake.verify`."""
+    check = FileCheck(reference.policies)
 
-    Attributes:
-        reference: The dataset.
-    """
+    def verify(files: Sequence[File]) -> Iterable[Row]:
+        checked = check.verify([LakeFile(file.name, file.size, "") for file in files])
+        return map(_make_row, files, checked)
 
-    reference: LakeReference
-    filesystem = None
-
-    schema = pa.schema([("name", pa.binary()), ("result", pa.binary())])
-
-    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Yield a row for each file."""
-        listed = [LakeFile(file.name, file.size, "") for file in files]
-        for file, result in zip(
-            files, FileCheck(self.reference.policies).verify(listed), strict=True
-        ):
-            yield _make_row(file, result)
-
-    def make_failed_row(self, file: File, error: Exception) -> Row:
-        """Return the row of a file that could not be verified here."""
-        return _make_row(file, report_failure(LakeFile(file.name, file.size, ""), error))
+    return Job(verify)
 
 
 def _make_row(file: File, result: CheckedFile) -> Row:
     return {"name": os.fsencode(file.name), "result": pickle.dumps(tuple(result))}
+
+
+def _fail_verification(_verb: Verb, file: File, error: Exception) -> Row:
+    return _make_row(file, report_failure(LakeFile(file.name, file.size, ""), error))
+
+
+VERIFY = Verb(
+    name="lake.verify", result=VerifiedFile, columns="name result", together=True,
+    open=_open_verification, fail=_fail_verification, types={"name": bytes, "result": bytes},
+)  # fmt: skip
+"""The verb `verify` on files of one dataset."""
 
 
 _RESULTS = {

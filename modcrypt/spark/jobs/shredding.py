@@ -7,26 +7,19 @@ driver    ends master keys after all files (`end_master_keys`); examines what li
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-import pyarrow as pa
-
-from modcrypt.jobs.failures import describe_failure
-from modcrypt.jobs.key_scan import resolve_decryption
-from modcrypt.jobs.listing import File, MakeFilesystem, list_tables
-from modcrypt.jobs.shredding.choice import Criteria, criteria_of
+from modcrypt.jobs.listing import list_tables
+from modcrypt.jobs.shredding.choice import criteria_of
 from modcrypt.jobs.shredding.proof import Examination, Proof, ProvenFile, list_surroundings
-from modcrypt.jobs.shredding.trial import KeyProof, Traces, Trial
 from modcrypt.jobs.verbs.key_verbs import SHRED
-from modcrypt.jobs.verbs.verb import Row
+from modcrypt.jobs.verbs.proof_verb import PROVE, decode_row, open_trial
 from modcrypt.kms.settings import Settings
-from modcrypt.pkmt1.material import KeyReference
 from modcrypt.runtime.former_names import accept_former_names
 from modcrypt.spark.jobs.driver import JobOptions, folders_of, run_table_job, settings_under
-from modcrypt.spark.jobs.file_work import TEXT, TableJob
+from modcrypt.spark.jobs.file_work import VerbJob
 from modcrypt.spark.jobs.verb_jobs import plan_verb
 
 if TYPE_CHECKING:
@@ -75,38 +68,6 @@ def shred_keys(
     return report
 
 
-# --- the proof -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProofJob(TableJob):
-    """A job that tries the selected keys of files and hashes the files; it writes nothing.
-
-    The last row of a task has the traces of its files, from which the driver recognises copies and
-    leftovers. Rows contain descriptions of keys, no key material.
-    """
-
-    settings: Settings | None
-    wanted: Criteria
-    filesystem: MakeFilesystem | None = None
-
-    schema = pa.schema([("details", TEXT), ("traces", TEXT), ("worker", TEXT)])
-
-    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Return a row for each examined file."""
-        examination = _open_examination(self.settings, self.wanted)
-        rows = self.process_each(
-            files, lambda file: [_make_proof_row(file.name, examination.examine_file(file.place))]
-        )
-        rows[-1]["traces"] = _encode_traces(examination.trial.traces)
-        return rows
-
-    def make_failed_row(self, file: File, error: Exception) -> Row:
-        """Return the row of a file that could not be examined."""
-        message = ": ".join(describe_failure(error))
-        return _make_proof_row(file.name, ProvenFile(path=file.name, message=message))
-
-
 @accept_former_names(where="source")
 def prove_shredded(
     spark: SparkSession,
@@ -136,54 +97,18 @@ def prove_shredded(
     folders = folders_of(source, make)
     files = list_tables(folders)
     settings = settings_under(settings, folders)
-    examination = _open_examination(settings, wanted)
+    examination = Examination(open_trial(settings, wanted))
     filesystem = None if make is None else make()
     surroundings = list_surroundings([folder.name for folder in folders], filesystem)
-    job = ProofJob(settings=settings, wanted=wanted, filesystem=make)
+    job = VerbJob(verb=PROVE, settings=settings, filesystem=make, arguments={"wanted": wanted})
     report = run_table_job(spark, lambda **_: (job, files), **options)
     found: dict[str, ProvenFile] = {}
     for row in report.toLocalIterator():
-        name, file = _decode_proof_row(row["details"])
+        name, file, traces = decode_row(row.asDict())
         found[name] = file
-        if row["traces"] is not None:
-            examination.trial.traces.add(_decode_traces(row["traces"]))
+        examination.trial.traces.add(traces)
         if progress is not None:
             progress(file, len(files))
     places = [file.place for file in files]
     results = [replace(found[file.name], path=file.place.path) for file in files]
     return examination.conclude(places, results, surroundings)
-
-
-def _open_examination(settings: Settings | None, wanted: Criteria) -> Examination:
-    if settings is None:
-        return Examination(Trial(None, wanted, None))
-    tools = settings.tools()
-    decryption = resolve_decryption(tools, settings.requirements())
-    return Examination(Trial(tools, wanted, decryption))
-
-
-def _make_proof_row(name: str, found: ProvenFile) -> Row:
-    return {"details": json.dumps({"name": name, **found.fields()})}
-
-
-def _decode_proof_row(details: str) -> tuple[str, ProvenFile]:
-    """Return the name of a file, and the findings about it."""
-    fields = json.loads(details)
-    name = fields.pop("name")
-    keys = [KeyProof(**{**key, "columns": tuple(key["columns"])}) for key in fields["keys"]]
-    return name, ProvenFile(**{**fields, "keys": tuple(keys)})
-
-
-def _encode_traces(traces: Traces) -> str:
-    values = {name: list(values) for name, values in asdict(traces).items()}
-    uniques = [unique.hex() for unique in traces.uniques]
-    references = [[reference.name, reference.write] for reference in traces.references]
-    return json.dumps({**values, "uniques": uniques, "references": references})
-
-
-def _decode_traces(text: str) -> Traces:
-    values = json.loads(text)
-    uniques = map(bytes.fromhex, values.pop("uniques"))
-    references = (KeyReference(*reference) for reference in values.pop("references"))
-    sets = {name: set(value) for name, value in values.items()}
-    return Traces(uniques=set(uniques), references=set(references), **sets)

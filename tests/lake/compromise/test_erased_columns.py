@@ -17,7 +17,8 @@ from modcrypt.lake.applying.application import AppliedFile
 from modcrypt.lake.applying.plan import LakePlan
 from modcrypt.lake.lake import Lake
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.spark.jobs.lake_jobs import ApplyJob
+from modcrypt.spark.jobs.file_work import VerbJob
+from modcrypt.spark.jobs.lake_jobs import APPLY
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION, make_lake
 
@@ -164,10 +165,11 @@ def test_executors_of_spark_make_new_data_keys_for_these_files(tmp_path: Path) -
     mc.Keyring(tmp_path / "lake.keyring").rotate_key("pii")
     declare_leak(config, "pii@1")
     lake = Lake.open(config)
-    job = ApplyJob(reference=lake.reference("orders"), action="renew", waits=False)
+    reference, arguments = lake.reference("orders"), {"action": "renew", "waits": False}
+    job = VerbJob(verb=APPLY, settings=reference, arguments=arguments)
 
     def carry_out(plan: LakePlan) -> list[AppliedFile]:
-        states, policies = [each.state for each in plan.files], job.reference.policies
+        states, policies = [each.state for each in plan.files], reference.policies
         files = [File(each.path, each.size, policies.place_of(each.path)) for each in states]
         rows = pickle.loads(pickle.dumps(job)).rows(files, None)
         return [AppliedFile(path=row["name"].decode(), result=row["result"]) for row in rows]

@@ -460,3 +460,11 @@ def test_rows_that_pyarrow_loses_of_a_view_are_an_error(
     )
     with pytest.raises(mc.errors.FormatError, match=r"PyArrow [\d.]+ decoded 2 of 3 rows"):
         dataset.read()
+
+
+def test_arguments_of_other_functions_are_named_as_here(tmp_path: Path, file: Path) -> None:
+    key = mc.Key.generate()
+    with pytest.raises(TypeError, match="takes decryption_properties, as PyArrow"):
+        pq.read_table(file, decryption=key)
+    with pytest.raises(TypeError, match="takes encryption_properties, as PyArrow"):
+        pq.write_table(pa.table({"n": [1]}), tmp_path / "n.parquet", encryption=key)
