@@ -38,6 +38,13 @@ def _query(source: str, columns: list[str] | None) -> Any:
     return DATABASE.sql(f"SELECT {', '.join(columns or ['*'])} FROM {source}").to_arrow_table()
 
 
+def read_filtered(path: str, condition: str) -> Any:
+    """Read rows of a file with a footer key."""
+    read(path, ["id"], footer_key=steps.FOOTER_KEY)  # which adds the key
+    config = "encryption_config={footer_key: 'key'}"
+    return _query(f"read_parquet('{path}', {config}) WHERE {condition}", None)
+
+
 def count(path: str) -> Any:
     """Count rows without a key."""
     return DATABASE.sql(f"SELECT count(*) FROM read_parquet('{path}')").fetchall()[0][0]
@@ -51,6 +58,10 @@ steps.run(
     steps.keyless_steps(scan, count)
     | unprefixed
     | {
+        "all-keys: filter that statistics decide": partial(
+            read_filtered, "uniform.parquet", "id >= 0"
+        ),
+        "all-keys: filter that reads values": partial(read_filtered, "uniform.parquet", "id = 3"),
         "missing-key: other columns": partial(footer_key, "columns.parquet", ["id"]),
         "missing-key: all columns": partial(footer_key, "columns.parquet"),
         "plaintext-footer: footer key": partial(footer_key, "plaintext-footer.parquet"),

@@ -36,6 +36,12 @@ steps.run(
             read_footer_key, "columns.parquet", column_keys=steps.COLUMN_KEYS
         ),
         "missing-key: other columns": partial(one_key, ["id", "name"]),
+        "missing-key: other columns, wrong key": partial(
+            read_footer_key,
+            "columns.parquet",
+            ["id", "name"],
+            column_keys=steps.ONE_COLUMN_KEY | {"score": steps.KEYS["name"]},
+        ),
         "missing-key: all columns": one_key,
         "plaintext-footer: all keys": partial(
             read_footer_key, "plaintext-footer.parquet", column_keys=steps.COLUMN_KEYS
