@@ -34,7 +34,7 @@ def _write_overview(peers: list[Peer]) -> Iterator[str]:
 
 def _write_peer(peer: Peer) -> Iterator[str]:
     yield f"## {peer.name}\n"
-    yield f"Version {peer.version}, {peer.date}; {peer.api}.\n"
+    yield f"Version {peer.version}, {peer.date}. Keys: {peer.api}.\n"
     yield "| case | result | what it does |\n|---|---|---|"
     for name, title in CASES.items():
         if case := peer.cases.get(name):
