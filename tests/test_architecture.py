@@ -66,6 +66,7 @@ IMPORTERS = {
         "modcrypt.parquet.pyarrow_api",
         "modcrypt.parquet.rewrite.clear_filters",
         "modcrypt.parquet.rewrite.masking",
+        "modcrypt.parquet.writers.page_detectors",  # codecs
         "modcrypt.spark",
     },
     "pyspark": {"modcrypt.spark"},

@@ -66,7 +66,7 @@ _DELETED = {
 }  # fmt: skip
 _COLUMNS = dict.fromkeys(
     ("dropped?", "nulls?", "resealed?", "kept?", "plaintext?", "hashed?", "masked?",
-     "under_footer_key?", "lost_signatures?"), list[str],
+     "under_footer_key?", "lost_signatures?", "repaired?"), list[str],
 )  # fmt: skip
 
 

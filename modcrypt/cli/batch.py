@@ -84,6 +84,7 @@ class Batch:
         self._kept: dict[str, Any] = {
             "keep_unknown_fields": options.pop("keep_unknown_fields"),
             "exact": not options.pop("no_exact", False),
+            "repair": options.pop("repair", False),
         }
         self._drop_summaries: bool = options.pop("drop_summaries", False)
         self._allow_leaks: bool = options.pop("allow_leaks", False)

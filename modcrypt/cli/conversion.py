@@ -64,6 +64,11 @@ with the master keys of a keyring
 @prove_option
 @batch_options
 @sidecar_options
+@rare_option(
+    "--repair",
+    help="Repair what misleads other readers, as doctor FILE lists it: drop wrong bounds, counts "
+    "and indexes, and correct sizes.",
+)
 @exact_option
 @output_options
 def encrypt(*, paths: tuple[str, ...], **options: Any) -> int:

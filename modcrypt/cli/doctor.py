@@ -1,4 +1,4 @@
-"""`modcrypt doctor`: checks of the machine, the key service, and files with keys."""
+"""`modcrypt doctor`: checks of the machine, the key service, files with keys, and their writers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
 
 _EXAMPLE = """\b
-Examples: only the machine; a keyring and a file under it; logs of a history server
+Examples: only the machine; bugs of the writer of a file; a keyring and a file under it; logs of a
+history server
   modcrypt doctor
+  modcrypt doctor orders.parquet
   modcrypt doctor --kms file:lake.keyring --file orders.kms.parquet
   modcrypt doctor --key file:footer.key --spark-event-log spark-events"""
 
@@ -41,6 +43,7 @@ MAX_PROBED = 20
 
 
 @verb(epilog=_EXAMPLE)
+@click.argument("paths", metavar="[FILE...]", nargs=-1, callback=take_paths)
 @service_options
 @root_option
 @option(
@@ -61,6 +64,7 @@ MAX_PROBED = 20
 @option("--strict", help="Count warnings as failures.")
 def doctor(
     *,
+    paths: tuple[str, ...],
     files: tuple[str, ...],
     logs: tuple[str, ...],
     offline: bool,
@@ -68,7 +72,10 @@ def doctor(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Check the machine, key service, secrets and Spark's logs.
+    """Check the machine, keys, secrets and logs; or explain bugs of the writers of FILEs.
+
+    With FILE, doctor checks nothing else: it looks into Parquet files or folders, plaintext or,
+    with their keys, encrypted, for known bugs of their writers, and explains what follows.
 
     doctor checks Python, packages, AES, files with secrets, the policy and master keys. With --kms
     or --policy, it wraps and unwraps random bytes under each master key, which the key service may
@@ -80,7 +87,8 @@ def doctor(
     _ = explicit.keys  # raises if a key cannot be read
     examination = _Examination(options, explicit)
     checks: list[Check] = []
-    for check in examination.checks(files, logs, offline=offline):
+    of_files = examination.bugs(paths) if paths else None
+    for check in of_files or examination.checks(files, logs, offline=offline):
         if not as_json:
             _print_check(check, checks[-1].advice if checks else "")
         checks.append(check)
@@ -124,6 +132,20 @@ class _Examination:
             yield from self._file(path)
         for path in logs:
             yield from checkup.event_log(path, self._keys_to_find())
+
+    def bugs(self, paths: tuple[str, ...]) -> Iterator[Check]:
+        """Explain the bugs of the writers of files."""
+        from modcrypt.doctor.writer_bugs import writer_bugs
+        from modcrypt.jobs.listing import find_named_files
+
+        files, _ = find_named_files(paths, None)
+        decryption = None
+        if self._explicit.footer_key is not None:
+            decryption = self._explicit.decryption()
+        elif (service := service_settings(self._options)) is not None:
+            decryption = service.decryption()
+        for file in files:
+            yield from writer_bugs(file.place, decryption)
 
     def _policy(self) -> Iterator[Check]:
         """Check the policy; ignore an invalid one afterwards."""

@@ -94,6 +94,6 @@ def refuse_local_options() -> None:
     )
     refuse_descriptors()
     refuse(
-        {"no_check_footer", "keep_unknown_fields", "keep_unchanged", "no_exact"},
+        {"no_check_footer", "keep_unknown_fields", "keep_unchanged", "no_exact", "repair"},
         "not supported with --spark",
     )

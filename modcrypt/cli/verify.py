@@ -12,7 +12,7 @@ import click
 
 from modcrypt.cli.batch import files_options
 from modcrypt.cli.engines import load_spark
-from modcrypt.cli.examine import html_options, prepare_page, properties_of_options
+from modcrypt.cli.examine import html_options, prepare_page, print_list, properties_of_options
 from modcrypt.cli.leaks import find_leaks_below
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
@@ -283,6 +283,9 @@ def print_result(
     notes = [(name, note) for name, part in named for note in part.not_authenticated]
     if findings:
         print_findings(findings)
+    for file in files:
+        heading = f"Bugs of the writer of {file.name}:" if several else "Bugs of the writer:"
+        print_list(printable(heading), [str(quirk) for quirk in file.quirks])
     _print_unauthenticated(notes)
     what = format_count(len(files), "file") if several else printable(files[0].name)
     print_line(f"{what}: {_verdict(files, [found for _, found in findings], result.complete)}")

@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from modcrypt.keys import Key
+from modcrypt.parquet.writers.quirk import FoundQuirk
 from modcrypt.report.json_fields import JsonFields
 from modcrypt.runtime.code_form import code_form
 
@@ -35,6 +36,7 @@ class Check(JsonFields):
     message: str
     advice: str = ""  # next step for the user; empty if there is none
     where: Mapping[str, Any] | None = None  # file, line and property name of a finding in a log
+    bug: FoundQuirk | None = None  # bug of the writer of a Parquet file
 
 
 @dataclass(frozen=True, slots=True)

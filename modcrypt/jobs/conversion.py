@@ -252,6 +252,9 @@ class Conversion:
         if self.verb == "rekey" and columns.get("under_footer_key"):
             listed = printable(", ".join(columns["under_footer_key"]))
             sentences.append(f"columns that no longer have a key of their own: {listed}")
+        if columns.get("repaired"):
+            names = [sentence.partition(":")[0] for sentence in columns["repaired"]]
+            sentences.append(f"repaired: {', '.join(names)}")
         if columns.get("lost_signatures"):
             listed = ", ".join(columns["lost_signatures"])
             sentences.append(f"the signature of {listed} was dropped; pass a signing key to sign")
@@ -311,8 +314,10 @@ class Conversion:
             if self.verb == "encrypt":
                 from modcrypt.parquet.convert.encryptor import encrypt_parquet
 
-                encrypt_parquet(name, destination, self._encryption, **more)
-                return {}
+                repaired = encrypt_parquet(
+                    name, destination, self._encryption, repair=change.repair, **more
+                )
+                return {"repaired": [str(found) for found in repaired]} if repaired else {}
             from modcrypt.parquet.convert.decryptor import decrypt_parquet
 
             return self._losses_of(decrypt_parquet(name, destination, self._decryption, **more))

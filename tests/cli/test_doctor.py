@@ -703,11 +703,12 @@ def test_nothing_is_found_in_a_log_of_spark_without_leaks(spark_logs: Path) -> N
 def test_the_examples_of_the_help_text_run(folder: Path) -> None:
     """Typed as they stand, in a folder with the files they name."""
     (folder / "kms.parquet").rename(folder / "orders.kms.parquet")
+    (folder / "plain.parquet").rename(folder / "orders.parquet")
     (folder / "spark-events").mkdir()
     log_of(folder / "spark-events", {"spark.a": "b"})
     joined = invoke(folder, "doctor", "--help-all").stdout.replace("\\\n", " ")
     examples = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]
-    assert len(examples) == 3
+    assert len(examples) == 4
     for line in examples:
         result = invoke(folder, *shlex.split(line)[1:])
         assert (result.exit_code, result.stderr) == (0, "")

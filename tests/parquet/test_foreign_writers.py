@@ -364,7 +364,7 @@ def test_a_plaintext_column_keeps_its_offset_and_is_no_fault() -> None:
         names = [w.split(":")[0] for w in warnings if "DuckDB up to 0.10.0" in w]
         assert names == (["Column id", "Column name"] if data is plain else ["Column name"])
         quirks = mc.inspect_parquet(data, given, pages=True).quirks
-        assert [q for q in quirks if "DuckDB up to 0.10.0" in q] == warnings
+        assert [q for q in quirks if q in warnings] == warnings
         assert mc.read_table(data, given).equals(TABLE)
     again = run(mc.rekey_parquet, sealed, reader, UNIFORM)
     check_everything(again)

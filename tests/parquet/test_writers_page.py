@@ -1,7 +1,8 @@
-"""The page about writers: each row of its tables has a small file here, or a test elsewhere.
+"""The page about writers, and how files like theirs are encrypted, filtered and restored.
 
 Each file is made from one of PyArrow's by the change that makes it like the writer's, or by the
-writer itself if it is among the test dependencies.
+writer itself if it is among the test dependencies. `tests/parquet/writers` has the tests of what is
+found in such files.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
+from modcrypt.parquet.writers.quirk import load_quirks, load_table
 from tests.support import forging
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.paths import ROOT
+from tools.writer_tables import PAGE, fill_page
 
-PAGE = ROOT / "docs/reference/writers.md"
 UNIFORM = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 OTHER = mc.FileEncryptionProperties(footer_key=OTHER_KEY)
 READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
@@ -143,30 +145,7 @@ CASES = {
     "categorical-bounds": Case(write_bounds_of_all_categories, exact=False),
 }
 
-ALONE = {"nan-bounds", "string-bounds", "wide-deltas", "int128"}
-"""Rows whose tests are below."""
-
-ELSEWHERE = {
-    "null-pages": "parquet/arrow/test_lying_indexes.py",
-    "null-pages-java": "parquet/arrow/test_lying_indexes.py",
-    "dictionary-null-counts": "parquet/arrow/test_row_group_pruning.py",
-    "page-rows": "parquet/arrow/test_lying_indexes.py",
-    "no-null-pages": "parquet/test_hostile.py",
-    "no-bloom-algorithm": "parquet/test_hostile.py",
-    "parts-beyond-the-file": "parquet/test_hostile.py",
-    "no-rows-counted": "parquet/test_foreign_writers.py",
-    "other-field-type": "parquet/test_foreign_writers.py",
-    "negative-null-counts": "parquet/test_foreign_writers.py",
-    "no-bloom-length": "parquet/test_foreign_writers.py",
-    "claimed-dictionary": "parquet/test_foreign_writers.py",
-    "data-offset-too-low": "parquet/test_foreign_writers.py",
-    "rows-of-v2": "parquet/test_foreign_writers.py",
-    "v2-not-compressed": "parquet/test_foreign_writers.py",
-    "negative-field-ids": "parquet/test_unknown_fields.py",
-    "no-repetition-type": "parquet/rewrite/test_masking.py",
-    "row-groups-32768": "parquet/test_limits.py",
-    "single-list-rows": "parquet/arrow/test_empty_pages.py",
-    "empty-groups": "parquet/arrow/test_result_schemas.py",
+ENCRYPTED = {
     "ctr-label": "parquet/crypto/test_algorithm_labels.py",
     "clear-bloom-filters": "parquet/verify/test_inspection.py",
     "clear-levels": "parquet/verify/test_inspection.py",
@@ -178,17 +157,19 @@ ELSEWHERE = {
     "uniform-plaintext-footer": "interop/test_key_tools_pyarrow.py",
     "options-ignored": "parquet/datasets/test_aad_prefixes.py",
 }
+"""Where rows about encrypted files are tested; the others have files in spec-vectors."""
 
 
-def rows_of_page() -> list[str]:
-    return re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
+def test_the_page_has_the_tables_of_the_package() -> None:
+    assert fill_page(PAGE.read_text()) == PAGE.read_text()
+    rows = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
+    assert rows == [*load_quirks()]
 
 
-def test_each_row_of_the_page_has_a_test() -> None:
-    rows = rows_of_page()
-    assert len(rows) == len({*rows})
-    assert {*rows} == {*CASES} | ALONE | {*ELSEWHERE}
-    assert [name for name in ELSEWHERE.values() if not (ROOT / "tests" / name).exists()] == []
+def test_each_row_about_encrypted_files_has_a_test() -> None:
+    assert {*ENCRYPTED} == {quirk.name for quirk in load_table("encrypted")}
+    assert [name for name in ENCRYPTED.values() if not (ROOT / "tests" / name).exists()] == []
+    assert {*CASES} <= {*load_quirks()}
 
 
 @each_case("name", CASES)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.io.places import Place
@@ -26,6 +26,9 @@ from modcrypt.parquet.format.modules import (
 from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2
 from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
+
+if TYPE_CHECKING:  # few files are repaired
+    from modcrypt.parquet.writers.quirk import FoundQuirk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,22 @@ def plan_encryption(
         metadata=metadata, leaves=leaves, columns=keys, spans=spans, properties=properties,
         body_end=footer.body_end, is_canonical=is_canonical and not lost,
     )  # fmt: skip
+
+
+def repair_plan(
+    source: Source, plan: EncryptionPlan
+) -> tuple[EncryptionPlan, tuple[FoundQuirk, ...]]:
+    """Repair a plan's metadata in place; return the plan with its new spans, and the repairs.
+
+    What decryption would write is then no longer the source.
+    """
+    from modcrypt.parquet.writers.repair import repair_metadata
+
+    repaired = repair_metadata(source, plan.metadata)
+    if not repaired:
+        return plan, ()
+    spans, _ = file_spans(plan.metadata, plan.body_end, source)
+    return replace(plan, spans=spans, is_canonical=False), repaired
 
 
 _OF_FOOTER: Final = ("encryption_algorithm", "footer_signing_key_metadata")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from os import urandom
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
@@ -19,7 +19,7 @@ from modcrypt.io.places import place_of
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads
 from modcrypt.keys import Key, hide_keys
-from modcrypt.parquet.convert.encryption_plan import EncryptionPlan, plan_encryption
+from modcrypt.parquet.convert.encryption_plan import EncryptionPlan, plan_encryption, repair_plan
 from modcrypt.parquet.convert.optional_parts import OptionalParts
 from modcrypt.parquet.convert.page_encryption import PageRules
 from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts
@@ -51,6 +51,9 @@ from modcrypt.parquet.signatures.leaf_list import LeafHasher, LeafPlace, commit_
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
 
+if TYPE_CHECKING:  # few files are repaired
+    from modcrypt.parquet.writers.quirk import FoundQuirk
+
 
 @hide_keys
 @accept_former_names(properties="encryption")
@@ -66,7 +69,8 @@ def encrypt_parquet(
     progress: Callable[[int], None] | None = None,
     keep_unknown_fields: bool = False,
     exact: bool = True,
-) -> None:
+    repair: bool = False,
+) -> tuple[FoundQuirk, ...]:
     """Encrypt a plaintext Parquet file page by page (PME 4, 5), without decoding a value.
 
     Everything that known fields of the footer refer to is encrypted. Other bytes (Polars leaves a
@@ -92,6 +96,12 @@ def encrypt_parquet(
             statistics of any column there, so they are removed by default.
         exact: Keep what decryption needs to restore every byte of the source, under all keys of
             the file. Files that modcrypt restores anyway have no such module.
+        repair: Repair what misleads other readers, see the reference about writers: drop bounds,
+            counts and indexes that may be wrong, and correct sizes. With `exact`, decryption
+            restores the source as it was before.
+
+    Returns:
+        The bugs of the source's writer that were repaired; without `repair`, none.
 
     Raises:
         ValueError: The properties name columns that the file does not have, `threads` is below 1,
@@ -110,10 +120,10 @@ def encrypt_parquet(
     encryption = as_encryption(encryption)
     check_threads(threads)
     with open_source(source, filesystem=filesystem) as opened:
-        encrypt_source(
+        return encrypt_source(
             opened, destination, encryption, filesystem=filesystem, overwrite=overwrite,
             threads=threads, progress=progress, keep_unknown_fields=keep_unknown_fields,
-            exact=exact,
+            exact=exact, repair=repair,
         )  # fmt: skip
 
 
@@ -129,7 +139,8 @@ def encrypt_source(
     keep_unknown_fields: bool = False,
     exact: bool = False,
     hold_indexes: bool = False,
-) -> None:
+    repair: bool = False,
+) -> tuple[FoundQuirk, ...]:
     """Encrypt an open source; arguments and errors are those of `encrypt_parquet`.
 
     `hold_indexes` puts the indexes of all row groups side by side, see `Encryption.add`.
@@ -139,6 +150,9 @@ def encrypt_source(
         source, encryption, place=place, overwrite=overwrite, exact=exact,
         keep_unknown_fields=keep_unknown_fields,
     )  # fmt: skip
+    repaired: tuple[FoundQuirk, ...] = ()
+    if repair:
+        plan, repaired = repair_plan(source, plan)
     with (
         plan.properties.companion() as complete_companion,
         open_output(
@@ -153,6 +167,7 @@ def encrypt_source(
         file.close(plan.metadata)
         if complete_companion is not None:
             complete_companion()
+    return repaired
 
 
 _PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison

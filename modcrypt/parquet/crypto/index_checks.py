@@ -65,7 +65,7 @@ def claim_faults(md: ThriftStruct, element: ThriftStruct) -> Iterator[str]:
     nulls = statistics.null_count
     if nulls is not None and nulls > md.num_values:  # a negative number is unknown
         yield f"its statistics count {nulls} nulls in {md.num_values} values"
-    read = _bound_reader(element)
+    read = bound_reader(element)
     low, high = statistics.min_value, statistics.max_value
     if read is None or low is None or high is None:
         return
@@ -299,7 +299,7 @@ def _bound_faults(
     index: ThriftStruct, md: ThriftStruct | None, element: ThriftStruct
 ) -> Iterator[str]:
     """Yield the contradictions between bounds, their declared order and the chunk's statistics."""
-    read = _bound_reader(element)
+    read = bound_reader(element)
     if read is None:
         return
     entries = zip(index.null_pages, index.min_values, index.max_values, strict=True)
@@ -370,8 +370,11 @@ def _has_nan(values: tuple[Any, Any]) -> bool:
     return any(isinstance(value, float) and math.isnan(value) for value in values)
 
 
-def _bound_reader(element: ThriftStruct) -> Callable[[bytes], Any] | None:
-    """Return a function that makes bounds comparable; None for types whose order is not defined."""
+def bound_reader(element: ThriftStruct) -> Callable[[bytes], Any] | None:
+    """Return a function that makes bounds comparable; None if their order is not defined.
+
+    It raises ValueError for bytes that are no value of the type.
+    """
     kind, logical, converted = element.type, element.logicalType, element.converted_type
     is_decimal = converted == _DECIMAL or (logical is not None and logical.DECIMAL is not None)
     if kind in (_INT32, _INT64):

@@ -24,7 +24,7 @@ def leaf_fields(schema: list[SchemaElement]) -> list[str]:
     """Return the top-level field of every leaf: the first names of `leaf_paths`, but faster."""
     fields: list[str] = []
     field = ""
-    for parent, element in zip(_find_parents(schema)[1:], schema[1:], strict=True):
+    for parent, element in zip(find_parents(schema)[1:], schema[1:], strict=True):
         if not parent:
             field = element.name.decode()
         if element.type is not None:
@@ -37,18 +37,18 @@ def childless_fields(schema: list[SchemaElement]) -> list[str]:
     if all(element.num_children or element.type is not None for element in schema[1:]):
         return []
     there = set(leaf_fields(schema))
-    elements = zip(_find_parents(schema)[1:], schema[1:], strict=True)
+    elements = zip(find_parents(schema)[1:], schema[1:], strict=True)
     names = [element.name.decode() for parent, element in elements if not parent]
     return [name for name in names if name not in there]
 
 
 def count_leaves(schema: list[SchemaElement]) -> int:
     """Count leaves without listing them; raise FormatError like `leaf_elements`."""
-    _find_parents(schema)
+    find_parents(schema)
     return sum(1 for element in schema[1:] if element.type is not None)
 
 
-def _find_parents(schema: list[SchemaElement]) -> list[int]:
+def find_parents(schema: list[SchemaElement]) -> list[int]:
     """Return the index of the group around each element; 0 for the root."""
     if not schema:
         raise FormatError("the schema is empty")
@@ -144,7 +144,7 @@ def leaf_elements(schema: list[SchemaElement]) -> list[Leaf]:
     """
     leaves: list[Leaf] = []
     groups: dict[int, Leaf] = {0: _ROOT}  # what their leaves inherit
-    parents = _find_parents(schema)
+    parents = find_parents(schema)
     parent, group = 0, _ROOT
     for index in range(1, len(schema)):
         element = schema[index]
@@ -223,7 +223,7 @@ def keep_leaves(schema: list[SchemaElement], keep: list[bool]) -> list[SchemaEle
         FormatError: Child counts do not add up.
         ValueError: There is not one flag for each leaf.
     """
-    parents = _find_parents(schema)
+    parents = find_parents(schema)
     children = [0] * len(schema)  # number of those that stay
     kept: list[int] = []
     leaves = [i for i, element in enumerate(schema) if i and element.type is not None]

@@ -23,6 +23,7 @@ class Change:
     keep_levels: bool = False
     keep_unknown_fields: bool = False
     exact: bool = True
+    repair: bool = False
     read_restrictions: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -33,7 +34,7 @@ class Change:
     @property
     def is_visible(self) -> bool:
         """True if a look at the new file tells whether the change was made as these options say."""
-        return self.exact and not (self.keep_unknown_fields or self.keep_unchanged)
+        return self.exact and not (self.keep_unknown_fields or self.keep_unchanged or self.repair)
 
     @property
     def actions(self) -> Mapping[int, str]:

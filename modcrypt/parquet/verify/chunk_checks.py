@@ -226,7 +226,9 @@ class _Check:
         """Compare column metadata and indexes with the pages, if all pages are known."""
         chunk, md = self.chunk, self.chunk.metadata
         pages = self.spans.get(Part.PAGES)
-        self._add_faults(claim_faults(md, chunk.element), pages, None)
+        wrong_type = md.type != chunk.element.type
+        severity: Severity = "fault" if wrong_type else self.checker.optional
+        self._add_faults(claim_faults(md, chunk.element), pages, None, severity)
         if facts is not None:
             md = self._set_quirks_aside(facts)
             self._add_faults(chunk_faults(md, chunk.leaf, chunk.rows, facts), pages, None)

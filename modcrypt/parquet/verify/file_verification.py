@@ -39,6 +39,8 @@ from modcrypt.parquet.format.framing import Tail, read_tail
 from modcrypt.parquet.verify.chunk_checks import ChunkChecker
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.verification_results import Verification
+from modcrypt.parquet.writers.detection import find_plan_quirks
+from modcrypt.parquet.writers.quirk import FoundQuirk
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
 
@@ -297,7 +299,14 @@ def _build_result(plan: ChunkPlan, *, footer_key_works: bool) -> Verification:
         ),
         signed_by=footer.signed_by,
         regions=_complete_regions(plan),
+        quirks=_find_quirks(plan) if findings or not footer.encrypted else (),
     )
+
+
+def _find_quirks(plan: ChunkPlan) -> tuple[FoundQuirk, ...]:
+    if plan.footer.metadata is None:
+        return ()
+    return find_plan_quirks(plan.source, plan.footer, plan.listed, "pages")
 
 
 def _complete_regions(plan: ChunkPlan) -> tuple[Region, ...]:

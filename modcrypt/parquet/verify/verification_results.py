@@ -8,6 +8,7 @@ from typing import Literal
 
 from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.findings import Finding, Unauthenticated, fold, raise_first
+from modcrypt.parquet.writers.quirk import FoundQuirk
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
@@ -61,6 +62,8 @@ class Verification(VerificationResult):
         findings: Findings in the order of the file.
         not_authenticated: Parts for which no tag was verified, with the reason.
         regions: Map of all bytes of the file; empty unless requested.
+        quirks: Bugs of the writer by the evidence in the file; in an encrypted file, they are
+            looked for if there are findings, in what keys have opened.
         signed_by: Id of the required verifying key whose signature is valid; None without one.
     """
 
@@ -78,6 +81,7 @@ class Verification(VerificationResult):
     not_authenticated: tuple[Unauthenticated, ...]
     regions: tuple[Region, ...] = field(default=(), repr=False)
     signed_by: str | None = None
+    quirks: tuple[FoundQuirk, ...] = ()
 
     _first = ("ok", "complete")
 
@@ -101,7 +105,10 @@ class Verification(VerificationResult):
             title=format_name(self.name), facts=self.facts(), columns=self.columns,
             row_groups=self.row_groups, size=self.size, regions=self.regions,
             findings=self.findings,
-            notes=[(f"Not authenticated: {note.what}", note.why) for note in folded],
+            notes=[
+                *((f"Not authenticated: {note.what}", note.why) for note in folded),
+                *(("Bug of the writer", str(quirk)) for quirk in self.quirks),
+            ],
         )  # fmt: skip
 
     def facts(self) -> list[tuple[str, str]]:

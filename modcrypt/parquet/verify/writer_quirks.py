@@ -15,6 +15,8 @@ from modcrypt.parquet.format.modules import names_dictionary
 from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_quirks import describe_page_quirks
 from modcrypt.parquet.verify.region_walk import RegionWalk
+from modcrypt.parquet.writers.detection import Depth, find_plan_quirks
+from modcrypt.parquet.writers.quirk import FoundQuirk
 from modcrypt.report.text import format_count
 
 # Prefixes of `created_by`; a longer prefix precedes a shorter one that also matches.
@@ -62,10 +64,21 @@ def describe_quirks(walk: RegionWalk, writer: str | None) -> Iterator[str]:
     yield from _describe_index_quirks(walk)
     yield from describe_page_quirks(walk.probe, walk.clear_levels, view.footer.algorithm_name)
     yield from walk.header_quirks
+    yield from map(str, _find_known(walk))
     faults = walk.faults
     yield from (f"Inconsistent: {fault}" for fault in faults[:_MAX_FAULTS])
     if len(faults) > _MAX_FAULTS:
         yield f"{format_count(len(faults) - _MAX_FAULTS, 'more problem')}."
+
+
+def _find_known(walk: RegionWalk) -> tuple[FoundQuirk, ...]:
+    """Return the writers' bugs, without reading more of a remote file than was read before."""
+    plan, footer = walk.plan, walk.view.footer
+    if footer.metadata is None or walk.view.unbound:
+        return ()
+    remote = plan.source.least_read and not walk.pages
+    depth: Depth = "footer" if remote else "pages" if walk.pages else "indexes"
+    return find_plan_quirks(plan.source, footer, plan.listed, depth)
 
 
 def _describe_writer(view: FooterView, writer: str | None) -> Iterator[str]:
