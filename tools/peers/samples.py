@@ -22,7 +22,11 @@ import modcrypt.iceberg
 FOOTER_KEY = b"0123456789012345"
 COLUMN_KEYS = {"name": b"1234567890123450", "score": b"1234567890123451"}
 AAD_PREFIX = b"tester"
-SIGNED = {"column_keys": COLUMN_KEYS, "plaintext_columns": ["city"], "plaintext_footer": True}
+SIGNED: dict[str, Any] = {
+    "column_keys": COLUMN_KEYS,
+    "plaintext_columns": ["city"],
+    "plaintext_footer": True,
+}
 
 ROWS = pa.table(
     {
