@@ -29,6 +29,7 @@ CASES = {
     "aad-empty": "empty AAD prefix supplied",
     "ctr": "AES_GCM_CTR_V1",
     "data-page-v2": "data pages V2",
+    "restored": "module that restores every byte",
     "mixed-folder": "folder of encrypted and plaintext files",
     "encrypted-table": "encrypted Iceberg table",
     "row-groups-32768": "32,768 row groups",

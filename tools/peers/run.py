@@ -21,7 +21,7 @@ from tools.peers.data import FOLDER, Peer, load_peer, matches
 from tools.peers.samples import write_samples
 
 PROBES = Path(__file__).parent / "probes"
-SECONDS = 300  # for a probe, of which the slowest opens 32,768 row groups
+SECONDS = 1800  # for a probe, of which the slowest compiles Arrow
 
 
 def main() -> int:
@@ -55,7 +55,7 @@ def run_peer(peer: Peer, samples: Path, *, installed: bool = False) -> dict[str,
         installed: Whether to use this interpreter and its packages.
     """
     probe = PROBES / peer.probe
-    if installed:
+    if installed or not peer.packages:  # programs in other languages install what they need
         return _run_probe([sys.executable, str(probe)], samples)
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)

@@ -7,6 +7,7 @@ Probes in `tools/peers/probes` say which case reads which file.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import sys
 from pathlib import Path
@@ -21,6 +22,11 @@ import modcrypt.iceberg
 FOOTER_KEY = b"0123456789012345"
 COLUMN_KEYS = {"name": b"1234567890123450", "score": b"1234567890123451"}
 AAD_PREFIX = b"tester"
+SIGNED: dict[str, Any] = {
+    "column_keys": COLUMN_KEYS,
+    "plaintext_columns": ["city"],
+    "plaintext_footer": True,
+}
 
 ROWS = pa.table(
     {
@@ -53,19 +59,15 @@ def write_samples(folder: Path) -> None:
     """
     _write(folder, "uniform.parquet")
     _write(folder, "columns.parquet", column_keys=COLUMN_KEYS)
-    _write(
-        folder,
-        "plaintext-footer.parquet",
-        column_keys=COLUMN_KEYS,
-        plaintext_columns=["city"],
-        plaintext_footer=True,
-    )
+    _write(folder, "plaintext-footer.parquet", **SIGNED)
     _write(folder, "aad-stored.parquet", aad_prefix=AAD_PREFIX)
     _write(folder, "aad-supplied.parquet", aad_prefix=AAD_PREFIX, store_aad_prefix=False)
     _write(folder, "ctr.parquet", encryption_algorithm="AES_GCM_CTR_V1")
     _write(folder, "data-page-v2.parquet", options={"data_page_version": "2.0"})
     _write(folder / "mixed", "b.parquet")
     pq.write_table(ROWS, folder / "mixed" / "a.parquet")
+    _write(folder, "indexes.parquet", options={"write_page_index": True}, **SIGNED)
+    _write_restored(folder / "restored.parquet")
     _write_key_material(folder / "key-material")
     _write_master_keys(folder / "master-keys.parquet")
     table = mc.iceberg.create_table(
@@ -83,6 +85,16 @@ def _write(folder: Path, name: str, options: dict[str, Any] | None = None, **how
     folder.mkdir(exist_ok=True)
     encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, **how)
     mc.write_table(ROWS, folder / name, encryption, **options or {})
+
+
+def _write_restored(path: Path) -> None:
+    """Write a file with one more module before the footer, by which every byte is restored."""
+    plain = io.BytesIO()
+    pq.write_table(ROWS, plain)
+    content = plain.getvalue()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    source = content[:footer] + b"bytes that no field names" + content[footer:]
+    mc.encrypt_parquet(source, path, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
 
 
 def _write_key_material(folder: Path) -> None:

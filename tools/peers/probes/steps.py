@@ -82,6 +82,7 @@ def keyed_steps(read: Read) -> dict[str, Step]:
         "aad-empty: file with prefix": partial(read_with, supplied, aad_prefix=b""),
         "ctr: footer key": partial(read_with, "ctr.parquet"),
         "data-page-v2: footer key": partial(read_with, "data-page-v2.parquet"),
+        "restored: footer key": partial(read_with, "restored.parquet"),
         "mixed-folder: footer key": partial(read_with, "mixed/"),
         "row-groups-32768: footer key": partial(read_with, "row-groups-32768.parquet"),
     }

@@ -1,0 +1,10 @@
+"""parquet-go: `OpenFile` with `WithDecryption`."""
+
+from __future__ import annotations
+
+import process
+import steps
+
+BUILD = [["go", "mod", "tidy"], ["go", "build", "-o", "probe", "."]]
+with process.start("parquet_go", BUILD, ["{build}/probe"]) as read:
+    steps.run(process.file_steps(read))
