@@ -38,6 +38,7 @@ from tools import (
     bench_ags1,
     bench_arrow,
     bench_files,
+    bench_filters,
     bench_iceberg,
     bench_iceberg_sizes,
     bench_kms,
@@ -50,7 +51,8 @@ from tools.figures import Bench, Row, line
 
 SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
     "start": ("A start, CPU time", bench_tiny.start),
-    "tiny": ("Tiny files, row groups and column chunks, CPU time", bench_tiny.tiny),
+    "tiny": ("Tiny files and column chunks, CPU time", bench_tiny.tiny),
+    "filters": ("Filters that choose one row, CPU time", bench_filters.filters),
     "pyarrow": ("Whole files against PyArrow", bench_files.against_pyarrow),
     "bare": ("Whole files against the bare work", bench_files.against_bare_work),
     "small_pages": (

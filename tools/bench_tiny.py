@@ -1,4 +1,4 @@
-"""Measure the cost of a start, of tiny files and of many tiny row groups, for `tools/bench.py`.
+"""Measure the cost of a start and of tiny files, for `tools/bench.py`.
 
 All figures are CPU time (user and system) of all threads: what users wait for here is Python, and
 wall time would measure what else the machine does.
@@ -16,7 +16,6 @@ from functools import partial
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 
@@ -99,11 +98,10 @@ def peak_memory(command: list[str]) -> Figure:
 
 
 def tiny(bench: Bench) -> Iterator[Row]:
-    """Measure tiny files, small column chunks, and filters on many of them."""
+    """Measure tiny files and small column chunks."""
     yield from tiny_files(bench)
     for keyed in (False, True):
         yield from small_chunks(bench, keyed=keyed)
-    yield from filters(bench)
 
 
 def tiny_table() -> pa.Table:
@@ -155,29 +153,6 @@ def small_chunks(bench: Bench, *, keyed: bool) -> Iterator[Row]:
         name = f"200 x 10, {kind}: {way} a column chunk; peer Polars {peer} it encrypted"
         yield within(name, per_chunk[way], per_chunk[f"Polars {way}"], 1)
     yield Row(f"200 x 10, {kind}: verify a column chunk", per_chunk["verify"])
-
-
-def filters(bench: Bench) -> Iterator[Row]:
-    """Measure filters, and a read, of files with many row groups, or many columns."""
-    shapes = {"1,500 row groups of 5 x 2": (5, 3000, 2), "2,000 columns x 2": (2000, 2, 2)}
-    for title, (columns, rows, size) in shapes.items():
-        table = pa.table({f"c{n}": pa.array(range(rows), pa.int32()) for n in range(columns)})
-        plain, sealed = bench.work / "many-plain", bench.work / "many"
-        pq.write_table(table, plain, row_group_size=size)
-        keys = mc.FileDecryptionProperties(footer_key=KEY)
-        mc.encrypt_parquet(
-            plain, sealed, mc.FileEncryptionProperties(footer_key=KEY), overwrite=True
-        )
-        wanted = pc.field("c0") == 1
-        t = measure(bench, {
-            "filter": partial(mc.read_table, sealed, keys, filters=wanted),
-            "read": partial(mc.read_table, sealed, keys),
-            "PyArrow filter": partial(pq.read_table, plain, filters=wanted),
-            "PyArrow read": lambda: pq.ParquetFile(plain).read(),  # noqa: B023  # called here
-        })  # fmt: skip
-        for way in ("filter", "read"):
-            name = f"{title}: {way}; peer PyArrow, plaintext"
-            yield within(name, t[way], t[f"PyArrow {way}"], 1.5)
 
 
 def measure(bench: Bench, jobs: Mapping[str, Job]) -> dict[str, Figure]:

@@ -54,10 +54,11 @@ class Window:
     All chunks of a file use one window, so its buffer is allocated once.
     """
 
-    __slots__ = ("_source", "ahead", "base", "buffer", "stop", "view")
+    __slots__ = ("_source", "ahead", "base", "block", "buffer", "stop", "view")
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, block: int = BLOCK) -> None:
         self._source = source
+        self.block: i64 = block  # most bytes that are read ahead from a local file
         self.base: i64 = 0
         self.ahead: i64 = 0  # offset up to which the bytes will be needed next, so may be read
         self.buffer: bytes | bytearray = bytearray() if source.whole is None else source.whole
@@ -86,7 +87,7 @@ class Window:
         return self._source.least_read
 
     def _block(self) -> int:
-        return max(BLOCK, self.least_read)
+        return max(self.block, self.least_read)
 
     def _move(self, start: i64, size: i64) -> None:
         """Move the bytes from `start` on to the front of a buffer of at least `size` bytes."""

@@ -17,18 +17,22 @@ from modcrypt.errors import FormatError
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import ThreadPool
 from modcrypt.parquet.arrow.decoding import Loaded
-from modcrypt.parquet.arrow.page_parts import PageReader, PartReader
+from modcrypt.parquet.arrow.page_parts import PageReader, Pages, PartReader
 from modcrypt.parquet.arrow.page_sizes import Longest, check_pages
 from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
-from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.format.modules import Part
 
 _WORTH_THREADS = 1 << 20  # smallest size in bytes that several threads decrypt
 
 _JOB_BYTES = 1 << 16  # least number of bytes that a thread decrypts before it takes the next job
+
+_MAX_LOCATED_PAGES = 1 << 15
+"""Most pages of a chunk that are located by their headers, as many as an encrypted chunk may have:
+the headers of a plaintext chunk could be that of a page without a body again and again."""
 
 _Slot: TypeAlias = "tuple[PartReader, int, memoryview]"
 """A part, an offset in the encrypted file, and the memory that receives the bytes from there."""
@@ -80,6 +84,37 @@ def load_chunks(source: Source, plan: ReadPlan, pool: ThreadPool | None) -> Load
     longest = [Longest.of_column(parts) for parts in by_column.values()]
     rows = sum(row_group.num_rows for row_group in row_groups)
     return Loaded(file, rows, metadata, longest)
+
+
+def locate_pages(source: Source, plan: ReadPlan, row_group: int, column: int) -> ThriftStruct:
+    """Return the offset index that a chunk without repetition should have, by its page headers.
+
+    Each header is authenticated with its ordinal. Raise FormatError if the data pages do not have
+    one value for each row, and ModcryptError as `Pages.iter_headers`.
+    """
+    place = Part.PAGES, row_group, column
+    (span,) = (span for span in plan.spans if (span.part, span.row_group, span.column) == place)
+    (part,) = make_part_readers(source, plan, [span])
+    locations = []
+    rows = 0
+    for position, scanned in part.iter_headers() if isinstance(part, Pages) else ():
+        header, _ = decode("PageHeader", scanned.raw)
+        data_header = header.data_page_header or header.data_page_header_v2
+        if data_header is not None:
+            locations.append(
+                new(
+                    "PageLocation",
+                    offset=position,
+                    compressed_page_size=len(scanned.raw) + scanned.compressed_size,
+                    first_row_index=rows,
+                )
+            )
+            rows += data_header.num_values
+        if len(locations) > _MAX_LOCATED_PAGES:
+            raise FormatError(f"{span}: it has more than {_MAX_LOCATED_PAGES} pages")
+    if rows != plan.footer.metadata.row_groups[row_group].num_rows:
+        raise FormatError(f"{span}: its pages have {rows} values")
+    return new("OffsetIndex", page_locations=locations)
 
 
 def load_pages(

@@ -114,10 +114,15 @@ class Decoder:
         at, end = 0, ranges[-1][1]
         for batch in self.decode_batches(loaded, min(1 << 16, end)):
             after = at + batch.num_rows
-            for start, stop in ranges:
-                if start < after and at < stop:
-                    first = max(start, at)
-                    wanted.append(batch.slice(first - at, min(stop, after) - first))
+            parts = [
+                batch.slice(max(start, at) - at, min(stop, after) - max(start, at))
+                for start, stop in ranges
+                if start < after and at < stop
+            ]
+            if parts and parts[0].num_rows < batch.num_rows:
+                # Two parts are copied; a slice alone would keep all of its batch in memory.
+                parts = _concat_batches([*parts, batch.slice(0, 0)])
+            wanted += parts
             at = after
             if at >= end:
                 break

@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 import zlib
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -50,7 +51,7 @@ from modcrypt.runtime.fork_safety import cached_property, fork_safe
 # of the head, and fastparquet reads only the short one.
 _FILLING = b"\xf8"
 
-_SHORT_HEADER = 1 << 10  # size in bytes up to which the header of a plaintext page is usually read
+_SHORT_HEADER = 1 << 10  # size in bytes up to which the header of a page is usually read
 
 # After the last fifteen ids, none is left for the filling, and after a negative one it could have
 # the id of another field. So fields that the IDL does not know are removed from such structs.
@@ -91,6 +92,13 @@ class Pages(PartReader):
         """Return whether a data page has no values."""
         raise NotImplementedError
 
+    def iter_headers(self) -> Iterator[tuple[int, PageHeader]]:
+        """Yield position and header of each page, without reading bodies.
+
+        Raise ModcryptError if a header does not authenticate or breaks the format.
+        """
+        raise NotImplementedError
+
     def locate_all(self) -> None:
         """Prepare for reads of pages whose positions are known from an index."""
 
@@ -122,6 +130,15 @@ class PlainPages(Pages):
     def is_empty_at(self, ordinal: int, position: int) -> bool:  # noqa: D102
         header = self._scan(position, 0, memoryview(b""))
         return header is not None and is_empty(header)
+
+    def iter_headers(self) -> Iterator[tuple[int, PageHeader]]:  # noqa: D102
+        at = self.span.start
+        while at < self.span.end:
+            header = self._scan(at, 0, memoryview(b""))
+            if header is None:
+                raise FormatError(f"{self.span}: the page header at byte {at} is damaged")
+            yield at, header
+            at += len(header.raw) + header.compressed_size
 
     def locate_all(self) -> None:  # noqa: D102
         with self._lock:
@@ -208,6 +225,16 @@ class PageReader(Pages):
                     overlay(out, offset, empty, _lengthen_header(header, body - empty))
                     empty = None
             index += 1
+
+    def iter_headers(self) -> Iterator[tuple[int, PageHeader]]:  # noqa: D102
+        window = Window(self._windows.source, _SHORT_HEADER)
+        with self._lock:
+            first = Page(self._cipher, self._has_dictionary, 0)
+            start, end, compression = self.span.start, self.span.end, self._compression
+            for page in walk_pages(
+                window, start, end, first, compression=compression, headers_only=True
+            ):
+                yield page.position, page.header
 
     def is_empty_at(self, ordinal: int, position: int) -> bool:  # noqa: D102
         with self._lock, self._windows.lend() as window, suppress(ModcryptError):

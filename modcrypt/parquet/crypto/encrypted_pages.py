@@ -100,20 +100,23 @@ class EncryptedPage:
         self.total: i64 = total
 
 
+_NO_BODY: Final = memoryview(b"")
+
 _length: Final = Struct("<I").unpack_from
 
 
 def walk_pages(
     window: Window, position: i64, end: i64, page: Page, *, compression: i64,
-    known_only: bool = False,
+    known_only: bool = False, headers_only: bool = False,
 ) -> Iterator[EncryptedPage]:  # fmt: skip
     """Yield the pages from a position on, as `open_header` returns them.
 
     `page` is the address of the first page: only a chunk's first page can be a dictionary. The
     chunk ends at `end`. `known_only` removes fields that the IDL does not know from the headers.
+    `headers_only` leaves the bodies out, and does not check their sizes.
     """
     while position < end:
-        opened = open_header(window, position, end, page, compression)
+        opened = open_header(window, position, end, page, compression, headers_only)
         position += opened.total
         if known_only:
             drop_unknown_header_fields(opened)
@@ -123,11 +126,13 @@ def walk_pages(
 
 
 def open_header(
-    window: Window, position: i64, end: i64, page: Page, compression: i64
-) -> EncryptedPage:
+    window: Window, position: i64, end: i64, page: Page, compression: i64,
+    headers_only: bool = False,
+) -> EncryptedPage:  # fmt: skip
     """Decrypt the header of the page at `position` and load its body into the window.
 
     The page's chunk ends at `end`; `compression` is what `page_compression` returns.
+    `headers_only` loads no body.
 
     Raises:
         TagMismatchError: The header does not authenticate.
@@ -158,6 +163,8 @@ def open_header(
             f"{page.id()}: its header declares {size} bytes; a module has at least {overhead}, "
             f"and its chunk has {end - position - stored} left{hint}"
         )
+    if headers_only:
+        return EncryptedPage(page, position, header, _NO_BODY, body_aad, total)
     if start + total > window.stop:
         window.fill(position, position + total, end)
         start = position - window.base

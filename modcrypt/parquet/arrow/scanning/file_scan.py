@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -77,7 +78,9 @@ class Scan:
             self.schema = replace_views(self.schema)
             self._filter = fit_filter(self._filter, self.schema)
         self._plan = plan
-        self._loader = LotLoader(session, plan, self._leaves, self._filter is not None)
+        row_filter = self._filter
+        match = None if row_filter is None else partial(self._match_rows, row_filter.expression)
+        self._loader = LotLoader(session, plan, self._leaves, self._tested, match)
 
     @cached_property
     def _project(self) -> dict[str, pc.Expression]:
@@ -118,9 +121,9 @@ class Scan:
                 if batch.num_rows:  # Skip the projection, which costs time.
                     yield self._set_metadata(batch)
                 continue
-            fragment = self._make_memory_fragment(pa.Table.from_batches([batch]))
-            scanner = self._make_scanner(fragment, self._project, use_threads=False)
-            yield from (result for result in scanner.to_batches() if result.num_rows)
+            for fragment in self._make_memory_fragments(pa.Table.from_batches([batch])):
+                scanner = self._make_scanner(fragment, self._project, use_threads=False)
+                yield from (result for result in scanner.to_batches() if result.num_rows)
 
     def _load_lots(self, lot_bytes: int) -> Iterator[Loaded | pa.Table]:
         session = self._session
@@ -160,7 +163,9 @@ class Scan:
     def _decode_table(self, lot: Loaded | pa.Table, use_threads: bool) -> pa.Table:
         decoder = self._session.decoder
         if isinstance(lot, pa.Table):
-            return self._read_fragment(self._make_memory_fragment(lot), use_threads)
+            fragments = self._make_memory_fragments(lot)
+            read = [self._read_fragment(fragment, use_threads) for fragment in fragments]
+            return concatenate_tables(read, self.result)
         if decoder.repeats_long_values(lot):
             return pa.Table.from_batches(
                 self._decode_lot(lot, _BATCH_ROWS, use_threads), self.result
@@ -270,6 +275,12 @@ class Scan:
             raise ValueError(
                 f"values do not fit the dataset's types: {'; '.join(changed)}"
             ) from None
+
+    def _match_rows(self, condition: pc.Expression, columns: pa.RecordBatch) -> pa.Array:
+        """Return whether each row of a batch matches the filter, given what the filter reads."""
+        (fragment,) = self._make_memory_fragments(pa.Table.from_batches([columns]))
+        scanner = fragment.scanner(self.schema, {"": condition}, use_threads=False)
+        return scanner.to_table().column(0).combine_chunks()
 
     def _make_scanner(
         self, fragment: ds.Fragment, project: dict[str, pc.Expression], *, use_threads: bool
@@ -395,15 +406,15 @@ class Scan:
             )
         return {plan.row_groups[i]: ranges for i, ranges in candidates.items()}
 
-    def _make_memory_fragment(self, rows: pa.Table) -> ds.Fragment:
+    def _make_memory_fragments(self, rows: pa.Table) -> list[ds.Fragment]:
+        """Return the rows as fragments: one, or several if a column has more than 2 GiB."""
         for name, value in self._known.items():
             known = pa.scalar(value, self.schema.field(name).type)
             rows = rows.append_column(name, pa.repeat(known, rows.num_rows))
-        # PyArrow makes a fragment for each chunk; combining the chunks leaves one.
+        # PyArrow makes a fragment for each chunk; combining the chunks leaves few.
         import pyarrow.dataset as ds
 
-        (fragment,) = ds.dataset(rows.combine_chunks()).get_fragments()
-        return fragment
+        return list(ds.dataset(rows.combine_chunks()).get_fragments())
 
 
 def concatenate_tables(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:

@@ -1,10 +1,14 @@
-"""Decrypt the rows that a scan has chosen, lot by lot: whole row groups, or single pages."""
+"""Decrypt the rows that a scan has chosen, lot by lot: whole row groups, or single pages.
+
+Where the columns of the filter are a small part of a row group, they are decrypted first, and of
+the other columns only what holds rows that match.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -13,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from modcrypt.errors import FormatError, IntegrityError
-from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages
+from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages, locate_pages
 from modcrypt.parquet.arrow.decoding import Loaded
 from modcrypt.parquet.arrow.scanning.plan_parts import PlanParts
 from modcrypt.parquet.arrow.scanning.scan_session import Session
@@ -26,6 +30,25 @@ if TYPE_CHECKING:
 Decrypt: TypeAlias = Callable[[], Loaded | pa.Table]
 """Decrypts a lot; rows of single pages are decoded on the way."""
 
+Match: TypeAlias = "Callable[[pa.RecordBatch], pa.Array]"
+"""Returns whether each row matches the filter, given the columns that the filter reads."""
+
+_WORTH_MATCHING = 1 << 20
+"""Least size in bytes of the columns beside the filter's for which the filter's are decrypted
+first: finding the pages of a row group takes as long as decrypting and decoding a few MiB."""
+
+_WORTH_LOCATING = 1 << 20
+"""Least size in bytes of a chunk without an offset index whose page headers are read."""
+
+_SHARE = 2
+"""How many times as large as the filter's columns the others must be: the filter's are decrypted
+twice where most rows match."""
+
+_BATCH_ROWS = 1 << 16  # rows of the filter's columns that are decoded at once
+
+_MOST_RANGES = 1024
+"""Most ranges of matching rows in a row group. Rows between two that match are filtered again."""
+
 
 @dataclass(frozen=True)
 class LotLoader:
@@ -35,70 +58,135 @@ class LotLoader:
         session: The open file.
         plan: Plan of the columns in all row groups of the scan.
         leaves: Columns to decrypt.
-        is_filtered: Whether the caller chooses among the rows that are decrypted.
+        tested: Those of them that the filter reads.
+        match: The filter, which the caller applies to the decrypted rows again; None without one.
     """
 
     session: Session
     plan: ReadPlan
     leaves: Sequence[int]
-    is_filtered: bool
+    tested: Sequence[int]
+    match: Match | None
 
     def plan_jobs(self, rows: Mapping[int, Ranges], lot_bytes: int) -> list[Decrypt]:
         """Divide the rows into lots, and return a function for each that decrypts it."""
         jobs: list[Decrypt] = []
-        row_groups = self.session.file.metadata.row_groups
-        sizes = dict.fromkeys(rows, 0)
-        for (r, _), chunk in self.plan.chunks.items():
-            if r in sizes:
-                sizes[r] += chunk.meta_data.total_compressed_size
+        sizes = self._measure_chunks(rows, self.leaves)
+        tested = self._measure_chunks(rows, self.tested)
         lot: list[int] = []
         lot_size = 0
         for r, ranges in rows.items():
-            whole = ranges == [(0, row_groups[r].num_rows)]
-            if lot and (not whole or lot_size + sizes[r] > lot_bytes):
+            job = self._choose_job(r, ranges, tested[r], sizes[r] - tested[r])
+            if lot and (job is not None or lot_size + sizes[r] > lot_bytes):
                 jobs.append(partial(self._load_row_groups, lot))
                 lot, lot_size = [], 0
-            if whole:
+            if job is None:
                 lot.append(r)
                 lot_size += sizes[r]
             else:
-                jobs.append(partial(self._load_rows, r, ranges))
+                jobs.append(job)
         if lot:
             jobs.append(partial(self._load_row_groups, lot))
         return jobs
 
-    def _load_row_groups(self, row_groups: list[int], columns: list[int] | None = None) -> Loaded:
+    def _choose_job(
+        self, row_group: int, ranges: Ranges, tested_size: int, other_size: int
+    ) -> Decrypt | None:
+        """Return what decrypts some rows of a row group; None if it is decrypted as a whole.
+
+        The sizes in bytes are those of the columns that the filter reads, and of the others.
+        """
+        # In an object store, each column takes requests for its offset index and its pages.
+        others = len(self.leaves) - len(self.tested)
+        least = max(_WORTH_MATCHING, others * self.session.file.source.least_read)
+        is_worth = other_size >= max(least, _SHARE * tested_size)
+        if self.match is not None and tested_size and is_worth:
+            return partial(self._load_matching, self.match, row_group, ranges)
+        if ranges == [(0, self.session.file.metadata.row_groups[row_group].num_rows)]:
+            return None
+        return partial(self._load_rows, row_group, ranges)
+
+    def _measure_chunks(self, rows: Iterable[int], columns: Sequence[int]) -> dict[int, int]:
+        """Return the size in bytes of some columns in each row group."""
+        sizes, wanted = dict.fromkeys(rows, 0), frozenset(columns)
+        for (r, c), chunk in self.plan.chunks.items():
+            if r in sizes and c in wanted:
+                sizes[r] += chunk.meta_data.total_compressed_size
+        return sizes
+
+    def _load_matching(self, match: Match, row_group: int, ranges: Ranges) -> Loaded | pa.Table:
+        """Decrypt the filter's columns for some rows, and the others for those that match."""
+        session = self.session
+        everything = [(0, session.file.metadata.row_groups[row_group].num_rows)]
+        if ranges == everything:
+            lot: Loaded | pa.Table = self._load_row_groups([row_group], self.tested)
+        else:
+            lot = self._load_rows(row_group, ranges, self.tested)
+        if isinstance(lot, Loaded):
+            batches = session.decoder.decode_batches(lot, _BATCH_ROWS)
+            ranges = everything
+        else:
+            batches = iter(lot.to_batches())
+        matches = pa.chunked_array(map(match, batches), pa.bool_())
+        matching = _find_ranges(matches, ranges)
+        if matching == everything:
+            return self._load_row_groups([row_group])
+        return self._load_rows(row_group, matching) if matching else pa.table({})
+
+    def _load_row_groups(
+        self, row_groups: list[int], columns: Sequence[int] | None = None
+    ) -> Loaded:
         plan = self.plan
         if columns or row_groups != plan.row_groups:
             plan = self.session.select(columns or self.leaves, row_groups)
         return load_chunks(self.session.file.source, plan, self.session.pool)
 
-    def _load_rows(self, row_group: int, ranges: Ranges) -> Loaded | pa.Table:
+    def _load_rows(
+        self, row_group: int, ranges: Ranges, columns: Sequence[int] | None = None
+    ) -> Loaded | pa.Table:
         """Decrypt what holds some rows of a row group: single pages where they can be located.
 
         If a page is not what its offset index says, the ranges are wrong too. Then all rows are
         decrypted, which raises the error again if its cause is not the index.
         """
         session = self.session
-        plan = session.select(self.leaves, [row_group])
-        fields = Counter(plan.leaves[c][0] for c in plan.footer_leaves)
-        rows = session.file.metadata.row_groups[row_group].num_rows
-        indexes: dict[int, ThriftStruct] = {}
-        with session.lock:
-            parts = PlanParts(session.file.source, plan)
-            for n, c in enumerate(plan.footer_leaves):
-                if session.file.elements[c].max_repetition or fields[plan.leaves[c][0]] > 1:
-                    continue
-                index = parts.read_offset_index(0, n)
-                if index is not None and not _has_empty_page(index, rows):
-                    indexes[c] = index
+        plan = session.select(columns or self.leaves, [row_group])
         try:
+            indexes = self._find_offset_indexes(row_group, plan)
             return self._load_located_rows(row_group, ranges, plan, indexes)
         except (FormatError, IntegrityError):
-            everything = self._load_row_groups([row_group])
-            if self.is_filtered:
+            everything = self._load_row_groups([row_group], columns)
+            if self.match is not None:
                 return everything
             return session.decoder.decode_rows(everything, ranges)
+
+    def _find_offset_indexes(self, row_group: int, plan: ReadPlan) -> dict[int, ThriftStruct]:
+        """Return the offset indexes of the columns whose pages can be read one by one.
+
+        The pages of a large chunk without an offset index are located by their headers, except in
+        a remote file, where each header takes a request.
+        """
+        source, elements = self.session.file.source, self.session.file.elements
+        rows = self.session.file.metadata.row_groups[row_group].num_rows
+        fields = Counter(plan.leaves[c][0] for c in plan.footer_leaves)
+        flat = {
+            n: c
+            for n, c in enumerate(plan.footer_leaves)
+            if not elements[c].max_repetition and fields[plan.leaves[c][0]] == 1
+        }
+        with self.session.lock:
+            parts = PlanParts(source, plan)
+            indexes = {c: parts.read_offset_index(0, n) for n, c in flat.items()}
+        for c, index in indexes.items():
+            chunk = plan.chunks.get((row_group, c))
+            size = 0 if chunk is None else chunk.meta_data.total_compressed_size
+            if index is None and size >= _WORTH_LOCATING and not source.least_read:
+                indexes[c] = locate_pages(source, plan, row_group, c)
+        return {
+            c: index
+            for c, index in indexes.items()
+            if index is not None and not _has_empty_page(index, rows)
+        }
 
     def _load_located_rows(
         self, row_group: int, ranges: Ranges, plan: ReadPlan, indexes: dict[int, ThriftStruct]
@@ -144,6 +232,24 @@ class LotLoader:
         plan = session.select([column], [row_group])
         data = load_pages(session.file.source, plan, locations, rows_of)
         return session.decoder.decode_rows(data, cuts).column(0)
+
+
+def _find_ranges(matches: pa.ChunkedArray, ranges: Ranges) -> Ranges:
+    """Return ranges with all rows that match; `matches` has a flag for each row of `ranges`."""
+    import pyarrow.compute as pc  # takes a third of the time of importing PyArrow
+
+    rows = ranges[-1][1]
+    step = 1 if pc.sum(matches, min_count=0).as_py() <= _MOST_RANGES else -(-rows // _MOST_RANGES)
+    found: Ranges = []
+    at = 0
+    for start, stop in ranges:
+        numbers = pc.add(pc.indices_nonzero(matches.slice(at, stop - start)), start)
+        for part in pc.unique(pc.divide(numbers, step)).to_pylist():
+            first, after = max(start, part * step), min(stop, part * step + step)
+            joins = bool(found) and found[-1][1] == first
+            found.append((found.pop()[0] if joins else first, after))
+        at += stop - start
+    return found
 
 
 def _has_empty_page(index: ThriftStruct, rows: int) -> bool:
