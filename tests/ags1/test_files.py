@@ -506,8 +506,7 @@ def test_an_existing_destination_is_replaced_only_on_request(tmp_path: Path) -> 
         (tmp_path / "out").write_bytes(b"old")
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("through", ["path", "pipe"])
+@pytest.mark.parametrize(("threads", "through"), [(1, "path"), (2, "pipe")])
 def test_memory_is_bounded_whatever_the_length(threads: int, through: str, tmp_path: Path) -> None:
     size = 64 << 20
     with (tmp_path / "plain").open("wb") as file:

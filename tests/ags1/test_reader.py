@@ -54,7 +54,7 @@ from tests.support.ags1.streams import (
     is_stream,
     read_plaintext,
 )
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.open_files import open_files
 from tests.support.randomness import examples
@@ -531,24 +531,24 @@ def test_undamaged_streams_are_read_whole_by_every_way(way: Way, name: str) -> N
         assert whole == plain
 
 
+@each_case("step", [7, 1], ids=["each byte", "each bit"], quick=one_in(2))
 @every_way
 @each_case("name", STREAMS)
 def test_every_flipped_bit_is_noticed_but_for_a_block_length_that_changes_nothing(
-    way: Way, name: str
+    way: Way, name: str, step: int
 ) -> None:
     stream = STREAMS[name]
     plain = read_plaintext(FOOTER_KEY, stream, PREFIX)
-    for at in range(len(stream)):
-        for bit in range(8):
-            flipped = stream[:at] + bytes((stream[at] ^ 1 << bit,)) + stream[at + 1 :]
-            error, whole = outcome(way, flipped, len(stream), plain)
-            if at < 4:
-                assert type(error) is FormatError
-            elif at < 8:
-                assert_of_another_block_length(error, flipped, plain, whole)
-            else:
-                assert isinstance(error, TagMismatchError)
-                assert error.module == BlockId((at - 8) // 33)
+    for at, bit in (divmod(n, 8) for n in [*range(64), *range(64, 8 * len(stream), step)]):
+        flipped = stream[:at] + bytes((stream[at] ^ 1 << bit,)) + stream[at + 1 :]
+        error, whole = outcome(way, flipped, len(stream), plain)
+        if at < 4:
+            assert type(error) is FormatError
+        elif at < 8:
+            assert_of_another_block_length(error, flipped, plain, whole)
+        else:
+            assert isinstance(error, TagMismatchError)
+            assert error.module == BlockId((at - 8) // 33)
 
 
 def assert_of_another_block_length(
@@ -935,7 +935,7 @@ def test_many_threads_read_at_random_places(kind: str, cached: int) -> None:
 
         def work(number: int) -> None:
             random = Random(number)
-            for _ in range(120):
+            for _ in range(40):
                 at, size = random.randrange(5100), random.choice([1, 10, 60, 400])
                 assert file.read_at(at, size) == PLAIN[at : at + size]
 
@@ -1152,11 +1152,11 @@ def test_an_interrupt_while_several_threads_open_blocks_is_just_that(tmp_path: P
 
 @pytest.fixture(scope="module")
 def long_stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a stream of 96 MiB, sealed in one go with 96 nonces."""
+    """Return a stream of 48 MiB, sealed in one go with 48 nonces."""
     path = tmp_path_factory.mktemp("long") / "stream"
     with path.open("wb") as file:
         file.write(b"AGS1" + MEBIBYTE.to_bytes(4, "little"))
-        for index in range(96):
+        for index in range(48):
             nonce = os.urandom(12)
             aad = index.to_bytes(4, "little")
             file.write(nonce + AESGCM(FOOTER_KEY).encrypt(nonce, bytes(MEBIBYTE), aad))
@@ -1174,9 +1174,15 @@ def peak_below(limit: int) -> Iterator[None]:
     assert peak < limit
 
 
-@each_case("piece", [1 << 16, 3 << 19, 8 << 20])
-@each_case("threads", [1, 4])
-@each_case("kind", ["path", "open file"])
+@each_case(
+    ("piece", "threads", "kind"),
+    [
+        (1 << 16, 1, "path"),
+        (3 << 19, 4, "path"),
+        (8 << 20, 1, "open file"),
+        (1 << 16, 4, "open file"),
+    ],
+)
 def test_memory_is_bounded_whatever_the_length(
     long_stream: Path, piece: int, threads: int, kind: str
 ) -> None:
@@ -1188,12 +1194,12 @@ def test_memory_is_bounded_whatever_the_length(
     ):
         while size := file.readinto(buffer):
             total += size
-        for at in range(0, 96 << 20, 5_000_000):
+        for at in range(0, 48 << 20, 5_000_000):
             file.read_at(at, 4096)
-    assert total == 96 << 20
+    assert total == 48 << 20
 
 
-@pytest.mark.parametrize("size", [36, 100, 1000])
+@pytest.mark.parametrize("size", [36, 100])
 def test_a_header_that_declares_long_blocks_reserves_no_memory_for_them(size: int) -> None:
     stream = b"AGS1" + (64 << 20).to_bytes(4, "little") + bytes(size - 8)
     for way in WAYS:

@@ -40,7 +40,13 @@ from modcrypt.parquet.format.compact import MAX_LIST, MAX_STRUCTS
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from tests.support import forging
 from tests.support.cases import each_case
-from tests.support.forging import SMALL_FILTER, decrypt_bytes, encrypt_bytes, plain_file
+from tests.support.forging import (
+    SMALL_FILTER,
+    bloom_header,
+    decrypt_bytes,
+    encrypt_bytes,
+    plain_file,
+)
 from tests.support.keys import FOOTER_KEY
 from tests.support.randomness import dice
 from tests.support.resident_memory import forget_peak, resident_memory
@@ -766,18 +772,6 @@ def with_module(part: str, plain: bytes) -> bytes:
 def locations(count: int, offset: int = 4) -> bytes:
     location = new("PageLocation", offset=offset, compressed_page_size=1, first_row_index=0)
     return encode(new("OffsetIndex", page_locations=[location] * count))
-
-
-def bloom_header(size: int) -> bytes:
-    return encode(
-        new(
-            "BloomFilterHeader",
-            numBytes=size,
-            algorithm=new("BloomFilterAlgorithm", BLOCK=new("SplitBlockAlgorithm")),
-            hash=new("BloomFilterHash", XXHASH=new("XxHash")),
-            compression=new("BloomFilterCompression", UNCOMPRESSED=new("Uncompressed")),
-        )
-    )
 
 
 MODULES = {

@@ -8,7 +8,7 @@ import pytest
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.io.sources import MemorySource
-from modcrypt.parquet.format.idl import ThriftStruct, encode, new
+from modcrypt.parquet.format.idl import ThriftStruct, new
 from modcrypt.parquet.format.modules import (
     MAX_BLOOM_HEADER,
     Part,
@@ -21,6 +21,7 @@ from modcrypt.parquet.format.modules import (
     sort_for_writing,
 )
 from modcrypt.parquet.format.schema import Leaf
+from tests.support.forging import bloom_header
 
 BODY_END = 200
 METADATA: dict[str, Any] = {
@@ -99,19 +100,6 @@ def test_offset_indexes_before_their_chunk_are_written_last() -> None:
 
 
 # --- bloom filters without a length ---------------------------------------------------------------
-
-
-def bloom_header(size: int) -> bytes:
-    """Return the header of a bloom filter of this many bytes."""
-    return encode(
-        new(
-            "BloomFilterHeader",
-            numBytes=size,
-            algorithm=new("BloomFilterAlgorithm", BLOCK=new("SplitBlockAlgorithm")),
-            hash=new("BloomFilterHash", XXHASH=new("XxHash")),
-            compression=new("BloomFilterCompression", UNCOMPRESSED=new("Uncompressed")),
-        )
-    )
 
 
 def test_a_stored_length_of_a_bloom_filter_is_positive() -> None:
