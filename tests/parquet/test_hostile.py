@@ -39,7 +39,7 @@ from modcrypt.errors import (
 from modcrypt.parquet.format.compact import MAX_LIST, MAX_STRUCTS
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from tests.support import forging
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.forging import (
     SMALL_FILTER,
     bloom_header,
@@ -316,8 +316,13 @@ FIELDS = [
 ]
 
 
-@pytest.mark.parametrize("plaintext_columns", [(), ("b",)], ids=["sealed", "plaintext"])
-@each_case("field", FIELDS, ids=lambda field: field.name)
+def name_field(value: object) -> str | None:
+    return value.name if isinstance(value, Field) else None
+
+
+@each_case(
+    ("plaintext_columns", "field"), product([(), ("b",)], FIELDS), ids=name_field, quick=one_in(2)
+)
 def test_any_number_in_a_plaintext_footer_is_refused_or_survives_both_ways(
     field: Field, plaintext_columns: tuple[str, ...]
 ) -> None:
@@ -330,8 +335,12 @@ def test_any_number_in_a_plaintext_footer_is_refused_or_survives_both_ways(
             forging.read_plain_footer(decrypt_bytes(sealed, READER))
 
 
-@pytest.mark.parametrize("mode", ["sealed", "signed", "plaintext column"])
-@each_case("field", FIELDS, ids=lambda field: field.name)
+@each_case(
+    ("mode", "field"),
+    product(["sealed", "signed", "plaintext column"], FIELDS),
+    ids=name_field,
+    quick=one_in(2),
+)
 def test_any_number_in_a_footer_behind_the_lock_is_refused_or_gives_a_readable_file(
     field: Field, mode: str
 ) -> None:

@@ -425,8 +425,7 @@ def masked_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("root", [None, 0, 2])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize(("root", "version"), [(None, "1.0"), (0, "2.0"), (2, "1.0")])
 def test_masks_take_elements_without_a_repetition_type_for_required(
     version: str, root: int | None
 ) -> None:

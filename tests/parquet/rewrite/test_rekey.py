@@ -908,7 +908,7 @@ def test_a_kept_page_that_was_altered_is_still_seen_by_whoever_reads_it() -> Non
 # --- memory ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_big_file_does_not_go_through_memory_whole(tmp_path: Path, threads: int) -> None:
     numbers = np.random.default_rng(1).integers(0, 2**60, 5_000_000)
     path = tmp_path / "plain"

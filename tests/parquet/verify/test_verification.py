@@ -343,9 +343,9 @@ def test_a_flip_in_any_module_is_reported_with_its_address_and_place(case: Case)
     clear = case.properties.get("data_page_v2_levels") == "plaintext"
     for span in list_modules(data, case.reader):
         size = span.end - span.start
-        # Of the nonce and the tag in turn, one byte.
-        last = span.end - 1 if span.start % 2 else span.start + 5
-        positions = {span.start, span.end - 1 - size // 3, last}
+        # In turn, one byte of the ciphertext, of the tag and of the nonce.
+        other = (span.end - 1 - size // 3, span.end - 1, span.start + 5)[span.start % 3]
+        positions = {span.start, other}
         if clear and span.module.type is ModuleType.DATA_PAGE:
             positions = {span.end - 17, span.end - 1}  # the rest may be levels in clear
         for position in positions:
