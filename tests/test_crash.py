@@ -143,12 +143,10 @@ else:
 """
 
 
-def start_stalled(
-    job: str, source: Path, destination: Path, threads: int
-) -> subprocess.Popen[bytes]:
-    """Start a job in a process of its own that stands still in the middle of writing."""
+def start_stalled(script: str, *arguments: object) -> subprocess.Popen[bytes]:
+    """Start a script in a process of its own that stands still in the middle of writing."""
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, job, source, destination, str(threads)],
+        [sys.executable, "-c", script, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -175,7 +173,7 @@ def test_a_killed_process_leaves_no_destination(
     job: str, threads: int, sources: dict[str, Path], folder: Path
 ) -> None:
     destination = folder / "out.parquet"
-    process = start_stalled(job, sources[job], destination, threads)
+    process = start_stalled(KILLED, job, sources[job], destination, threads)
     assert not destination.exists()
     end(process, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
@@ -190,7 +188,7 @@ def test_a_killed_process_leaves_the_old_destination_as_it_was(
 ) -> None:
     destination = folder / "out.parquet"
     destination.write_bytes(b"old")
-    end(start_stalled(job, sources[job], destination, 1), signal.SIGKILL)
+    end(start_stalled(KILLED, job, sources[job], destination, 1), signal.SIGKILL)
     assert destination.read_bytes() == b"old"
 
 
@@ -201,7 +199,7 @@ def test_a_keyboard_interrupt_leaves_nothing(
 ) -> None:
     """With one thread a real Ctrl-C; a writer thread that sleeps would delay it, not lose it."""
     if threads == 1:
-        process = start_stalled(job, sources[job], folder / "out.parquet", threads)
+        process = start_stalled(KILLED, job, sources[job], folder / "out.parquet", threads)
         assert b"KeyboardInterrupt" in end(process, signal.SIGINT)
         assert process.returncode == -signal.SIGINT
     else:
@@ -247,16 +245,21 @@ def test_a_write_that_fails_gives_its_own_error_and_leaves_nothing(
 def test_a_limit_of_the_operating_system_on_file_size_gives_oserror_and_leaves_nothing(
     job: str, threads: int, sources: dict[str, Path], folder: Path
 ) -> None:
+    with limited_file_size(3 << 20), pytest.raises(OSError, match="File too large"):
+        JOBS[job](sources[job], folder / "out.parquet", threads=threads)
+    assert list_folder(folder) == []
+
+
+@contextlib.contextmanager
+def limited_file_size(size: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
-        with pytest.raises(OSError, match="File too large"):
-            JOBS[job](sources[job], folder / "out.parquet", threads=threads)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
-    assert list_folder(folder) == []
 
 
 @pytest.fixture
@@ -650,17 +653,7 @@ with Ags1Writer(sink, key, threads=int(sys.argv[4])) as writer:
 
 def kill_ags1(kind: str, destination: Path, append: int, threads: int) -> None:
     """Kill a writer with -9 when it is about to hand over so many pieces and one more."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", AGS1_KILLED, kind, destination, str(append), str(threads)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(FOOTER_KEY)
-    process.stdin.close()
-    assert process.stdout.readline() == b"writing\n"
+    process = start_stalled(AGS1_KILLED, kind, destination, append, threads)
     assert end(process, signal.SIGKILL) == b""
     assert process.returncode == -signal.SIGKILL
 
@@ -712,15 +705,8 @@ def test_a_full_disk_ends_an_ags1_stream(kind: str, threads: int, full_disk: Pat
 
 @THREADS
 def test_a_limit_on_file_size_ends_an_ags1_stream(threads: int, folder: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write_ags1(folder / "stream", threads)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
+    with limited_file_size(3 << 20), pytest.raises(OSError, match="File too large"):
+        write_ags1(folder / "stream", threads)
     assert list_folder(folder) == []
 
 

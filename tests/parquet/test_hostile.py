@@ -792,15 +792,15 @@ MODULES = {
     "an offset index of other pages": with_module("offset_index", locations(1)),
     "an offset index of 100,000 pages": with_module("offset_index", locations(100_000)),
     "an offset index of 2**63-1 pages": with_module("offset_index", b"\x19\xfc" + HUGE),
-    "a bloom filter of -1 bytes": with_module("bloom", bloom_header(-1)),
-    "a bloom filter of 2**31-1 bytes": with_module("bloom", bloom_header(I32)),
-    "a bloom filter of 31 bytes": with_module("bloom", bloom_header(31)),
+    "a bloom filter of -1 bytes": with_module("bloom", encode(bloom_header(-1))),
+    "a bloom filter of 2**31-1 bytes": with_module("bloom", encode(bloom_header(I32))),
+    "a bloom filter of 31 bytes": with_module("bloom", encode(bloom_header(31))),
     "an empty bloom filter header": with_module("bloom", b""),
 }
 
 
 def test_the_honest_twin_of_the_hostile_modules_is_taken() -> None:
-    assert isinstance(decrypt_bytes(with_module("bloom", bloom_header(32)), READER), bytes)
+    assert isinstance(decrypt_bytes(with_module("bloom", encode(bloom_header(32))), READER), bytes)
 
 
 @each_case("name", MODULES)

@@ -33,16 +33,14 @@ SMALL_FILTER = {"ndv": 1000}
 """A bloom filter for few values: by default, PyArrow fills a MiB per chunk and folds it to that."""
 
 
-def bloom_header(size: int) -> bytes:
+def bloom_header(size: int) -> ThriftStruct:
     """Return the header of a bloom filter of this many bytes."""
-    return encode(
-        new(
-            "BloomFilterHeader",
-            numBytes=size,
-            algorithm=new("BloomFilterAlgorithm", BLOCK=new("SplitBlockAlgorithm")),
-            hash=new("BloomFilterHash", XXHASH=new("XxHash")),
-            compression=new("BloomFilterCompression", UNCOMPRESSED=new("Uncompressed")),
-        )
+    return new(
+        "BloomFilterHeader",
+        numBytes=size,
+        algorithm=new("BloomFilterAlgorithm", BLOCK=new("SplitBlockAlgorithm")),
+        hash=new("BloomFilterHash", XXHASH=new("XxHash")),
+        compression=new("BloomFilterCompression", UNCOMPRESSED=new("Uncompressed")),
     )
 
 

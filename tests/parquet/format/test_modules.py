@@ -8,7 +8,7 @@ import pytest
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.io.sources import MemorySource
-from modcrypt.parquet.format.idl import ThriftStruct, new
+from modcrypt.parquet.format.idl import ThriftStruct, encode, new
 from modcrypt.parquet.format.modules import (
     MAX_BLOOM_HEADER,
     Part,
@@ -111,7 +111,7 @@ def test_a_stored_length_of_a_bloom_filter_is_positive() -> None:
 
 @pytest.mark.parametrize("size", [32, 64])
 def test_a_plaintext_bloom_filter_is_measured_by_its_header(size: int) -> None:
-    header = bloom_header(size)
+    header = encode(bloom_header(size))
     content = bytes(44) + header + bytes(size)
     end = 44 + len(header) + size
     assert spans(chunk({"bloom_filter_offset": 44}), content)[1] == (44, end, Part.BLOOM_FILTER)
@@ -151,7 +151,7 @@ def test_a_bloom_filter_at_either_end_of_the_modules_is_measured() -> None:
 
 
 def test_no_more_of_a_bloom_filter_is_read_than_its_header_may_have() -> None:
-    source = MemorySource(bytes(44) + bloom_header(32) + bytes(5000))
+    source = MemorySource(bytes(44) + encode(bloom_header(32)) + bytes(5000))
     sizes = []
 
     class Watched(MemorySource):
