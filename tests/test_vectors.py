@@ -27,7 +27,7 @@ from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.runtime.code_form import code_form
 from tests.support.agreement import check_agreement
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.forging import plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
@@ -316,7 +316,7 @@ def plaintext_files() -> list[bytes]:
     ]
 
 
-@each_case("options", matrix())
+@each_case("options", matrix(), quick=one_in(2))
 def test_the_verifier_finds_what_modcrypt_wrote(
     options: dict[str, Any], plaintext_files: list[bytes]
 ) -> None:
