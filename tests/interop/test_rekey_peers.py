@@ -129,7 +129,7 @@ def is_detectable(entry: dict[str, Any]) -> bool:
     return bool(entry["expect"] != "undetectable")
 
 
-@each_case(("folder", "entry"), entry_params("tampered", is_detectable))
+@each_case(("folder", "entry"), entry_params("tampered", is_detectable), quick=one_in(3))
 def test_no_tampered_file_is_sealed_anew(
     folder: str, entry: dict[str, Any], tmp_path: Path
 ) -> None:
