@@ -520,27 +520,20 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("meeting")
-def test_two_writers_to_one_destination_leave_one_whole_file(folder: Path) -> None:
-    tables = [pa.table({"a": list(range(start, start + 1000))}) for start in (0, 5000)]
-    files = [forging.plain_file(table) for table in tables]
-    destination = folder / "out.parquet"
-    outcomes = in_parallel(*(lambda f=f: encrypt(f, destination) for f in files))
-    assert outcomes == [None, None]
-    assert list_folder(folder) == ["out.parquet"]
-    assert read_with_pyarrow(destination, FOOTER_KEY) in tables
-
-
-@pytest.mark.usefixtures("meeting")
-def test_of_two_writers_that_may_not_overwrite_one_wins(folder: Path) -> None:
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_two_writers_to_one_destination_leave_one_whole_file(overwrite: bool, folder: Path) -> None:
     """Both find no destination when they start: it is the last step that must refuse."""
     tables = [pa.table({"a": list(range(start, start + 1000))}) for start in (0, 5000)]
     files = [forging.plain_file(table) for table in tables]
     destination = folder / "out.parquet"
-    outcomes = in_parallel(*(lambda f=f: encrypt(f, destination, overwrite=False) for f in files))
-    assert [type(outcome) for outcome in outcomes if outcome] == [FileExistsError]
+    outcomes = in_parallel(
+        *(lambda f=f: encrypt(f, destination, overwrite=overwrite) for f in files)
+    )
+    refused = [type(outcome) for outcome in outcomes if outcome]
+    assert refused == ([] if overwrite else [FileExistsError])
     assert list_folder(folder) == ["out.parquet"]
-    winner = outcomes.index(None)
-    assert read_with_pyarrow(destination, FOOTER_KEY) == tables[winner]
+    winners = [table for table, outcome in zip(tables, outcomes, strict=True) if not outcome]
+    assert read_with_pyarrow(destination, FOOTER_KEY) in winners
 
 
 @both_jobs
