@@ -618,14 +618,18 @@ def test_a_damaged_block_ahead_is_an_error_only_where_it_is_read(threads: int) -
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_of_several_damaged_blocks_the_first_is_named(threads: int) -> None:
-    stream = bytearray(encrypt_stream(FOOTER_KEY, PLAIN[:200], 10))
-    for block in (17, 9, 3, 12):
-        stream[8 + block * 38 + 20] ^= 1
-    with small_thresholds(10), new_reader(bytes(stream), threads=threads) as file:
-        for _ in range(20):
-            with pytest.raises(TagMismatchError) as caught:
-                file.read_at(0, 200)
-            assert caught.value.module == BlockId(3)
+    """With several threads, each one takes a lot before the first lot fails."""
+    started = threading.Barrier(threads)
+
+    def decrypt(lot: range) -> None:
+        started.wait(60)
+        raise TagMismatchError(BlockId(lot.start))
+
+    workers = blocks.Workers(threads, "test")
+    with pytest.raises(TagMismatchError) as caught:
+        workers.spread(blocks.split_blocks(3, 12, 3), blocks._WORTH_THREADS, decrypt)
+    workers.close()
+    assert caught.value.module == BlockId(3)
 
 
 def test_a_large_read_that_fails_gives_out_no_memory_that_was_not_filled() -> None:
