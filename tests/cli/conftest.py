@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli.program import run
-from tests.support.lake_folder import leave_environment, make_lake, trust_lake
 
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a lake whose files are as declared."""
+    # The core's own tests run without the package of lakes.
+    from tests.support.lake_folder import leave_environment, make_lake, trust_lake
+
     leave_environment(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
