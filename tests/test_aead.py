@@ -267,29 +267,24 @@ def test_one_ctr_cipher_serves_modules_of_any_length_in_turn() -> None:
 MESSAGE, AAD = b"sixteen byte msg and a bit", b"file-unique\x02\x00\x00\x00\x00\x00\x00"
 
 
-def test_every_flipped_bit_of_a_module_past_its_length_is_noticed() -> None:
-    key = Key.generate()._value
-    module = GcmCipher(Key(key)).encrypt(MESSAGE, AAD)
-    for bit in range(4 * 8, len(module) * 8):
-        altered = bytearray(module)
+def flip_bits(data: bytes, start: int = 0) -> Iterator[bytes]:
+    """Yield bytes with one bit flipped, each one in turn from byte `start` on."""
+    for bit in range(start * 8, len(data) * 8):
+        altered = bytearray(data)
         altered[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(TagError):
-            open_both_ways(key, bytes(altered), AAD)
+        yield bytes(altered)
 
 
-def test_every_flipped_bit_of_the_aad_and_of_the_key_is_noticed() -> None:
+def test_every_flipped_bit_of_a_module_of_its_aad_and_of_its_key_is_noticed() -> None:
     key = Key.generate()._value
     module = GcmCipher(Key(key)).encrypt(MESSAGE, AAD)
-    for bit in range(len(AAD) * 8):
-        aad = bytearray(AAD)
-        aad[bit // 8] ^= 1 << bit % 8
+    for arguments in (
+        *((key, altered, AAD) for altered in flip_bits(module, 4)),
+        *((key, module, aad) for aad in flip_bits(AAD)),
+        *((other, module, AAD) for other in flip_bits(key)),
+    ):
         with pytest.raises(TagError):
-            open_both_ways(key, module, bytes(aad))
-    for bit in range(len(key) * 8):
-        other = bytearray(key)
-        other[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(TagError):
-            open_both_ways(bytes(other), module, AAD)
+            open_both_ways(*arguments)
 
 
 @pytest.mark.parametrize("aad", [b"", AAD[:-1], AAD + b"\x00", AAD * 2, bytes(1 << 17)])
@@ -358,16 +353,12 @@ def test_every_flipped_bit_of_a_signature_or_message_is_noticed() -> None:
     signature = cipher.sign(MESSAGE, AAD)
     assert len(signature) == 28
     cipher.verify(MESSAGE, signature, AAD)
-    for bit in range(len(signature) * 8):
-        altered = bytearray(signature)
-        altered[bit // 8] ^= 1 << bit % 8
+    for altered in flip_bits(signature):
         with pytest.raises(TagError):
-            cipher.verify(MESSAGE, bytes(altered), AAD)
-    for bit in range(len(MESSAGE) * 8):
-        message = bytearray(MESSAGE)
-        message[bit // 8] ^= 1 << bit % 8
+            cipher.verify(MESSAGE, altered, AAD)
+    for message in flip_bits(MESSAGE):
         with pytest.raises(TagError):
-            cipher.verify(bytes(message), signature, AAD)
+            cipher.verify(message, signature, AAD)
 
 
 @each_case("size", range(12, 28))
@@ -530,12 +521,9 @@ def test_every_flipped_bit_of_a_block_is_noticed_and_leaves_zeros() -> None:
     cipher = GcmCipher(Key.generate())
     block = encrypt_block(cipher, MESSAGE, AAD)
     assert decrypt_block(cipher, block, AAD) == MESSAGE
-    for at in range(len(block)):
-        for bit in range(8):
-            with pytest.raises(TagError):
-                decrypt_block(
-                    cipher, block[:at] + bytes((block[at] ^ 1 << bit,)) + block[at + 1 :], AAD
-                )
+    for altered in flip_bits(block):
+        with pytest.raises(TagError):
+            decrypt_block(cipher, altered, AAD)
     for wrong in (b"", AAD + b"x", AAD[:-1]):
         with pytest.raises(TagError):
             decrypt_block(cipher, block, wrong)

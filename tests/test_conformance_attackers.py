@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import each_case, one_in
 from tests.support.conformance import FAKE, run_fake
 from tools.conformance import corpus, judge
 from tools.conformance.client import MAX_TIMEOUTS, Client
@@ -19,7 +20,7 @@ ASKED = "read/key-metadata/key-only"
 NEXT = "read/key-metadata/cut-to-0"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("behaviour", "verdict", "detail"),
     [
         ("crash", CRASH, "exit status 1: it hurts"),
@@ -43,6 +44,7 @@ NEXT = "read/key-metadata/cut-to-0"
         ("long", FAIL_CLOSED, "x" * 240),
         ("escapes", FAIL_CLOSED, "?[2J?<script>"),
     ],
+    quick=one_in(3),
 )
 def test_whatever_a_client_does_is_a_verdict(
     behaviour: str, verdict: str, detail: str, tmp_path: Path

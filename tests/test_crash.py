@@ -143,12 +143,10 @@ else:
 """
 
 
-def start_stalled(
-    job: str, source: Path, destination: Path, threads: int
-) -> subprocess.Popen[bytes]:
-    """Start a job in a process of its own that stands still in the middle of writing."""
+def start_stalled(script: str, *arguments: object) -> subprocess.Popen[bytes]:
+    """Start a script in a process of its own that stands still in the middle of writing."""
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, job, source, destination, str(threads)],
+        [sys.executable, "-c", script, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -175,7 +173,7 @@ def test_a_killed_process_leaves_no_destination(
     job: str, threads: int, sources: dict[str, Path], folder: Path
 ) -> None:
     destination = folder / "out.parquet"
-    process = start_stalled(job, sources[job], destination, threads)
+    process = start_stalled(KILLED, job, sources[job], destination, threads)
     assert not destination.exists()
     end(process, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
@@ -190,7 +188,7 @@ def test_a_killed_process_leaves_the_old_destination_as_it_was(
 ) -> None:
     destination = folder / "out.parquet"
     destination.write_bytes(b"old")
-    end(start_stalled(job, sources[job], destination, 1), signal.SIGKILL)
+    end(start_stalled(KILLED, job, sources[job], destination, 1), signal.SIGKILL)
     assert destination.read_bytes() == b"old"
 
 
@@ -201,7 +199,7 @@ def test_a_keyboard_interrupt_leaves_nothing(
 ) -> None:
     """With one thread a real Ctrl-C; a writer thread that sleeps would delay it, not lose it."""
     if threads == 1:
-        process = start_stalled(job, sources[job], folder / "out.parquet", threads)
+        process = start_stalled(KILLED, job, sources[job], folder / "out.parquet", threads)
         assert b"KeyboardInterrupt" in end(process, signal.SIGINT)
         assert process.returncode == -signal.SIGINT
     else:
@@ -247,16 +245,21 @@ def test_a_write_that_fails_gives_its_own_error_and_leaves_nothing(
 def test_a_limit_of_the_operating_system_on_file_size_gives_oserror_and_leaves_nothing(
     job: str, threads: int, sources: dict[str, Path], folder: Path
 ) -> None:
+    with limited_file_size(3 << 20), pytest.raises(OSError, match="File too large"):
+        JOBS[job](sources[job], folder / "out.parquet", threads=threads)
+    assert list_folder(folder) == []
+
+
+@contextlib.contextmanager
+def limited_file_size(size: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
-        with pytest.raises(OSError, match="File too large"):
-            JOBS[job](sources[job], folder / "out.parquet", threads=threads)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
-    assert list_folder(folder) == []
 
 
 @pytest.fixture
@@ -517,27 +520,20 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("meeting")
-def test_two_writers_to_one_destination_leave_one_whole_file(folder: Path) -> None:
-    tables = [pa.table({"a": list(range(start, start + 1000))}) for start in (0, 5000)]
-    files = [forging.plain_file(table) for table in tables]
-    destination = folder / "out.parquet"
-    outcomes = in_parallel(*(lambda f=f: encrypt(f, destination) for f in files))
-    assert outcomes == [None, None]
-    assert list_folder(folder) == ["out.parquet"]
-    assert read_with_pyarrow(destination, FOOTER_KEY) in tables
-
-
-@pytest.mark.usefixtures("meeting")
-def test_of_two_writers_that_may_not_overwrite_one_wins(folder: Path) -> None:
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_two_writers_to_one_destination_leave_one_whole_file(overwrite: bool, folder: Path) -> None:
     """Both find no destination when they start: it is the last step that must refuse."""
     tables = [pa.table({"a": list(range(start, start + 1000))}) for start in (0, 5000)]
     files = [forging.plain_file(table) for table in tables]
     destination = folder / "out.parquet"
-    outcomes = in_parallel(*(lambda f=f: encrypt(f, destination, overwrite=False) for f in files))
-    assert [type(outcome) for outcome in outcomes if outcome] == [FileExistsError]
+    outcomes = in_parallel(
+        *(lambda f=f: encrypt(f, destination, overwrite=overwrite) for f in files)
+    )
+    refused = [type(outcome) for outcome in outcomes if outcome]
+    assert refused == ([] if overwrite else [FileExistsError])
     assert list_folder(folder) == ["out.parquet"]
-    winner = outcomes.index(None)
-    assert read_with_pyarrow(destination, FOOTER_KEY) == tables[winner]
+    winners = [table for table, outcome in zip(tables, outcomes, strict=True) if not outcome]
+    assert read_with_pyarrow(destination, FOOTER_KEY) in winners
 
 
 @both_jobs
@@ -650,17 +646,7 @@ with Ags1Writer(sink, key, threads=int(sys.argv[4])) as writer:
 
 def kill_ags1(kind: str, destination: Path, append: int, threads: int) -> None:
     """Kill a writer with -9 when it is about to hand over so many pieces and one more."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", AGS1_KILLED, kind, destination, str(append), str(threads)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(FOOTER_KEY)
-    process.stdin.close()
-    assert process.stdout.readline() == b"writing\n"
+    process = start_stalled(AGS1_KILLED, kind, destination, append, threads)
     assert end(process, signal.SIGKILL) == b""
     assert process.returncode == -signal.SIGKILL
 
@@ -712,15 +698,8 @@ def test_a_full_disk_ends_an_ags1_stream(kind: str, threads: int, full_disk: Pat
 
 @THREADS
 def test_a_limit_on_file_size_ends_an_ags1_stream(threads: int, folder: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write_ags1(folder / "stream", threads)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
+    with limited_file_size(3 << 20), pytest.raises(OSError, match="File too large"):
+        write_ags1(folder / "stream", threads)
     assert list_folder(folder) == []
 
 

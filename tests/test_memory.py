@@ -275,14 +275,20 @@ BOMBS: list[tuple[Callable[[], bytes], int, str, str, int]] = [
     (long_list, 200, "verify", "fault", 16),
 ]
 
-LONG = dict.fromkeys(
-    (long_values_in_lists, one_row_of_strings, one_row_of_integers), pytest.mark.slow
+SLOW = {
+    (long_values, "table"), (long_prefixes, "batches"), (long_values_in_structs, "batches"),
+    (long_values_in_lists, "batches"), (one_row_of_strings, "limit"),
+    (one_row_of_integers, "limit"), (many_rows, "batches"), (many_rows, "folder column"),
+}  # fmt: skip
+"""Files of lists, and other reads of the files that a quick test reads."""
+
+each_codec = each_case(
+    ("codec", "version"),
+    zip(["none", "snappy", "gzip", "brotli", "zstd", "lz4"], ["1.0", "2.0"] * 3, strict=True),
 )
-"""Files of lists, which take a third of the time; quick ones are of values and structs."""
 
 
-@each_case("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
-@each_case("version", ["1.0", "2.0"])
+@each_codec
 def test_what_compresses_very_well_is_read(codec: str, version: str) -> None:
     table = pa.table({"a": pa.repeat(0, 1 << 20), "b": pa.repeat("zero", 1 << 20)})
     options = {**one_page(1 << 20), "compression": codec, "data_page_version": version}
@@ -291,8 +297,7 @@ def test_what_compresses_very_well_is_read(codec: str, version: str) -> None:
     assert sum(batch.num_rows for batch in mc.iter_batches(data, KEYS)) == 1 << 20
 
 
-@each_case("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
-@each_case("version", ["1.0", "2.0"])
+@each_codec
 def test_short_values_of_a_long_dictionary_come_many_at_once(codec: str, version: str) -> None:
     words = [f"word {n:06}" for n in range(30_000)]
     table = pa.table({"a": words, "s": [{"b": word} for word in words], "l": [[w] for w in words]})
@@ -413,7 +418,11 @@ def test_what_a_page_may_declare(codec: int, stored: int, most: int) -> None:
 @pytest.mark.parametrize(
     ("make", "size", "read", "said", "most"),
     [
-        pytest.param(*bomb, id=f"{bomb[0].__name__}, {bomb[2]}", marks=LONG.get(bomb[0], ()))
+        pytest.param(
+            *bomb,
+            id=f"{bomb[0].__name__}, {bomb[2]}",
+            marks=pytest.mark.slow if (bomb[0], bomb[2]) in SLOW else (),
+        )
         for bomb in BOMBS
     ],
 )

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from unittest import mock
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
@@ -28,7 +27,8 @@ from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.runtime.code_form import code_form
 from tests.support.agreement import check_agreement
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
+from tests.support.forging import plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
@@ -309,20 +309,14 @@ def plaintext_files() -> list[bytes]:
     table = small_table(60)
     common = {"row_group_size": 25, "write_page_index": True, "max_rows_per_page": 10}
     return [
-        write_file(table, **common, bloom_filter_options={"id": {"ndv": 60, "fpp": 0.1}}),
-        write_file(table, **common, data_page_version="2.0", write_page_checksum=True),
-        write_file(table, **common, data_page_version="2.0", compression="none"),
-        write_file(table.slice(0, 0)),
+        plain_file(table, **common, bloom_filter_options={"id": {"ndv": 60, "fpp": 0.1}}),
+        plain_file(table, **common, data_page_version="2.0", write_page_checksum=True),
+        plain_file(table, **common, data_page_version="2.0", compression="none"),
+        plain_file(table.slice(0, 0)),
     ]
 
 
-def write_file(table: pa.Table, **options: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, **options)
-    return out.getvalue()
-
-
-@each_case("options", matrix())
+@each_case("options", matrix(), quick=one_in(2))
 def test_the_verifier_finds_what_modcrypt_wrote(
     options: dict[str, Any], plaintext_files: list[bytes]
 ) -> None:
@@ -408,8 +402,8 @@ def test_the_verifier_opens_what_pyarrow_writes(
         "row_group_size": 25, "write_page_index": True, "max_rows_per_page": 10,
         "data_page_version": version, "write_page_checksum": True,
     }  # fmt: skip
-    data = write_file(small_table(60), **options, encryption_properties=properties)
-    plain = write_file(small_table(60), **options)
+    data = plain_file(small_table(60), **options, encryption_properties=properties)
+    plain = plain_file(small_table(60), **options)
     found = verify(data, FOOTER_KEY, {}, b"table/part.0", accept_algorithms=BOTH)
     assert Counter(m.type for m in found) == expected_modules(
         plain, {"plaintext_footer": plaintext_footer}

@@ -200,16 +200,6 @@ TestWriting = Writing.TestCase
 TestWriting.settings = settings(max_examples=examples(60), stateful_step_count=12)
 
 
-SIZES = [0, 1, 6, 7, 8, 13, 14, 15, 21, 700, 701]
-
-
-@each_case("size", SIZES)
-def test_seal_gives_such_a_stream_at_once(size: int) -> None:
-    stream = encrypt(PLAIN[:size], FOOTER_KEY, aad_prefix=PREFIX, block_length=7)
-    assert read_plaintext(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
-    assert len(stream) == 8 + size + 28 * max(1, -(-size // 7))
-
-
 def test_an_empty_stream_is_a_header_and_an_empty_block_of_a_mebibyte() -> None:
     sink = io.BytesIO()
     new_writer(sink, aad_prefix=PREFIX).close()
@@ -326,18 +316,6 @@ def test_programs_write_to_it_as_to_any_file(program: Callable[[Any], bytes]) ->
 
 
 # --- no stream before its time -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sizes", [[4 << 20, 4 << 20], [5 << 20, 1, 2 << 20], [1 << 20] * 3])
-def test_no_state_is_a_stream_with_blocks_of_a_mebibyte(sizes: list[int]) -> None:
-    sink = Seen()
-    with new_writer(sink) as out:
-        for size in sizes:
-            out.write(bytes(size))
-    assert [is_stream(FOOTER_KEY, state) for state in sink.states[:-1]] == (
-        [False] * (len(sink.states) - 1)
-    )
-    assert read_plaintext(FOOTER_KEY, sink.data) == bytes(sum(sizes))
 
 
 def test_nothing_of_a_first_block_is_a_stream_however_it_is_cut() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ import modcrypt as mc
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.text_table import wrap_cells
 from modcrypt.errors import printable
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.cli.program import KEY, private, run, to_key
 from tests.support.keys import FOOTER_KEY
 from tests.support.tables import write_plain
@@ -120,8 +121,7 @@ def output_of(folder: Path, *arguments: str) -> str:
     return answer.stdout + answer.stderr
 
 
-@each_case("arguments", EACH)
-@each_case("name", NAMES)
+@each_case(("arguments", "name"), itertools.product(EACH, NAMES), quick=one_in(5))
 def test_no_verb_prints_a_command(folder: Path, arguments: tuple[str, ...], name: str) -> None:
     given = [a.format(name=name, path=f"{name}/{name}.parquet") for a in arguments]
     for more in ((), ("--json",)):

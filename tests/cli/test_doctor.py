@@ -10,10 +10,8 @@ import json
 import os
 import resource
 import shlex
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -319,14 +317,6 @@ def test_a_service_that_only_wraps_or_only_unwraps_is_a_warning(folder: Path) ->
     states = [checkup.master_key(kind(), "footer").state for kind in (Writer, Reader, Liar)]
     assert states == ["warn", "warn", "fail"]
     assert checkup.master_key(ring, "footer", b"bound").state == "ok"
-
-
-@pytest.fixture
-def nobody() -> Iterator[int]:
-    """A port of the loopback interface at which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
 
 
 def test_a_key_service_that_is_not_there_fails(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import modcrypt
 from modcrypt.cli.verify import print_lines
 from modcrypt.errors import KeyDisabledError, KeyMaterialError
 from modcrypt.kms.pacing import pacer_of
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import KEY, NAME_KEY, invoke, private, to_key
 from tests.support.forging import flip
@@ -668,8 +669,7 @@ EXCEPTIONS = {
 }
 
 
-@each_case("verb", VERBS)
-@each_case("cause", CAUSES)
+@each_case(("verb", "cause"), itertools.product(VERBS, CAUSES), quick=one_in(3))
 def test_a_cause_has_one_exit_code_whatever_the_verb(
     cause: str, verb: str, folder: Path, kms: MemoryKms
 ) -> None:

@@ -10,12 +10,10 @@ import os
 import pty
 import shlex
 import shutil
-import socket
 import stat
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -876,14 +874,6 @@ def test_a_folder_that_is_not_there_is_2(clear: Path) -> None:
 
 
 # --- key services that fail ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def nobody() -> Iterator[int]:
-    """A port of the loopback interface at which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
 
 
 def test_a_key_service_that_is_not_there_is_4(

@@ -5,75 +5,55 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 import modcrypt as mc
 from tests.support.cli.program import Answer, check_failure, run, run_program
-from tests.support.lake_folder import (
-    DECLARATION,
-    leave_environment,
-    make_lake,
-    trust_lake,
-    write_day,
-)
+from tests.support.lake_folder import DECLARATION, write_day
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A lake whose files are as declared."""
-    leave_environment(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    make_lake(tmp_path)
-    trust_lake(tmp_path)
-    assert run(tmp_path, "apply").returncode == 0
-    return tmp_path
-
-
-def test_the_lake_is_found_from_any_folder_below(folder: Path) -> None:
-    answer = run(folder / "orders" / "day=2026-11-01", "status")
+def test_the_lake_is_found_from_any_folder_below(lake: Path) -> None:
+    answer = run(lake / "orders" / "day=2026-11-01", "status")
     assert answer.returncode == 0
     assert answer.stdout == "orders: 4 files: 4 as declared; 4 not verified since\n"
     assert answer.stderr == ""
 
 
-def test_the_program_itself_does_the_same(folder: Path) -> None:
-    answer = run_program(folder, "status", "orders", fork=False)
+def test_the_program_itself_does_the_same(lake: Path) -> None:
+    answer = run_program(lake, "status", "orders", fork=False)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert answer.stdout == "orders: 4 files: 4 as declared; 4 not verified since\n"
 
 
-def test_status_lists_what_is_not_as_declared(folder: Path) -> None:
-    write_day(folder, "2026-11-03", 1)
-    (folder / "orders/notes.txt").write_text("no Parquet")
-    answer = run(folder, "status", "--files")
+def test_status_lists_what_is_not_as_declared(lake: Path) -> None:
+    write_day(lake, "2026-11-03", 1)
+    (lake / "orders/notes.txt").write_text("no Parquet")
+    answer = run(lake, "status", "--files")
     first, titles, row, last = answer.stdout.splitlines()
     assert first == "orders: 5 files: 4 as declared, 1 plaintext; 4 not verified since; 1 stray"
     assert titles.split() == ["file", "state", "reason", "message"]
     assert row.split() == ["day=2026-11-03/part-0.parquet", "plaintext", "-", "-"]
     assert last == "strays: notes.txt"
-    answer = run(folder, "status", "--files", "--json")
+    answer = run(lake, "status", "--files", "--json")
     lines = [json.loads(line) for line in answer.stdout.splitlines()]
     assert [line["kind"] for line in lines] == ["dataset", *["file"] * 5]
     assert lines[0]["strays"] == ["notes.txt"]
 
 
-def test_apply_shows_a_plan_and_then_does_it(folder: Path) -> None:
-    write_day(folder, "2026-11-03", 1)
-    planned = run(folder, "apply", "--dry-run")
+def test_apply_shows_a_plan_and_then_does_it(lake: Path) -> None:
+    write_day(lake, "2026-11-03", 1)
+    planned = run(lake, "apply", "--dry-run")
     assert "encrypt" in planned.stdout
     assert planned.stdout.splitlines()[-1].startswith("orders: 1 to encrypt; ")
-    done = run(folder, "apply", "orders", "--jobs", "2")
+    done = run(lake, "apply", "orders", "--jobs", "2")
     assert done.stdout == "orders: 1 encrypted (4 of 5 files were as declared)\n"
-    again = run(folder, "apply")
+    again = run(lake, "apply")
     assert again.stdout == "orders: nothing to do (5 of 5 files as declared)\n"
-    (totals,) = map(json.loads, run(folder, "apply", "--json").stdout.splitlines())
+    (totals,) = map(json.loads, run(lake, "apply", "--json").stdout.splitlines())
     assert totals["results"] == {}
 
 
-def test_apply_exits_with_the_code_of_what_it_refused(folder: Path) -> None:
-    mc.Keyring(folder / "lake.keyring").disable_key("pii")
-    answer = run(folder, "apply")
+def test_apply_exits_with_the_code_of_what_it_refused(lake: Path) -> None:
+    mc.Keyring(lake / "lake.keyring").disable_key("pii")
+    answer = run(lake, "apply")
     assert answer.returncode == 3
     assert "refused" in answer.stdout
 
@@ -81,53 +61,53 @@ def test_apply_exits_with_the_code_of_what_it_refused(folder: Path) -> None:
 # --- verify --------------------------------------------------------------------------------------
 
 
-def test_verify_without_a_path_verifies_the_lake(folder: Path) -> None:
-    answer = run(folder, "verify")
+def test_verify_without_a_path_verifies_the_lake(lake: Path) -> None:
+    answer = run(lake, "verify")
     assert answer.returncode == 0
     assert answer.stdout.splitlines()[0] == (
         "Open by design: file crypto metadata (4 files); column country (4 files)"
     )
-    assert run(folder, "status").stdout == "orders: 4 files: 4 as declared\n"
+    assert run(lake, "status").stdout == "orders: 4 files: 4 as declared\n"
 
 
-def test_no_spelling_of_a_dataset_changes_what_verify_does(folder: Path) -> None:
-    for path in ("orders", "./orders", str(folder / "orders"), "modcrypt.toml#orders"):
-        assert run(folder, "verify", path).stdout.splitlines()[-1].startswith("orders: 4 of 4 ")
-    of_part = run(folder, "verify", "orders/day=2026-11-01/part-0.parquet", "orders")
+def test_no_spelling_of_a_dataset_changes_what_verify_does(lake: Path) -> None:
+    for path in ("orders", "./orders", str(lake / "orders"), "modcrypt.toml#orders"):
+        assert run(lake, "verify", path).stdout.splitlines()[-1].startswith("orders: 4 of 4 ")
+    of_part = run(lake, "verify", "orders/day=2026-11-01/part-0.parquet", "orders")
     assert of_part.stdout.splitlines()[-1].startswith("orders: 4 of 4 ")
-    by_keys = run(folder, "verify", "orders", "--kms", "file:lake.keyring", "--strict")
+    by_keys = run(lake, "verify", "orders", "--kms", "file:lake.keyring", "--strict")
     assert by_keys.stdout.splitlines()[-1].startswith("4 files: authentic")
 
 
-def test_mistakes_in_the_declaration_do_not_turn_a_dataset_into_a_folder(folder: Path) -> None:
+def test_mistakes_in_the_declaration_do_not_turn_a_dataset_into_a_folder(lake: Path) -> None:
     """A folder of plaintext files has no fault, so a check in CI would pass."""
-    (folder / "modcrypt.toml").write_text(DECLARATION.replace("footer_key", "footer"))
-    answer = run(folder, "verify", "orders", env={"MODCRYPT_CONFIG": "modcrypt.toml"})
+    (lake / "modcrypt.toml").write_text(DECLARATION.replace("footer_key", "footer"))
+    answer = run(lake, "verify", "orders", env={"MODCRYPT_CONFIG": "modcrypt.toml"})
     assert answer.returncode == 2
     assert "footer_key is missing" in answer.stderr
     for path in ("orders", "./orders"):  # it has changed since it was trusted
-        assert run(folder, "verify", path).returncode == 2
-    assert run(folder, "verify", "orders", "--kms", "file:lake.keyring").returncode == 0
+        assert run(lake, "verify", path).returncode == 2
+    assert run(lake, "verify", "orders", "--kms", "file:lake.keyring").returncode == 0
 
 
-def test_a_dataset_that_is_not_declared_is_a_usage_error(folder: Path) -> None:
-    message = check_failure(run(folder, "verify", "order", "--config", "modcrypt.toml"), 2, "usage")
+def test_a_dataset_that_is_not_declared_is_a_usage_error(lake: Path) -> None:
+    message = check_failure(run(lake, "verify", "order", "--config", "modcrypt.toml"), 2, "usage")
     assert "declares no dataset order; did you mean orders?" in message
 
 
-def test_options_of_files_are_refused_for_a_lake(folder: Path) -> None:
+def test_options_of_files_are_refused_for_a_lake(lake: Path) -> None:
     for options in (
         ("--strict",), ("--kms", "file:lake.keyring"), ("--glob", "*.x"),
         ("--signed-by", "writer.pub"),
     ):  # fmt: skip
-        message = check_failure(run(folder, "verify", *options), 2, "usage")
+        message = check_failure(run(lake, "verify", *options), 2, "usage")
         start = f"{options[0]}: a lake is verified as its declaration says; remove it"
         assert message.startswith(start)
 
 
-def test_verify_says_why_a_key_is_missing(folder: Path) -> None:
-    mc.Keyring(folder / "lake.keyring").disable_key("pii")
-    answer = run(folder, "verify")
+def test_verify_says_why_a_key_is_missing(lake: Path) -> None:
+    mc.Keyring(lake / "lake.keyring").disable_key("pii")
+    answer = run(lake, "verify")
     assert answer.returncode == 3
     assert (
         "Not opened: column home_ssn, mail (4 files): its key cannot be used: master key pii is "
@@ -135,19 +115,19 @@ def test_verify_says_why_a_key_is_missing(folder: Path) -> None:
     ) in answer.stdout
 
 
-def test_verify_writes_reports_for_ci_systems(folder: Path) -> None:
-    answer = run(folder, "verify", "--junit", "out.xml", "--sarif", "out.sarif")
+def test_verify_writes_reports_for_ci_systems(lake: Path) -> None:
+    answer = run(lake, "verify", "--junit", "out.xml", "--sarif", "out.sarif")
     assert answer.returncode == 0
-    assert b'tests="5"' in (folder / "out.xml").read_bytes()
-    assert json.loads((folder / "out.sarif").read_bytes())["runs"][0]["results"] == []
+    assert b'tests="5"' in (lake / "out.xml").read_bytes()
+    assert json.loads((lake / "out.sarif").read_bytes())["runs"][0]["results"] == []
 
 
-def test_verify_skips_what_has_not_changed(folder: Path) -> None:
-    run(folder, "verify")
-    answer = run(folder, "verify", "--since", "last")
+def test_verify_skips_what_has_not_changed(lake: Path) -> None:
+    run(lake, "verify")
+    answer = run(lake, "verify", "--since", "last")
     assert "0 of 0 files as declared, 4 unchanged and skipped" in answer.stdout
-    assert "4 unchanged" not in run(folder, "verify", "--since", "1d").stdout
-    check_failure(run(folder, "verify", "--since", "soon"), 2, "usage")
+    assert "4 unchanged" not in run(lake, "verify", "--since", "1d").stdout
+    check_failure(run(lake, "verify", "--since", "soon"), 2, "usage")
 
 
 # --- mistakes ------------------------------------------------------------------------------------
@@ -159,12 +139,12 @@ def test_without_a_declaration_nothing_is_done(tmp_path: Path) -> None:
         assert "none.toml" in message
 
 
-def test_all_mistakes_are_shown_at_once(folder: Path) -> None:
+def test_all_mistakes_are_shown_at_once(lake: Path) -> None:
     text = DECLARATION.replace("location", "locaton").replace("footer_key", "footer")
-    (folder / "modcrypt.toml").write_text(text)
-    answer: Answer = run(folder, "status", "--config", str(folder / "modcrypt.toml"))
+    (lake / "modcrypt.toml").write_text(text)
+    answer: Answer = run(lake, "status", "--config", str(lake / "modcrypt.toml"))
     assert answer.returncode == 2
-    path = folder / "modcrypt.toml"
+    path = lake / "modcrypt.toml"
     assert answer.stderr.splitlines() == [
         f"modcrypt: {path}: line 3: footer_key is missing; set it to the id of a master key",
         f"modcrypt: {path}: line 3: location must be the path or URL of a folder or file",
@@ -174,10 +154,10 @@ def test_all_mistakes_are_shown_at_once(folder: Path) -> None:
     ]
 
 
-def test_of_many_mistakes_the_first_are_shown(folder: Path) -> None:
-    path = folder / "modcrypt.toml"
+def test_of_many_mistakes_the_first_are_shown(lake: Path) -> None:
+    path = lake / "modcrypt.toml"
     path.write_text(DECLARATION + "".join(f"member{n} = 1\n" for n in range(120)))
-    lines = run(folder, "status", "--config", str(path)).stderr.splitlines()
+    lines = run(lake, "status", "--config", str(path)).stderr.splitlines()
     assert len(lines) == 102
     assert lines[-2:] == [
         f"modcrypt: {path}: and 20 more mistakes",

@@ -27,18 +27,6 @@ from tests.support.lake_folder import (
 FIRST = "orders/day=2026-11-01/part-0.parquet"
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A lake whose files are as declared, by patterns and field metadata."""
-    leave_environment(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    make_lake(tmp_path)
-    trust_lake(tmp_path)
-    assert run(tmp_path, "apply").returncode == 0
-    return tmp_path
-
-
 # --- names, paths and references -----------------------------------------------------------------
 
 
@@ -49,53 +37,53 @@ READING = (
 
 
 @each_case("verb", READING)
-def test_a_verb_needs_no_keys_for_a_dataset(folder: Path, verb: tuple[str, ...]) -> None:
+def test_a_verb_needs_no_keys_for_a_dataset(lake: Path, verb: tuple[str, ...]) -> None:
     for path in ("modcrypt.toml#orders", FIRST if verb != ("leaks",) else "orders"):
-        answer = run(folder, *verb, path)
+        answer = run(lake, *verb, path)
         assert (answer.returncode, answer.stderr.count("error")) == (0, 0), answer.stderr
-    answer = run(folder, *verb, "ordrs")
+    answer = run(lake, *verb, "ordrs")
     assert "declares no dataset ordrs; did you mean orders?" in check_failure(answer, 2, "usage")
 
 
-def test_head_takes_the_name_of_a_dataset(folder: Path) -> None:
-    (folder / "orders").rename(folder / "files")
+def test_head_takes_the_name_of_a_dataset(lake: Path) -> None:
+    (lake / "orders").rename(lake / "files")
     text = DECLARATION.replace('"orders"', '"files"')
-    (folder / "modcrypt.toml").write_text(text)
-    trust_lake(folder)
-    lines = run(folder, "head", "orders", "--json").stdout.splitlines()
+    (lake / "modcrypt.toml").write_text(text)
+    trust_lake(lake)
+    lines = run(lake, "head", "orders", "--json").stdout.splitlines()
     assert [json.loads(line)["mail"] for line in lines[:2]] == ["0@example.com", "1@example.com"]
 
 
-def test_a_policy_may_name_a_dataset(folder: Path) -> None:
-    reference = f"{folder}/modcrypt.toml#orders"
-    assert run(folder, "head", "--policy", reference, FIRST).returncode == 0
-    wrong = run(folder, "head", "--policy", "modcrypt.toml#order", FIRST)
+def test_a_policy_may_name_a_dataset(lake: Path) -> None:
+    reference = f"{lake}/modcrypt.toml#orders"
+    assert run(lake, "head", "--policy", reference, FIRST).returncode == 0
+    wrong = run(lake, "head", "--policy", "modcrypt.toml#order", FIRST)
     assert "did you mean orders?" in check_failure(wrong, 2, "usage")
-    pq.write_table(order_table(), folder / "x.parquet")
-    message = check_failure(run(folder, "head", "--policy", reference, "x.parquet"), 2, "usage")
+    pq.write_table(order_table(), lake / "x.parquet")
+    message = check_failure(run(lake, "head", "--policy", reference, "x.parquet"), 2, "usage")
     assert "not in the dataset orders" in message
 
 
-def test_a_path_that_is_also_another_dataset_is_refused(folder: Path) -> None:
-    (folder / "orders").rename(folder / "files")
-    (folder / "modcrypt.toml").write_text(DECLARATION.replace('"orders"', '"files"'))
-    trust_lake(folder)
-    pq.write_table(order_table(), folder / "orders")
-    message = check_failure(run(folder, "head", "orders"), 2, "usage")
+def test_a_path_that_is_also_another_dataset_is_refused(lake: Path) -> None:
+    (lake / "orders").rename(lake / "files")
+    (lake / "modcrypt.toml").write_text(DECLARATION.replace('"orders"', '"files"'))
+    trust_lake(lake)
+    pq.write_table(order_table(), lake / "orders")
+    message = check_failure(run(lake, "head", "orders"), 2, "usage")
     assert "write ./orders or " in message
     assert "modcrypt.toml#orders" in message
-    assert run(folder, "head", "--allow-plaintext", "./orders").returncode == 0
-    assert run(folder, "head", "modcrypt.toml#orders").returncode == 0
+    assert run(lake, "head", "--allow-plaintext", "./orders").returncode == 0
+    assert run(lake, "head", "modcrypt.toml#orders").returncode == 0
 
 
 @pytest.fixture
-def elsewhere(folder: Path) -> Path:
+def elsewhere(lake: Path) -> Path:
     """A lake whose dataset is not in a folder of its name."""
-    (folder / "orders").rename(folder / "files")
-    (folder / "modcrypt.toml").write_text(DECLARATION.replace('"orders"', '"files"'))
-    trust_lake(folder)
-    pq.write_table(order_table(), folder / "plain.parquet")
-    return folder
+    (lake / "orders").rename(lake / "files")
+    (lake / "modcrypt.toml").write_text(DECLARATION.replace('"orders"', '"files"'))
+    trust_lake(lake)
+    pq.write_table(order_table(), lake / "plain.parquet")
+    return lake
 
 
 INSIDE = (*READING[:-2], ("verify",), ("why",), ("mask", "--null", "id", "--in-place"))
@@ -138,14 +126,14 @@ def test_a_path_that_begins_like_another_dataset_is_refused(elsewhere: Path) -> 
     assert run(elsewhere, "head", "--allow-plaintext", FIRST).returncode == 0
 
 
-def test_files_in_no_dataset_are_as_without_a_lake(folder: Path) -> None:
-    (folder / "footer.key").write_bytes(bytes(range(16)))
-    (folder / "footer.key").chmod(0o600)
-    pq.write_table(order_table(), folder / "plain.parquet")
+def test_files_in_no_dataset_are_as_without_a_lake(lake: Path) -> None:
+    (lake / "footer.key").write_bytes(bytes(range(16)))
+    (lake / "footer.key").chmod(0o600)
+    pq.write_table(order_table(), lake / "plain.parquet")
     options = ("--key", "file:footer.key")
-    assert run(folder, "encrypt", *options, "plain.parquet", "e.parquet").returncode == 0
-    assert run(folder, "head", *options, "e.parquet").returncode == 0
-    check_failure(run(folder, "head", "e.parquet"), 3, "no-key")
+    assert run(lake, "encrypt", *options, "plain.parquet", "e.parquet").returncode == 0
+    assert run(lake, "head", *options, "e.parquet").returncode == 0
+    check_failure(run(lake, "head", "e.parquet"), 3, "no-key")
 
 
 # --- options that contradict the declaration -----------------------------------------------------
@@ -161,79 +149,79 @@ CONTRADICTIONS = (
 
 
 @each_case("options", CONTRADICTIONS)
-def test_an_option_that_contradicts_is_refused(folder: Path, options: tuple[str, str]) -> None:
+def test_an_option_that_contradicts_is_refused(lake: Path, options: tuple[str, str]) -> None:
     for verb in ("head", "decrypt", "verify"):
         more = ("out",) if verb == "decrypt" else ()
-        message = check_failure(run(folder, verb, *options, "orders", *more), 2, "usage")
+        message = check_failure(run(lake, verb, *options, "orders", *more), 2, "usage")
         assert message.startswith(f"{options[0]} contradicts the declaration: "), message
         assert "modcrypt.toml declares orders" in message
-    assert not (folder / "out").exists()
+    assert not (lake / "out").exists()
 
 
-def test_an_option_that_repeats_the_declaration_is_accepted(folder: Path) -> None:
+def test_an_option_that_repeats_the_declaration_is_accepted(lake: Path) -> None:
     options = ("--kms", "file:./lake.keyring", "--root", "orders", "--master-key", "old")
-    assert run(folder, "head", *options, FIRST).returncode == 0
+    assert run(lake, "head", *options, FIRST).returncode == 0
     for option in ("--kms=file:other.keyring", "--key=file:footer.key"):
-        answer = run(folder, "head", option, FIRST, env={"MODCRYPT_CONFIG": "none"})
+        answer = run(lake, "head", option, FIRST, env={"MODCRYPT_CONFIG": "none"})
         assert "contradicts" not in answer.stderr
 
 
 # --- writing -------------------------------------------------------------------------------------
 
 
-def test_encrypt_makes_a_file_as_declared(folder: Path) -> None:
-    pq.write_table(order_table(), folder / "plain.parquet")
+def test_encrypt_makes_a_file_as_declared(lake: Path) -> None:
+    pq.write_table(order_table(), lake / "plain.parquet")
     new, other = "orders/day=2026-11-01/new.parquet", "orders/day=2026-11-01/x.parquet"
-    assert run(folder, "encrypt", "plain.parquet", new).returncode == 0
-    assert run(folder, "status").stdout.startswith("orders: 5 files: 5 as declared")
+    assert run(lake, "encrypt", "plain.parquet", new).returncode == 0
+    assert run(lake, "status").stdout.startswith("orders: 5 files: 5 as declared")
     for options in (("--key", "file:x"), ("--plaintext-column", "id"), ("--to", "x.pub")):
-        answer = run(folder, "encrypt", *options, "plain.parquet", other)
+        answer = run(lake, "encrypt", *options, "plain.parquet", other)
         assert "declares orders" in check_failure(answer, 2, "usage")
-    write_day(folder, "2026-11-03", 1)
-    assert run(folder, "encrypt", "--in-place", "orders/day=2026-11-03").returncode == 0
-    assert run(folder, "status").stdout.startswith("orders: 6 files: 6 as declared")
+    write_day(lake, "2026-11-03", 1)
+    assert run(lake, "encrypt", "--in-place", "orders/day=2026-11-03").returncode == 0
+    assert run(lake, "status").stdout.startswith("orders: 6 files: 6 as declared")
 
 
-def test_decrypt_writes_no_plaintext_into_a_dataset(folder: Path) -> None:
+def test_decrypt_writes_no_plaintext_into_a_dataset(lake: Path) -> None:
     for paths in ((FIRST, "orders/x.parquet"), ("--in-place", FIRST)):
-        message = check_failure(run(folder, "decrypt", *paths), 2, "usage")
+        message = check_failure(run(lake, "decrypt", *paths), 2, "usage")
         assert "declares orders encrypted" in message
-    assert run(folder, "decrypt", "orders", "out").returncode == 0
-    assert pq.read_table(folder / "out/day=2026-11-01/part-0.parquet").num_rows == 2
+    assert run(lake, "decrypt", "orders", "out").returncode == 0
+    assert pq.read_table(lake / "out/day=2026-11-01/part-0.parquet").num_rows == 2
 
 
-def test_rewritten_files_stay_as_declared(folder: Path) -> None:
-    assert run(folder, "rekey", "--in-place", FIRST).returncode == 0
-    assert run(folder, "mask", "--null", "id", "--in-place", FIRST).returncode == 0
+def test_rewritten_files_stay_as_declared(lake: Path) -> None:
+    assert run(lake, "rekey", "--in-place", FIRST).returncode == 0
+    assert run(lake, "mask", "--null", "id", "--in-place", FIRST).returncode == 0
     copy = "orders/day=2026-11-02/copy.parquet"
-    assert run(folder, "mask", "--null", "mail", FIRST, copy).returncode == 0
-    assert run(folder, "verify").returncode == 0
-    assert run(folder, "share", "--column", "id", FIRST, "s.parquet").returncode == 2
-    mc.Identity.generate().save(folder / "partner.key")
-    (folder / "partner.pub").write_text(f"{mc.Identity.load(folder / 'partner.key').recipient}\n")
-    answer = run(folder, "recipients", "add", "--to", "partner.pub", FIRST)
+    assert run(lake, "mask", "--null", "mail", FIRST, copy).returncode == 0
+    assert run(lake, "verify").returncode == 0
+    assert run(lake, "share", "--column", "id", FIRST, "s.parquet").returncode == 2
+    mc.Identity.generate().save(lake / "partner.key")
+    (lake / "partner.pub").write_text(f"{mc.Identity.load(lake / 'partner.key').recipient}\n")
+    answer = run(lake, "recipients", "add", "--to", "partner.pub", FIRST)
     assert "and run modcrypt apply" in check_failure(answer, 2, "usage")
     for target in ("orders", "modcrypt.toml#orders"):
-        assert run(folder, "rekey", "--to", target, "--in-place", FIRST).returncode == 0
-    both = run(folder, "rekey", "--to", "partner.pub", "--in-place", FIRST)
+        assert run(lake, "rekey", "--to", target, "--in-place", FIRST).returncode == 0
+    both = run(lake, "rekey", "--to", "partner.pub", "--in-place", FIRST)
     assert "declares orders and how its files are encrypted" in check_failure(both, 2, "usage")
-    outside = run(folder, "share", "--column", "id", "--to", "orders", FIRST, "s.parquet")
+    outside = run(lake, "share", "--column", "id", "--to", "orders", FIRST, "s.parquet")
     assert "is not in the dataset orders" in check_failure(outside, 2, "usage")
-    assert not (folder / "s.parquet").exists()
+    assert not (lake / "s.parquet").exists()
 
 
 @each_case("change", (("--null", "mail"), ("--hash", "mail"), ("--drop", "home_ssn")))
-def test_masked_files_stay_as_declared(folder: Path, change: tuple[str, str]) -> None:
-    (folder / "hash.key").write_bytes(bytes(range(32)))
-    (folder / "hash.key").chmod(0o600)
+def test_masked_files_stay_as_declared(lake: Path, change: tuple[str, str]) -> None:
+    (lake / "hash.key").write_bytes(bytes(range(32)))
+    (lake / "hash.key").chmod(0o600)
     key = ("--hash-key", "file:hash.key") if change[0] == "--hash" else ()
     copy = "orders/day=2026-11-02/copy.parquet"
     for paths in (("--in-place", FIRST), (FIRST.replace("part-0", "part-1"), copy)):
-        answer = run(folder, "mask", *change, *key, *paths)
+        answer = run(lake, "mask", *change, *key, *paths)
         assert answer.returncode == 0, answer.stderr
-    answer = run(folder, "verify")
+    answer = run(lake, "verify")
     assert answer.returncode == 0, answer.stdout
-    assert run(folder, "status").stdout.startswith("orders: 5 files: 5 as declared")
+    assert run(lake, "status").stdout.startswith("orders: 5 files: 5 as declared")
 
 
 # --- keys of partitions --------------------------------------------------------------------------
@@ -297,21 +285,21 @@ def test_a_rotation_that_contradicts_the_declaration_is_refused(
 # --- trust ---------------------------------------------------------------------------------------
 
 
-def test_a_declaration_that_nobody_trusts_opens_nothing(folder: Path) -> None:
-    (folder / "modcrypt.toml").write_text(DECLARATION + "# changed\n")
+def test_a_declaration_that_nobody_trusts_opens_nothing(lake: Path) -> None:
+    (lake / "modcrypt.toml").write_text(DECLARATION + "# changed\n")
     for path in ("modcrypt.toml#orders", "orders"):
         trusted = path != "orders"
-        answer = run(folder, "head", path)
+        answer = run(lake, "head", path)
         assert (answer.returncode == 0) == trusted, answer.stderr
     assert "is ignored, because it is not trusted" in " ".join(answer.stderr.split())
-    answer = run(folder, "head", "--kms", "file:lake.keyring", "--root", "orders", FIRST)
+    answer = run(lake, "head", "--kms", "file:lake.keyring", "--root", "orders", FIRST)
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
-def test_a_missing_name_needs_trust(folder: Path) -> None:
-    (folder / "orders").rename(folder / "files")
-    (folder / "modcrypt.toml").write_text(DECLARATION.replace('"orders"', '"files"'))
-    message = check_failure(run(folder, "head", "orders"), 2, "usage")
+def test_a_missing_name_needs_trust(lake: Path) -> None:
+    (lake / "orders").rename(lake / "files")
+    (lake / "modcrypt.toml").write_text(DECLARATION.replace('"orders"', '"files"'))
+    message = check_failure(run(lake, "head", "orders"), 2, "usage")
     assert "has changed since it was trusted" in message
 
 
@@ -343,59 +331,59 @@ def test_the_environment_names_a_key_service_for_all_verbs(tmp_path: Path) -> No
 # --- verify --------------------------------------------------------------------------------------
 
 
-def test_reports_for_ci_systems_are_the_same_for_files(folder: Path) -> None:
-    pq.write_table(order_table(), folder / "plain.parquet")
+def test_reports_for_ci_systems_are_the_same_for_files(lake: Path) -> None:
+    pq.write_table(order_table(), lake / "plain.parquet")
     outputs = ("--junit", "out.xml", "--sarif", "out.sarif")
-    answer = run(folder, "verify", FIRST, "plain.parquet", *outputs)
+    answer = run(lake, "verify", FIRST, "plain.parquet", *outputs)
     assert answer.returncode == 0
-    text = (folder / "out.xml").read_text()
+    text = (lake / "out.xml").read_text()
     assert 'testsuite name="orders"' in text
     assert 'testsuite name="files"' in text
     assert "since last and --resume need a dataset" in check_failure(
-        run(folder, "verify", "plain.parquet", "--since", "last"), 2, "usage"
+        run(lake, "verify", "plain.parquet", "--since", "last"), 2, "usage"
     )
-    late = run(folder, "verify", "plain.parquet", "--since", "2999-01-01")
+    late = run(lake, "verify", "plain.parquet", "--since", "2999-01-01")
     assert "1 file unchanged and skipped" in late.stderr
 
 
-def test_a_part_of_a_dataset_is_verified_as_declared(folder: Path) -> None:
-    pq.write_table(order_table(), folder / FIRST)
+def test_a_part_of_a_dataset_is_verified_as_declared(lake: Path) -> None:
+    pq.write_table(order_table(), lake / FIRST)
     for path in (FIRST, f"./{FIRST}", "orders/day=2026-11-01", "orders"):
-        answer = run(folder, "verify", "--json", path)
+        answer = run(lake, "verify", "--json", path)
         assert answer.returncode == 1
         *files, totals = map(json.loads, answer.stdout.splitlines())
         assert {line["schema"] for line in files} == {"modcrypt.verify.file/1"}
         assert [line["ok"] for line in files].count(False) == 1
         assert (totals["schema"], totals["ok"]) == ("modcrypt.verify.totals/1", False)
-    assert run(folder, "verify", "orders/day=2026-11-02").returncode == 0
+    assert run(lake, "verify", "orders/day=2026-11-02").returncode == 0
 
 
 SIGN = ("--sign", "file:writer.key")
 
 
 @pytest.fixture
-def sealed(folder: Path) -> Path:
+def sealed(lake: Path) -> Path:
     """A lake whose dataset has signed files, a recipient, and a seal."""
-    assert run(folder, "keys", "generate", "--kind", "signing", "writer.key").returncode == 0
-    assert run(folder, "keys", "generate", "--kind", "recipient", "me.key").returncode == 0
-    shutil.rmtree(folder / "orders")
-    write_day(folder, "2026-11-01", 4)
+    assert run(lake, "keys", "generate", "--kind", "signing", "writer.key").returncode == 0
+    assert run(lake, "keys", "generate", "--kind", "recipient", "me.key").returncode == 0
+    shutil.rmtree(lake / "orders")
+    write_day(lake, "2026-11-01", 4)
     more = (
         'include = "*.parquet"\nsigned_by = ["writer.pub"]\nseal_at_least = 1\n'
         'recipients = ["me.pub"]\n'
     )
-    (folder / "modcrypt.toml").write_text(DECLARATION.replace('include = "*.parquet"\n', more))
-    trust_lake(folder)
+    (lake / "modcrypt.toml").write_text(DECLARATION.replace('include = "*.parquet"\n', more))
+    trust_lake(lake)
     for verb in (("apply", "--accept-replaced", "--yes"), ("seals", "create", "orders")):
-        answer = run(folder, *verb, *SIGN)
+        answer = run(lake, *verb, *SIGN)
         assert answer.returncode == 0, (answer.stdout, answer.stderr)
-    pq.write_table(order_table(), folder / "plain.parquet")
-    return folder
+    pq.write_table(order_table(), lake / "plain.parquet")
+    return lake
 
 
-def read_file(folder: Path) -> bytes:
+def read_file(lake: Path) -> bytes:
     """Return the bytes of the first file."""
-    return (folder / FIRST).read_bytes()
+    return (lake / FIRST).read_bytes()
 
 
 def test_new_files_of_a_sealed_dataset_are_sealed(sealed: Path) -> None:
@@ -476,12 +464,10 @@ OF_TABLES = (
 
 
 @each_case("command", OF_TABLES)
-def test_a_table_in_the_wrong_place_is_a_usage_error(
-    folder: Path, command: tuple[str, str]
-) -> None:
-    (folder / "modcrypt.toml").write_text(DECLARATION + TABLES)
-    trust_lake(folder)
-    message = check_failure(run(folder, *command[0].split()), 2, "usage")
+def test_a_table_in_the_wrong_place_is_a_usage_error(lake: Path, command: tuple[str, str]) -> None:
+    (lake / "modcrypt.toml").write_text(DECLARATION + TABLES)
+    trust_lake(lake)
+    message = check_failure(run(lake, *command[0].split()), 2, "usage")
     assert command[1] in " ".join(message.split())
 
 

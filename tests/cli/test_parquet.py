@@ -26,7 +26,7 @@ from modcrypt.cli.output import failures
 from modcrypt.kms.key_references import read_key
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.runtime.code_form import code_form
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.cli.forked import as_process
 from tests.support.cli.program import (
     KEY,
@@ -602,7 +602,7 @@ def spellings(key: bytes) -> Iterator[str]:
 SHOWN_KEYS = [key for k in (FOOTER_KEY, bytes(range(65, 89)), LONG_KEY) for key in spellings(k)]
 
 
-@each_case("text", [k for k in SHOWN_KEYS if k.isprintable()])
+@each_case("text", [k for k in SHOWN_KEYS if k.isprintable()], quick=one_in(3))
 @each_case(
     "arguments",
     [

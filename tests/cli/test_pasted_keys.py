@@ -15,7 +15,7 @@ import modcrypt as mc
 from modcrypt.cli.app import program
 from modcrypt.cli.shared_options import parameters_of
 from modcrypt.keys.lookalikes import HIDDEN, show_name
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.cli.program import run
 
 PART = 16
@@ -63,7 +63,7 @@ def repeats(output: str, secret: str) -> bool:
     return any(key[n : n + PART] in output for n in range(len(key) - PART + 1))
 
 
-@each_case("place", list(list_places()))
+@each_case("place", list_places(), quick=one_in(5))
 def test_no_place_repeats_a_private_key(
     place: tuple[str, ...], private_keys: list[str], tmp_path: Path
 ) -> None:

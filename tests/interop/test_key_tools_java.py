@@ -5,6 +5,7 @@ PropertiesDrivenCryptoFactory writes and reads, KeyToolkit rotates, with a KmsCl
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -190,30 +191,16 @@ def test_parquet_java_reads_what_we_write(
         assert len(unwraps) >= len(kms.calls)
 
 
-@pytest.mark.parametrize("first", ["modcrypt", "parquet-java"])
-def test_parquet_java_reads_the_file_that_we_put_in_anothers_place(
-    theirs: JavaKeyTools, kms: MemoryKms, tmp_path: Path, first: str
+@pytest.mark.parametrize("writers", [*itertools.product(["modcrypt", "parquet-java"], repeat=2)])
+def test_a_file_in_anothers_place_is_read_by_both(
+    theirs: JavaKeyTools, kms: MemoryKms, tmp_path: Path, writers: tuple[str, str]
 ) -> None:
     path = tmp_path / "data.parquet"
-    if first == "modcrypt":
-        we_write(path, kms, ONE, 5)
-    else:
-        theirs.write(path, SCHEMA, rows(5), **java_settings(ONE))
-    we_write(path, kms, ONE)
-    assert theirs.read(path) == rows()
-    assert we_read(path, kms, ONE).num_rows == 50
-
-
-@pytest.mark.parametrize("first", ["modcrypt", "parquet-java"])
-def test_we_read_the_file_that_parquet_java_put_in_anothers_place(
-    theirs: JavaKeyTools, kms: MemoryKms, tmp_path: Path, first: str
-) -> None:
-    path = tmp_path / "data.parquet"
-    if first == "modcrypt":
-        we_write(path, kms, ONE, 5)
-    else:
-        theirs.write(path, SCHEMA, rows(5), **java_settings(ONE))
-    theirs.write(path, SCHEMA, rows(), **java_settings(ONE))
+    for writer, count in zip(writers, (5, 50), strict=True):
+        if writer == "modcrypt":
+            we_write(path, kms, ONE, count)
+        else:
+            theirs.write(path, SCHEMA, rows(count), **java_settings(ONE))
     assert theirs.read(path) == rows()
     assert we_read(path, kms, ONE).num_rows == 50
 

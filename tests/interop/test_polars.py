@@ -21,6 +21,7 @@ import modcrypt as mc
 from tests.support.cases import each_case
 from tests.support.cli.program import KEY, private
 from tests.support.cli.program import run as run_command
+from tests.support.forging import plain_file
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
@@ -62,12 +63,6 @@ def read(sealed: bytes, **properties: Any) -> Any:
     return pl.read_parquet(sealed, decryption=pl.ParquetDecryptionProperties(**properties))
 
 
-def pyarrow_file(table: pa.Table, **options: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, **options)
-    return out.getvalue()
-
-
 def polars_file(frame: Any, encryption: Any = None, **options: Any) -> bytes:
     out = io.BytesIO()
     frame.write_parquet(out, encryption=encryption, **options)
@@ -92,7 +87,7 @@ def test_polars_reads_what_we_encrypt(case: Case) -> None:
         options = {"max_rows_per_page": 5, "write_batch_size": 5}
     if case["bloom"]:
         options["bloom_filter_options"] = {"id": {"ndv": 100}}
-    plain = pyarrow_file(
+    plain = plain_file(
         table, data_page_version=case["version"], write_page_checksum=case["checksum"],
         write_page_index=case["index"], use_dictionary=case["dictionary"],
         compression=case["codec"], **options,
@@ -136,7 +131,7 @@ def test_nested_values_both_ways(footer: str) -> None:
 
 def test_polars_skips_by_the_statistics_and_page_index_that_we_moved() -> None:
     table = pa.table({"id": range(1000), "s": [f"s{n}" for n in range(1000)]})
-    plain = pyarrow_file(
+    plain = plain_file(
         table, row_group_size=100, max_rows_per_page=10, write_batch_size=10, write_page_index=True
     )
     sealed = encrypt(plain, footer_key=FOOTER_KEY)
@@ -154,7 +149,7 @@ def test_polars_skips_by_the_statistics_and_page_index_that_we_moved() -> None:
 def test_polars_without_keys_reads_the_plaintext_columns_of_our_plaintext_footer() -> None:
     table = small_table()
     sealed = encrypt(
-        pyarrow_file(table), footer_key=FOOTER_KEY, plaintext_footer=True,
+        plain_file(table), footer_key=FOOTER_KEY, plaintext_footer=True,
         column_keys={"name": OTHER_KEY}, plaintext_columns=["id", "tags"],
     )  # fmt: skip
     columns = ["id", "tags"]
@@ -174,7 +169,7 @@ def test_polars_without_keys_reads_the_plaintext_columns_of_our_plaintext_footer
 def test_polars_refuses_our_file_with_a_wrong_key_or_prefix(wrong: dict[str, Any]) -> None:
     table = small_table()
     sealed = encrypt(
-        pyarrow_file(table), footer_key=FOOTER_KEY, column_keys={"id": COLUMN_KEY},
+        plain_file(table), footer_key=FOOTER_KEY, column_keys={"id": COLUMN_KEY},
         aad_prefix=PREFIX, store_aad_prefix=False,
     )  # fmt: skip
     right = {
@@ -194,7 +189,7 @@ def test_polars_refuses_our_file_with_a_wrong_key_or_prefix(wrong: dict[str, Any
 ])  # fmt: skip
 def test_what_polars_does_not_read(properties: dict[str, Any], message: str) -> None:
     properties = {"footer_key": FOOTER_KEY} | properties
-    sealed = encrypt(pyarrow_file(small_table(), data_page_version="2.0"), **properties)
+    sealed = encrypt(plain_file(small_table(), data_page_version="2.0"), **properties)
     with pytest.raises(pl.exceptions.ComputeError, match=message):
         read(sealed, footer_key=properties["footer_key"])
 

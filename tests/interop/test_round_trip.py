@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.cases import each_case
+from tests.support.forging import plain_file
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.java.parquet_java import ParquetJava
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -159,24 +160,18 @@ PYARROW_OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def write(table: pa.Table, **options: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, **options)
-    return out.getvalue()
-
-
 def option_names(options: dict[str, Any]) -> str:
     return ",".join(f"{name}={value}" for name, value in options.items())[:80] or "default"
 
 
 @each_case("options", PYARROW_OPTIONS, ids=option_names)
 def test_pyarrows_files_come_back_byte_for_byte(options: dict[str, Any]) -> None:
-    check_bytes(write(rich_table(), **options))
+    check_bytes(plain_file(rich_table(), **options))
 
 
 @each_case("options", PYARROW_OPTIONS, ids=option_names)
 def test_pyarrows_files_without_rows_come_back_byte_for_byte(options: dict[str, Any]) -> None:
-    check_bytes(write(rich_table().slice(0, 0), **options))
+    check_bytes(plain_file(rich_table().slice(0, 0), **options))
 
 
 def test_pyarrows_other_shapes_come_back_byte_for_byte(tmp_path: Path) -> None:
@@ -185,10 +180,10 @@ def test_pyarrows_other_shapes_come_back_byte_for_byte(tmp_path: Path) -> None:
     pq.ParquetWriter(no_groups, small_table().schema).close()
     with_metadata = small_table().replace_schema_metadata({"owner": "ünï", "empty": ""})
     check_bytes(no_groups.read_bytes())
-    check_bytes(write(with_metadata))
-    check_bytes(write(nested_table(), max_rows_per_page=5, write_batch_size=5), PAIRED_MODES)
-    check_bytes(write(pa.table({"x": pa.array(range(300_000))}), write_page_index=True))
-    plain = write(no_columns)
+    check_bytes(plain_file(with_metadata))
+    check_bytes(plain_file(nested_table(), max_rows_per_page=5, write_batch_size=5), PAIRED_MODES)
+    check_bytes(plain_file(pa.table({"x": pa.array(range(300_000))}), write_page_index=True))
+    plain = plain_file(no_columns)
     assert decrypt(encrypt(plain, footer_key=FOOTER_KEY), footer_key=FOOTER_KEY) == plain
 
 
@@ -387,7 +382,7 @@ quickly = settings(max_examples=examples(150), suppress_health_check=list(Health
 def test_any_table_with_any_options_and_keys_comes_back_byte_for_byte(
     table: pa.Table, options: dict[str, Any], properties: dict[str, Any], data: st.DataObject
 ) -> None:
-    plain = write(table, **options)
+    plain = plain_file(table, **options)
     names = st.lists(st.sampled_from(table.column_names), unique=True)
     keyed, bare = data.draw(names), data.draw(names)
     properties["column_keys"] = dict.fromkeys(keyed, OTHER_KEY)
@@ -401,7 +396,7 @@ def test_any_table_with_any_options_and_keys_comes_back_byte_for_byte(
 def test_any_table_that_we_seal_is_read_by_pyarrow_and_shows_no_page(
     table: pa.Table, options: dict[str, Any], properties: dict[str, Any]
 ) -> None:
-    plain = write(table, **options)
+    plain = plain_file(table, **options)
     sealed = encrypt(plain, **(properties | {"data_page_v2_levels": "encrypted"}))
     how = {name: properties[name] for name in ("footer_key", "aad_prefix")}
     decryption = pe.create_decryption_properties(**how)
@@ -419,9 +414,9 @@ def test_any_table_that_pyarrow_seals_is_decrypted_to_its_plaintext_file(
     del properties["data_page_v2_levels"]
     encryption = pe.create_encryption_properties(**properties)
     plain = decrypt(
-        write(table, encryption_properties=encryption, **options), **reader_of(properties)
+        plain_file(table, encryption_properties=encryption, **options), **reader_of(properties)
     )
-    ours, theirs = modules_of(plain), modules_of(write(table, **options))
+    ours, theirs = modules_of(plain), modules_of(plain_file(table, **options))
     for row_group in ours["footer"][4]:
         del row_group[7]  # PyArrow writes RowGroup.ordinal into encrypted files alone
     assert ours == theirs
@@ -435,7 +430,7 @@ def test_columns_dropped_from_any_table_leave_the_others_as_pyarrow_reads_them(
     some = st.lists(st.sampled_from(table.column_names), unique=True)
     dropped = data.draw(some.filter(lambda names: len(names) < table.num_columns))
     properties["column_keys"] = dict.fromkeys(dropped, OTHER_KEY)
-    sealed = encrypt(write(table, **options), **properties)
+    sealed = encrypt(plain_file(table, **options), **properties)
     del properties["column_keys"]
     rest = decrypt(sealed, on_missing_key="drop", **reader_of(properties))
     expected = table.drop_columns(dropped).to_pydict()

@@ -163,7 +163,16 @@ def is_no_substitute(entry: dict[str, Any]) -> bool:
     return not entry["tamper"].startswith("substitute")
 
 
-@each_case(("folder", "entry"), entry_params("tampered", is_no_substitute))
+def list_bases() -> list[Any]:
+    """Return a parameter for each file that was tampered with, by its first tampering."""
+    bases: dict[Any, Any] = {}
+    for parameter in entry_params("tampered", is_no_substitute):
+        folder, entry = parameter.values
+        bases.setdefault((folder, entry and (entry["base"] or entry["file"])), parameter)
+    return [*bases.values()]
+
+
+@each_case(("folder", "entry"), list_bases())
 def test_what_was_tampered_with_opens_before_the_tampering(
     folder: str, entry: dict[str, Any]
 ) -> None:

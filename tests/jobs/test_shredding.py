@@ -90,18 +90,27 @@ def wrapped_keys(look: Look) -> dict[str, str]:
     return {**found, "": look.material(look.footer_metadata)["wrappedDEK"]}
 
 
+def open_footer(data: bytes, footer_key: bytes) -> tuple[Any, bytes]:
+    """Decode what follows the pages without the package; return it, and a footer decrypted."""
+    _, tail = split(data)
+    first, end = thrift_struct(tail)
+    if not data.endswith(b"PARE"):
+        return first, b""
+    (algorithm,) = first[1].values()
+    aad = algorithm.get(1, b"") + algorithm[2] + b"\0"
+    return first, AESGCM(footer_key).decrypt(tail[end + 4 : end + 16], tail[end + 16 :], aad)
+
+
+def footer_of(data: bytes, footer_key: bytes) -> Any:
+    first, opened = open_footer(data, footer_key)
+    return thrift_struct(opened)[0] if opened else first
+
+
 def text_of(path: Path, footer_key: bytes) -> str:
     """Return all text about keys in a file and beside it, its footer decrypted."""
     data = path.read_bytes()
-    _, tail = split(data)
-    first, end = thrift_struct(tail)
-    opened = b""
-    if data.endswith(b"PARE"):
-        (algorithm,) = first[1].values()
-        aad = algorithm.get(1, b"") + algorithm[2] + b"\0"
-        opened = AESGCM(footer_key).decrypt(tail[end + 4 : end + 16], tail[end + 16 :], aad)
     beside = [file.read_bytes() for file in path.parent.iterdir() if "KEY_MATERIAL" in file.name]
-    return b"".join([data, opened, *beside]).decode("latin-1")
+    return b"".join([data, open_footer(data, footer_key)[1], *beside]).decode("latin-1")
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -177,19 +186,6 @@ def test_a_columns_key_is_gone_and_the_rest_is_as_it_was(
     assert states(proof) == {"a.parquet": {"gone"}}
     assert not prove(path, kms, columns=["id"]).ok
     assert results(shred(path, kms, columns=["name"])) == ["current"]
-
-
-def footer_of(data: bytes, footer_key: bytes) -> Any:
-    """Decode a footer without the package."""
-    _, tail = split(data)
-    first, end = thrift_struct(tail)
-    if not data.endswith(b"PARE"):
-        return first
-    (algorithm,) = first[1].values()
-    aad = algorithm.get(1, b"") + algorithm[2] + b"\0"
-    return thrift_struct(
-        AESGCM(footer_key).decrypt(tail[end + 4 : end + 16], tail[end + 16 :], aad)
-    )[0]
 
 
 @STORAGE

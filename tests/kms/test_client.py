@@ -347,23 +347,14 @@ def test_a_batch_that_is_promised_and_not_there_is_an_error_of_retrieval() -> No
 # --- anew -----------------------------------------------------------------------------------------
 
 
-def test_rewrap_is_left_to_a_service_that_can() -> None:
-    kms = MemoryKms(rewrap=True, aad=True)
+@pytest.mark.parametrize(("can", "calls"), [(True, ["rewrap"]), (False, ["unwrap", "wrap"])])
+def test_a_service_rewraps_or_unwraps_and_wraps(can: bool, calls: list[str]) -> None:
+    kms = MemoryKms(rewrap=can, aad=True)
     wrapped = wrap(kms, KEY, "kf", b"lake")
     kms.calls.clear()
     anew = rewrap(kms, wrapped, "kf", b"lake")
     assert anew != wrapped
-    assert kms.calls == [Call("rewrap", "kf", b"lake")]
-    assert unwrap(kms, anew, "kf", b"lake") == KEY
-
-
-def test_rewrap_is_done_by_unwrap_and_wrap_where_the_service_can_not() -> None:
-    kms = MemoryKms(aad=True)
-    wrapped = wrap(kms, KEY, "kf", b"lake")
-    kms.calls.clear()
-    anew = rewrap(kms, wrapped, "kf", b"lake")
-    assert anew != wrapped
-    assert kms.calls == [Call("unwrap", "kf", b"lake"), Call("wrap", "kf", b"lake")]
+    assert kms.calls == [Call(call, "kf", b"lake") for call in calls]
     assert unwrap(kms, anew, "kf", b"lake") == KEY
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -724,21 +723,6 @@ def _footer_material(path: Path) -> bytes:
     data = path.read_bytes()
     start = data.rindex(b'{"keyMaterialType"')
     return data[start : data.index(b"}", start) + 1]
-
-
-def test_pyarrow_agrees_that_the_files_are_sound(tmp_path: Path) -> None:
-    """The judge of what the tests above alter: the same files, unaltered."""
-    import pyarrow.parquet.encryption as pe
-
-    from tests.support.kms.memory_kms import PyArrowKms
-
-    factory = pe.CryptoFactory(PyArrowKms)
-    for way, policy in WAYS.items():
-        path, _ = external_file(tmp_path, policy, f"{way}.parquet")
-        properties = factory.file_decryption_properties(
-            pe.KmsConnectionConfig(), parquet_file_path=str(path)
-        )
-        assert pq.read_table(path, decryption_properties=properties).equals(TABLE)
 
 
 # --- a file that names many keys -----------------------------------------------------------------

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lake_folder import leave_environment
+from modcrypt.lake.lake import Lake
+from tests.support.lake_folder import leave_environment, make_lake
 
 
 @pytest.fixture(autouse=True)
@@ -17,3 +18,11 @@ def own_lake_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cache = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     return cache
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Return the declaration of a lake that is as declared."""
+    path = make_lake(tmp_path)
+    Lake.open(path).apply()
+    return path

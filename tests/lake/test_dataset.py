@@ -19,14 +19,6 @@ from tests.support.lake_folder import DECLARATION, make_lake, order_table, write
 FIRST = "orders/day=2026-11-01/part-0.parquet"
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """Return the declaration of a lake that is as declared."""
-    path = make_lake(tmp_path)
-    mc.Lake.open(path).apply()
-    return path
-
-
 def orders(config: Path) -> mc.lake.LakeDataset:
     return mc.Lake.open(config).dataset("orders")
 

@@ -11,15 +11,6 @@ import pytest
 
 from modcrypt.lake.lake import Lake
 from tests.support.cli.program import invoke
-from tests.support.lake_folder import make_lake
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """Return the declaration of a lake that is as declared."""
-    path = make_lake(tmp_path)
-    Lake.open(path).apply()
-    return path
 
 
 @pytest.fixture

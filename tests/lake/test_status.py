@@ -36,14 +36,6 @@ def state_of(config: Path, path: str = FIRST) -> FileState:
     return next(file for file in status_of(config).files if file.path == path)
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """Return the declaration of a lake that is as declared."""
-    path = make_lake(tmp_path)
-    Lake.open(path).apply()
-    return path
-
-
 def redeclare(config: Path, *changes: tuple[str, str]) -> None:
     text = config.read_text()
     for old, new in changes:

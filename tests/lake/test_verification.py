@@ -26,14 +26,6 @@ FIRST = "orders/day=2026-11-01/part-0.parquet"
 SECOND = "orders/day=2026-11-02/part-0.parquet"
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """Return the declaration of a lake that is as declared."""
-    path = make_lake(tmp_path)
-    Lake.open(path).apply()
-    return path
-
-
 def verify(config: Path, **how: Any) -> LakeVerification:
     (result,) = Lake.open(config).verify(**how)
     return result

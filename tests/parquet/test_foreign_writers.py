@@ -20,6 +20,7 @@ from modcrypt.io.sources import open_source
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode
 from modcrypt.parquet.rewrite.rekey import rekey_in_place
 from tests.support import forging
+from tests.support.in_memory import run
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 
@@ -28,12 +29,6 @@ UNIFORM = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 OTHER = mc.FileEncryptionProperties(footer_key=OTHER_KEY)
 READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 OTHER_READER = mc.FileDecryptionProperties(footer_key=OTHER_KEY)
-
-
-def run(function: Callable[..., Any], file: bytes, *arguments: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    function(file, out, *arguments, **options)
-    return out.getvalue()
 
 
 def columns(metadata: ThriftStruct) -> list[ThriftStruct]:

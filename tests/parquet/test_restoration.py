@@ -23,6 +23,8 @@ from modcrypt.parquet.format import kept_place
 from modcrypt.parquet.format.compact import BINARY, I16, I32, LIST, STRUCT, UNKNOWN
 from modcrypt.parquet.format.idl import decode, encode, new, set_fields
 from modcrypt.parquet.format.page_header_scan import scan
+from tests.support.cases import each_case, one_in
+from tests.support.in_memory import run
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
 TABLE = pa.table({"id": pa.array(range(300), pa.int64()), "name": [str(i % 7) for i in range(300)]})
@@ -30,12 +32,6 @@ UNIFORM = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 TWO_KEYS: dict[str, Any] = {"footer_key": FOOTER_KEY, "column_keys": {"name": COLUMN_KEY}}
 SPELLINGS = ("gap", "end", "thrift", "offset", "index", "sizes", "header", "crc", "chunk")
-
-
-def run(function: Callable[..., Any], file: bytes, *arguments: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    function(file, out, *arguments, **options)
-    return out.getvalue()
 
 
 def write(**options: Any) -> bytes:
@@ -201,8 +197,7 @@ STRUCTS: dict[str, Callable[[Any], Any]] = {
 ODD_FIELDS = {I16: b"\x05", I32: b"\x05", BINARY: b"\x01x", LIST: b"\x15\x02", STRUCT: b"\0"}
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("struct", STRUCTS)
+@each_case(("mode", "struct"), itertools.product(MODES, STRUCTS), quick=one_in(3))
 def test_no_field_that_encryption_sets_replaces_one_of_the_source(struct: str, mode: str) -> None:
     """Each field in turn has another type, or one that belongs to encrypted files."""
     writer = mc.FileEncryptionProperties(**MODES[mode][0])

@@ -18,6 +18,7 @@ import modcrypt as mc
 from modcrypt.parquet.format.idl import decode, encode, extension, set_extension
 from tests.support import forging
 from tests.support.cases import each_case
+from tests.support.in_memory import run
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tools import unknown_fields
 from tools.unknown_fields import EXTENSION, mark, marker, with_unknown_fields
@@ -57,12 +58,6 @@ def source(version: str = "1.0") -> tuple[bytes, frozenset[str]]:
 def structs_in(data: bytes) -> set[str]:
     """Name the structs whose unknown fields stand in some bytes."""
     return {struct for struct in source("1.0")[1] | source("2.0")[1] if marker(struct) in data}
-
-
-def run(function: Callable[..., Any], file: bytes, *arguments: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    function(file, out, *arguments, **options)
-    return out.getvalue()
 
 
 @cache

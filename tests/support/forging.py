@@ -23,7 +23,7 @@ from modcrypt import (
     decrypt_parquet,
     encrypt_parquet,
 )
-from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 
 Change = Callable[[ThriftStruct], object]
 
@@ -31,6 +31,17 @@ FOOTER_SUFFIX = b"\x00"
 
 SMALL_FILTER = {"ndv": 1000}
 """A bloom filter for few values: by default, PyArrow fills a MiB per chunk and folds it to that."""
+
+
+def bloom_header(size: int) -> ThriftStruct:
+    """Return the header of a bloom filter of this many bytes."""
+    return new(
+        "BloomFilterHeader",
+        numBytes=size,
+        algorithm=new("BloomFilterAlgorithm", BLOCK=new("SplitBlockAlgorithm")),
+        hash=new("BloomFilterHash", XXHASH=new("XxHash")),
+        compression=new("BloomFilterCompression", UNCOMPRESSED=new("Uncompressed")),
+    )
 
 
 def plain_file(table: pa.Table, **options: Any) -> bytes:

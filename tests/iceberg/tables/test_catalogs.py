@@ -45,6 +45,7 @@ from modcrypt.iceberg.tables.pointers import Pointed
 from modcrypt.iceberg.tables.sql_pointer import SqlPointer
 from modcrypt.iceberg.write.commit import commit
 from modcrypt.io import stores
+from tests.support.iceberg.catalog_tables import append_in_processes
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.sample_kms import SampleKms
@@ -217,33 +218,11 @@ def test_a_commit_after_somebody_elses_has_both(table: IcebergTable) -> None:
 
 
 def test_two_processes_append_at_once(table: IcebergTable, kms: SampleKms, tmp_path: Path) -> None:
-    children = []
-    for number in range(2):
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                append_often(tmp_path, kms, number)
-                status = 0
-            finally:
-                os._exit(status)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    append_in_processes(lambda rows: load_table(sqlite(tmp_path), "shop.orders", kms).append(rows))
     done = table.refreshed()
     assert sorted(done.scan().column(0).to_pylist()) == [*range(5), *range(100, 105)]
     assert len(done.metadata.snapshots) == 10
     assert len(list(Path(done.place.path).parent.glob("*.json"))) == 11  # no lost one is left
-
-
-def append_often(folder: Path, kms: Any, number: int) -> None:
-    catalog = sqlite(folder)
-    for step in range(5):
-        while True:
-            try:
-                load_table(catalog, "shop.orders", kms).append(rows(number * 100 + step))
-                break
-            except CommitConflictError:
-                continue
 
 
 def test_a_database_that_is_locked_is_an_error_of_the_file_system(

@@ -22,6 +22,7 @@ from modcrypt.errors import FormatError, TruncationError, UnsupportedFormatError
 from modcrypt.iceberg import KeyPolicy, encrypt_table, open_table, verify_table
 from modcrypt.iceberg.write.moved_deletes import move_deletes
 from tests.support.cases import each_case
+from tests.support.folder_contents import files
 from tests.support.iceberg import by_hand
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.sample_kms import SampleKms
@@ -37,14 +38,6 @@ SCHEMA: dict[str, Any] = {
     ],
 }
 JAVAS = [{"id": n, "name": f"n{n}"} for n in range(20)]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +93,9 @@ def test_each_snapshot_has_the_rows_that_pyiceberg_reads(
     java: Judge, plain_table: Table, kms: SampleKms, tmp_path: Path
 ) -> None:
     source = plain_table
-    before = contents(folder_of(source))
+    before = files(folder_of(source))
     table = encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA", history=True)
-    assert contents(folder_of(source)) == before
+    assert files(folder_of(source)) == before
     assert [snapshot.id for snapshot in table.metadata.snapshots] == [
         snapshot.snapshot_id for snapshot in source.metadata.snapshots
     ]
@@ -151,7 +144,7 @@ def test_what_is_written_is_encrypted(source: Table, kms: SampleKms, tmp_path: P
         source.scan().to_arrow().num_rows
     )
     secrets = [by_hand.parse_key_metadata(file["key_metadata"]).key for file in found.files]
-    for name, data in contents(tmp_path / "t").items():
+    for name, data in files(tmp_path / "t").items():
         if name.startswith("data/"):
             assert data[:4] == data[-4:] == b"PARE"
         elif name.endswith(".avro"):
@@ -245,9 +238,9 @@ def test_deletes_apply_to_the_files_that_have_moved(
         snapshot["id"]: java.read(source, snapshot=snapshot["id"], lineage=lineage)
         for snapshot in snapshots
     }
-    before = contents(tmp_path / "java")
+    before = files(tmp_path / "java")
     table = encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA", history=history)
-    assert contents(tmp_path / "java") == before
+    assert files(tmp_path / "java") == before
     shutil.rmtree(tmp_path / "java")  # nothing of the copy is there
     assert len(table.metadata.snapshots) == (len(snapshots) if history else 1)
     for snapshot in table.metadata.snapshots:
@@ -314,10 +307,10 @@ def test_a_table_that_is_encrypted_already(t16: Path, kms: SampleKms, tmp_path: 
 
 
 def test_a_folder_with_a_table(source: Table, kms: SampleKms) -> None:
-    before = contents(folder_of(source))
+    before = files(folder_of(source))
     with pytest.raises(FileExistsError, match="this folder already has a table"):
         encrypt_table(source, folder_of(source), kms, master_key_id="keyA")
-    assert contents(folder_of(source)) == before
+    assert files(folder_of(source)) == before
 
 
 def test_files_in_orc(catalog: SqlCatalog, kms: SampleKms, tmp_path: Path) -> None:
@@ -360,7 +353,7 @@ def test_a_source_that_is_cut_short(catalog: SqlCatalog, kms: SampleKms, tmp_pat
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(TruncationError):
         encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA", history=True)
-    assert contents(tmp_path / "t") == {}
+    assert files(tmp_path / "t") == {}
 
 
 def test_arguments(source: Table, kms: SampleKms, tmp_path: Path) -> None:
@@ -399,7 +392,7 @@ def test_an_error_at_any_step_leaves_nothing(
     monkeypatch.setattr(module, name, write)
     with pytest.raises(OSError, match="the disk is full"):
         encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA", history=True)
-    assert contents(tmp_path / "t") == {}
+    assert files(tmp_path / "t") == {}
     monkeypatch.undo()
     table = encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA", history=True)
     assert plain_rows(open_table(tmp_path / "t", kms).scan()) == plain_rows(table.scan())
@@ -416,7 +409,7 @@ def test_what_a_killed_copy_left_is_in_no_ones_way(
         patch.setattr("modcrypt.iceberg.write.new_files.NewFiles._remove", lambda *_: None)
         with pytest.raises(OSError, match="killed"):
             encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA")
-    left = set(contents(tmp_path / "t"))
+    left = set(files(tmp_path / "t"))
     assert left
     table = encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA")
     assert plain_rows(table.scan()) == plain_rows(source.scan().to_arrow())

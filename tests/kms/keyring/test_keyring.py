@@ -50,6 +50,7 @@ from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.open_files import open_files
+from tests.support.pkmt1 import open_base64, seal_base64
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
 
@@ -88,17 +89,6 @@ def plaintext_ring(folder: Path) -> Keyring:
     return made
 
 
-def wrap_bare(master: bytes, key: bytes, aad: bytes) -> str:
-    """Wrap as the samples of PyArrow and parquet-java do."""
-    nonce = os.urandom(12)
-    return base64.b64encode(nonce + AESGCM(master).encrypt(nonce, key, aad)).decode()
-
-
-def open_bare(master: bytes, wrapped: str, aad: bytes) -> bytes:
-    raw = base64.b64decode(wrapped, validate=True)
-    return AESGCM(master).decrypt(raw[:12], raw[12:], aad)
-
-
 def local_wrap(version: str, wrapped: str) -> str:
     return f'{{"masterKeyVersion":"{version}","encryptedKey":"{wrapped}"}}'
 
@@ -131,7 +121,7 @@ def test_a_wrapped_key_is_parquet_javas_local_wrap(ring: Keyring, length: int, a
     assert wrapped["masterKeyVersion"] == "1"
     assert text == local_wrap("1", wrapped["encryptedKey"])
     bound = b"kf\x00" + aad if aad else b"kf"
-    assert open_bare(FOOTER_KEY, wrapped["encryptedKey"], bound) == key
+    assert open_base64(FOOTER_KEY, wrapped["encryptedKey"], bound) == key
     assert len(base64.b64decode(wrapped["encryptedKey"])) == 12 + length + 16
 
 
@@ -144,18 +134,20 @@ def test_what_others_wrapped_unwraps(
     master, key = os.urandom(master_length), os.urandom(length)
     ring = Keyring.create(tmp_path_factory.mktemp("ring") / "k.json", plaintext=True)
     ring.create_key(name, value=master)
-    bare = wrap_bare(master, key, name.encode())
+    bare = seal_base64(master, key, name.encode())
     for text in (bare, local_wrap("NO_VERSION", bare), local_wrap("1", bare)):
         assert ring.unwrap(text, name) == key
     assert ring.unwrap(json.dumps(json.loads(local_wrap("1", bare)), indent=2), name) == key
-    assert ring.unwrap(wrap_bare(master, key, name.encode() + b"\x00aad"), name, aad=b"aad") == key
+    assert (
+        ring.unwrap(seal_base64(master, key, name.encode() + b"\x00aad"), name, aad=b"aad") == key
+    )
 
 
 def test_another_aad_and_another_master_key_do_not_unwrap(ring: Keyring) -> None:
     ring.create_key("kc", value=FOOTER_KEY)  # the same bytes: only the id differs
     ring.create_key("kf\u2192x", value=FOOTER_KEY)
     for aad in (b"", b"a"):
-        for text in (ring.wrap(DEK, "kf", aad=aad), wrap_bare(FOOTER_KEY, DEK, b"")):
+        for text in (ring.wrap(DEK, "kf", aad=aad), seal_base64(FOOTER_KEY, DEK, b"")):
             for name, other in (("kc", aad), ("kf", b"b"), ("kf", aad + b"\x00")):
                 with pytest.raises(KeyMaterialError, match="does not unwrap under master key"):
                     ring.unwrap(text, name, aad=other)
@@ -225,7 +217,7 @@ def test_many_keys_are_wrapped_at_once(ring: Keyring) -> None:
     wrapped = client.wrap_many(ring, keys, "kf", b"x")
     assert len(set(wrapped)) == 2500
     encoded = [json.loads(text)["encryptedKey"] for text in wrapped]
-    assert [open_bare(FOOTER_KEY, key, b"kf\x00x") for key in encoded] == keys
+    assert [open_base64(FOOTER_KEY, key, b"kf\x00x") for key in encoded] == keys
 
 
 # --- against PyArrow and parquet-java ------------------------------------------------------------
@@ -241,11 +233,11 @@ class SampleKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
 
     def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
         master = MASTERS[master_key_identifier]
-        return wrap_bare(master, key_bytes, master_key_identifier.encode()).encode()
+        return seal_base64(master, key_bytes, master_key_identifier.encode()).encode()
 
     def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
         wrapped = json.loads(wrapped_key)["encryptedKey"]
-        return open_bare(MASTERS[master_key_identifier], wrapped, master_key_identifier.encode())
+        return open_base64(MASTERS[master_key_identifier], wrapped, master_key_identifier.encode())
 
 
 def factory(ring: Keyring) -> pe.CryptoFactory:
@@ -316,7 +308,7 @@ def test_the_keyring_opens_parquet_javas_key_material(masters: Keyring) -> None:
 
 
 def test_after_rotation_the_new_version_wraps_and_the_old_one_unwraps(ring: Keyring) -> None:
-    old, bare = ring.wrap(DEK, "kf"), wrap_bare(FOOTER_KEY, DEK, b"kf")
+    old, bare = ring.wrap(DEK, "kf"), seal_base64(FOOTER_KEY, DEK, b"kf")
     assert client.is_current(ring, old, "kf") is True
     assert client.is_current(ring, bare, "kf") is True
     assert ring.rotate_key("kf").version == 2
@@ -332,7 +324,7 @@ def test_after_rotation_the_new_version_wraps_and_the_old_one_unwraps(ring: Keyr
 
 def test_rewrapping_moves_a_key_to_the_newest_version(ring: Keyring) -> None:
     texts = [(ring.wrap(DEK, "kf", aad=aad), aad) for aad in (b"", b"x")]
-    texts.append((wrap_bare(FOOTER_KEY, DEK, b"kf"), b""))
+    texts.append((seal_base64(FOOTER_KEY, DEK, b"kf"), b""))
     ring.rotate_key("kf")
     for old, aad in texts:
         new = client.rewrap(ring, old, "kf", aad)
@@ -348,7 +340,7 @@ def test_a_version_that_is_not_there_is_not_found(ring: Keyring) -> None:
 
 
 def test_a_disabled_master_key_neither_wraps_nor_unwraps(ring: Keyring) -> None:
-    texts = [ring.wrap(DEK, "kf"), wrap_bare(FOOTER_KEY, DEK, b"kf")]
+    texts = [ring.wrap(DEK, "kf"), seal_base64(FOOTER_KEY, DEK, b"kf")]
     ring.rotate_key("kf")
     assert ring.disable_key("kf").enabled is False
     calls: list[Callable[[], object]] = [
@@ -372,7 +364,7 @@ def test_disabled_versions_unwrap_no_more_and_newer_ones_do(ring: Keyring) -> No
             ring.unwrap(text, "kf")
     assert [ring.unwrap(text, "kf") for text in texts[2:]] == [DEK, DEK]
     with pytest.raises(KeyMaterialError):  # only enabled versions are tried
-        ring.unwrap(wrap_bare(FOOTER_KEY, DEK, b"kf"), "kf")
+        ring.unwrap(seal_base64(FOOTER_KEY, DEK, b"kf"), "kf")
     assert ring.unwrap(json.loads(texts[2])["encryptedKey"], "kf") == DEK
 
 
@@ -464,7 +456,7 @@ def test_a_destroyed_master_key_stays_on_record_alone(plaintext_ring: Keyring) -
         with pytest.raises(KeyDisabledError, match="is destroyed"):
             call()
     assert plaintext_ring.is_current(text, "kf") is True
-    assert plaintext_ring.is_current(wrap_bare(FOOTER_KEY, DEK, b"kf"), "kf") is None
+    assert plaintext_ring.is_current(seal_base64(FOOTER_KEY, DEK, b"kf"), "kf") is None
     with pytest.raises(ValueError, match="already contains a master key kf"):
         plaintext_ring.create_key("kf")
     assert plaintext_ring.destroy_key("kf") == described
@@ -562,7 +554,7 @@ def test_a_file_that_something_else_encrypted_opens(folder: Path) -> None:
     sealed = base64.b64encode(nonce + AESGCM(key).encrypt(nonce, keys, aad)).decode()
     (folder / "k.json").write_text(json.dumps({**header, "sealed": sealed}))
     ring = Keyring(folder / "k.json", passphrase="pass")
-    assert ring.unwrap(wrap_bare(FOOTER_KEY, DEK, b"kf"), "kf") == DEK
+    assert ring.unwrap(seal_base64(FOOTER_KEY, DEK, b"kf"), "kf") == DEK
     ring.rotate_key("kf")  # parameters stay as they are
     assert len(open_independently(ring.path, b"pass")["kf"]["versions"]) == 2
 
@@ -1146,7 +1138,7 @@ def test_a_killed_change_of_the_passphrase_leaves_one_that_opens(
     for left in kill_at_each_step("change_passphrase", folder, tmp_path):
         changed.append((left / "k.json").read_bytes() != before)
         after = Keyring(left / "k.json", passphrase="new" if changed[-1] else "old")
-        assert after.unwrap(wrap_bare(FOOTER_KEY, DEK, b"kf"), "kf") == DEK
+        assert after.unwrap(seal_base64(FOOTER_KEY, DEK, b"kf"), "kf") == DEK
     assert {True, False} == set(changed)
 
 

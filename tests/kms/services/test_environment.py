@@ -20,6 +20,7 @@ from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.services.environment import EnvironmentKms, open_environment
 from tests.support.cases import each_case
+from tests.support.pkmt1 import seal_base64
 
 NAME = "MODCRYPT_TEST_MASTER"
 MASTER = bytes(range(0xA0, 0xB0))
@@ -30,11 +31,6 @@ DEK = bytes(range(16))
 def kms(monkeypatch: pytest.MonkeyPatch) -> EnvironmentKms:
     monkeypatch.setenv(NAME, MASTER.hex())
     return open_environment(f"env:{NAME}")
-
-
-def wrap_bare(master: bytes, key: bytes, aad: bytes) -> str:
-    nonce = os.urandom(12)
-    return base64.b64encode(nonce + AESGCM(master).encrypt(nonce, key, aad)).decode()
 
 
 @each_case("spelling", ["hex", "HEX", "base64", "base64url", "unpadded", "spaced"])
@@ -59,7 +55,7 @@ def test_a_wrapped_key_opens_with_the_variables_key(
         raw = base64.b64decode(wrapped.pop("encryptedKey"), validate=True)
         assert not wrapped
         assert AESGCM(master).decrypt(raw[:12], raw[12:], bound) == DEK
-        assert kms.unwrap(wrap_bare(master, DEK, bound), NAME, aad=aad) == DEK
+        assert kms.unwrap(seal_base64(master, DEK, bound), NAME, aad=aad) == DEK
 
 
 def test_the_protocol_is_kept(kms: EnvironmentKms) -> None:
@@ -85,8 +81,8 @@ def test_what_does_not_fit_does_not_unwrap(kms: EnvironmentKms) -> None:
     for text, aad in (
         (kms.wrap(DEK, NAME), b"x"),
         (kms.wrap(DEK, NAME, aad=b"x"), b""),
-        (wrap_bare(MASTER, DEK, b""), b""),
-        (wrap_bare(bytes(16), DEK, NAME.encode()), b""),
+        (seal_base64(MASTER, DEK, b""), b""),
+        (seal_base64(bytes(16), DEK, NAME.encode()), b""),
         ("", b""),
         ("{}", b""),
     ):

@@ -208,7 +208,7 @@ def test_tokens_with_other_keys_are_refused(token: Hsm, hsm_uri: str) -> None:
 
 @each_case("wrong", [b"", bytes(64), None, "text"], ids=repr)
 def test_a_signature_that_nobody_can_verify_never_gets_into_a_file(
-    wrong: Any, monkeypatch: pytest.MonkeyPatch
+    wrong: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = mc.SigningKey.generate().verifier
 
@@ -228,8 +228,8 @@ def test_a_signature_that_nobody_can_verify_never_gets_into_a_file(
     monkeypatch.setattr("modcrypt.kms.signing.signing_keys.open_kms", lambda uri: Service())
     key = mc.SigningKey.open("hcvault://x")
     with pytest.raises(KeyRetrievalError, match="does not verify"):
-        mc.write_table(PEOPLE, Path("never.parquet"), signed_encryption(key))
-    assert not Path("never.parquet").exists()
+        mc.write_table(PEOPLE, tmp_path / "never.parquet", signed_encryption(key))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_uris_must_name_a_key_of_a_service_that_signs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct, new
 from tests.support import forging
 from tests.support.cases import each_case
+from tests.support.in_memory import run
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.pairwise import case_name, pairwise
 
@@ -26,12 +26,6 @@ TABLES = {
     "small": pa.table({"a": [1]}),
     "empty texts": pa.table({"a": ["", None, ""]}),
 }
-
-
-def run(function: Callable[..., Any], file: bytes, *arguments: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    function(file, out, *arguments, **options)
-    return out.getvalue()
 
 
 def read_view(data: bytes) -> pa.Table:

@@ -16,24 +16,14 @@ from modcrypt.parquet.crypto.bloom_filters import (
     open_part,
 )
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
-from modcrypt.parquet.format.idl import ThriftStruct, encode, new
+from modcrypt.parquet.format.idl import encode
 from modcrypt.parquet.format.modules import Part, Span
+from tests.support.forging import bloom_header
 
 SPAN = Span(4, 200, Part.BLOOM_FILTER, 0, 0)
 
 
-def header(size: int) -> ThriftStruct:
-    """Return the header of a bloom filter of this many bytes."""
-    return new(
-        "BloomFilterHeader",
-        numBytes=size,
-        algorithm=new("BloomFilterAlgorithm", BLOCK=new("SplitBlockAlgorithm")),
-        hash=new("BloomFilterHash", XXHASH=new("XxHash")),
-        compression=new("BloomFilterCompression", UNCOMPRESSED=new("Uncompressed")),
-    )
-
-
-HEADER, BITSET = encode(header(32)), bytes(range(32))
+HEADER, BITSET = encode(bloom_header(32)), bytes(range(32))
 
 
 @pytest.fixture
@@ -106,22 +96,22 @@ def test_a_hash_is_found_if_all_its_eight_bits_are_set(blocks: int) -> None:
     for number in range(20):
         value = bloom_hash(number.to_bytes(8, "little"))
         bitset = insert_hash(value, blocks)
-        assert may_hold(header(len(bitset)), bitset, [value])
+        assert may_hold(bloom_header(len(bitset)), bitset, [value])
         for at, byte in enumerate(bitset):
             if byte:  # one bit of eight is missing
                 without = bitset[:at] + b"\0" + bitset[at + 1 :]
-                assert not may_hold(header(len(bitset)), without, [value])
+                assert not may_hold(bloom_header(len(bitset)), without, [value])
 
 
 def test_any_of_several_hashes_may_be_held() -> None:
     held, absent = bloom_hash(b"held"), bloom_hash(b"absent")
     bitset = insert_hash(held, 1)
-    assert may_hold(header(32), bitset, [absent, held])
-    assert not may_hold(header(32), bitset, [absent])
-    assert not may_hold(header(32), bitset, [])
+    assert may_hold(bloom_header(32), bitset, [absent, held])
+    assert not may_hold(bloom_header(32), bitset, [absent])
+    assert not may_hold(bloom_header(32), bitset, [])
 
 
 @pytest.mark.parametrize("size", [0, 1, 31, 33, 63])
 def test_a_bitset_is_a_whole_number_of_blocks(size: int) -> None:
     with pytest.raises(FormatError, match=f"a bitset of {size} bytes"):
-        may_hold(header(size), bytes(size), [1])
+        may_hold(bloom_header(size), bytes(size), [1])

@@ -25,6 +25,7 @@ from modcrypt.parquet.crypto.footer_keys import new_tail
 from modcrypt.parquet.format.idl import decode, encode, extension, set_extension
 from tests.support import forging
 from tests.support.cases import each_case, one_in
+from tests.support.in_memory import run
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.paths import ROOT
 from tests.support.tables import small_table
@@ -52,12 +53,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def plaintext_footer(**options: Any) -> mc.FileEncryptionProperties:
     return mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True, **options)
-
-
-def run(function: Callable[..., Any], file: Any, *arguments: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    function(file, out, *arguments, **options)
-    return out.getvalue()
 
 
 WITHOUT_COLUMN_KEYS = mc.FileDecryptionProperties(

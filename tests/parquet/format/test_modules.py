@@ -21,6 +21,7 @@ from modcrypt.parquet.format.modules import (
     sort_for_writing,
 )
 from modcrypt.parquet.format.schema import Leaf
+from tests.support.forging import bloom_header
 
 BODY_END = 200
 METADATA: dict[str, Any] = {
@@ -101,19 +102,6 @@ def test_offset_indexes_before_their_chunk_are_written_last() -> None:
 # --- bloom filters without a length ---------------------------------------------------------------
 
 
-def bloom_header(size: int) -> bytes:
-    """Return the header of a bloom filter of this many bytes."""
-    return encode(
-        new(
-            "BloomFilterHeader",
-            numBytes=size,
-            algorithm=new("BloomFilterAlgorithm", BLOCK=new("SplitBlockAlgorithm")),
-            hash=new("BloomFilterHash", XXHASH=new("XxHash")),
-            compression=new("BloomFilterCompression", UNCOMPRESSED=new("Uncompressed")),
-        )
-    )
-
-
 def test_a_stored_length_of_a_bloom_filter_is_positive() -> None:
     stored = {"bloom_filter_offset": 44, "bloom_filter_length": 1}
     assert spans(chunk(stored))[1] == (44, 45, Part.BLOOM_FILTER)
@@ -123,7 +111,7 @@ def test_a_stored_length_of_a_bloom_filter_is_positive() -> None:
 
 @pytest.mark.parametrize("size", [32, 64])
 def test_a_plaintext_bloom_filter_is_measured_by_its_header(size: int) -> None:
-    header = bloom_header(size)
+    header = encode(bloom_header(size))
     content = bytes(44) + header + bytes(size)
     end = 44 + len(header) + size
     assert spans(chunk({"bloom_filter_offset": 44}), content)[1] == (44, end, Part.BLOOM_FILTER)
@@ -163,7 +151,7 @@ def test_a_bloom_filter_at_either_end_of_the_modules_is_measured() -> None:
 
 
 def test_no_more_of_a_bloom_filter_is_read_than_its_header_may_have() -> None:
-    source = MemorySource(bytes(44) + bloom_header(32) + bytes(5000))
+    source = MemorySource(bytes(44) + encode(bloom_header(32)) + bytes(5000))
     sizes = []
 
     class Watched(MemorySource):

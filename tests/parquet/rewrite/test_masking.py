@@ -31,6 +31,7 @@ from modcrypt.parquet.format.idl import decode, encode
 from modcrypt.parquet.format.idl import new as struct
 from tests.support import forging
 from tests.support.cases import each_case, one_in
+from tests.support.forging import plain_file
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms
@@ -51,12 +52,6 @@ def hash_text(text: str | bytes | None) -> str | None:
         return None
     data = text.encode() if isinstance(text, str) else text
     return mask_hash(HASH_KEY, data)
-
-
-def write_file(table: pa.Table, **options: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, **options)
-    return out.getvalue()
 
 
 def mask_file(sealed: bytes, reader: mc.FileDecryptionProperties = READER, **masks: Any) -> bytes:
@@ -227,7 +222,7 @@ def test_values_of_every_type_everywhere_become_the_hashes_of_their_texts(
 ) -> None:
     array, texts = TYPES[name]
     table, column, around = place(array)
-    plain = write_file(table)
+    plain = plain_file(table)
     found = read(masked_plain(plain, hashed=[column]))
     assert found.column(0).to_pylist() == around([hash_text(text) for text in texts])
     assert found.num_columns == 1 or found.column("id").equals(table.column("id"))
@@ -248,7 +243,7 @@ def test_values_of_every_type_everywhere_become_nulls_of_that_type(
         [inner.column(0).combine_chunks(), pa.array(range(inner.num_rows))],
         fields=[field, pa.field("beside", pa.int64())],
     )
-    plain = write_file(pa.table({"around": group}))
+    plain = plain_file(pa.table({"around": group}))
     before, found = read(plain), read(masked_plain(plain, null=[f"around.{column}"]))
     rows = around([None] * len(texts))
     if place is place_required:
@@ -280,7 +275,7 @@ def test_however_values_are_stored_hashes_are_the_same(how: str) -> None:
     groups = {
         name: pa.StructArray.from_arrays([TYPES[name][0][:2]] * 2, ["a", "b"]) for name in names
     }
-    plain = write_file(pa.table(groups), **OTHERWISE_STORED[how])
+    plain = plain_file(pa.table(groups), **OTHERWISE_STORED[how])
     made = masked_plain(
         plain, hashed=[f"{name}.a" for name in names], null=[f"{name}.b" for name in names]
     )
@@ -313,19 +308,19 @@ def test_equal_values_have_equal_hashes_in_all_types_row_groups_and_files() -> N
         "dictionary": pa.array(numbers, pa.uint8()).dictionary_encode(),
     }
     table = pa.table(columns)
-    masked = read(masked_plain(write_file(table, row_group_size=2), hashed=table.column_names))
+    masked = read(masked_plain(plain_file(table, row_group_size=2), hashed=table.column_names))
     for name in columns:
         assert masked.column(name).to_pylist() == [
             hash_text(str(n) if n else None) for n in numbers
         ]
     other = pa.table({"elsewhere": [12, 7]})
-    two = read(masked_plain(write_file(other), hashed=["elsewhere"]))
+    two = read(masked_plain(plain_file(other), hashed=["elsewhere"]))
     assert two.column(0).to_pylist() == [hash_text("12"), hash_text("7")]
     assert len({*masked.column("int32").to_pylist(), None}) == 3, "and others have others"
 
 
 def test_another_hash_key_gives_other_hashes() -> None:
-    plain = write_file(small_table())
+    plain = plain_file(small_table())
     sealed = encrypt(plain, **KEYS)
     files = [
         mask_file(sealed, hashed=["name"], hash_key=key)
@@ -366,11 +361,11 @@ def several(*rows: int) -> bytes:
 
 
 SHAPES: dict[str, Callable[[], bytes]] = {
-    "one row group": lambda: write_file(wide_table(), **EVERYTHING),
-    "row groups, V2": lambda: write_file(
+    "one row group": lambda: plain_file(wide_table(), **EVERYTHING),
+    "row groups, V2": lambda: plain_file(
         wide_table(), row_group_size=7, data_page_version="2.0", compression="zstd", **EVERYTHING
     ),
-    "no rows": lambda: write_file(wide_table(0), **EVERYTHING),
+    "no rows": lambda: plain_file(wide_table(0), **EVERYTHING),
     "no row groups": lambda: several(),
     "row groups without rows": lambda: several(0, 5, 0, 0, 7, 0),
     "one row": lambda: several(1),
@@ -430,8 +425,7 @@ def masked_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("root", [None, 0, 2])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize(("root", "version"), [(None, "1.0"), (0, "2.0"), (2, "1.0")])
 def test_masks_take_elements_without_a_repetition_type_for_required(
     version: str, root: int | None
 ) -> None:
@@ -446,7 +440,7 @@ def test_masks_take_elements_without_a_repetition_type_for_required(
     outer = pa.StructArray.from_arrays([group], fields=[pa.field("g", group.type, nullable=False)])
     for name, array in (("required", group), ("deep", outer)):
         table = table.append_column(pa.field(name, array.type, nullable=False), array)
-    usual = write_file(table, data_page_version=version, row_group_size=25)
+    usual = plain_file(table, data_page_version=version, row_group_size=25)
     plain = forging.without_repetition_types(usual, root)
     assert read(plain).equals(read(usual))
     for masks in (
@@ -471,7 +465,7 @@ def test_whole_fields_of_every_shape_become_null() -> None:
 def test_a_group_in_lists_is_masked_in_part() -> None:
     kind = pa.list_(pa.struct([pa.field("a", pa.int32(), nullable=False), ("b", pa.string())]))
     rows = [[{"a": 1, "b": "x"}, None, {"a": 2, "b": None}], None, [], [{"a": 3, "b": ""}]]
-    plain = write_file(pa.table({"c": pa.array(rows, kind)}))
+    plain = plain_file(pa.table({"c": pa.array(rows, kind)}))
     nulls = read(masked_plain(plain, null=["c.list.element.a"])).column(0).to_pylist()
     none = {"a": None, "b": None}
     assert nulls == [[none | {"b": "x"}, None, none], None, [], [none | {"b": ""}]]
@@ -499,7 +493,7 @@ def test_keys_of_a_map_may_be_hashed_but_not_null() -> None:
 
 
 def test_statistics_of_masked_columns_are_those_of_what_is_there_now() -> None:
-    plain = write_file(small_table(60), row_group_size=7)
+    plain = plain_file(small_table(60), row_group_size=7)
     made = masked_plain(plain, hashed=["name"], null=["address.zip"])
     metadata, rows = pq.read_metadata(io.BytesIO(made)), read(made)
     at = 0
@@ -566,7 +560,7 @@ def footer_texts(plain: bytes) -> bytes:
 
 
 def revealing_file() -> bytes:
-    plain = write_file(
+    plain = plain_file(
         revealing_table(), compression="none", write_page_index=True,
         bloom_filter_options={"text": {"ndv": 3}}, sorting_columns=[pq.SortingColumn(2)],
     )  # fmt: skip
@@ -612,7 +606,7 @@ def test_no_trace_of_the_values_is_left(what: str) -> None:
 def test_hashed_columns_leave_no_trace_of_their_types() -> None:
     day = pa.array([DAY, None])
     table = pa.table({"born": day, "g": pa.array([{"born": DAY, "n": 1}] * 2)})
-    made = masked_plain(write_file(table), hashed=["born", "g.born"])
+    made = masked_plain(plain_file(table), hashed=["born", "g.born"])
     schema = read(made).schema
     assert schema.field("born").type == pa.string()
     assert schema.field("g").type.field("born").type == pa.string()
@@ -634,7 +628,7 @@ def test_a_chunk_without_pages_is_not_forgotten() -> None:
         md.key_value_metadata = [struct("KeyValue", key=b"SECRET", value=b"SECRET")]
         md.statistics = struct("Statistics", max_value=b"SECRET", min_value=b"SECRET")
 
-    plain = forging.edit_plain(write_file(pa.table({"id": [1], "flag": [True]}).slice(0, 0)), tell)
+    plain = forging.edit_plain(plain_file(pa.table({"id": [1], "flag": [True]}).slice(0, 0)), tell)
     assert b"SECRET" in plain
     for masks in ({"null": ["flag"]}, {"hashed": ["flag"]}):
         assert b"SECRET" not in masked_plain(plain, **masks)
@@ -643,8 +637,8 @@ def test_a_chunk_without_pages_is_not_forgotten() -> None:
 def test_what_arrow_says_of_a_field_goes_with_its_type() -> None:
     field = pa.field("t", pa.uuid(), metadata={"about": "SECRET"})
     table = pa.table([pa.array(IDS, pa.uuid())], schema=pa.schema([field]))
-    assert b"SECRET" in footer_texts(write_file(table))
-    found = footer_texts(masked_plain(write_file(table), hashed=["t"]))
+    assert b"SECRET" in footer_texts(plain_file(table))
+    found = footer_texts(masked_plain(plain_file(table), hashed=["t"]))
     assert b"SECRET" not in found
     assert b"uuid" not in found
 
@@ -652,7 +646,7 @@ def test_what_arrow_says_of_a_field_goes_with_its_type() -> None:
 def test_rows_stay_sorted_by_what_stands_before_a_masked_column() -> None:
     table = pa.table({"a": [1, 1, 2], "b": ["x", "y", "z"], "c": [1, 2, 3]})
     order = [pq.SortingColumn(0), pq.SortingColumn(1), pq.SortingColumn(2)]
-    plain = write_file(table, sorting_columns=order)
+    plain = plain_file(table, sorting_columns=order)
     for masks in ({"null": ["b"]}, {"hashed": ["b"]}, {"drop": ["b"]}):
         metadata = pq.read_metadata(io.BytesIO(masked_plain(plain, **masks)))
         assert metadata.row_group(0).sorting_columns == (order[0],)
@@ -663,7 +657,7 @@ def test_rows_stay_sorted_by_what_stands_before_a_masked_column() -> None:
 def test_hashes_are_in_the_order_of_texts_whatever_the_values_were_in() -> None:
     """Floats and INT96 may have orders of their own, which no reader knows for text."""
     table = pa.table({"f": [1.5], "t": pa.array([1], pa.timestamp("ns")), "kept": [2.5]})
-    plain = write_file(table, use_deprecated_int96_timestamps=True)
+    plain = plain_file(table, use_deprecated_int96_timestamps=True)
     floats = struct("ColumnOrder", IEEE_754_TOTAL_ORDER=struct("IEEE754TotalOrder"))
     moments = struct("ColumnOrder", INT96_TIMESTAMP_ORDER=struct("Int96TimestampOrder"))
     orders = [floats, moments, floats]
@@ -674,7 +668,7 @@ def test_hashes_are_in_the_order_of_texts_whatever_the_values_were_in() -> None:
 
 @pytest.mark.parametrize("name", ["__filename", "__fragment_index", "", "a.b", "*", "ü"])
 def test_columns_may_have_any_name(name: str) -> None:
-    plain = write_file(pa.table({name: ["x", None], "id": [1, 2]}))
+    plain = plain_file(pa.table({name: ["x", None], "id": [1, 2]}))
     for masks, expected in (({"hashed": [name]}, hash_text("x")), ({"null": [name]}, None)):
         with pq.ParquetFile(io.BytesIO(masked_plain(plain, **masks))) as file:
             assert file.read().column(0).to_pylist() == [expected, None]
@@ -760,7 +754,7 @@ def test_a_note_outside_arrows_schema_is_the_only_one() -> None:
     """PyArrow repeats pairs in its own schema, where nobody would keep them up to date."""
     note = json.dumps({"null": [], "hashed": [{"column": ["b"], "key": CHECK}]})
     table = pa.table({"a": [1], "b": ["x"], "c": [1]}, metadata={"modcrypt.masked": note})
-    made = masked_plain(write_file(table), null=["a"], drop=["b"])
+    made = masked_plain(plain_file(table), null=["a"], drop=["b"])
     assert note_of(made) == {"null": [["a"]], "hashed": []}
     assert footer_texts(made).count(b"modcrypt.masked") == 1
 
@@ -773,7 +767,7 @@ def test_a_note_outside_arrows_schema_is_the_only_one() -> None:
 )  # fmt: skip
 def test_a_note_that_can_not_be_read_stops_masks_and_nothing_else(value: str) -> None:
     table = pa.table({"id": [1], "name": ["x"]}, metadata={"modcrypt.masked": value})
-    sealed = encrypt(write_file(table), **KEYS)
+    sealed = encrypt(plain_file(table), **KEYS)
     with pytest.raises(mc.errors.FormatError, match=r"modcrypt\.masked"):
         mask_file(sealed, null=["id"])
     out = io.BytesIO()
@@ -1012,7 +1006,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_name_that_means_two_columns_is_refused() -> None:
     """One of them has a dot; who meant the other would lose this one."""
     table = pa.table({"a.b": ["x"], "a": [{"b": 1}], "c": [1]})
-    sealed = encrypt(write_file(table), **KEYS)
+    sealed = encrypt(plain_file(table), **KEYS)
     for masks in ({"null": ["a.b"]}, {"drop": ["c", "a.b"]}, {"hashed": ["a.b"]}):
         with pytest.raises(ValueError, match=r"ambiguous names.*a\.b"):
             mask_file(sealed, READER, **masks)
@@ -1026,7 +1020,7 @@ def test_a_callers_mistake_is_a_valueerror_before_a_key_is_wrapped(
 ) -> None:
     masks, words = MISTAKES[name]
     table = small_table() if name == "all dropped" else wide_table()
-    sealed = encrypt(write_file(table), **KEYS)
+    sealed = encrypt(plain_file(table), **KEYS)
     kms = MemoryKms()
     encryption = mc.KeyTools(kms).encryption(mc.Policy(footer_key="kf"))
     out = tmp_path / "out.parquet"
@@ -1073,7 +1067,7 @@ def test_what_pyarrow_cannot_decode_is_refused_without_its_words(
 ) -> None:
     """Its message may hold values; and whose fault it is, no OSError of bytes in memory says."""
     table = pa.table({"t": ["SECRET value"] * 9})
-    plain = bytearray(write_file(table, compression=compression, use_dictionary=False))
+    plain = bytearray(plain_file(table, compression=compression, use_dictionary=False))
     chunk = footer_of(bytes(plain))[4][0][1][0][3]
     end = chunk[9] + chunk[7]
     if compression == "none":  # a length that passes the page
@@ -1146,7 +1140,7 @@ def test_no_more_than_a_row_group_is_in_memory(tmp_path: Path) -> None:
 )
 def test_equal_values_have_equal_hashes_however_they_are_stored(arrays: list[pa.Array]) -> None:
     found = [
-        read(masked_plain(write_file(pa.table({"c": array})), hashed=["c"])).column("c").to_pylist()
+        read(masked_plain(plain_file(pa.table({"c": array})), hashed=["c"])).column("c").to_pylist()
         for array in arrays
     ]
     assert all(column == found[0] for column in found)
@@ -1156,7 +1150,7 @@ def test_decimals_of_many_digits_keep_all_of_them() -> None:
     """Python's decimals have 28 digits where nobody says otherwise."""
     digits = "12345678901234567890123456789012345"
     values = [Decimal(f"{digits}.01"), Decimal(f"{digits}.02"), Decimal(f"{digits}.10")]
-    plain = write_file(pa.table({"c": pa.array(values, pa.decimal128(38, 2))}))
+    plain = plain_file(pa.table({"c": pa.array(values, pa.decimal128(38, 2))}))
     found = read(masked_plain(plain, hashed=["c"])).column("c").to_pylist()
     assert found == [hash_text(text) for text in (f"{digits}.01", f"{digits}.02", f"{digits}.1")]
 
@@ -1172,7 +1166,7 @@ def test_a_hash_is_what_the_documents_say() -> None:
 
 @pytest.mark.parametrize("text", ["", "modcrypt hash key", "modcrypt mask check v1", "\x01"])
 def test_no_value_has_the_check_of_the_key_as_its_hash(text: str) -> None:
-    sealed = encrypt(write_file(pa.table({"name": [text]})), footer_key=FOOTER_KEY)
+    sealed = encrypt(plain_file(pa.table({"name": [text]})), footer_key=FOOTER_KEY)
     out = io.BytesIO()
     mc.mask_parquet(sealed, out, FOOTER_READER, hashed=["name"], hash_key=HASH_KEY)
     (value,) = mc.read_table(out.getvalue(), FOOTER_READER)["name"].to_pylist()
@@ -1195,7 +1189,7 @@ SHARED = {
 @each_case("dry_run", [False, True])
 def test_a_key_of_the_file_makes_no_hashes(name: str, dry_run: bool) -> None:
     sealed = encrypt(
-        write_file(pa.table({"name": ["a"], "own": ["b"]})),
+        plain_file(pa.table({"name": ["a"], "own": ["b"]})),
         footer_key=FOOTER_KEY, column_keys={"own": COLUMN_KEY},
     )  # fmt: skip
     retriever = {b"": None}.get

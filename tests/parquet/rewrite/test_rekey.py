@@ -32,6 +32,7 @@ from modcrypt.io.sinks import FdSink
 from modcrypt.parquet.format.idl import decode, new
 from tests.support import forging
 from tests.support.cases import each_case
+from tests.support.forging import plain_file
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms
@@ -53,12 +54,6 @@ def rekey(
 ) -> bytes:
     out = io.BytesIO()
     mc.rekey_parquet(source, out, decryption, encryption, **options)
-    return out.getvalue()
-
-
-def write_file(table: pa.Table, **options: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, **options)
     return out.getvalue()
 
 
@@ -134,21 +129,21 @@ def empty_row_groups() -> bytes:
 
 
 SHAPES: dict[str, Callable[[], bytes]] = {
-    "small": lambda: write_file(small_table()),
-    "pages v1": lambda: write_file(small_table(60), **EVERYTHING),
-    "pages v2": lambda: write_file(
+    "small": lambda: plain_file(small_table()),
+    "pages v1": lambda: plain_file(small_table(60), **EVERYTHING),
+    "pages v2": lambda: plain_file(
         small_table(60), data_page_version="2.0", compression="zstd", **EVERYTHING
     ),
-    "uncompressed v2": lambda: write_file(
+    "uncompressed v2": lambda: plain_file(
         small_table(60), data_page_version="2.0", compression="none", use_dictionary=False, **PAGES
     ),
-    "nested": lambda: write_file(nested_table(), write_page_index=True, **PAGES),
-    "nested v2": lambda: write_file(nested_table(), data_page_version="2.0", **PAGES),
-    "many row groups": lambda: write_file(small_table(20), row_group_size=1),
-    "no rows": lambda: write_file(small_table(0), write_page_index=True),
+    "nested": lambda: plain_file(nested_table(), write_page_index=True, **PAGES),
+    "nested v2": lambda: plain_file(nested_table(), data_page_version="2.0", **PAGES),
+    "many row groups": lambda: plain_file(small_table(20), row_group_size=1),
+    "no rows": lambda: plain_file(small_table(0), write_page_index=True),
     "no row groups": no_row_groups,
     "empty row groups": empty_row_groups,
-    "one column": lambda: write_file(pa.table({"n": range(100_000)}), use_dictionary=False),
+    "one column": lambda: plain_file(pa.table({"n": range(100_000)}), use_dictionary=False),
 }
 
 
@@ -226,7 +221,7 @@ def test_a_plaintext_source_is_encrypted_where_the_caller_takes_those(shape: str
 
 def test_a_writers_file_without_what_others_write_decrypts_as_it_did() -> None:
     """arrow-rs and others leave out fields of row groups, which encrypting must add."""
-    plain = write_file(small_table(60), row_group_size=20, bloom_filter_options={"id": {"ndv": 60}})
+    plain = plain_file(small_table(60), row_group_size=20, bloom_filter_options={"id": {"ndv": 60}})
 
     def leave_out(metadata: Any) -> None:
         for row_group in metadata.row_groups:
@@ -375,7 +370,7 @@ def old_file(tmp_path: Path) -> Iterator[Path]:
 def rich(plaintext_footer: bool, algorithm: str = GCM) -> bytes:
     """Return a file with modules of every type."""
     table = small_table(20).select(["id", "name"])
-    plain = write_file(
+    plain = plain_file(
         table, write_page_index=True, max_rows_per_page=10, write_batch_size=10,
         bloom_filter_options={"id": {"ndv": 20}},
     )  # fmt: skip
@@ -412,7 +407,7 @@ def test_a_flipped_bit_in_any_module_is_refused(plaintext_footer: bool, old_file
 @pytest.mark.parametrize("plaintext_footer", [False, True])
 def test_no_single_flipped_bit_goes_through_unseen(plaintext_footer: bool) -> None:
     """Every byte of a small file, that of the footer and of what is not sealed included."""
-    plain = write_file(pa.table({"n": [1, 2, 3]}), write_statistics=False, store_schema=False)
+    plain = plain_file(pa.table({"n": [1, 2, 3]}), write_statistics=False, store_schema=False)
     data = encrypt(plain, footer_key=FOOTER_KEY, plaintext_footer=plaintext_footer)
     passed = []
     for at in range(len(data)):
@@ -525,7 +520,7 @@ def test_a_label_of_another_algorithm_is_refused(old_file: Path) -> None:
 
 
 def test_a_damaged_page_under_ctr_is_seen_by_its_crc(old_file: Path) -> None:
-    plain = write_file(small_table(), write_page_checksum=True)
+    plain = plain_file(small_table(), write_page_checksum=True)
     data = bytearray(encrypt(plain, footer_key=FOOTER_KEY, encryption_algorithm=CTR))
     pages = [
         m for m in verify(bytes(data), FOOTER_KEY, {}, accept_algorithms=(CTR,)) if m.type == 2
@@ -576,7 +571,7 @@ rekey_parquet(path, path, FileDecryptionProperties(footer_key=key),
 def test_a_killed_process_leaves_the_file_that_was_there(tmp_path: Path) -> None:
     numbers = np.random.default_rng(1).integers(0, 2**60, 500_000)
     path = tmp_path / "a.parquet"
-    plain = write_file(pa.table({"n": numbers}), compression="none", use_dictionary=False)
+    plain = plain_file(pa.table({"n": numbers}), compression="none", use_dictionary=False)
     path.write_bytes(encrypt(plain, footer_key=FOOTER_KEY))
     before = path.read_bytes()
     process = subprocess.Popen(
@@ -706,7 +701,7 @@ def test_a_bit_flipped_late_leaves_file_and_material(tmp_path: Path) -> None:
 
 # --- columns that stay ----------------------------------------------------------------------------
 
-LEAVES = leaves_of(write_file(small_table(1)))
+LEAVES = leaves_of(plain_file(small_table(1)))
 
 
 def pages_of(
@@ -913,7 +908,7 @@ def test_a_kept_page_that_was_altered_is_still_seen_by_whoever_reads_it() -> Non
 # --- memory ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_big_file_does_not_go_through_memory_whole(tmp_path: Path, threads: int) -> None:
     numbers = np.random.default_rng(1).integers(0, 2**60, 5_000_000)
     path = tmp_path / "plain"

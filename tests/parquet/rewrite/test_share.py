@@ -19,6 +19,7 @@ import modcrypt as mc
 from modcrypt.parquet.format.idl import new as struct
 from tests.support import forging
 from tests.support.cases import each_case
+from tests.support.forging import plain_file
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms
@@ -38,12 +39,6 @@ EVERYTHING: dict[str, Any] = {
     "row_group_size": 20,
     "bloom_filter_options": {"id": {"ndv": 60}, "name": {"ndv": 9}},
 }
-
-
-def write_file(table: pa.Table, **options: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, **options)
-    return out.getvalue()
 
 
 def share_columns(
@@ -84,7 +79,7 @@ SELECTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
 def test_what_is_shared_is_there_with_all_its_modules(name: str, options: dict[str, Any]) -> None:
     columns, expected = SELECTIONS[name]
     table = small_table(60)
-    plain = write_file(table, **options)
+    plain = plain_file(table, **options)
     keys = {"footer_key": FOOTER_KEY, "column_keys": COLUMN_KEYS}
     sealed = encrypt(plain, **keys, aad_prefix=b"our own name of the file")
     out = io.BytesIO()
@@ -114,7 +109,7 @@ def leaves_of(footer: dict[int, Any]) -> list[str]:
 
 
 def test_the_copy_may_have_keys_of_its_own_by_the_names_that_are_there() -> None:
-    sealed = encrypt(write_file(small_table()), footer_key=FOOTER_KEY)
+    sealed = encrypt(plain_file(small_table()), footer_key=FOOTER_KEY)
     encryption = mc.FileEncryptionProperties(
         footer_key=PARTNER_KEY, column_keys={"address.zip": COLUMN_KEY}, plaintext_columns=["id"],
         plaintext_footer=True, aad_prefix=b"theirs",
@@ -153,7 +148,7 @@ def test_files_without_rows(rows: str) -> None:
 def test_no_key_is_needed_nor_asked_for_but_those_of_the_columns(plaintext_footer: bool) -> None:
     table = small_table()
     sealed = encrypt(
-        write_file(table),
+        plain_file(table),
         footer_key=FOOTER_KEY,
         column_keys=COLUMN_KEYS,
         footer_key_metadata=b"kf",
@@ -175,7 +170,7 @@ def test_no_key_is_needed_nor_asked_for_but_those_of_the_columns(plaintext_foote
 
 
 def test_the_partners_key_opens_the_copy_and_nothing_else() -> None:
-    sealed = encrypt(write_file(small_table()), footer_key=FOOTER_KEY)
+    sealed = encrypt(plain_file(small_table()), footer_key=FOOTER_KEY)
     copy = share_columns(sealed, ["id", "score"])
     for data, key in ((copy, FOOTER_KEY), (sealed, PARTNER_KEY)):
         with pytest.raises(mc.errors.TagMismatchError):
@@ -260,7 +255,7 @@ def revealing_file(compression: str = "none") -> bytes:
         [{"SECRET_part": "SECRET_p", "open": n} for n in range(2)],
     ]  # fmt: skip
     table = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema)
-    return write_file(
+    return plain_file(
         table, compression=compression, write_page_index=True,
         bloom_filter_options={"SECRET_column": {"ndv": 2}},
         sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],
@@ -314,7 +309,7 @@ def test_pairs_that_cannot_be_understood_go(key: bytes, value: bytes | None) -> 
     if value is not None:
         pair.value = value
     plain = forging.edit_plain(
-        write_file(small_table(), store_schema=False),
+        plain_file(small_table(), store_schema=False),
         lambda metadata: setattr(metadata, "key_value_metadata", [pair]),
     )
     for columns in (["id"], small_table(1).column_names):
@@ -324,7 +319,7 @@ def test_pairs_that_cannot_be_understood_go(key: bytes, value: bytes | None) -> 
 
 def test_half_a_map_is_shared_as_what_it_is() -> None:
     table = pa.table({"m": pa.array([[("SECRET", 1)], None], pa.map_(pa.string(), pa.int64()))})
-    sealed = encrypt(write_file(table, compression="none"), footer_key=FOOTER_KEY)
+    sealed = encrypt(plain_file(table, compression="none"), footer_key=FOOTER_KEY)
     found = open_copy(share_columns(sealed, ["m.key_value.value"]))
     assert b"SECRET" not in footer_texts(found)
     assert read(found).column("m").to_pylist() == [{"key_value": [{"value": 1}]}, None]
@@ -345,21 +340,21 @@ def test_names_that_cannot_be_meant_are_refused(columns: Any, words: str, tmp_pa
     out = tmp_path / "out.parquet"
     with pytest.raises(ValueError, match=words):
         mc.share_parquet(
-            encrypt(write_file(small_table()), footer_key=FOOTER_KEY), out, READER, PARTNER, columns
+            encrypt(plain_file(small_table()), footer_key=FOOTER_KEY), out, READER, PARTNER, columns
         )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_that_means_two_columns_shares_neither() -> None:
     table = pa.table({"a.b": ["x"], "a": [{"b": 1, "c": 2}]})
-    sealed = encrypt(write_file(table), footer_key=FOOTER_KEY)
+    sealed = encrypt(plain_file(table), footer_key=FOOTER_KEY)
     with pytest.raises(ValueError, match=r"ambiguous names.*a\.b"):
         share_columns(sealed, ["a.b"])
     assert read(open_copy(share_columns(sealed, ["a.c"]))).to_pylist() == [{"a": {"c": 2}}]
 
 
 def test_a_flipped_bit_publishes_nothing(tmp_path: Path) -> None:
-    sealed = bytearray(encrypt(write_file(small_table(), **EVERYTHING), footer_key=FOOTER_KEY))
+    sealed = bytearray(encrypt(plain_file(small_table(), **EVERYTHING), footer_key=FOOTER_KEY))
     out = tmp_path / "out.parquet"
     modules = verify(bytes(sealed), FOOTER_KEY, {})
     for kind in range(2, 10):  # the page, index and bloom filter of a column that is shared

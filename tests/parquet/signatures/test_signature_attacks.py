@@ -296,6 +296,8 @@ def test_a_page_is_replaced_and_keeps_its_tag() -> None:
     altered = data[: page.start + 16] + forged + data[page.end - 16 :]
     reader = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
     assert mc.verify_parquet(altered, reader).ok
+    found = mc.read_table(altered, reader).column("note").to_pylist()
+    assert found[-1].endswith(b"to somebody else")
     assert_refused(altered, "its bytes are not those", signed_decryption(column_keys={}))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from modcrypt import FileDecryptionProperties
 from tests.support.agreement import check_agreement
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.file_kinds import CASES, Case
 from tests.support.randomness import dice, examples
 from tests.support.shared_vectors import entry_params, shared_vectors, tampered_reader
@@ -44,7 +44,9 @@ def test_a_file_is_read_exactly_where_verification_finds_no_fault(case: Case) ->
         check_agreement(_alter(data, rng), case.reader)
 
 
-@each_case(("folder", "entry"), [*entry_params("entries"), *entry_params("tampered")])
+@each_case(
+    ("folder", "entry"), [*entry_params("entries"), *entry_params("tampered")], quick=one_in(3)
+)
 def test_the_same_of_files_of_other_writers(folder: str, entry: dict[str, Any]) -> None:
     data = (shared_vectors() / folder / entry["file"]).read_bytes()
     check_agreement(data, FileDecryptionProperties(**tampered_reader(entry)))

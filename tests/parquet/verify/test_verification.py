@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -48,7 +47,7 @@ from tests.support.forging import SMALL_FILTER, change_footer, encrypt_bytes, pl
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.randomness import examples
-from tests.support.shared_vectors import shared_vectors
+from tests.support.shared_vectors import entry_params, shared_vectors, tampered_reader
 from tests.support.tables import small_table
 from tests.support.thrift_judge import WRITERS
 from tools import fuzz
@@ -75,46 +74,11 @@ def open_to_alteration(verification: Verification) -> set[tuple[str, str | None]
 
 # --- files as they were written ------------------------------------------------------------------
 
-FOLDERS = ("parquet-java", "pyarrow")
 
-
-def list_entries(section: str) -> list[Any]:
-    """List a parameter for every entry of the manifests, or one whose test skips without them."""
-    root = os.environ.get("MODCRYPT_SHARED_VECTORS")
-    if not root:
-        return [pytest.param("", {}, id="no folder")]
-    return [
-        pytest.param(folder, entry, id=f"{folder}/{entry['file']}-{entry.get('tamper')}")
-        for folder in FOLDERS
-        for entry in json.loads((Path(root) / folder / "manifest.json").read_text()).get(
-            section, []
-        )
-    ]
-
-
-def reader_of(entry: dict[str, Any]) -> dict[str, Any]:
-    enc = entry.get("enc_used_by_reader", entry["enc"])
-    prefix = enc["aad_prefix"]
-    reader: dict[str, Any] = {
-        "accept_algorithms": [enc["algorithm"]],
-        "footer_key": bytes.fromhex(enc["footer_key"]),
-        "column_keys": {
-            path: bytes.fromhex(column["key"])
-            for path, column in (enc["columns"] or {}).items()
-            if column["key"] is not None
-        },
-    }
-    if prefix and not enc["aad_prefix_stored"]:
-        reader["aad_prefix"] = prefix.encode()
-    if entry.get("aad_given", "auto") not in (None, "auto"):
-        reader["aad_prefix"] = entry["aad_given"].encode()
-    return reader
-
-
-@each_case(("folder", "entry"), list_entries("entries"))
+@each_case(("folder", "entry"), entry_params("entries"))
 def test_nothing_is_found_in_files_of_other_writers(folder: str, entry: dict[str, Any]) -> None:
     path = shared_vectors() / folder / entry["file"]
-    checked = verify_parquet(path, FileDecryptionProperties(**reader_of(entry)), regions=True)
+    checked = verify_parquet(path, FileDecryptionProperties(**tampered_reader(entry)), regions=True)
 
     assert checked.findings == ()
     assert checked.num_rows == pq.read_metadata(shared_vectors() / folder / entry["twin"]).num_rows
@@ -132,14 +96,14 @@ def test_nothing_is_found_in_files_of_other_writers(folder: str, entry: dict[str
     assert any(what == "levels" for what, _ in missing) == expected_levels
 
 
-@each_case(("folder", "entry"), list_entries("entries"))
+@each_case(("folder", "entry"), entry_params("entries"))
 def test_modules_counted_are_those_that_the_manifest_counts(
     folder: str, entry: dict[str, Any]
 ) -> None:
     path = shared_vectors() / folder / entry["file"]
     if "empty" in entry["file"]:
         pytest.skip("the manifest does not count the dictionaries of empty row groups")
-    checked = verify_parquet(path, FileDecryptionProperties(**reader_of(entry)))
+    checked = verify_parquet(path, FileDecryptionProperties(**tampered_reader(entry)))
     counted = {name: n for name, n in entry["modules"].items() if "plain" not in name}
     if entry["enc"]["algorithm"] == "AES_GCM_CTR_V1":  # page bodies have no tag
         counted = {n: c for n, c in counted.items() if n not in ("DataPage", "DictPage")}
@@ -148,11 +112,11 @@ def test_modules_counted_are_those_that_the_manifest_counts(
 
 
 @each_case("keys", [None, {}, {"footer_key"}], ids=["nothing", "none", "footer key"])
-@each_case(("folder", "entry"), list_entries("entries"))
+@each_case(("folder", "entry"), entry_params("entries"))
 def test_nothing_is_made_up_where_keys_are_missing(
     folder: str, entry: dict[str, Any], keys: set[str] | None
 ) -> None:
-    path, reader = shared_vectors() / folder / entry["file"], reader_of(entry)
+    path, reader = shared_vectors() / folder / entry["file"], tampered_reader(entry)
     given = None
     if keys is not None:
         kept = {"accept_algorithms", *keys} | ({"aad_prefix"} if keys else set())
@@ -185,10 +149,10 @@ WORD_OF = {
 }
 
 
-@each_case(("folder", "entry"), list_entries("tampered"))
+@each_case(("folder", "entry"), entry_params("tampered"))
 def test_every_tampering_that_can_be_seen_is_seen(folder: str, entry: dict[str, Any]) -> None:
     path = shared_vectors() / folder / entry["file"]
-    reader = FileDecryptionProperties(**reader_of(entry))
+    reader = FileDecryptionProperties(**tampered_reader(entry))
     checked = verify_parquet(path, reader)
     start = next(start for start in WORD_OF if entry["tamper"].startswith(start))
     if entry["expect"] == "undetectable" and start != "substitute":
@@ -223,7 +187,7 @@ def test_what_was_done_is_reported_where_it_can_be_found_out(tamper: str, hint: 
     entries = json.loads((folder / "manifest.json").read_text())["tampered"]
     file = f"tampered/{tamper}.parquet"
     (entry,) = (entry for entry in entries if entry["file"] == file)
-    checked = verify_parquet(folder / file, FileDecryptionProperties(**reader_of(entry)))
+    checked = verify_parquet(folder / file, FileDecryptionProperties(**tampered_reader(entry)))
     assert hint in joined_messages(checked)
 
 
@@ -343,9 +307,9 @@ def test_a_flip_in_any_module_is_reported_with_its_address_and_place(case: Case)
     clear = case.properties.get("data_page_v2_levels") == "plaintext"
     for span in list_modules(data, case.reader):
         size = span.end - span.start
-        # Of the nonce and the tag in turn, one byte.
-        last = span.end - 1 if span.start % 2 else span.start + 5
-        positions = {span.start, span.end - 1 - size // 3, last}
+        # In turn, one byte of the ciphertext, of the tag and of the nonce.
+        other = (span.end - 1 - size // 3, span.end - 1, span.start + 5)[span.start % 3]
+        positions = {span.start, other}
         if clear and span.module.type is ModuleType.DATA_PAGE:
             positions = {span.end - 17, span.end - 1}  # the rest may be levels in clear
         for position in positions:
@@ -1152,7 +1116,7 @@ def test_keys_of_the_key_tools_are_called_by_their_master_keys() -> None:
     entries = json.loads((folder / "manifest.json").read_text())["tampered"]
     (entry,) = (entry for entry in entries if "gcm_ef__flip_OffsetIndex_nonce" in entry["file"]
                 and entry["file"].startswith("tampered/gcm"))  # fmt: skip
-    reader = FileDecryptionProperties(**reader_of(entry))
+    reader = FileDecryptionProperties(**tampered_reader(entry))
     regions = verify_parquet(folder / entry["file"], reader, regions=True).regions
     assert {region.key for region in regions} == {None, "kf", "kc1", "kc2"}
 

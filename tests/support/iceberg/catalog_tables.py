@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +17,7 @@ from modcrypt.errors import CommitConflictError
 from modcrypt.iceberg import (
     IcebergTable,
     create_table,
+    encrypt_table,
     expire_history,
     load_table,
     open_table,
@@ -147,11 +150,59 @@ def _mark_only(table: IcebergTable) -> None:
             purge_table(table)
 
 
+def check_encryption(named: CatalogTable, folder: Path) -> None:
+    """Encrypt a plaintext table of another catalog into the catalog of a table."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    plain = SqlCatalog("plain", uri=f"sqlite:///{folder}/c.db", warehouse=str(folder))
+    plain.create_namespace("n")
+    source = plain.create_table("n.t", SCHEMA)
+    source.append(pa.table({"id": pa.array([1, 2], pa.int64())}))
+    copy = type(named)(named.uri, named.name.replace("orders", "copy"))
+    encrypt_table(
+        source, None, SampleKms(), master_key_id="keyA", catalog=named.catalog,
+        identifier=copy.name,
+    )  # fmt: skip
+    added = copy.load().append(pa.table({"id": pa.array([3], pa.int64())}))
+    assert sorted(added.scan()["id"].to_pylist()) == [1, 2, 3]
+    plain.close()
+
+
 def check_rotation_of_namespace(table: CatalogTable) -> None:
     """Move all tables of a namespace to another master key; it has only the given table."""
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    table.load().append(rows)
     namespace = table.name.split(".")[0]
     for result in ("rotated", "current"):
         (done,) = rotate_catalog(
             table.catalog, SampleKms(), namespace=namespace, new_master_key_id="keyB"
         )
         assert (done.table, done.result, done.master_key_id) == (table.name, result, "keyB")
+    assert table.load().scan().equals(rows)
+
+
+def append_often(append: Callable[[pa.Table], object], number: int) -> None:
+    """Append five rows one by one, each as often as another commit comes first."""
+    for step in range(5):
+        while True:
+            try:
+                append(pa.table({"id": pa.array([number * 100 + step], pa.int64())}))
+                break
+            except CommitConflictError:
+                continue
+
+
+def append_in_processes(append: Callable[[pa.Table], object]) -> None:
+    """Append at once in two forks: numbers from 0 and from 100."""
+    children = []
+    for number in range(2):
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                append_often(append, number)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
