@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 path = "lists.parquet"
-table = pa.table({"c": pa.array([[1]], pa.list_(pa.int64()))})
+table = pa.table({"c": [[{"n": 1}]]})
 pq.write_table(table, path, data_page_size=1, write_batch_size=1)
 found = {
     "rows in the footer": pq.read_metadata(path).num_rows,

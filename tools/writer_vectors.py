@@ -24,6 +24,7 @@ FOLDER = ROOT / "spec-vectors/writers"
 MANIFEST = FOLDER / "writers.json"
 
 NAMES = pa.table({"name": ["a", "b", "a", "b"]})
+MANY = pa.table({"n": pa.array(range(300), pa.int64())})
 NUMBERS = pa.table({"n": pa.array([1, 2, 3], pa.int32())})
 FLOATS = pa.table({"f": [1.0, 2.0]})
 OPTIONS: dict[str, Any] = {"compression": "none", "store_schema": False}
@@ -120,12 +121,13 @@ def forget_header() -> bytes:
     def change(metadata: ThriftStruct) -> None:
         metadata.created_by = b"parquet-mr"
         md = metadata.row_groups[0].columns[0].meta_data
-        size = decode("PageHeader", plain(NAMES), md.dictionary_page_offset)[1]
+        size = decode("PageHeader", file, md.dictionary_page_offset)[1]
         missing = size - md.dictionary_page_offset
         md.total_compressed_size -= missing
         md.total_uncompressed_size -= missing
 
-    return edit(change, NAMES)
+    file = plain(MANY, compression="snappy")
+    return forging.edit_plain(file, change)
 
 
 def claim_dictionary(metadata: ThriftStruct) -> None:
@@ -307,7 +309,7 @@ FILES: dict[str, Callable[[], bytes]] = {
         pa.table({"name": ["a", None]}), b"parquet-cpp-arrow version 4.0.1", null_count=0
     ),
     "single-list-rows": lambda: plain(
-        pa.table({"c": pa.array([[1]], pa.list_(pa.int64()))}),
+        pa.table({"c": [[{"n": 1}]]}),
         data_page_size=1, write_batch_size=1,
     ),
     "two-level-lists": lambda: rename_paths(
@@ -343,10 +345,6 @@ FILES: dict[str, Callable[[], bytes]] = {
 """The files that are made here, by the row of the table that they show."""
 
 
-UNSTORED = ("short-chunks", "single-list-rows")
-"""Rows whose files are made when they are needed: fastparquet does not cope with them."""
-
-
 def read_manifest() -> dict[str, dict[str, Any]]:
     """Return who made which file, and its rows, by the name of the file."""
     entries: dict[str, dict[str, Any]] = json.loads(MANIFEST.read_text())
@@ -354,15 +352,13 @@ def read_manifest() -> dict[str, dict[str, Any]]:
 
 
 def list_files() -> dict[str, list[str]]:
-    """Return the rows of all files by their names, also of those that are not stored."""
-    stored = {name: entry["rows"] for name, entry in read_manifest().items()}
-    return stored | {f"{row}.parquet": [row] for row in UNSTORED}
+    """Return the rows of all files by their names."""
+    return {name: entry["rows"] for name, entry in read_manifest().items()}
 
 
 def load_file(name: str) -> bytes:
-    """Return a file, which is made if it is not stored."""
-    path, row = FOLDER / name, name.removesuffix(".parquet")
-    return FILES[row]() if row in UNSTORED else path.read_bytes()
+    """Return a file."""
+    return (FOLDER / name).read_bytes()
 
 
 if __name__ == "__main__":
@@ -370,7 +366,7 @@ if __name__ == "__main__":
     written = [entry for entry in manifest.values() if entry["made_by"] != "patch"]
     real = {row for entry in written for row in entry["rows"]}
     for row, make in FILES.items():
-        if row not in (*real, *UNSTORED):
+        if row not in real:
             (FOLDER / f"{row}.parquet").write_bytes(make())
             manifest.setdefault(f"{row}.parquet", {"made_by": "patch", "rows": [row]})
     MANIFEST.write_text(json.dumps(dict(sorted(manifest.items())), indent=2) + "\n")

@@ -112,7 +112,7 @@ class OptionalParts:
         index = self._decode(span, data)
         if self._keeps and not (is_usual(index, data) and self._moves.has_sizes(span, index)):
             self.respelt.append(span)
-        self._moves.relocate_index(span, index)
+        self._moves.relocate_index(span, index, corrects_sizes=self._encrypts)
         if not authentic:
             self._check_rows(span, index)
         return index

@@ -116,8 +116,13 @@ class Relocation:
             for location, size in zip(locations, _list_sizes(move, locations), strict=True)
         )
 
-    def relocate_index(self, span: Span, index: ThriftStruct) -> None:
+    def relocate_index(
+        self, span: Span, index: ThriftStruct, *, corrects_sizes: bool = False
+    ) -> None:
         """Update an offset index's page locations.
+
+        `corrects_sizes` adds the page headers to the sizes of pages that were copied, if they lack
+        them: see `has_sizes`.
 
         Raises:
             FormatError: The locations are not those of the chunk's data pages.
@@ -129,7 +134,7 @@ class Relocation:
                 raise FormatError(f"{span}: it has page locations, but its chunk has no pages")
         elif move.copied:
             sizes = _list_sizes(move, locations)
-            lacks_headers = all(
+            lacks_headers = corrects_sizes and all(
                 location.compressed_page_size < size
                 for location, size in zip(locations, sizes, strict=True)
             )

@@ -96,7 +96,7 @@ def test_a_file_that_encryption_refuses_is_repaired() -> None:
     for source in (data, named):  # the sizes of the latter are corrected in any case
         file, repaired = repair(source)
         assert "short-chunks" in [bug.quirk for bug in repaired]
-        assert mc.read_table(file, READER).to_pydict() == {"name": ["a", "b", "a", "b"]}
+        assert mc.read_table(file, READER)["n"].to_pylist() == list(range(300))
         assert forging.decrypt_bytes(file, READER) == source
 
 
