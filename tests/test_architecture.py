@@ -38,7 +38,7 @@ IMPORTERS = {
         "modcrypt.kms.recipients.kinds",  # HPKE
         "modcrypt.kms.signing.schemes",
     },
-    "thriftpy2": {"modcrypt.parquet.format.idl"},
+    "thriftpy2": {"modcrypt.parquet.format.idl_definitions"},
     "cloup": {
         "modcrypt.cli",
         "modcrypt.iceberg.commands",
@@ -148,7 +148,7 @@ WITHOUT_IO = {
 WITH_IO = {
     "modcrypt.keys.arguments",  # which looks whether text is the path of a policy
     "modcrypt.keys.sources",  # files and variables with a key
-    "modcrypt.parquet.format.idl",  # reads the IDL, a file of the package
+    "modcrypt.parquet.format.idl_definitions",  # reads the IDL, a file of the package
     "modcrypt.parquet.rewrite.masking",  # hands PyArrow bytes in memory as a file
 }
 
