@@ -38,7 +38,7 @@ IMPORTERS = {
         "modcrypt.kms.recipients.kinds",  # HPKE
         "modcrypt.kms.signing.schemes",
     },
-    "thriftpy2": {"modcrypt.parquet.format.idl"},
+    "thriftpy2": {"modcrypt.parquet.format.idl_definitions"},
     "cloup": {
         "modcrypt.cli",
         "modcrypt.iceberg.commands",
@@ -148,7 +148,7 @@ WITHOUT_IO = {
 WITH_IO = {
     "modcrypt.keys.arguments",  # which looks whether text is the path of a policy
     "modcrypt.keys.sources",  # files and variables with a key
-    "modcrypt.parquet.format.idl",  # reads the IDL, a file of the package
+    "modcrypt.parquet.format.idl_definitions",  # reads the IDL, a file of the package
     "modcrypt.parquet.rewrite.masking",  # hands PyArrow bytes in memory as a file
 }
 
@@ -314,7 +314,9 @@ def test_nothing_is_imported_by_a_computed_name_but_the_public_names() -> None:
             for node in nodes(tree)
             if isinstance(node, ast.Call)
         }
-        assert room == "modcrypt.runtime.lazy_names" or not called & {
+        # The names of commands and their modules are constants of `modcrypt.cli.app`.
+        may = ("modcrypt.runtime.lazy_names", "modcrypt.cli.program")
+        assert room in may or not called & {
             "import_module",
             "__import__",
         }, room

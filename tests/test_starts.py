@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pyarrow as pa
 import pytest
 
 import modcrypt as mc
+from modcrypt.cli.app import program
+from modcrypt.cli.program import ALONE
 from modcrypt.io.private_files import replace_private
 from tests.support.cases import each_case
 
@@ -22,8 +26,8 @@ SLOW = ("numpy", "pyarrow", "pyarrow.compute", "pyarrow.dataset", "pandas", "pol
 
 NAMES = "modcrypt.read_table, modcrypt.write_table, modcrypt.encrypt_parquet, modcrypt.ParquetFile"
 ARROW = {"numpy", "pyarrow", "cryptography", "modcrypt.parquet.crypto"}
-PROGRAM = {"click", "modcrypt.settings", "modcrypt.iceberg", "modcrypt.lake", "modcrypt.spark"}
-ENCODED = {"thriftpy2", "urllib.request"}
+PROGRAM = {"click", "modcrypt.settings"}
+PLUGINS = {"modcrypt.iceberg", "modcrypt.lake", "modcrypt.spark"}
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +44,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("import modcrypt", set()),
         (f"import modcrypt; {NAMES}", ARROW),
-        ("import modcrypt; modcrypt.read_table({path!r}, {key!r})", ARROW | ENCODED),
-        ("import modcrypt; next(modcrypt.iter_batches({path!r}, {key!r}))", ARROW | ENCODED),
+        ("import modcrypt; modcrypt.read_table({path!r}, {key!r})", ARROW),
+        ("import modcrypt; next(modcrypt.iter_batches({path!r}, {key!r}))", ARROW),
         (
             "import io, modcrypt; modcrypt.decrypt_parquet({path!r}, io.BytesIO(), {key!r})",
-            {"cryptography", "modcrypt.parquet.crypto"} | ENCODED,
+            {"cryptography", "modcrypt.parquet.crypto"},
         ),
     ],
 )
@@ -56,9 +60,14 @@ def test_the_library_imports_what_it_uses(script: str, needed: set[str], file: P
     ("words", "needed"),
     [
         ("--version", set()),
-        ("--help", PROGRAM),
+        ("--help", PROGRAM | PLUGINS),
         ("encrypt --help", PROGRAM),
-        ("inspect {path}", PROGRAM | ENCODED | {"cryptography", "modcrypt.parquet.crypto"}),
+        ("encrypt --typo", PROGRAM | PLUGINS),  # perhaps it is an option of another command
+        ("--json inspect {path}", PROGRAM | PLUGINS | {"cryptography", "modcrypt.parquet.crypto"}),
+        (  # and it looks for a declaration of the file
+            "inspect {path}",
+            PROGRAM | {"cryptography", "modcrypt.parquet.crypto", "modcrypt.lake"},
+        ),
     ],
 )
 def test_the_program_imports_what_it_uses(words: str, needed: set[str], file: Path) -> None:
@@ -67,13 +76,32 @@ def test_the_program_imports_what_it_uses(words: str, needed: set[str], file: Pa
     assert list_imports(script) == needed
 
 
-def list_imports(script: str) -> set[str]:
+def test_shells_complete_a_command_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_MODCRYPT_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "modcrypt encrypt --footer")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    script = "sys.argv[1:] = []; import modcrypt.cli; modcrypt.cli.run()"
+    assert list_imports(script, shown="plain,--footer-key") == PROGRAM
+
+
+@each_case("name", sorted(ALONE))
+def test_a_command_alone_is_that_of_the_whole_program(name: str) -> None:
+    """No plug-in replaces it."""
+    assert program.commands[name] is getattr(import_module(module_of(name)), name)
+    assert not isinstance(program.commands[name], click.Group)
+
+
+def module_of(name: str) -> str:
+    return next(names[name] for names in program.sections.values() if name in names)
+
+
+def list_imports(script: str, shown: str = "") -> set[str]:
     """Return which of the slow modules a process has imported when a script has ended."""
     code = (
         "import atexit, json, sys\n"
         f"note = lambda: print(json.dumps(sorted({{*{SLOW!r}}} & sys.modules.keys())))\n"
         f"atexit.register(note)\n{script}\n"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert shown in done.stdout, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))

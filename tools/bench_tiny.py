@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -83,11 +85,18 @@ def start(bench: Bench) -> Iterator[Row]:
 def run_process(command: list[str]) -> Sample:
     """Return the time that a process took."""
     began = now().wall
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=installed_environment())
     _, process.returncode, usage = os.wait4(process.pid, 0)
     if process.returncode:
         raise RuntimeError(f"{command} failed")
     return Sample(now().wall - began, usage.ru_utime, usage.ru_stime)
+
+
+def installed_environment() -> dict[str, str]:
+    """Return the environment of a process that finds bytecode, as that of an installed wheel."""
+    cache = Path(tempfile.gettempdir()) / "modcrypt-bench-bytecode"
+    own = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return own | {"PYTHONPYCACHEPREFIX": str(cache)}
 
 
 def peak_memory(command: list[str]) -> Figure:

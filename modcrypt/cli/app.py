@@ -8,25 +8,11 @@ import click
 import cloup
 
 from modcrypt.cli import version_line
-from modcrypt.cli.ags1.ags1_group import ags1
-from modcrypt.cli.conversion import decrypt, encrypt, mask, rekey, share
-from modcrypt.cli.doctor import doctor
-from modcrypt.cli.help.help_screens import add_help_options
-from modcrypt.cli.help.manual import complete_paths, completion, man
-from modcrypt.cli.inspect import inspect
-from modcrypt.cli.keys.keys_group import keys
-from modcrypt.cli.leaks import leaks
 from modcrypt.cli.output.failures import EXIT_CODES
 from modcrypt.cli.output.terminal import WarningLines
 from modcrypt.cli.program import LAKE, OTHERS, Program
-from modcrypt.cli.recipients import recipients
-from modcrypt.cli.rows.tables import cat, head, schema
-from modcrypt.cli.seals import seals
-from modcrypt.cli.shared_options import RareOption, place_options
-from modcrypt.cli.shred import shred
-from modcrypt.cli.verify import verify
+from modcrypt.cli.shared_options import RareOption
 from modcrypt.runtime.log import LOGGER
-from modcrypt.runtime.plugins import COMMANDS, load_all
 
 _FIRST_EXAMPLE = """\b
 A first file:
@@ -66,21 +52,32 @@ def program(context: click.Context) -> None:
     context.call_on_close(lambda: LOGGER.removeHandler(warnings))
 
 
-# In the order in which users need them.
-_SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Encrypt, read and check": (
-        encrypt, decrypt, head, cat, schema, verify, inspect, leaks, doctor,
-    ),
-    "Make and manage keys": (keys, recipients, seals),
-    "Change encrypted files": (rekey, mask, share, shred),
-    LAKE: (),
-    OTHERS: (ags1,),
-}  # fmt: skip
-for _title, _commands in _SECTIONS.items():
-    program.section(_title, *_commands)
-for _add_commands in load_all(COMMANDS):
-    _add_commands(program)
-program.add_to_section(OTHERS, completion, man)
-place_options(program)
-add_help_options(program)
-complete_paths(program)
+_CONVERSION, _TABLES = "modcrypt.cli.conversion", "modcrypt.cli.rows.tables"
+
+# Modules of the commands, in the order in which users need them; plug-ins add theirs.
+program.sections = {
+    "Encrypt, read and check": {
+        "encrypt": _CONVERSION,
+        "decrypt": _CONVERSION,
+        "head": _TABLES,
+        "cat": _TABLES,
+        "schema": _TABLES,
+        "verify": "modcrypt.cli.verify",
+        "inspect": "modcrypt.cli.inspect",
+        "leaks": "modcrypt.cli.leaks",
+        "doctor": "modcrypt.cli.doctor",
+    },
+    "Make and manage keys": {
+        "keys": "modcrypt.cli.keys.keys_group",
+        "recipients": "modcrypt.cli.recipients",
+        "seals": "modcrypt.cli.seals",
+    },
+    "Change encrypted files": {
+        "rekey": _CONVERSION,
+        "mask": _CONVERSION,
+        "share": _CONVERSION,
+        "shred": "modcrypt.cli.shred",
+    },
+    LAKE: {},
+    OTHERS: {"ags1": "modcrypt.cli.ags1.ags1_group"},
+}

@@ -67,7 +67,8 @@ def use_present_names(
     arguments = _replace_command(arguments)
     command, former = _find_command(program, arguments), FormerOptions()
     if command.name in ("rekey", "mask", "share"):
-        encrypt = program.commands["encrypt"]
+        encrypt = program.get_command(click.Context(program), "encrypt")
+        assert encrypt is not None  # it is one of the program's own
         arguments, new = _take_new(arguments, _options_of(encrypt))
         former = FormerOptions(tuple(_replace(new, encrypt, warn=False)))
     return list(_replace(arguments, command)), former
@@ -111,15 +112,15 @@ def _take_new(
     return kept, taken
 
 
-def _find_command(program: click.Group, arguments: Sequence[str]) -> click.Command:
-    command: click.Command = program
+def _find_command(program: click.Command, arguments: Sequence[str]) -> click.Command:
+    command, context = program, click.Context(program)
     rest = iter(arguments)
     for argument in rest:
         if isinstance(command, click.Group):
             option = _options_of(command).get(argument)
             if option is not None and not getattr(option, "is_flag", False):
                 next(rest, None)  # its value, which is no command
-            command = command.commands.get(argument, command)
+            command = command.get_command(context, argument) or command
     return command
 
 

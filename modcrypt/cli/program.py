@@ -1,28 +1,95 @@
-"""The class of the `modcrypt` program, to which plug-ins add commands."""
+"""The class of the `modcrypt` program, to which plug-ins add commands.
+
+Importing the commands takes most of a start. A run that names one of `ALONE` first imports only
+that one; all others, and its usage errors, which may name other commands, complete the program.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
+from importlib import import_module
 from itertools import takewhile
 from typing import Any, NoReturn
 
 import click
 
 from modcrypt.cli.former_options import use_present_names
-from modcrypt.cli.help.help_screens import format_screen
+from modcrypt.cli.help.help_screens import add_help_options, format_screen
 from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, paint, wrap_words
 from modcrypt.cli.shared import drop_stdout, print_json
-from modcrypt.cli.shared_options import VerbGroup
+from modcrypt.cli.shared_options import VerbGroup, complete_paths, place_options
+from modcrypt.runtime.plugins import COMMANDS, load_all
 
 LAKE, OTHERS = "A lake in one file, modcrypt.toml", "Other formats, Spark and shells"
 """Titles of the sections that plug-ins add commands to."""
 
+ALONE = {"encrypt", "decrypt", "head", "cat", "schema", "inspect", "leaks", "doctor", "rekey",
+         "mask", "share"}  # fmt: skip
+"""Commands that are used without the rest of the program: they are no groups, whose options depend
+on other groups, and no plug-in replaces them."""
+
 
 class Program(VerbGroup):
-    """A group that reports a failure as one line on stderr and an exit code of `EXIT_CODES`."""
+    """A group that reports a failure as one line on stderr and an exit code of `EXIT_CODES`.
+
+    `sections` are the modules of commands, by the titles of sections and by names.
+    """
+
+    sections: Mapping[str, Mapping[str, str]] = {}
+    is_complete = False
+
+    @property
+    def commands(self) -> MutableMapping[str, click.Command]:
+        """All commands by name."""
+        self.complete()
+        return self._commands
+
+    @commands.setter
+    def commands(self, commands: MutableMapping[str, click.Command]) -> None:
+        self._commands = commands
+
+    def complete(self) -> None:
+        """Import all commands and those of plug-ins, once."""
+        if self.is_complete or not self.sections:
+            return
+        self.is_complete = True
+        for title, names in self.sections.items():
+            found = (getattr(import_module(module), name) for name, module in names.items())
+            self.section(title, *found)
+        for add_commands in load_all(COMMANDS):
+            add_commands(self)
+        from modcrypt.cli.help.manual import completion, man
+
+        self.add_to_section(OTHERS, completion, man)
+        place_options(self)
+        add_help_options(self)
+        complete_paths(self)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name; import no other for one of `ALONE`."""
+        if self.is_complete or cmd_name not in ALONE:
+            return self.commands.get(cmd_name)
+        module = next(names[cmd_name] for names in self.sections.values() if cmd_name in names)
+        command: click.Command = getattr(import_module(module), cmd_name)
+        add_help_options(command)
+        complete_paths(command)
+        return command
+
+    def resolve_command_name(self, ctx: click.Context, name: str) -> str | None:
+        """Return the name of a command that its name, or an alias, stands for."""
+        return name if name in ALONE else super().resolve_command_name(ctx, name)
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> Any:
+        """Parse the arguments before a command, among which may be options that commands share."""
+        self._prepare(args)
+        return super().make_context(info_name, args, *rest, **more)
+
+    def _prepare(self, arguments: Sequence[str]) -> None:
+        if not (arguments and arguments[0] in ALONE):
+            self.complete()
 
     def add_to_section(self, title: str, *commands: click.Command) -> None:
         """Add commands to a section that exists."""
@@ -41,6 +108,8 @@ class Program(VerbGroup):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> NoReturn:
         """Run a command; always raise SystemExit with a documented exit code."""
         typed = sys.argv[1:] if args is None else args
+        if typed:  # or it may be a shell that asks for completions
+            self._prepare(typed)
         arguments, more["obj"] = use_present_names(self, typed)  # the rest for the command itself
         more["standalone_mode"] = False  # click itself would exit with 1 without a failure
         try:

@@ -7,6 +7,7 @@ uses it by its decorator; those of `IMPLIED`, by a parameter of its function wit
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -255,6 +256,21 @@ def place_options(group: Any, above: Collection[SharedOption] = ()) -> None:
     for part in group.commands.values():
         if isinstance(part, click.Group):
             place_options(part, {*above, *own})
+
+
+_PATH_WORDS = re.compile(r"\b(PATH|FILE|FOLDER|DIR|SOURCE|DESTINATION|TABLE)\b", re.IGNORECASE)
+
+
+def complete_paths(command: click.Command) -> None:
+    """Let shells complete paths where a command takes one, or any command in a group."""
+    if isinstance(command, click.Group):
+        for part in command.commands.values():
+            complete_paths(part)
+        return
+    for parameter in parameters_of(command):
+        name = parameter.metavar or parameter.name or ""
+        if parameter.type is click.STRING and _PATH_WORDS.search(name):
+            parameter.type = click.Path()
 
 
 def _explain(error: click.UsageError, ctx: click.Context) -> click.UsageError:

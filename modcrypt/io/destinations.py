@@ -66,9 +66,10 @@ def open_sink_at(
         opened = open_upload(place.filesystem, place.path, name or place.path, overwrite=overwrite)
     records = find_records(place)
     with opened as sink:
-        hashing = HashingSink(sink)
-        yield hashing if records else sink
+        hashing = HashingSink(sink) if records else None
+        yield hashing or sink
         if check is not None and place.filesystem is not None:  # a local sink calls it by itself
             check()
     for record in records:
+        assert hashing is not None  # there are records
         record.note_written(place, hashing)

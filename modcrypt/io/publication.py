@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import secrets
 import stat
@@ -92,12 +93,17 @@ def _create_unfinished(place: Place) -> _Unfinished:
 def _create_unnamed(folder: str, at: int | None) -> int | None:
     """Return the descriptor of a new file without a name; None if they are not supported."""
     flag = getattr(os, "O_TMPFILE", 0)
-    if not flag or not os.path.isdir(_DESCRIPTORS):
+    if not flag or not _lists_descriptors():
         return None
     try:
         return os.open(folder, flag | os.O_RDWR | _CLOSE_ON_EXEC, 0o666, **relative_to(at))
     except OSError:  # creating a file with a name reports all other errors
         return None
+
+
+@functools.cache  # whether a system has /proc does not change
+def _lists_descriptors() -> bool:
+    return os.path.isdir(_DESCRIPTORS)
 
 
 def _give_name(fd: int, name: str, at: int | None) -> None:

@@ -21,8 +21,9 @@ P = TypeVar("P", bound=click.Parameter)
 
 def add_help_options(command: Any) -> None:
     """Add `--help` and `--help-all` to a command and, for a group, to all commands in it."""
+    is_new = command.add_help_option
     command.add_help_option = False  # the one of click
-    for names, everything, text in _OPTIONS:
+    for names, everything, text in _OPTIONS if is_new else ():
         option = RareOption(
             names, is_flag=True, expose_value=False, is_eager=True,
             callback=partial(_print_help, everything), help=text,

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
 
 import click
 
 from modcrypt.cli.help.command_descriptions import CommandDescription, describe_commands
 from modcrypt.cli.output.failures import EXIT_CODES
 from modcrypt.cli.shared import print_line
-from modcrypt.cli.shared_options import parameters_of, verb
-
-_PATH_WORDS = re.compile(r"\b(PATH|FILE|FOLDER|DIR|SOURCE|DESTINATION|TABLE)\b", re.IGNORECASE)
+from modcrypt.cli.shared_options import verb
 
 _COMPLETION_EXAMPLE = """\b
 Examples: for bash; for zsh; for fish
@@ -45,18 +42,6 @@ def completion(context: click.Context, shell: str) -> None:
 def man(context: click.Context) -> None:
     """Print the manual page of all commands, modcrypt(1)."""
     print_line(_make_manual_page(context.find_root()))
-
-
-def complete_paths(group: Any) -> None:
-    """Let shells complete paths where a command takes one."""
-    for command in group.commands.values():
-        if isinstance(command, click.Group):
-            complete_paths(command)
-            continue
-        for parameter in parameters_of(command):
-            name = parameter.metavar or parameter.name or ""
-            if parameter.type is click.STRING and _PATH_WORDS.search(name):
-                parameter.type = click.Path()
 
 
 def _make_manual_page(program: click.Context) -> str:

@@ -134,10 +134,7 @@ def write_table(
         table = table.to_arrow()
     if not isinstance(table, pa.Table):
         table = open_stream(table)
-    elif threads is None and table.nbytes <= WORTH_A_THREAD:
-        threads = 1
-    small = _split_small(table, row_group_size) if isinstance(table, pa.Table) else []
-    if small:
+    elif small := _split_small(table, row_group_size):
         encryption = as_encryption(encryption)
         _check_options(options, threads)
         source = MemorySource(_encode(small, table.schema, options))
@@ -146,6 +143,8 @@ def write_table(
             hold_indexes=True,
         )  # fmt: skip
         return
+    elif threads is None and table.nbytes <= WORTH_A_THREAD:
+        threads = 1
     with ParquetWriter(
         where,
         table.schema,

@@ -55,9 +55,9 @@ def read_tail(source: Source) -> Tail:
     size = source.size
     if size < MAGIC_SIZE + TAIL_SIZE:
         raise FormatError(f"{source.name}: {size} bytes are too few for a Parquet file")
-    head = source.read_at(0, MAGIC_SIZE)
     first = _FIRST_REQUEST if source.least_read else _FIRST_READ
     last = source.read_at(max(0, size - first), min(size, first))
+    head = last[:MAGIC_SIZE] if size <= first else source.read_at(0, MAGIC_SIZE)
     magic = last[-MAGIC_SIZE:]
     if magic not in (MAGIC_PLAINTEXT, MAGIC_ENCRYPTED):
         raise FormatError(

@@ -1,8 +1,8 @@
-"""Lossless decoding and encoding of Parquet's Thrift structs; the only module with thriftpy2.
+"""Lossless decoding and encoding of Parquet's Thrift structs.
 
-thriftpy2 parses `thrift/parquet.thrift` and creates the classes. `compact` implements the protocol,
-because thriftpy2's implementation drops fields that the IDL does not know, takes about ten times as
-long, and raises TypeError, OverflowError or struct.error for bad bytes. Here:
+`idl_definitions` has what thriftpy2 reads from `thrift/parquet.thrift`. `compact` implements the
+protocol, because thriftpy2's implementation drops fields that the IDL does not know, takes about
+ten times as long, and raises TypeError, OverflowError or struct.error for bad bytes. Here:
 
 - A field of a newer writer, or one whose type differs from the IDL's, is kept as raw bytes and
   written back in its place; `without_unknown` removes such fields.
@@ -14,31 +14,18 @@ long, and raises TypeError, OverflowError or struct.error for bad bytes. Here:
 
 from __future__ import annotations
 
-import io
-import pkgutil
 from collections.abc import Iterator, Sequence
-from functools import cache
 from operator import is_not
-from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.parquet.format.compact import (
     BINARY,
-    BYTE,
-    DOUBLE,
-    I16,
-    I32,
-    I64,
     INTERPRETED,
     KEPT,
-    LIST,
-    MAP,
     MAX_FIELD_ID,
-    SET,
     SHARED,
     STRUCT,
-    TRUE,
     UNKNOWN,
     Field,
     StructPlan,
@@ -49,6 +36,7 @@ from modcrypt.parquet.format.compact import (
     skip_struct,
     write_struct,
 )
+from modcrypt.parquet.format.idl_definitions import load_definitions
 from modcrypt.parquet.format.spelling import end_if_usual
 from modcrypt.parquet.format.structs import (
     ColumnChunk,
@@ -59,11 +47,7 @@ from modcrypt.parquet.format.structs import (
 )
 
 ThriftStruct: TypeAlias = Any
-"""An instance of a class that thriftpy2 created, or `structs`: a field that is not set is None."""
-
-# thriftpy2's TType numbers (its IDL's types) -> wire types.
-_WIRE = {2: TRUE, 3: BYTE, 4: DOUBLE, 6: I16, 8: I32, 10: I64, 11: BINARY, 12: STRUCT}
-_WIRE |= {13: MAP, 14: SET, 15: LIST, 18: BINARY}
+"""An instance of a class of `structs`, or of one made here: a field that is not set is None."""
 
 STATISTICS, CHUNKS = 1, 2
 """Laziness of a decoding: statistics of column chunks and their orders, or also the chunks, are
@@ -87,7 +71,7 @@ OWN_CLASSES: dict[str, Any] = {
         ColumnChunk, ColumnCryptoMetaData, ColumnMetaData, EncryptionWithColumnKey, SchemaElement
     )
 }  # fmt: skip
-"""The classes that replace those of thriftpy2, by name."""
+"""The classes of structs that have one in `structs`, by name."""
 
 
 _plans: Final[dict[str, StructPlan]] = {}
@@ -101,37 +85,30 @@ def _find_plan(struct: str) -> StructPlan:
 
 
 def _make_plan(struct: str) -> StructPlan:
-    declared = getattr(_load_idl(), struct)
-    spec: dict[int, tuple[Any, ...]] = declared.thrift_spec
-    fields = [_describe_field(struct, field_id, spec[field_id]) for field_id in sorted(spec)]
-    required = sum(1 << field_id for field_id, of_field in spec.items() if of_field[-1])
-    is_union = declared in _load_idl().__thrift_meta__["unions"]
+    is_union, rows = load_definitions()[0][struct]
+    fields = [
+        Field(
+            field_id, wire, name, _find_plan(nested) if nested else None, element,
+            _LAZY.get((struct, name), 0),
+        )
+        for field_id, wire, name, _, nested, element in rows
+    ]  # fmt: skip
     cls = OWN_CLASSES.get(struct)
     if cls is None:
-        cls = declared
         # Fields that are not set read as None, without a slot per instance.
-        for name in (UNKNOWN, *(field.slot for field in fields), *(f.as_read for f in fields)):
-            if name:
-                setattr(cls, name, None)
+        names = (
+            UNKNOWN,
+            *(f.name for f in fields),
+            *(f.slot for f in fields),
+            *(f.as_read for f in fields),
+        )
+        cls = type(struct, (), dict.fromkeys(filter(None, names)))
+    required = sum(1 << row[0] for row in rows if row[3])
     plan = StructPlan(cls, fields, required, is_union)
     first = next((f.plan for f in fields if f.id == 1), None) if plan.is_union else None
     if first is not None and not (first.required or first.is_union):
         plan.shared, _ = read_struct(plan, b"\x1c\0\0", 0, 0, 0)
     return plan
-
-
-def _describe_field(struct: str, field_id: int, spec: tuple[Any, ...]) -> Field:
-    """Describe a field for the codec, as thriftpy2 describes it in `spec`."""
-    ttype, name, *rest = spec
-    sub: Any = rest[0] if len(rest) == 2 else None
-    inner, element = None, 0
-    if ttype == 12:
-        inner = _find_plan(sub.__name__)
-    elif ttype == 15:
-        nested = isinstance(sub, tuple)
-        element = _WIRE[sub[0] if nested else sub]
-        inner = _find_plan(sub[1].__name__) if nested and element == STRUCT else None
-    return Field(field_id, _WIRE[ttype], name, inner, element, _LAZY.get((struct, name), 0))
 
 
 def is_usual(value: ThriftStruct, data: bytes, *, known_only: bool = False) -> bool:
@@ -148,20 +125,10 @@ def _plan_of(value: ThriftStruct) -> StructPlan:
     return _find_plan(type(value).__name__)
 
 
-@cache
-def _load_idl() -> ModuleType:
-    import thriftpy2  # and with it urllib and http, which not every start needs
-
-    text = pkgutil.get_data("modcrypt", "thrift/parquet.thrift") or b""  # perhaps in a zip
-    file = io.StringIO(text.decode())
-    module: ModuleType = thriftpy2.load_fp(file, "modcrypt_parquet_thrift")
-    return module
-
-
 def enum_name(enum: str, number: int | None) -> str:
     """Return the name of a value of an enum of the IDL, or `unknown(number)`."""
-    name: str = getattr(_load_idl(), enum)._VALUES_TO_NAMES.get(number, f"unknown({number})")
-    return name
+    names = load_definitions()[1][enum]
+    return f"unknown({number})" if number is None else names.get(number, f"unknown({number})")
 
 
 def new(struct: str, **fields: object) -> ThriftStruct:

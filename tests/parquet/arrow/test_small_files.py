@@ -1,0 +1,64 @@
+"""A small file costs few objects of PyArrow and few calls of the system, which are counted."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import modcrypt as mc
+from modcrypt.parquet.arrow import writer
+
+KEY = bytes(range(16))
+TABLE = pa.table({f"c{n}": list(range(100)) for n in range(5)})
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return the numbers of calls that a test causes, by their names."""
+    counted: Counter[str] = Counter()
+    for owner, names in (
+        (os, ("open", "pread", "preadv", "write", "fsync", "replace")),
+        (pq, ("ParquetFile", "ParquetWriter")),
+        (writer, ("_encode",)),
+    ):
+        for name in names:
+            count_calls(monkeypatch, owner, name, counted)
+    return counted
+
+
+def count_calls(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, counted: Counter[str]
+) -> None:
+    wrapped = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        counted[name] += 1
+        return wrapped(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def test_a_small_table_is_encoded_and_written_once(tmp_path: Path, calls: Counter[str]) -> None:
+    mc.write_table(TABLE, tmp_path / "file", KEY)
+    # One file is opened that has no name yet, one that Hadoop may have left, and the folder.
+    assert calls == {
+        "open": 3, "write": 1, "fsync": 2, "replace": 1,
+        "ParquetWriter": 1, "_encode": 1,
+    }  # fmt: skip
+
+
+def test_a_small_file_is_read_by_one_call_a_part(tmp_path: Path, calls: Counter[str]) -> None:
+    mc.write_table(TABLE, tmp_path / "file", KEY)
+    for schemas in (1, 0):  # PyArrow's schema of a footer is kept
+        calls.clear()
+        assert mc.read_table(tmp_path / "file", KEY) == TABLE
+        # One read has the footer, and one each chunk.
+        assert calls == {
+            "open": 1, "pread": 1, "preadv": 5, "ParquetFile": 1 + schemas
+        }  # fmt: skip
