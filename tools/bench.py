@@ -43,6 +43,7 @@ from tools import (
     bench_iceberg_sizes,
     bench_kms,
     bench_pages,
+    bench_plan,
     bench_rekey,
     bench_tiny,
     bench_wide,
@@ -53,6 +54,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
     "start": ("A start, CPU time", bench_tiny.start),
     "tiny": ("Tiny files and column chunks, CPU time", bench_tiny.tiny),
     "filters": ("Filters that choose one row, CPU time", bench_filters.filters),
+    "plan": ("Plans of scans of an Iceberg table, CPU time", bench_plan.plan),
     "pyarrow": ("Whole files against PyArrow", bench_files.against_pyarrow),
     "bare": ("Whole files against the bare work", bench_files.against_bare_work),
     "small_pages": (
@@ -119,6 +121,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=5, help="timed runs of each job")
     parser.add_argument("--quick", action="store_true", help="3 runs, no 2 GB file, 200 columns")
     parser.add_argument("--skip-large", action="store_true", help="leave the 2 GB file out")
+    parser.add_argument("--plan-files", type=int, default=20_000, help="files of a planned table")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the JSON goes")
     shared = Path("/dev/shm")
@@ -138,7 +141,7 @@ def main() -> None:
     skipped = {"memory", "arrow_memory", "ags1_memory"} if args.quick or args.skip_large else set()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=args.cache) as work:
-        bench = Bench(repeat, args.scale, args.quick, args.cache, Path(work))
+        bench = Bench(repeat, args.scale, args.quick, args.cache, Path(work), args.plan_files)
         bench.scratch.mkdir()
         for name in (name for name in args.only if name not in skipped):
             title, section = SECTIONS[name]

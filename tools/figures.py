@@ -133,6 +133,7 @@ class Bench:
     quick: bool
     cache: Path
     work: Path
+    plan_files: int = 20_000  # files of the tables whose scans are planned
 
     @property
     def columns(self) -> int:

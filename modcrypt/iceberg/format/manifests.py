@@ -7,15 +7,36 @@ the sequence numbers that it leaves open ("Sequence Number Inheritance").
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
 from modcrypt.iceberg.format.manifest_headers import find_misplacements, find_redefinitions
+from modcrypt.iceberg.format.manifest_rows.entry_plan import (
+    CONTENT,
+    ENTRY_SLOTS,
+    FILE_SEQUENCE,
+    FILE_SLOTS,
+    FORMAT,
+    KEY,
+    PARTITION,
+    PATH,
+    RECORDS,
+    SEQUENCE,
+    SIZE,
+    SNAPSHOT,
+    STATUS,
+    EntryNames,
+    EntryPlan,
+    StoredFile,
+    Values,
+    plan_entries,
+    row_decoder,
+    scan_entries,
+)
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.keys import Secret
@@ -26,8 +47,11 @@ R = TypeVar("R")
 Numbers: TypeAlias = tuple[int | None, int | None, int | None]
 """The snapshot id, sequence number and file sequence number of an entry."""
 
-Shorten: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
+Shorten: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """A function that returns the members of a `data_file` that an entry keeps."""
+
+Keep: TypeAlias = Callable[[Values, Mapping[int, str]], bool]
+"""A function that returns whether a row is wanted, by its values and `partition_names`."""
 
 EXISTING, ADDED, DELETED = 0, 1, 2
 """Status of an entry."""
@@ -101,7 +125,7 @@ class ManifestFile(_Keyed):
     row: Mapping[str, Any] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # nobody changes it, but a frozen one takes three times as long to make
 class FileEntry(_Keyed):
     """A row of a manifest: a data file or a delete file."""
 
@@ -115,7 +139,7 @@ class FileEntry(_Keyed):
     content: int
     location: str  # location of the file
     file_format: str  # format of the file: `PARQUET`, `AVRO`, `ORC` or `PUFFIN`
-    spec_id: int  # id of the partition spec; the values of its partition are in `file`
+    spec_id: int  # id of the partition spec
     record_count: int  # number of rows, or of deleted rows
     size: int  # size of the file as stored, in bytes
     # Key metadata that opens the file; a secret unless it is encrypted. None for a file in
@@ -124,6 +148,8 @@ class FileEntry(_Keyed):
     # The `data_file`, under the spec's names; its key metadata is a `Secret`. It is complete, or
     # what a `Shorten` function returned: a table may have a million entries.
     file: Mapping[str, Any] = field(repr=False)
+    # The partition values by name, as Avro has them: a date is a number of days.
+    partition: Mapping[str, Any] = field(default_factory=dict, repr=False)
     # Names in `partition`, by the ids of the partition fields: names change, and Avro cannot
     # represent all of them.
     partition_names: Mapping[int, str] = field(default_factory=dict, repr=False)
@@ -132,11 +158,6 @@ class FileEntry(_Keyed):
     def is_live(self) -> bool:
         """True if the file belongs to the snapshot."""
         return self.status != DELETED
-
-    @property
-    def partition(self) -> Mapping[str, Any]:
-        """The partition values by name, as Avro has them: a date is a number of days."""
-        return self.file.get("partition") or {}
 
     @property
     def partition_by_id(self) -> Mapping[int, Any]:
@@ -175,9 +196,9 @@ def read_list_rows(avro: AvroRows, known: RepeatedRows[ManifestFile]) -> list[Ma
     return known.read(avro, lambda row: _manifest_file(_rename_fields(row, names), name))
 
 
-def _list_names(schema: Mapping[str, Any], name: str) -> dict[str, str]:
-    _check_fields(schema, name, 500, 501, 502, 503)
-    return _names(schema, LIST_FIELDS)
+def _list_names(avro: AvroRows) -> dict[str, str]:
+    _check_fields(avro.schema, avro.name, 500, 501, 502, 503)
+    return _names(avro.schema, LIST_FIELDS)
 
 
 def _manifest_file(row: dict[str, Any], name: str) -> ManifestFile:
@@ -196,9 +217,16 @@ def _manifest_file(row: dict[str, Any], name: str) -> ManifestFile:
 
 @hide_frames
 def read_manifest(
-    data: bytes, manifest: ManifestFile, name: str, metadata: TableMetadata | None = None
-) -> list[FileEntry]:
+    data: bytes,
+    manifest: ManifestFile,
+    name: str,
+    metadata: TableMetadata | None = None,
+    keep: Keep | None = None,
+) -> Iterator[FileEntry]:
     """Read the plaintext of a manifest; `manifest` is its row in the manifest list.
+
+    All rows are checked at once. Those that `keep` accepts become entries when they are needed: few
+    objects live at a time, which Python's garbage collector would visit.
 
     Raises:
         FormatError: The data is not a valid manifest.
@@ -207,38 +235,61 @@ def read_manifest(
     avro = open_manifest(data, name)
     for what in () if metadata is None else find_redefinitions(avro.metadata, metadata):
         raise IntegrityError(f"{name}: {what}")
-    return read_manifest_rows(avro, manifest)
+    plan = _plan(avro, statistics=keep is not None)
+    names = plan.names.partition_names
+    rows = [
+        values
+        for values in scan_entries(avro, plan)
+        if _check_entry(values, plan, name) and (keep is None or keep(values, names))
+    ]
+    inherited = _inherited(manifest)
+    return (_entry(values, plan, None, manifest.spec_id, inherited) for values in rows)
 
 
 def read_manifest_rows(
     avro: AvroRows,
     manifest: ManifestFile,
-    shorten: Shorten = lambda file: file,
-    known: RepeatedRows[FileEntry] | None = None,
+    shorten: Shorten | None = None,
+    *,
+    known: RepeatedRows[FileEntry],
 ) -> list[FileEntry]:
     """Read the rows of a manifest; those that `known` manifests have too are decoded once.
 
     Raise FormatError if it is not a valid manifest.
     """
-    fields, name = _find_once(avro, _entry_fields), avro.name
-    if known is None or manifest.row.get("existing_files_count") == 0:  # all rows are new
-        return [_entry(row, fields, shorten, manifest, name) for row in avro.rows]
-    make = partial(
-        _entry, fields=fields, shorten=shorten, manifest=manifest, name=name, inherits=False
-    )
-    return [_inherit(entry, manifest) for entry in known.read(avro, make, manifest.spec_id)]
+    plan, name = _plan(avro, statistics=False), avro.name
+    if manifest.row.get("existing_files_count") == 0:  # all rows are new
+        inherited = _inherited(manifest)
+        return [
+            _entry(values, plan, shorten, manifest.spec_id, inherited)
+            for values in scan_entries(avro, plan)
+            if _check_entry(values, plan, name)
+        ]
+
+    def make(values: Values) -> FileEntry:
+        _check_entry(values, plan, name)
+        return _entry(values, plan, shorten, manifest.spec_id, None)
+
+    decoder = partial(row_decoder, plan=plan)
+    entries = known.read(avro, make, manifest.spec_id, decoder)
+    return [_inherit(entry, manifest) for entry in entries]
 
 
-class _EntryFields(NamedTuple):
-    """Where the entries of a manifest have their fields, by the names in the file."""
-
-    file: str  # name of the `data_file`
-    names: Mapping[str, str]  # the spec's names of other fields, where they differ
-    file_names: Mapping[str, str]  # the same for the fields of the `data_file`
-    partition_names: Mapping[int, str]  # names of partition values by the ids of the fields
+def _plan(avro: AvroRows, *, statistics: bool) -> EntryPlan:
+    find = _plan_with_statistics if statistics else _plan_without
+    return _find_once(avro, find)
 
 
-def _entry_fields(schema: Mapping[str, Any], name: str) -> _EntryFields:
+def _plan_with_statistics(avro: AvroRows) -> EntryPlan:
+    return plan_entries(avro, _entry_names(avro), statistics=True)
+
+
+def _plan_without(avro: AvroRows) -> EntryPlan:
+    return plan_entries(avro, _entry_names(avro), statistics=False)
+
+
+def _entry_names(avro: AvroRows) -> EntryNames:
+    schema, name = avro.schema, avro.name
     _check_fields(schema, name, 0, 2)
     files = _field(schema, 2)
     file_schema = files["type"]
@@ -246,7 +297,7 @@ def _entry_fields(schema: Mapping[str, Any], name: str) -> _EntryFields:
     partition = _field(file_schema, 102)["type"]
     _check_fields(partition, name)
     names = {id_: f["name"] for f in partition["fields"] if (id_ := _id(f)) is not None}
-    return _EntryFields(
+    return EntryNames(
         files["name"], _names(schema, ENTRY_FIELDS), _names(file_schema, FILE_FIELDS), names
     )
 
@@ -264,9 +315,6 @@ def _inherit(entry: FileEntry, manifest: ManifestFile) -> FileEntry:
     )  # fmt: skip
 
 
-_OPEN: Numbers = (None, None, None)
-
-
 def _inherited_numbers(status: int, manifest: ManifestFile) -> Numbers:
     """Return the ids of the commit that an entry inherits, in the order of `FileEntry`."""
     inherits = status == ADDED or manifest.sequence_number == 0
@@ -274,36 +322,82 @@ def _inherited_numbers(status: int, manifest: ManifestFile) -> Numbers:
     return manifest.added_snapshot_id, inherited, inherited
 
 
+def _inherited(manifest: ManifestFile) -> list[Numbers]:
+    """Return `_inherited_numbers` for each status."""
+    return [_inherited_numbers(status, manifest) for status in (EXISTING, ADDED, DELETED)]
+
+
 def _entry(
-    row: dict[str, Any],
-    fields: _EntryFields,
-    shorten: Shorten,
-    manifest: ManifestFile,
-    name: str,
-    *,
-    inherits: bool = True,
+    values: Values,
+    plan: EntryPlan,
+    shorten: Shorten | None,
+    spec_id: int,
+    inherited: Sequence[Numbers] | None,
 ) -> FileEntry:
-    """Return the entry of a row, without the numbers that it leaves open if it does not inherit."""
-    file = _rename_fields(row[fields.file], fields.file_names)
-    row = _rename_fields(row, fields.names)
-    status = _one_of(row, "status", (EXISTING, ADDED, DELETED), name)
-    numbers = _inherited_numbers(status, manifest) if inherits else _OPEN
-    _typed_value(file, "referenced_data_file", str, name, otherwise=None)
+    """Return the entry of a row.
+
+    By its status, it inherits the numbers that it leaves open; with None, they stay open.
+    """
+    status = values[STATUS]
+    snapshot, sequence, file_sequence = values[SNAPSHOT], values[SEQUENCE], values[FILE_SEQUENCE]
+    if inherited is not None:
+        numbers = inherited[status]
+        snapshot = numbers[0] if snapshot is None else snapshot
+        sequence = numbers[1] if sequence is None else sequence
+        file_sequence = numbers[2] if file_sequence is None else file_sequence
+    key = values[KEY]
+    secret: Secret[bytes] | None = None if key is None else Secret(key)
+    file: Mapping[str, Any] = StoredFile(values, plan, secret)
     return FileEntry(
         status,
-        _typed_value(row, "snapshot_id", int, name, otherwise=numbers[0]),
-        _typed_value(row, "sequence_number", int, name, otherwise=numbers[1]),
-        _typed_value(row, "file_sequence_number", int, name, otherwise=numbers[2]),
-        _one_of(file, "content", range(len(FILE_KINDS)), name, otherwise=DATA),
-        _typed_value(file, "file_path", str, name),
-        sys.intern(_typed_value(file, "file_format", str, name).upper()),
-        manifest.spec_id,
-        _size(file, "record_count", name),
-        _size(file, "file_size_in_bytes", name),
-        _hide_key(file, name),
-        shorten(file),
-        fields.partition_names,
+        snapshot,
+        sequence,
+        file_sequence,
+        values[CONTENT] or DATA,
+        values[PATH],
+        _FORMATS.get(values[FORMAT]) or values[FORMAT].upper(),
+        spec_id,
+        values[RECORDS],
+        values[SIZE],
+        secret,
+        file if shorten is None else shorten(file),
+        values[PARTITION],
+        plan.names.partition_names,
     )
+
+
+_FORMATS = {text: text for text in ("PARQUET", "AVRO", "ORC", "PUFFIN")}
+
+
+def _check_entry(values: Values, plan: EntryPlan, where: str) -> bool:
+    """Return true; raise FormatError if a value of a row is missing or invalid."""
+    if not (
+        plan.is_usual
+        and 0 <= values[STATUS] <= DELETED
+        and values[CONTENT] in _CONTENTS
+        and values[RECORDS] >= 0
+        and values[SIZE] >= 0
+    ):
+        _check_values(values, where)
+    return True
+
+
+_CONTENTS = (None, DATA, POSITION_DELETES, EQUALITY_DELETES)
+
+
+def _check_values(values: Values, where: str) -> None:
+    """Raise FormatError for the first value of a row that is missing or invalid."""
+    row = {name: values[slot] for name, slot in (ENTRY_SLOTS | FILE_SLOTS).items()}
+    _one_of(row, "status", (EXISTING, ADDED, DELETED), where)
+    _typed_value(row, "referenced_data_file", str, where, otherwise=None)
+    for name in ("snapshot_id", "sequence_number", "file_sequence_number"):
+        _typed_value(row, name, int, where, otherwise=None)
+    _one_of(row, "content", range(len(FILE_KINDS)), where, otherwise=DATA)
+    for name in ("file_path", "file_format"):
+        _typed_value(row, name, str, where)
+    for name in ("record_count", "file_size_in_bytes"):
+        _size(row, name, where)
+    _typed_value(row, "key_metadata", bytes, where, otherwise=None)
 
 
 # --- fields by their ids -------------------------------------------------------------------------
@@ -318,11 +412,11 @@ def _id(field: Mapping[str, Any]) -> int | None:
     return field_id if isinstance(field_id, int) else None
 
 
-def _find_once(avro: AvroRows, find: Callable[[Mapping[str, Any], str], R]) -> R:
+def _find_once(avro: AvroRows, find: Callable[[AvroRows], R]) -> R:
     """Return the result of a function for the schema of a file, which many files share."""
     found: dict[Any, R] = avro.checked.found
     if find not in found:
-        found[find] = find(avro.schema, avro.name)
+        found[find] = find(avro)
     return found[find]
 
 

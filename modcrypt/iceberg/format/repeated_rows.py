@@ -6,7 +6,7 @@ Given a schema, the encoding of Avro shows where a row ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.avro_files import AvroRows, block_decoder
@@ -14,6 +14,9 @@ from modcrypt.iceberg.format.repetition import Follower, Run, Slice
 from modcrypt.runtime.tracebacks import hide_frames
 
 T = TypeVar("T")
+
+Decoder: TypeAlias = Callable[[AvroRows, bytes], Callable[[int], tuple[Any, int]]]
+"""A function like `block_decoder`."""
 
 _OBJECT, _NUMBERS = 1 << 10, 1 << 7
 """Estimated bytes of the object that is made of a row, and of what a run has for a row."""
@@ -32,19 +35,23 @@ class RepeatedRows(Generic[T]):
 
     @hide_frames
     def read(
-        self, avro: AvroRows, make: Callable[[dict[str, Any]], T], kind: Hashable = None
+        self,
+        avro: AvroRows,
+        make: Callable[[Any], T],
+        kind: Hashable = None,
+        decoder: Decoder = block_decoder,
     ) -> list[T]:
         """Return the objects that `make` returns for the rows of a file; those of equal rows once.
 
-        Files share rows if they have the same schema and `kind`. Raises the errors of `read_avro`
-        and `make`.
+        Files share rows if they have the same schema and `kind`. `make` gets what the `decoder`
+        returns, by default a dict. Raises the errors of `read_avro`, `make` and `decoder`.
         """
         self._make_room()
         text = avro.checked.text
         known = self._known.setdefault((text, kind), _Known(len(text)))
         rows, blocks, base = Follower(known.run), list[bytes](), 0
         for count, data in avro.blocks:
-            _read_block(avro, count, data, base, rows, known, make)
+            _read_block(avro, count, data, base, rows, known, make, decoder)
             blocks.append(data)
             base += len(data)
         if rows.is_new:
@@ -80,7 +87,7 @@ class _Known(Generic[T]):
 
 def _read_block(
     avro: AvroRows, count: int, data: bytes, base: int, rows: Follower, known: _Known[T],
-    make: Callable[[dict[str, Any]], T],
+    make: Callable[[Any], T], decoder: Decoder,
 ) -> None:  # fmt: skip
     """Read the `count` rows of a block, which begins at the offset `base` of all rows."""
     at, end = 0, len(rows.values) + count
@@ -90,7 +97,7 @@ def _read_block(
         if size := rows.repeat(data, at, most, base):
             at += size
             continue
-        decode = decode or block_decoder(avro, data)
+        decode = decode or decoder(avro, data)
         row, stop = decode(at)
         own = data[at:stop]
         value = known.values.get(own)

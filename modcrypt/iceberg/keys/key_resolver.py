@@ -264,9 +264,12 @@ def open_from_manifest(data: bytes, opened: OpenKey) -> StandardKeyMetadata:
     return opened.decrypt(encrypted, in_manifest=True)
 
 
+_ENCRYPTED = (bytes((_DOUBLE,)), bytes((_SINGLE,)))
+
+
 def is_encrypted_metadata(data: bytes) -> bool:
     """Return whether an IEK encrypts the key metadata; in plaintext it begins with 1."""
-    return data[:1] in (bytes((_DOUBLE,)), bytes((_SINGLE,)))
+    return data[:1] in _ENCRYPTED
 
 
 def encrypting_key(data: bytes | None) -> tuple[str, bool] | None:

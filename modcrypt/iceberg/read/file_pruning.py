@@ -1,20 +1,39 @@
-"""Prune manifests and data files by their partitions and statistics, with pyiceberg's evaluators.
+"""Prune manifests and data files by their partitions and statistics, as pyiceberg's evaluators do.
 
 These evaluators take pyiceberg's classes and assume its writers. Bounds and values of other writers
-are converted or widened first, so that no file with matching rows is lost.
+are converted or widened first, so that no file with matching rows is lost. Comparisons with the
+bounds of a file are bound once, and evaluated before a file becomes an object; pyiceberg evaluates
+other predicates.
 """
 
 from __future__ import annotations
 
+import operator
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    BoundEqualTo,
+    BoundGreaterThan,
+    BoundGreaterThanOrEqual,
+    BoundLessThan,
+    BoundLessThanOrEqual,
+    BoundLiteralPredicate,
+    Or,
+)
 from pyiceberg.expressions.visitors import (
+    _InclusiveMetricsEvaluationVisitor,
+    bind,
     expression_evaluator,
     inclusive_projection,
     manifest_evaluator,
+    rewrite_not,
+    visit,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, PartitionFieldSummary
 from pyiceberg.manifest import ManifestFile as PyManifestFile
@@ -24,6 +43,7 @@ from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTrans
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
     DecimalType,
+    DoubleType,
     FloatType,
     IcebergType,
     IntegerType,
@@ -33,6 +53,18 @@ from pyiceberg.types import (
 )
 
 from modcrypt.iceberg.format.avro_rows import read_decimal
+from modcrypt.iceberg.format.manifest_rows.entry_plan import (
+    LOWER,
+    NAN_COUNTS,
+    NULL_COUNTS,
+    RECORDS,
+    SLOTS,
+    STATISTICS,
+    UPPER,
+    VALUE_COUNTS,
+    Values,
+    find_statistic,
+)
 from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
 
 
@@ -66,31 +98,34 @@ class SpecFilter:
         )
         return may_be_wrapped or self._matches_in(py_manifest)
 
-    def file_may_match(self, entry: FileEntry) -> bool:
-        """Return whether a file may match by its partition; true if the partition is unknown."""
-        values = entry.partition_by_id
+    def partition_may_match(self, values: Mapping[int, Any]) -> bool:
+        """Return whether the files of a partition may match; true if the partition is unknown.
+
+        `values` are those of `FileEntry.partition_by_id`.
+        """
         if any(field.field_id not in values for field in self._type.fields):
             return True
         for id_, least in self._wrapped.items():
             if least is not None and isinstance(values[id_], int) and values[id_] >= least:
                 return True
-        return self._matches(Record(*self._values(entry)))
+        return self._matches(Record(*self._values(values)))
 
     def of(self, entry: FileEntry) -> Any:
         """Return a value that is equal for two files exactly if they are in the same partition.
 
         The text of a float equals that of the same NaN, and differs for 0.0 and -0.0.
         """
-        values = self._values(entry)
+        values = self._values(entry.partition_by_id)
         return tuple(repr(value) if isinstance(value, float) else value for value in values)
 
-    def _values(self, entry: FileEntry) -> list[Any]:
-        values = entry.partition_by_id
+    def _values(self, values: Mapping[int, Any]) -> list[Any]:
         return [_as_type(values.get(kind.field_id), kind.field_type) for kind in self._type.fields]
 
-    def constants(self, entry: FileEntry) -> Mapping[int, Any]:
-        """Return the values of a file's columns that its partition contains unchanged."""
-        values = entry.partition_by_id
+    def constants(self, values: Mapping[int, Any]) -> Mapping[int, Any]:
+        """Return the values of a file's columns that its partition contains unchanged.
+
+        `values` are those of `FileEntry.partition_by_id`.
+        """
         return {
             field.source_id: _as_type(values.get(field.field_id), kind.field_type)
             for field, kind in zip(self._spec.fields, self._type.fields, strict=True)
@@ -108,6 +143,96 @@ def _first_wrapped(transform: Any, kind: IcebergType) -> int | None:
     if not isinstance(transform, TruncateTransform) or not isinstance(kind, IntegerType | LongType):
         return None
     return (1 << (31 if isinstance(kind, IntegerType) else 63)) - transform.width + 1
+
+
+# --- statistics of data files --------------------------------------------------------------------
+
+Test = Callable[[Values], bool]
+"""A function that returns whether a file may have matching rows, by the values of its entry."""
+
+
+def bind_test(schema: Schema, row_filter: BooleanExpression) -> Test:
+    """Return a test of files that agrees with pyiceberg's evaluator of inclusive metrics."""
+    test = _make_test(bind(schema, rewrite_not(row_filter), True))
+    return lambda values: values[RECORDS] > 0 and test(values)
+
+
+def statistics_of(entry: FileEntry) -> Values:
+    """Return the values of an entry that tests need."""
+    values: Values = [None] * SLOTS
+    values[RECORDS] = entry.record_count
+    for name, slot in STATISTICS.items():
+        values[slot] = entry.file.get(name)
+    return values
+
+
+def _make_test(bound: BooleanExpression) -> Test:
+    if isinstance(bound, And | Or):
+        left, right = _make_test(bound.left), _make_test(bound.right)
+        if isinstance(bound, And):  # both are evaluated: damaged bounds are always an error
+            return lambda values: left(values) & right(values)
+        return lambda values: left(values) | right(values)
+    kind = type(bound)
+    if isinstance(bound, BoundLiteralPredicate) and kind in _REFUSED:
+        column, value = bound.term.ref().field, bound.literal.value
+        if not isinstance(column.field_type, FloatType | DoubleType):  # these may be NaN
+            return _Comparison(column.field_id, column.field_type, value, _REFUSED[kind])
+    visitor: Callable[[Any], Any] = _InclusiveMetricsEvaluationVisitor
+    return lambda values: bool(visit(bound, visitor(_Statistics(values))))
+
+
+_REFUSED: dict[Any, tuple[tuple[int, Callable[[Any, Any], bool]], ...]] = {
+    BoundLessThan: ((LOWER, operator.ge),),
+    BoundLessThanOrEqual: ((LOWER, operator.gt),),
+    BoundGreaterThan: ((UPPER, operator.le),),
+    BoundGreaterThanOrEqual: ((UPPER, operator.lt),),
+    BoundEqualTo: ((LOWER, operator.gt), (UPPER, operator.lt)),
+}
+"""Relations of bounds to the literal of a comparison that no row of a file can then satisfy."""
+
+
+class _Comparison:
+    """A test of a comparison of a column with a literal."""
+
+    def __init__(
+        self, column: int, kind: IcebergType, literal: Any,
+        refused: tuple[tuple[int, Callable[[Any, Any], bool]], ...],
+    ) -> None:  # fmt: skip
+        self._column, self._kind, self._literal, self._refused = column, kind, literal, refused
+        self._read: Callable[[Any, bytes], Any] = from_bytes.dispatch(type(kind))
+
+    def __call__(self, values: Values) -> bool:
+        column = self._column
+        for slot in (NULL_COUNTS, NAN_COUNTS):
+            count = values[slot] and find_statistic(values, slot, column)
+            if count and find_statistic(values, VALUE_COUNTS, column) == count:
+                return False
+        for slot, refuses in self._refused:
+            stored = find_statistic(values, slot, column)
+            if stored is not None and refuses(self._read(self._kind, stored), self._literal):
+                return False
+        return True
+
+
+class _Statistics:
+    """The statistics of a file under pyiceberg's names."""
+
+    def __init__(self, values: Values) -> None:
+        for name, slot in STATISTICS.items():
+            setattr(self, name, None if values[slot] is None else _ByColumn(values, slot))
+
+
+class _ByColumn:
+    """A statistic by the ids of columns."""
+
+    def __init__(self, values: Values, slot: int) -> None:
+        self._values, self._slot = values, slot
+
+    def get(self, column: int) -> Any:
+        return find_statistic(self._values, self._slot, column)
+
+    def __contains__(self, column: int) -> bool:
+        return self.get(column) is not None
 
 
 # --- pyiceberg's classes -------------------------------------------------------------------------

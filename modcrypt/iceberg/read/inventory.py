@@ -378,7 +378,7 @@ def read_manifests(
         manifest = reached.manifest
         return reached, _read_rows(
             keys.walk, reached, lambda: keys.walk.manifest_keys(manifest),
-            lambda avro: read_manifest_rows(avro, manifest, _drop_statistics, known_files),
+            lambda avro: read_manifest_rows(avro, manifest, _drop_statistics, known=known_files),
         )  # fmt: skip
 
     singly = any(item.key is not None and item.key.is_single for item in inventory.lists)
@@ -471,8 +471,10 @@ _NO_VECTOR: Mapping[str, Any] = dict.fromkeys(_NEEDED)
 
 def _drop_statistics(file: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the members of a `data_file` that describe a deletion vector."""
-    needed: dict[str, Any] = {name: file.get(name) for name in _NEEDED}
-    return needed if any(needed.values()) else _NO_VECTOR
+    target, start, size = map(file.get, _NEEDED)
+    if not (target or start or size):
+        return _NO_VECTOR
+    return dict(zip(_NEEDED, (target, start, size), strict=True))
 
 
 def _is_same_file(entry: FileEntry, other: FileEntry) -> bool:

@@ -13,28 +13,38 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.schema import Schema
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
+from modcrypt.iceberg.format.manifest_rows.entry_plan import (
+    CONTENT,
+    PARTITION,
+    PATH,
+    STATUS,
+    Values,
+)
 from modcrypt.iceberg.format.manifests import (
     DATA,
+    DELETED,
     DELETES,
     EQUALITY_DELETES,
     POSITION_DELETES,
     FileEntry,
+    Keep,
     ManifestFile,
 )
 from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
 from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.keys.key_resolver import is_encrypted_metadata
-from modcrypt.iceberg.read.file_pruning import SpecFilter, as_data_file
+from modcrypt.iceberg.read.file_pruning import SpecFilter, Test, bind_test, statistics_of
 from modcrypt.iceberg.read.table_walk import KEYS_AHEAD, Walk
 from modcrypt.runtime.fork_safety import cached_property
 
+_MAX_KNOWN = 1000  # partitions whose constants are kept
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)  # nobody changes it, but a frozen one takes three times as long to make
 class PlannedFile:
     """A data file to read."""
 
@@ -56,6 +66,8 @@ class Planner:
     def __init__(self, walk: Walk, schema: Schema, row_filter: BooleanExpression) -> None:
         self._walk, self._schema, self._filter = walk, schema, row_filter
         self._specs: dict[int, SpecFilter] = {}
+        # Constants by the identity of partitions, which files share.
+        self._known: dict[int, tuple[Mapping[str, Any], Mapping[int, Any]]] = {}
 
     def files(self, snapshot: Snapshot) -> Iterator[PlannedFile]:
         """Yield the data files in the order of the manifests, each of which is read when needed.
@@ -68,8 +80,8 @@ class Planner:
             entry
             for manifest in manifests
             if manifest.content == DATA
-            for entry in self._live(manifest)
-            if self.file_may_match(entry)
+            for entry in self._live(manifest, self._test_of(manifest))
+            if _is_data(entry)
         )
         # Pruning manifests of delete files is safe: a delete file has the partition of its data
         # files, or an unpartitioned spec, which is never pruned. Its statistics are not used: they
@@ -122,10 +134,10 @@ class Planner:
             if manifest.location not in read and manifest.spec_id not in checked
         )
 
-    def _live(self, manifest: ManifestFile) -> Iterator[FileEntry]:
+    def _live(self, manifest: ManifestFile, keep: Keep | None = None) -> Iterator[FileEntry]:
         leaves_out = self._walk.leaves_out
-        for entry in self._walk.entries(manifest):
-            if entry.is_live and not (leaves_out is not None and leaves_out(entry)):
+        for entry in self._walk.entries_where(manifest, keep):
+            if entry.status != DELETED and not (leaves_out is not None and leaves_out(entry)):
                 yield entry
 
     # --- pruning --------------------------------------------------------------------------------
@@ -136,34 +148,76 @@ class Planner:
         with as_format_errors(manifest.location):
             return self._spec(manifest.spec_id).manifest_may_match(manifest)
 
+    def _test_of(self, manifest: ManifestFile) -> Keep | None:
+        """Return a function for the rows of a manifest that excludes files; None for no filter.
+
+        It is called before a row becomes an entry.
+        """
+        if self._is_all:
+            return None
+        partitions: dict[int, tuple[Any, bool]] = {}  # by identity: rows share equal partitions
+
+        def may_match(values: Values, names: Mapping[int, str]) -> bool:
+            if values[STATUS] == DELETED:
+                return False
+            if values[CONTENT]:
+                return True  # it is refused as an entry
+            try:
+                partition = values[PARTITION]
+                known = partitions.get(id(partition))
+                if known is None:
+                    by_id = {id_: partition.get(name) for id_, name in names.items()}
+                    matches = self._spec(manifest.spec_id).partition_may_match(by_id)
+                    known = partitions[id(partition)] = partition, matches
+                return known[1] and self._test(values)
+            except Exception:
+                with as_format_errors(values[PATH]):
+                    raise
+
+        return may_match
+
     def file_may_match(self, entry: FileEntry) -> bool:
         """Return whether a data file may have matching rows, by its partition and statistics."""
-        if entry.content != DATA:
-            message = "a data manifest has a file that is not a data file"
-            raise FormatError(f"{entry.location}: {message}")
-        if self._is_all:
+        if not _is_data(entry) or self._is_all:
             return True
         with as_format_errors(entry.location):
             spec = self._spec(entry.spec_id)
-            return spec.file_may_match(entry) and self._metrics.eval(as_data_file(entry))
+            return spec.partition_may_match(entry.partition_by_id) and self._test(
+                statistics_of(entry)
+            )
 
     def _constants(self, entry: FileEntry) -> Mapping[int, Any]:
-        with as_format_errors(entry.location):
-            return self._spec(entry.spec_id).constants(entry)
+        partition = entry.partition
+        known = self._known.get(id(partition))
+        if known is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            with as_format_errors(entry.location):
+                constants = self._spec(entry.spec_id).constants(entry.partition_by_id)
+            known = self._known[id(partition)] = partition, constants
+        return known[1]
 
     @property
     def _is_all(self) -> bool:
         return isinstance(self._filter, AlwaysTrue)
 
     @cached_property
-    def _metrics(self) -> _InclusiveMetricsEvaluator:
-        return _InclusiveMetricsEvaluator(self._schema, self._filter)
+    def _test(self) -> Test:
+        return bind_test(self._schema, self._filter)
 
     def _spec(self, spec_id: int) -> SpecFilter:
         if spec_id not in self._specs:
             spec = spec_of(self._walk.metadata, spec_id)
             self._specs[spec_id] = SpecFilter(spec, self._schema, self._filter)
         return self._specs[spec_id]
+
+
+def _is_data(entry: FileEntry) -> bool:
+    """Return true; raise FormatError if the entry of a data manifest is not a data file."""
+    if entry.content != DATA:
+        message = "a data manifest has a file that is not a data file"
+        raise FormatError(f"{entry.location}: {message}")
+    return True
 
 
 class _Shortening:
@@ -178,7 +232,11 @@ class _Shortening:
     def __call__(self, entry: FileEntry) -> FileEntry:
         # Not the values themselves: 0.0 equals -0.0, and 1 equals True.
         key = repr(entry.partition)
-        return replace(entry, file=self._shared.setdefault(key, {"partition": entry.partition}))
+        partition = self._shared.setdefault(key, entry.partition)
+        return replace(entry, file=_NO_MEMBERS, partition=partition)
+
+
+_NO_MEMBERS: Mapping[str, Any] = {}
 
 
 # --- deletes -------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.manifests import (
     FileEntry,
+    Keep,
     ManifestFile,
     read_manifest,
     read_manifest_list,
@@ -144,7 +145,6 @@ class Walk:
         encrypted = keys is not None  # or its header says what anybody likes
         return read_manifest_list(data, snapshot.manifest_list, snapshot if encrypted else None)
 
-    @hide_frames
     def entries(self, manifest: ManifestFile) -> list[FileEntry]:
         """Read a manifest.
 
@@ -153,12 +153,19 @@ class Walk:
                 that the manifest was written with.
             ModcryptError: The manifest is not available, or is not what was written.
         """
+        return list(self.entries_where(manifest, None))
+
+    @hide_frames
+    def entries_where(self, manifest: ManifestFile, keep: Keep | None) -> Iterator[FileEntry]:
+        """Read a manifest and check it; return the entries of rows that `keep` accepts.
+
+        They are made when they are needed. Raises the errors of `entries`.
+        """
         keys = self.manifest_keys(manifest)
         data = self.read(manifest.location, keys, manifest.length)
         encrypted = keys is not None  # or its header says what anybody likes
-        return read_manifest(
-            data, manifest, manifest.location, self.metadata if encrypted else None
-        )
+        metadata = self.metadata if encrypted else None
+        return read_manifest(data, manifest, manifest.location, metadata, keep)
 
     def check_specs(self, manifests: Iterable[ManifestFile]) -> None:
         """Check partition specs by reading the newest manifest of each. See `entries`."""

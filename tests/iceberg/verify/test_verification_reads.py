@@ -109,9 +109,11 @@ def test_an_expiry_reads_needed_manifests_once(
         table = table.append(pa.table({"id": [id_]}))
     read, real = Counter[str](), manifests.read_manifest_rows
 
-    def read_rows(avro: AvroRows, manifest: ManifestFile, *others: Any) -> list[FileEntry]:
+    def read_rows(
+        avro: AvroRows, manifest: ManifestFile, *others: Any, **named: Any
+    ) -> list[FileEntry]:
         read[manifest.location] += 1
-        return real(avro, manifest, *others)
+        return real(avro, manifest, *others, **named)
 
     monkeypatch.setattr(inventory, "read_manifest_rows", read_rows)
     assert len(expire_history(table, dry_run=True).manifest_lists) == 2
@@ -135,7 +137,7 @@ def test_an_expiry_decodes_entries_of_merged_manifests_once(
 ) -> None:
     made, real = Counter[str](), manifests._entry
 
-    def make(row: dict[str, Any], *arguments: Any, **named: Any) -> FileEntry:
+    def make(row: list[Any], *arguments: Any, **named: Any) -> FileEntry:
         entry = real(row, *arguments, **named)
         made[entry.location] += 1
         return entry
