@@ -168,7 +168,8 @@ def list_bases() -> list[Any]:
     bases: dict[Any, Any] = {}
     for parameter in entry_params("tampered", is_no_substitute):
         folder, entry = parameter.values
-        bases.setdefault((folder, entry and (entry["base"] or entry["file"])), parameter)
+        base = entry.get("base") or entry.get("file")  # without the vectors, there is neither
+        bases.setdefault((folder, base), parameter)
     return [*bases.values()]
 
 
