@@ -64,6 +64,13 @@ def test_a_policy_may_name_a_dataset(lake: Path) -> None:
     assert "not in the dataset orders" in message
 
 
+def test_doctor_examines_the_files_of_a_dataset_with_its_keys(lake: Path) -> None:
+    found = json.loads(run(lake, "doctor", "orders", "--json").stdout)
+    assert {check["check"] for check in found["checks"]} == {"writer"}
+    assert all("no known bug" in check["message"] for check in found["checks"])
+    assert found["ok"] > 0
+
+
 def test_a_path_that_is_also_another_dataset_is_refused(lake: Path) -> None:
     (lake / "orders").rename(lake / "files")
     (lake / "modcrypt.toml").write_text(DECLARATION.replace('"orders"', '"files"'))

@@ -55,7 +55,8 @@ def take_paths(
     find = partial(_find_place, context=context, tables=tables)
     sources = [find(path) for path in paths[: len(paths) - ends]]
     last = [find(path, may_be_new=True) for path in paths[len(paths) - ends :]]
-    context.meta[_ARGUMENTS] = _Arguments(sources, last[0] if last else None)
+    before = context.meta.get(_ARGUMENTS, _Arguments()).sources  # of another argument or option
+    context.meta[_ARGUMENTS] = _Arguments([*before, *sources], last[0] if last else None)
     if isinstance(value, str):
         return sources[0]
     return (*sources, *last)
