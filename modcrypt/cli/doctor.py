@@ -142,7 +142,7 @@ class _Examination:
         decryption = None
         if self._explicit.footer_key is not None:
             decryption = self._explicit.decryption()
-        elif (service := service_settings(self._options)) is not None:
+        elif service := service_settings(self._options, needed=names_service()):
             decryption = service.decryption()
         for file in files:
             yield from writer_bugs(file.place, decryption)

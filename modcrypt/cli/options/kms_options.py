@@ -166,9 +166,13 @@ def _settings_of_keys(
 def names_service() -> bool:
     """Return whether the environment names a key service for what also works without keys.
 
-    VAULT_ADDR does not: it is set for other programs, too.
+    VAULT_ADDR does so with a token: without, it is set for other programs.
     """
-    return bool(os.environ.get("MODCRYPT_KMS"))
+    tokens = ("VAULT_TOKEN", "BAO_TOKEN")
+    has_token = any(map(os.environ.get, tokens)) or os.path.isfile(
+        os.path.expanduser("~/.vault-token")
+    )
+    return bool(os.environ.get("MODCRYPT_KMS") or (os.environ.get("VAULT_ADDR") and has_token))
 
 
 def required_service(options: dict[str, Any]) -> Settings:

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from modcrypt.errors import (
@@ -33,6 +35,7 @@ from modcrypt.kms import pacing
 from modcrypt.kms.client import MasterKey
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
+from tests.support.cli.program import run
 from tests.support.kms.key_servers import Bao, bao_server, error_text, leaks
 from tests.support.sleeps import note_sleeps
 
@@ -1076,3 +1079,25 @@ def test_a_wait_that_vault_names_is_taken_from_its_answer(
         with pytest.raises(KmsUnavailableError, match="rate limit") as caught:
             client.wrap(KEY, "footer")
     assert (caught.value.throttled, caught.value.retry_after) == (True, wait)
+
+
+def test_the_vault_of_the_environment_serves_all_verbs(bao: Bao, tmp_path: Path) -> None:
+    """With a token: without, it is for other programs, and what needs no keys works."""
+    engines = bao.judge().sys
+    if "transit/" not in engines.list_mounted_secrets_engines()["data"]:
+        engines.enable_secrets_engine("transit")
+    bao.judge().secrets.transit.create_key("footer")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "p.parquet")
+    address = {"VAULT_ADDR": f"http://{bao.host}", "HOME": str(tmp_path), "MODCRYPT_CONFIG": "none"}
+    service = {**address, "VAULT_TOKEN": bao.root_token}
+    encrypt = ("encrypt", "--master-key", "footer", "p.parquet", "e.parquet")
+    assert run(tmp_path, *encrypt, env=service).returncode == 0
+    for verb, found in (
+        (("verify",), "authentic"), (("inspect",), "footer"), (("head",), "1"),
+        (("keys", "scan"), "footer"), (("doctor",), "no known bug"), (("schema",), "a"),
+    ):  # fmt: skip
+        answer = run(tmp_path, *verb, "e.parquet", env=service)
+        assert (answer.returncode, found in answer.stdout) == (0, True), (verb, answer)
+    for path in ("p.parquet", "e.parquet"):
+        assert run(tmp_path, "inspect", path, env=address).returncode == 0
+    assert run(tmp_path, "shred", "--all", "e.parquet", "--yes", env=service).returncode == 0
