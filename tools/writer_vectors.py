@@ -119,7 +119,7 @@ def forget_header() -> bytes:
     """Leave out the header of the dictionary page in the sizes of a chunk."""
 
     def change(metadata: ThriftStruct) -> None:
-        metadata.created_by = b"parquet-mr"
+        metadata.created_by = b"another writer"
         md = metadata.row_groups[0].columns[0].meta_data
         size = decode("PageHeader", file, md.dictionary_page_offset)[1]
         missing = size - md.dictionary_page_offset

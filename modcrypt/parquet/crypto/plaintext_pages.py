@@ -46,13 +46,14 @@ class PlainPage:
         self.kept: i64 = kept
 
 
-_FORGETS_HEADERS: Final = re.compile(rb"parquet-mr version 1\.([01]\.|2\.[0-8]([^0-9]|$))")
+_FORGETS_HEADERS: Final = re.compile(rb"parquet-mr($| version 1\.([01]\.|2\.[0-8]([^0-9]|$)))")
 
 
 def count_forgotten_headers(source: Source, metadata: ThriftStruct) -> None:
     """Add the header of the dictionary page to the size of each chunk that lacks it.
 
-    parquet-mr up to 1.2.8 forgot it (PARQUET-816): its chunks end inside their last page.
+    parquet-mr up to 1.2.8, which stated no version first, forgot it (PARQUET-816): its chunks end
+    inside their last page.
     """
     if not _FORGETS_HEADERS.match(metadata.created_by or b""):
         return
