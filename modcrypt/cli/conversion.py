@@ -66,8 +66,7 @@ with the master keys of a keyring
 @sidecar_options
 @rare_option(
     "--repair",
-    help="Repair what misleads other readers, as doctor FILE lists it: drop wrong bounds, counts "
-    "and indexes, and correct sizes.",
+    help="Repair what misleads other readers (see doctor).",
 )
 @exact_option
 @output_options

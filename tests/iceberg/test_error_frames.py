@@ -129,7 +129,7 @@ POLICIES = {
 
 
 STRIDES = {
-    "create": 3, "append": 13, "encrypt": 17, "mek": 3, "kek": 11, "dek": 31, "policy": 3,
+    "create": 3, "append": 13, "encrypt": 11, "mek": 3, "kek": 11, "dek": 31, "policy": 3,
     "prune": 1, "expire": 13,
 }  # fmt: skip
 """Of so many steps of a job one fails: each policy begins at another."""

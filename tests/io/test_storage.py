@@ -402,10 +402,7 @@ def test_a_window_shows_the_sources_bytes(
                 assert source.reached <= furthest
 
 
-def test_a_window_reads_ahead_by_blocks_and_each_byte_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(buffers, "BLOCK", 64)
+def test_a_window_reads_ahead_by_blocks_and_each_byte_once() -> None:
     reads: list[tuple[int, int]] = []
 
     class Counted(WatchedSource):
@@ -413,7 +410,7 @@ def test_a_window_reads_ahead_by_blocks_and_each_byte_once(
             reads.append((offset, len(view)))
             super().read_into(offset, view)
 
-    window = Window(Counted(DATA))
+    window = Window(Counted(DATA), block=64)
     for at in range(0, 1000, 10):
         window.fill(at, at + 10, 1000)
     assert sum(size for _, size in reads) == 1000
@@ -422,13 +419,10 @@ def test_a_window_reads_ahead_by_blocks_and_each_byte_once(
     assert len(window.buffer) < 3 * 64
 
 
-def test_a_source_that_shrinks_is_a_truncation_and_never_stale_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(buffers, "BLOCK", 16)
+def test_a_source_that_shrinks_is_a_truncation_and_never_stale_bytes() -> None:
     file = io.BytesIO(DATA)
     with open_source(file) as source:
-        window = Window(source)
+        window = Window(source, block=16)
         window.fill(0, 100, 1000)
         file.truncate(150)
         for _ in range(2):

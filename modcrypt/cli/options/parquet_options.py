@@ -83,7 +83,7 @@ sidecar_options = combine_options(
 exact_option = shared_option(
     "--no-exact",
     rare=True,
-    help="Keep, or use, nothing by which decryption restores every byte of a plaintext file.",
+    help="Do not keep, or use, what restores every byte.",
 )
 output_options = cloup.option_group(
     "Output",

@@ -49,6 +49,10 @@ class PlainPage:
 _FORGETS_HEADERS: Final = re.compile(rb"parquet-mr($| version 1\.([01]\.|2\.[0-8]([^0-9]|$)))")
 
 
+FORGOTTEN: Final = 4096
+"""Longest header of a dictionary page that is looked for behind a chunk, in bytes."""
+
+
 def count_forgotten_headers(source: Source, metadata: ThriftStruct) -> None:
     """Add the header of the dictionary page to the size of each chunk that lacks it.
 
@@ -62,9 +66,10 @@ def count_forgotten_headers(source: Source, metadata: ThriftStruct) -> None:
             md: ColumnMetaData = chunk.meta_data
             start = md.dictionary_page_offset or md.data_page_offset
             with suppress(FormatError):  # its pages end where it says, or are damaged
-                header = _load_header(open_window(source), start, source.size)
+                most = min(source.size, start + md.total_compressed_size + FORGOTTEN)
+                header = _load_header(open_window(source), start, most)
                 end = start + md.total_compressed_size + len(header.raw)
-                if header.type == DICTIONARY_PAGE and end < source.size:
+                if header.type == DICTIONARY_PAGE and end < most:
                     span = Span(start, end, Part.PAGES, r, c)
                     deque(walk_plaintext(open_window(source), span, c, bodies=False), maxlen=0)
                     md.total_compressed_size += len(header.raw)

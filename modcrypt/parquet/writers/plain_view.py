@@ -12,16 +12,16 @@ from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
-from modcrypt.parquet.crypto.plaintext_pages import walk_plaintext
+from modcrypt.parquet.crypto.plaintext_pages import FORGOTTEN, walk_plaintext
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.modules import MAX_INDEX, STRUCTS, Part, Span, locate_parts
+from modcrypt.parquet.format.modules import STRUCTS, Part, Span, locate_parts
 from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData, SchemaElement
 
-MAX_BODY = 64 << 20
-"""Longest page body that a detector reads, in bytes; larger pages are not examined."""
+MAX_PART = 16 << 20
+"""Longest page body, index or filter that a detector reads, in bytes; larger ones are left out."""
 
 
 class ViewedPage(NamedTuple):
@@ -159,7 +159,7 @@ class PlainView:
 
     def read(self, start: int, size: int) -> bytes:
         """Return bytes of the file; none if it is not at hand, or they are too many."""
-        if self.source is None or not 0 < size <= MAX_BODY or start < 0:
+        if self.source is None or not 0 < size <= MAX_PART or start < 0:
             return b""
         return self.source.read_at(start, min(size, self.source.size - start))
 
@@ -181,7 +181,7 @@ class PlainView:
         return self._parts[part][1:]
 
     def _read_part(self, span: Span | None) -> tuple[bytes, ThriftStruct | None]:
-        if span is None or span.end - span.start > MAX_INDEX:
+        if span is None or span.end - span.start > MAX_PART:
             return b"", None
         data = self.read(span.start, span.end - span.start)
         try:
@@ -205,7 +205,7 @@ class PlainView:
         if span is None or self.source is None:
             return
         # A page may end behind its chunk: parquet-mr before 1.2.9 forgot a header's size.
-        wide = span._replace(end=self.body_end)
+        wide = span._replace(end=min(self.body_end, span.end + FORGOTTEN))
         try:
             for page in walk_plaintext(Window(self.source), wide, chunk.column, bodies=False):
                 if page.position >= span.end:
