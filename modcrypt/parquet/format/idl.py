@@ -36,7 +36,7 @@ from modcrypt.parquet.format.compact import (
     skip_struct,
     write_struct,
 )
-from modcrypt.parquet.format.idl_definitions import load_definitions
+from modcrypt.parquet.format.idl_definitions import IdlStruct, load_definitions
 from modcrypt.parquet.format.spelling import end_if_usual
 from modcrypt.parquet.format.structs import (
     ColumnChunk,
@@ -74,15 +74,6 @@ OWN_CLASSES: dict[str, Any] = {
 """The classes of structs that have one in `structs`, by name."""
 
 
-class _Struct:
-    """A struct of the IDL; two are equal if their fields are."""
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and vars(other) == vars(self)
-
-    __hash__ = object.__hash__
-
-
 _plans: Final[dict[str, StructPlan]] = {}
 
 
@@ -111,7 +102,7 @@ def _make_plan(struct: str) -> StructPlan:
             *(f.slot for f in fields),
             *(f.as_read for f in fields),
         )
-        cls = type(struct, (_Struct,), dict.fromkeys(filter(None, names)))
+        cls = type(struct, (IdlStruct,), dict.fromkeys(filter(None, names)))
     required = sum(1 << row[0] for row in rows if row[3])
     plan = StructPlan(cls, fields, required, is_union)
     first = next((f.plan for f in fields if f.id == 1), None) if plan.is_union else None

@@ -42,6 +42,18 @@ _WIRE = {2: TRUE, 3: BYTE, 4: DOUBLE, 6: I16, 8: I32, 10: I64, 11: BINARY, 12: S
 _WIRE |= {13: MAP, 14: SET, 15: LIST, 18: BINARY}
 
 
+class IdlStruct:
+    """A struct of the IDL, of which its own class is derived; two are equal if their fields are.
+
+    Compiled classes cannot have derived ones.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    __hash__ = object.__hash__
+
+
 @cache
 def load_definitions() -> tuple[Structs, Enums]:
     """Return the definitions of the IDL; thriftpy2 parses it if the table is of another text."""
