@@ -33,8 +33,9 @@ class CommandDescription:
 def describe_commands(context: click.Context) -> Iterator[CommandDescription]:
     """Yield the description of a command and, for a group, of all its commands by name."""
     command: Any = context.command
+    parts = getattr(command, "commands", {})  # which completes the program
     yield _describe(context)
-    for name, part in sorted(getattr(command, "commands", {}).items()):
+    for name, part in sorted(parts.items()):
         if not part.hidden:
             yield from describe_commands(part.context_class(part, info_name=name, parent=context))
 
