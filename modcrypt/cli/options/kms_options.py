@@ -168,11 +168,11 @@ def names_service() -> bool:
 
     VAULT_ADDR does so with a token: without, it is set for other programs.
     """
-    tokens = ("VAULT_TOKEN", "BAO_TOKEN")
-    has_token = any(map(os.environ.get, tokens)) or os.path.isfile(
-        os.path.expanduser("~/.vault-token")
-    )
-    return bool(os.environ.get("MODCRYPT_KMS") or (os.environ.get("VAULT_ADDR") and has_token))
+    if os.environ.get("MODCRYPT_KMS") or not os.environ.get("VAULT_ADDR"):
+        return bool(os.environ.get("MODCRYPT_KMS"))
+    from modcrypt.kms.services.vault_location import has_ambient_token  # not for the help
+
+    return has_ambient_token()
 
 
 def required_service(options: dict[str, Any]) -> Settings:

@@ -8,6 +8,7 @@ import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError
 from modcrypt.io.private_files import read_secret
@@ -104,18 +105,30 @@ def _find_token(place: str | None, address: str) -> str:
     raise ValueError("hcvault: token= must be env:NAME or file:PATH, never the token itself")
 
 
+_TOKENS: Final = ("VAULT_TOKEN", "BAO_TOKEN")
+
+
+def _home_token() -> Path:
+    return Path.home() / ".vault-token"
+
+
+def has_ambient_token() -> bool:
+    """Return whether Vault's or OpenBao's own programs have a token."""
+    return any(map(os.environ.get, _TOKENS)) or _home_token().is_file()
+
+
 def _find_ambient_token(address: str) -> str:
     """Return the token of Vault's or OpenBao's own programs; "" if there is none."""
     get = os.environ.get
     vault, bao = get("VAULT_ADDR"), get("BAO_ADDR")
-    if token := get("VAULT_TOKEN"):
-        _check_ambient("VAULT_TOKEN", address, vault or bao)
-    elif token := get("BAO_TOKEN"):
-        _check_ambient("BAO_TOKEN", address, bao or vault)
-    elif (home := Path.home() / ".vault-token").is_file():
-        _check_ambient("~/.vault-token", address, vault or bao)
-        token = _read_token(home)
-    return token or ""
+    for name, own in zip(_TOKENS, (vault or bao, bao or vault), strict=True):
+        if token := get(name):
+            _check_ambient(name, address, own)
+            return token
+    if not (home := _home_token()).is_file():
+        return ""
+    _check_ambient("~/.vault-token", address, vault or bao)
+    return _read_token(home)
 
 
 def _check_ambient(token: str, address: str, own: str | None) -> None:

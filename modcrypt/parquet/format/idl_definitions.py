@@ -32,7 +32,7 @@ FieldDefinition: TypeAlias = tuple[int, int, str, bool, str, int]
 struct (or ""), and the wire type of a list's elements (or 0)."""
 
 Structs: TypeAlias = dict[str, tuple[bool, tuple[FieldDefinition, ...]]]
-"""Whether it is a union, and the fields in ascending order of their ids, by the struct's name."""
+"""A flag for unions, and the fields in ascending order of their ids, by the struct's name."""
 
 Enums: TypeAlias = dict[str, dict[int, str]]
 """Names of values, by the enum's name and by value."""

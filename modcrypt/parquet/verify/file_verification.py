@@ -39,7 +39,6 @@ from modcrypt.parquet.format.framing import Tail, read_tail
 from modcrypt.parquet.verify.chunk_checks import ChunkChecker
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.verification_results import Verification
-from modcrypt.parquet.writers.detection import find_plan_quirks
 from modcrypt.parquet.writers.quirk import FoundQuirk
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
@@ -304,8 +303,8 @@ def _build_result(plan: ChunkPlan, *, footer_key_works: bool) -> Verification:
 
 
 def _find_quirks(plan: ChunkPlan) -> tuple[FoundQuirk, ...]:
-    if plan.footer.metadata is None:
-        return ()
+    from modcrypt.parquet.writers.detection import find_plan_quirks  # which few files need
+
     return find_plan_quirks(plan.source, plan.footer, plan.listed, "pages")
 
 

@@ -74,7 +74,7 @@ def describe_quirks(walk: RegionWalk, writer: str | None) -> Iterator[str]:
 def _find_known(walk: RegionWalk) -> tuple[FoundQuirk, ...]:
     """Return the writers' bugs, without reading more of a remote file than was read before."""
     plan, footer = walk.plan, walk.view.footer
-    if footer.metadata is None or walk.view.unbound:
+    if walk.view.unbound:
         return ()
     remote = plan.source.least_read and not walk.pages
     depth: Depth = "footer" if remote else "pages" if walk.pages else "indexes"

@@ -134,6 +134,8 @@ def find_plan_quirks(
     source: Source, footer: Footer, chunks: Iterable[Chunk], depth: Depth
 ) -> tuple[FoundQuirk, ...]:
     """Return the writers' bugs in an open file: of an encrypted one, in what keys have opened."""
+    if footer.metadata is None:
+        return ()
     try:
         if footer.encrypted:
             return find_quirks(PlainView.of_opened(footer.metadata, chunks), "footer")

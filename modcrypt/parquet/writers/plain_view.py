@@ -181,7 +181,7 @@ class PlainView:
         return self._parts[part][1:]
 
     def _read_part(self, span: Span | None) -> tuple[bytes, ThriftStruct | None]:
-        if span is None or span.end - span.start > MAX_PART:
+        if span is None:
             return b"", None
         data = self.read(span.start, span.end - span.start)
         try:

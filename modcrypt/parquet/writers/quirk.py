@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pkgutil
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -13,8 +12,8 @@ from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
 
 Harm: TypeAlias = Literal["wrong results", "unreadable", "forgery", "leak", "slow", "none"]
-"""What may happen with such a file: other readers return wrong rows or values, or refuse it; an
-attacker can change it, or see data; readers take longer than they need; or nothing."""
+"""The harm of such a file: other readers return wrong rows or values, or refuse it; an attacker can
+change it, or see data; readers take longer than they need; or nothing."""
 
 TABLES = ("footers", "statistics", "types", "pages", "encrypted")
 """The files of the table, in the order of the documentation."""
@@ -55,6 +54,8 @@ class Quirk:
 @cache
 def load_table(table: str) -> tuple[Quirk, ...]:
     """Return the rows of one of `TABLES`."""
+    import tomllib  # not for each result of a verification
+
     data = pkgutil.get_data(__package__, f"{table}.toml") or b""  # perhaps in a zip
     rows = tomllib.loads(data.decode())
     return tuple(Quirk(name=name, **row) for name, row in rows.items())
