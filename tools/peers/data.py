@@ -1,4 +1,4 @@
-"""What peers were seen to do, as data: one TOML file in `data/` for each peer.
+"""The behaviour of peers, as data: one TOML file in `data/` for each peer.
 
 A file has `name`, `version`, `date`, `api` (how the peer is given keys), `packages` (what is
 installed to run it) and `probe` (a file in `probes/`), and a table `cases.CASE` for each case with
@@ -39,7 +39,7 @@ CASES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What a peer does in one case."""
+    """The behaviour of a peer in one case."""
 
     result: str
     text: str

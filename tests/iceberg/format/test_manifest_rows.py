@@ -1,4 +1,4 @@
-"""Rows of manifests are those that fastavro decodes, whoever wrote them, also if damaged."""
+"""Rows of manifests of any writer are those that fastavro decodes, also if damaged."""
 
 from __future__ import annotations
 
