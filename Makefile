@@ -14,7 +14,7 @@ RELEASE_LOCK := requirements-release.lock
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check test-slow test-random mutants lake-judge corpus lint native interpreted bench pipeline conformance vectors docs test-oldest test-comet test-delta lock audit clean
+.PHONY: demo test check test-slow test-random mutants lake-judge corpus lint native test-compiled interpreted bench pipeline conformance vectors docs test-oldest test-comet test-delta lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -63,6 +63,11 @@ lint: $(VENV)/dev
 native: interpreted $(VENV)/dev
 	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/hatchling build --target wheel --hooks-only
 	$(BIN)/modcrypt --version
+
+# The formats and hostile bytes, after `make native`.
+test-compiled:
+	$(BIN)/python -m pytest -n auto --dist worksteal tests/parquet tests/ags1 tests/jobs \
+		tests/test_vectors.py $(PYTEST_ARGS)
 
 interpreted:
 	rm -f ./*__mypyc*.so $$(find modcrypt -name '*.so')

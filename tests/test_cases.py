@@ -40,6 +40,10 @@ def test_skipped(number):
 @each_case("letter", ["x", "y"])
 def test_some_are_slow(number, letter):
     pass
+
+@each_case("number", [1], quick=lambda numbers: numbers[:1])
+def test_none_is_slow(number):
+    pass
 """
 
 
@@ -59,6 +63,6 @@ def test_every_case_runs_with_fixtures_of_its_own_and_names_itself(tmp_path: Pat
         assert f"test_product[{value}-s] - contains 1 failed subtest\n" in out
     for label in ("1-x", "1-y", "2-x", "3-y"):
         assert out.count(f"SUBPASSED[{label}]") == 1, out
-    assert "4 failed, 3 passed, 3 skipped, 12 subtests passed" in out
+    assert "4 failed, 4 passed, 3 skipped, 13 subtests passed" in out
     # For every item, and for its cases.
-    assert out.count("ENDED") == 2 * (1 + 4) + 1 + (1 + 2) + (1 + 2) + (1 + 4)
+    assert out.count("ENDED") == 2 * (1 + 4) + 1 + (1 + 2) + (1 + 2) + (1 + 4) + (1 + 1)

@@ -44,6 +44,7 @@ def each_case(
     if quick is not None:
         chosen = quick(values)
         few = {label for value, (label, _) in zip(values, axis, strict=True) if value in chosen}
+        few = None if few == {label for label, _ in axis} else few  # as without a folder of files
 
     def decorate(test: Test) -> Test:
         looped = vars(test).get("each_case", (test, []))
