@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_VERSION: Final = re.compile(
-    rb"(parquet-mr|parquet-cpp-arrow|parquet-cpp) version (\d+)\.(\d+)\.(\d+)"
-)
+_VERSION: Final = re.compile(rb" version (\d+)\.(\d+)\.(\d+)")
 
 
 def is_older(created_by: bytes, application: bytes, version: tuple[int, int, int]) -> bool:
-    """Return whether an application before a version wrote a file, according to the file."""
-    known = _VERSION.match(created_by)
-    if known is None or known[1] != application:
+    """Return whether an application before a version wrote a file, according to the file.
+
+    Early releases of parquet-mr write no version, so that a name without one is old, as it is for
+    parquet-java (`CorruptStatistics`, `CorruptDeltaByteArrays`).
+    """
+    if not re.match(re.escape(application) + rb"( |$)", created_by):
         return False
-    return (int(known[2]), int(known[3]), int(known[4])) < version
+    known = _VERSION.match(created_by, len(application))
+    return known is None or (int(known[1]), int(known[2]), int(known[3])) < version
 
 
 def is_of(created_by: bytes, application: bytes) -> bool:

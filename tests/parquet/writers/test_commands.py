@@ -11,7 +11,7 @@ import pytest
 from tests.support.cli.program import invoke, private
 from tests.support.keys import FOOTER_KEY
 from tests.support.tables import write_plain
-from tools.writer_vectors import load_file
+from tools.writer_vectors import FILES, load_file
 
 KEY = ("--key", "file:footer.key")
 
@@ -21,8 +21,9 @@ def folder(tmp_path: Path) -> Path:
     tmp_path.chmod(0o700)
     private(tmp_path / "footer.key", FOOTER_KEY)
     write_plain(tmp_path / "clean.parquet")
-    for name in ("duckdb-2.0-zeros.parquet", "short-chunks.parquet"):
-        (tmp_path / name).write_bytes(load_file(name))
+    name = "duckdb-2.0-zeros.parquet"
+    (tmp_path / name).write_bytes(load_file(name))
+    (tmp_path / "short-chunks.parquet").write_bytes(FILES["short-chunks"]())
     return tmp_path
 
 

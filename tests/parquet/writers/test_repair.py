@@ -17,7 +17,7 @@ from modcrypt.parquet.writers.quirk import FoundQuirk, load_quirks
 from tests.support import forging
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
-from tools.writer_vectors import list_files, load_file
+from tools.writer_vectors import FILES, list_files, load_file
 
 UNIFORM = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
@@ -87,7 +87,7 @@ def test_filters_of_others_find_rows_after_repair() -> None:
 
 
 def test_a_file_that_encryption_refuses_is_repaired() -> None:
-    data = load_file("short-chunks.parquet")
+    data = FILES["short-chunks"]()
     with pytest.raises(mc.errors.FormatError):
         forging.encrypt_bytes(data, UNIFORM)
     named = forging.edit_plain(
