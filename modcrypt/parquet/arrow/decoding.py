@@ -37,7 +37,7 @@ DECODER = f"PyArrow {pa.__version__}"
 
 _ADVICE = (
     ". Pages under AES-GCM were authenticated before, so the decoder may be at fault; Polars and "
-    "DuckDB can read the file through open_parquet"
+    "DuckDB may read the file through open_parquet"
 )
 
 _MERGED_BYTES = 4 << 20
