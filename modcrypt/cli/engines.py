@@ -93,7 +93,4 @@ def refuse_local_options() -> None:
         "not supported with --spark, which checks each file and distributes the work itself",
     )
     refuse_descriptors()
-    refuse(
-        {"no_check_footer", "keep_unknown_fields", "keep_unchanged", "no_exact", "repair"},
-        "not supported with --spark",
-    )
+    refuse({"no_check_footer"}, "not supported with --spark")

@@ -24,6 +24,7 @@ from tests.support.mask_hash import mask_hash
 from tests.support.signing import PEOPLE, save_writer, signed_encryption, writer_key
 from tests.support.tables import read_with_pyarrow, small_table
 from tests.support.tables import write_plain as write
+from tools.writer_vectors import FILES
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PySpark does not yet fully support pandas:FutureWarning"
@@ -145,6 +146,8 @@ def test_rows_counts_and_exit_codes_are_those_of_a_local_run(
     """Each command runs twice here and twice on Spark: a second run finds the work done."""
     for where in ("here", "spark"):
         shutil.copytree(lake, tmp_path / where / "plain")
+        (tmp_path / where / "old").mkdir()
+        (tmp_path / where / "old" / "a.parquet").write_bytes(FILES["short-chunks"]())
     shutil.rmtree(lake)
     other, masks = to_key(tmp_path, "o.key"), ("--hash", "name", "--hash-key", "file:h.key")
     commands: list[tuple[int, tuple[object, ...]]] = [
@@ -152,6 +155,9 @@ def test_rows_counts_and_exit_codes_are_those_of_a_local_run(
         (2, ("encrypt", "--key", "file:o.key", "plain", "out")),  # encrypted in another way
         (2, ("encrypt", "--key", "file:o.key", "--in-place", "out")),
         (0, ("rekey", *keys, *other, "out", "moved")),
+        (0, ("rekey", *keys, *other, "--keep-unchanged", "out", "kept")),
+        (0, ("encrypt", *keys[:2], "--repair", "old", "mended")),
+        (0, ("decrypt", *keys[:2], "--no-exact", "mended", "canonical")),
         (0, ("mask", *keys, *masks, "--drop", "id", "out", "masked")),
         (0, ("mask", *keys, *masks, "--in-place", "out")),
         (0, ("share", *keys, *other, "--column", "id", "out", "shared")),
@@ -166,7 +172,10 @@ def test_rows_counts_and_exit_codes_are_those_of_a_local_run(
         for number in range(2):
             found = []
             for where, on in (("here", ()), ("spark", ("--spark", "here"))):
-                paths = {"plain", "out", "moved", "masked", "shared", "back"}
+                paths = {
+                    "plain", "old", "out", "moved", "kept", "mended", "canonical", "masked",
+                    "shared", "back",
+                }  # fmt: skip
                 reported = [f"{where}/{part}" if part in paths else part for part in named]
                 result = CliRunner().invoke(program, [*reported, *on, "--json"])
                 assert result.exit_code == code, result.output

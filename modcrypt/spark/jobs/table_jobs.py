@@ -42,6 +42,7 @@ def encrypt_table(
     *,
     drop_summaries: bool = False,
     allow_leaks: bool = False,
+    repair: bool = False,
     **options: Unpack[ConversionOptions],
 ) -> DataFrame:
     """Encrypt the plaintext Parquet files of a folder with `encrypt_parquet`.
@@ -60,6 +61,8 @@ def encrypt_table(
             written, which keep statistics in plaintext, once all files are encrypted.
         allow_leaks: Whether to encrypt although hidden files or names of partitions keep values of
             encrypted columns in plaintext, as `modcrypt.jobs.find_leaks` finds them.
+        repair: Whether to repair what misleads other readers, as `encrypt_parquet`; `columns` of a
+            row lists it under `repaired`.
         options: Further options, as in `ConversionOptions`.
 
     Returns:
@@ -77,7 +80,8 @@ def encrypt_table(
     """
     report = run_table_job(
         spark, plan_conversion, source, destination, verb="encrypt", encryption=encryption,
-        drop_summaries=drop_summaries, allow_leaks=allow_leaks, **options,
+        drop_summaries=drop_summaries, allow_leaks=allow_leaks, change=Change(repair=repair),
+        **options,
     )  # fmt: skip
     if drop_summaries and not options.get("dry_run") and not report.where("failed").head(1):
         written = Folder.at(
