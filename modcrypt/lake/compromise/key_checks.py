@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from modcrypt.errors import KeyNotFoundError
@@ -11,8 +10,8 @@ from modcrypt.keys import Key
 from modcrypt.kms.calls import wrap
 from modcrypt.kms.client import KmsClient, MasterKey
 from modcrypt.lake.compromise.key_choice import KeyChoice
-from modcrypt.lake.declarations.declaration import AnyDataset, TableDeclaration
-from modcrypt.lake.declarations.partitions import names_in
+from modcrypt.lake.declarations.declaration import AnyDataset
+from modcrypt.lake.declarations.partitions import matches
 from modcrypt.lake.files.file_states import KeyUse
 from modcrypt.report.suggestions import suggest
 
@@ -60,13 +59,6 @@ def _is_known(choice: KeyChoice, masters: Mapping[str, MasterKey], others: Colle
     return int(version) <= master.version
 
 
-def list_written(dataset: AnyDataset) -> list[str]:
-    """Return the ids of the master keys for new files, or their templates."""
-    if isinstance(dataset, TableDeclaration):
-        return [dataset.master_key]
-    return dataset.key_templates
-
-
 def check_writing(
     choices: Sequence[KeyChoice], datasets: Iterable[AnyDataset],
     find_newest: Callable[[str], str | None],
@@ -79,7 +71,7 @@ def check_writing(
         ValueError: It names one, and the key has no newer version that is not compromised.
     """
     for dataset in datasets:
-        for template in list_written(dataset):
+        for template in dataset.key_templates:
             _check_template(template, choices, dataset.name, find_newest)
 
 
@@ -88,7 +80,7 @@ def _check_template(
     find_newest: Callable[[str], str | None],
 ) -> None:  # fmt: skip
     for choice in choices:
-        if not may_be(template, choice.key):
+        if not matches(template, choice.key):
             continue
         versions = {each.version for each in choices if each.key == choice.key}
         newest = None if None in versions else find_newest(choice.key)
@@ -106,14 +98,6 @@ def _advise(choice: KeyChoice, newest: str | None) -> str:
     if newest is None:
         return f"the key service does not tell its newest version; {other}"
     return f"add a version (modcrypt keys rotate --kms URI --key {choice.key}), or {other}"
-
-
-def may_be(template: str, key: str) -> bool:
-    """Return whether some values of partitions make a template the id of a master key."""
-    if not names_in(template):
-        return template == key
-    parts = re.split(r"\{partition\.[^{}]*\}", template)
-    return re.fullmatch("[A-Za-z0-9._-]+".join(map(re.escape, parts)), key) is not None
 
 
 class KeyTrial:

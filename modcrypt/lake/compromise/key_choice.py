@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
-from modcrypt.lake.declarations.declaration import AnyDataset, TableDeclaration
+from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.files.file_states import KeyUse
 
 _VERSIONED = re.compile(r"(.+)@([1-9][0-9]{0,8}|[0-9a-f]{32})", re.DOTALL)
@@ -65,10 +65,7 @@ class FormerRecipient(KeyChoice):
 
 def find_replacements(dataset: AnyDataset, key: str) -> frozenset[str]:
     """Return the master keys that replace a former one, or did so before they were replaced."""
-    if isinstance(dataset, TableDeclaration):
-        replaced = dict.fromkeys(dataset.previous_master_keys, dataset.master_key)
-    else:
-        replaced = dict(dataset.previous.master_keys)
+    replaced = dataset.previous.master_keys
     if key not in replaced:
         return frozenset()
     newest = replaced[key]

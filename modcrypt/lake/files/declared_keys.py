@@ -93,7 +93,8 @@ class DeclaredKeys:
             on_missing_key=given.on_missing_key,
             check_footer_integrity=given.check_footer_integrity,
         )
-        if given.on_missing_key == "error" and self._has_erased_columns(place):
+        erased = self.erased if given.on_missing_key == "error" else None
+        if erased is not None and erased.has_erased_columns(place):
             declared = replace(declared, on_missing_key="null")
         if given.require_encrypted is not True:
             declared = replace(declared, require_encrypted=given.require_encrypted)
@@ -118,9 +119,6 @@ class DeclaredKeys:
         retriever: Any = declared.key_retriever
         keys: FileKeys = retriever.for_file(source, lenient)
         return keys
-
-    def _has_erased_columns(self, place: Place) -> bool:
-        return self.erased is not None and self.erased.has_erased_columns(place)
 
     def _properties_at(self, place: Place, source: Source) -> FileDecryptionProperties:
         """Return the declared properties; if the columns are needed and closed, nothing opens."""

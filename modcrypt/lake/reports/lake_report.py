@@ -210,7 +210,6 @@ def _describe_age(master_key_id: str, ages: KeyAges) -> dict[str, Any]:
 def _find_drift(
     datasets: Sequence[Mapping[str, Any]], before: Mapping[str, Mapping[str, int]]
 ) -> Any:
-    """Yield each change of a number of files."""
     now = {row["dataset"]: row["states"] for row in datasets}
     for dataset in sorted({*now, *before}):
         for state in STATES:

@@ -13,10 +13,9 @@ from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import FileState
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
-from modcrypt.lake.verification.file_check import NO_AAD, CheckedFile
-from modcrypt.lake.verification.results import POLICY, VerifiedFile
+from modcrypt.lake.verification.file_check import CheckedFile, report_closed
+from modcrypt.lake.verification.results import POLICY
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
-from modcrypt.parquet.verify.verification_results import Verification
 
 _CheckFiles: TypeAlias = Callable[[Sequence[LakeFile]], Iterable[CheckedFile]]
 
@@ -42,23 +41,13 @@ def check_erased(policies: DatasetPolicies, check: _CheckFiles) -> _CheckFiles:
         for file in files:
             state = states.get(file.path)
             if file.path in erased:
-                yield _report_erased(file, states[file.path])
+                note = Unauthenticated(what="file", path=None, why=states[file.path].message)
+                yield report_closed(file, note, erased=True)
             else:
                 found = next(checked)
                 yield found if state is None else _judge(found, state, policies)
 
     return run
-
-
-def _report_erased(file: LakeFile, state: FileState) -> CheckedFile:
-    note = Unauthenticated(what="file", path=None, why=state.message)
-    verification = Verification(
-        name=file.path, size=file.size, encrypted=True, findings=(), not_authenticated=(note,)
-    )
-    result = VerifiedFile(
-        path=file.path, verification=verification, findings=(), missing=(), erased=True
-    )
-    return CheckedFile(NO_AAD, result)
 
 
 def _judge(checked: CheckedFile, state: FileState, policies: DatasetPolicies) -> CheckedFile:

@@ -170,23 +170,25 @@ def report_failure(file: LakeFile, error: Exception) -> CheckedFile:
     reason = error.strerror or type(error).__name__
     finding = Finding(word=FILE, message=f"{file.path} could not be read: {reason}")
     note = Unauthenticated(what="file", path=None, why="it could not be read")
-    return _report_closed(file, note, findings=(finding,))
+    return report_closed(file, note, findings=(finding,))
 
 
 def _report_refused(file: LakeFile, why: str, word: str) -> CheckedFile:
     note = Unauthenticated(what="file", path=None, why=why, word=word)
-    return _report_closed(file, note, missing=(note,))
+    return report_closed(file, note, missing=(note,))
 
 
-def _report_closed(
+def report_closed(
     file: LakeFile, note: Unauthenticated, *, findings: tuple[Finding, ...] = (),
-    missing: tuple[Unauthenticated, ...] = (),
+    missing: tuple[Unauthenticated, ...] = (), erased: bool = False,
 ) -> CheckedFile:  # fmt: skip
+    """Return the result of a file that was not opened, with the note that says why."""
     verification = Verification(
         name=file.path, size=file.size, encrypted=not findings, findings=findings,
         not_authenticated=(note,),
     )  # fmt: skip
     result = VerifiedFile(
-        path=file.path, verification=verification, findings=findings, missing=missing
-    )
+        path=file.path, verification=verification, findings=findings, missing=missing,
+        erased=erased,
+    )  # fmt: skip
     return CheckedFile(NO_AAD, result)

@@ -29,16 +29,16 @@ def find_overlaps(
         if place.inside(root) is None and root.inside(place) is None and place != root:
             continue
         claimed = {each.resolve().path for each in _list_places(other)}
-        yield from _report(other.dataset.name, policies, lambda at: at.resolve().path in claimed)  # noqa: B023
-    folders = {name: folder.resolve() for name, folder in tables.items()}
-    for name, folder in folders.items():
+        both = (at for at in _list_places(policies) if at.resolve().path in claimed)
+        yield from _report(other.dataset.name, map(policies.path_of, both))
+    for name, folder in ((name, folder.resolve()) for name, folder in tables.items()):
         if folder.inside(root) is not None or root.inside(folder) is not None or folder == root:
-            yield from _report(name, policies, lambda at: at.resolve().inside(folder) is not None)  # noqa: B023
+            places = _list_places(policies)
+            both = (at for at in places if at.resolve().inside(folder) is not None)
+            yield from _report(name, map(policies.path_of, both))
 
 
-def _report(name: str, policies: DatasetPolicies, is_claimed: object) -> Iterator[Finding]:
-    assert callable(is_claimed)
-    both = (policies.path_of(place) for place in _list_places(policies) if is_claimed(place))
+def _report(name: str, both: Iterator[str]) -> Iterator[Finding]:
     first = list(islice(both, MAX_NAMES))
     if first:
         more = ", and more" * (next(both, None) is not None)
