@@ -22,8 +22,13 @@ from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.lake.applying.application import AppliedFile, LakeApplication, carry_out_plan
 from modcrypt.lake.applying.plan import LakePlan, make_plan
-from modcrypt.lake.compromise.key_checks import KeyTrial, check_known, check_writing
-from modcrypt.lake.compromise.key_choice import FormerRecipient, KeyChoice
+from modcrypt.lake.compromise.key_choice import (
+    FormerRecipient,
+    KeyChoice,
+    KeyTrial,
+    check_known,
+    check_writing,
+)
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import list_material
 from modcrypt.lake.compromise.leak_record import LeakRecordFile
@@ -55,9 +60,13 @@ from modcrypt.lake.spool import Spool
 from modcrypt.lake.state_cache import StateCache, open_cache
 from modcrypt.lake.status import DatasetStatus, find_status
 from modcrypt.lake.table_kind import LakeTable, RotateTable, load_table_kind
-from modcrypt.lake.verification.dataset_check import Since, choose_unchanged, verify_files
+from modcrypt.lake.verification.dataset_check import (
+    Since,
+    choose_unchanged,
+    find_overlaps,
+    verify_files,
+)
 from modcrypt.lake.verification.file_check import CheckedFile
-from modcrypt.lake.verification.overlap import find_overlaps
 from modcrypt.lake.verification.results import LakeVerification
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import Finding

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from modcrypt.lake.erased_files import judge_state
 from modcrypt.lake.erasure.erasures import NOT_ERASED
@@ -13,14 +12,12 @@ from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import FileState
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
-from modcrypt.lake.verification.file_check import CheckedFile, report_closed
+from modcrypt.lake.verification.file_check import CheckedFile, CheckFiles, report_closed
 from modcrypt.lake.verification.results import POLICY
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
 
-_CheckFiles: TypeAlias = Callable[[Sequence[LakeFile]], Iterable[CheckedFile]]
 
-
-def check_erased(policies: DatasetPolicies, check: _CheckFiles) -> _CheckFiles:
+def check_erased(policies: DatasetPolicies, check: CheckFiles) -> CheckFiles:
     """Return a function that verifies files by another, except erased ones.
 
     The footers of files that a statement names are examined first, as `status` does.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from modcrypt.errors import KeyRetrievalError, KmsUnavailableError, ModcryptError
 from modcrypt.io.places import Place
@@ -31,6 +31,10 @@ class CheckedFile(NamedTuple):
 
     aad: FileAad
     result: VerifiedFile
+
+
+CheckFiles: TypeAlias = Callable[[Sequence[LakeFile]], Iterable[CheckedFile]]
+"""Function that verifies files and yields the result of each, in their order."""
 
 
 class FileCheck:
