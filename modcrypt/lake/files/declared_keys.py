@@ -85,7 +85,7 @@ class DeclaredKeys:
         """Return the declared properties of a file, with what the caller demands in addition.
 
         Raises:
-            ValueError: As `DatasetPolicies.reading_with`, or the file is outside the dataset.
+            ValueError: As `DatasetPolicies.reading`, or the file is outside the dataset.
         """
         place = require_place(source.place)
         declared = replace(
@@ -136,7 +136,7 @@ class DeclaredKeys:
             except ModcryptError as error:
                 # Opening it again reports the error as for any file, but must not succeed.
                 return replace(opening, key_retriever=_Refusal(error))
-        return policies.reading_with(path, columns, ids)
+        return policies.reading(path, columns, ids)
 
 
 @dataclass(frozen=True)

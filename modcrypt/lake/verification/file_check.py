@@ -105,7 +105,7 @@ class FileCheck:
         """Verify a file under the policy for some columns; also return a mistake in the policy."""
         mistake = ""
         try:
-            properties = self._policies.reading_with(file.path, columns)
+            properties = self._policies.reading(file.path, columns)
         except ValueError as error:
             mistake, properties = str(error), self._make_fallback(source)
         checked, plan = verify_with_plan(
