@@ -13,6 +13,8 @@ from modcrypt.lake.files.file_states import EXPOSED
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
 from tests.support.crash import kill_at_every_step
+from tests.support.iceberg.sales import DECLARATION as SALES
+from tests.support.iceberg.sales import declare, make_sales
 from tests.support.lake_folder import DECLARATION, make_lake
 
 pytestmark = pytest.mark.slow  # it kills a process at each of dozens of steps
@@ -69,31 +71,18 @@ def check_step(config: Path, rows: object, old: dict[str, bytes]) -> None:
 
 # --- Iceberg tables ------------------------------------------------------------------------------
 
-TABLE = """
+TABLE = f"""
 compromised = ["sales@1"]
-kms = "file:lake.keyring"
-
-[dataset.sales]
-kind = "iceberg"
-location = "sales"
-master_key = "sales"
-location_map = { "s3://lake/sales" = "sales" }
+{SALES}location_map = {{ "s3://lake/sales" = "sales" }}
 """
 
 
 def test_an_answer_in_a_table_that_is_killed_is_taken_up(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     lake.mkdir()
-    keyring = mc.Keyring.create(lake / "lake.keyring", plaintext=True)
-    keyring.create_key("sales")
-    rows = pa.table({"id": [1, 2]})
-    kms = f"file:{lake}/lake.keyring"
-    table = iceberg.create_table(
-        lake / "sales", rows.schema, kms, master_key_id="sales", location="s3://lake/sales"
-    )
-    table.append(rows).append(rows)
+    keyring, _ = make_sales(lake, pa.table({"id": [1, 2]}), location="s3://lake/sales")
     keyring.rotate_key("sales")
-    (lake / "modcrypt.toml").write_text(TABLE)
+    declare(lake, text=TABLE)
     old = {path.name for path in (lake / "sales/data").rglob("*.parquet")}
     for folder in kill_at_every_step(ANSWER, lake, stride=3, least=30):
         check_table(folder / "modcrypt.toml", old)
