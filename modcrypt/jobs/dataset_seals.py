@@ -147,7 +147,7 @@ def seal_dataset(
         ValueError: A symbolic link leads to a folder whose files the dataset has anyway.
         OSError, FileNotFoundError: The file system reports an error.
     """
-    ledger, allowed = _ledger_at(source, filesystem), [*accept]
+    ledger, allowed = ledger_at(source, filesystem), [*accept]
     writer = make_seal_writer(key, signed_by, at_least, accept_lost=SEAL_NAME in allowed)
     former = writer.begin(ledger)
     old = None if former.statement is None else _load_all(ledger, writer, former)
@@ -198,7 +198,7 @@ def update_seal(
             of a path that was removed.
         CommitConflictError, OSError: As `seal_dataset`.
     """
-    ledger = _ledger_at(source, filesystem)
+    ledger = ledger_at(source, filesystem)
     writer = make_seal_writer(key, signed_by, at_least)
     former = begin_change(ledger, writer, signs=not propose)
     gone = [_path_of(name, source, ledger.folder) for name in removed]
@@ -305,7 +305,7 @@ def verify_seal(
         witnessed_by=tuple(witnessed_by), witness_store=witness_store,
         after=after,
     )  # fmt: skip
-    seal = load_seal(_folder_at(source, filesystem), required)
+    seal = load_seal(Place(*locate(source, filesystem)), required)
     found = _hash_files(source, filesystem, jobs, progress)
     return _make_result(seal, _compare(seal, found))
 
@@ -330,7 +330,10 @@ def _load_all(ledger: Ledger, writer: SealWriter, former: Former) -> Seal:
 
 
 def _check_accepted(ledger: Ledger, findings: Iterable[SealFinding], accepted: set[str]) -> None:
-    left = [f for f in findings if not _is_below(f.path, accepted)]
+    left = [
+        finding for finding in findings
+        if not any(f"{finding.path}/".startswith(f"{path}/") for path in accepted)
+    ]  # fmt: skip
     if left:
         names = list_names(f"{finding.path} ({finding.problem})" for finding in left)
         raise IntegrityError(
@@ -338,11 +341,6 @@ def _check_accepted(ledger: Ledger, findings: Iterable[SealFinding], accepted: s
             "them, then name them with accept= (--accept), or sign your own changes with "
             "update_seal (modcrypt seals add, remove)"
         )
-
-
-def _is_below(path: str, folders: set[str]) -> bool:
-    parts = path.split("/")
-    return any("/".join(parts[:end]) in folders for end in range(1, len(parts) + 1))
 
 
 def _path_of(name: str, where: Any, folder: Place) -> str:
@@ -402,18 +400,15 @@ def _compare(seal: Seal, found: _FoundFiles) -> list[SealFinding]:
     return sorted(findings, key=lambda finding: finding.path)
 
 
-def _folder_at(where: Any, filesystem: Any) -> Place:
-    return Place(*locate(where, filesystem))
-
-
-def _ledger_at(where: Any, filesystem: Any) -> Ledger:
-    return dataset_ledger(_folder_at(where, filesystem))
+def ledger_at(where: Any, filesystem: Any) -> Ledger:
+    """Return the ledger of the seals of a dataset in a folder."""
+    return dataset_ledger(Place(*locate(where, filesystem)))
 
 
 def _hash_files(
     where: Any, filesystem: Any, jobs: int | None, progress: Callable[[int, int], object] | None
 ) -> _FoundFiles:
-    folder, links = _folder_at(where, filesystem), list[Place]()
+    folder, links = Place(*locate(where, filesystem)), list[Place]()
     places = list_files(where, filesystem, every_link=True, folder_links=links)
     paths = [_path_inside(place, folder) for place in places]
     hashed: dict[str, SealedFile] = {}

@@ -165,7 +165,6 @@ def verify_dataset(
 
 
 def _find_folders(where: Any, filesystem: Any, files: Iterable[Place]) -> list[Place]:
-    """Return the places that a caller names and that are none of the listed files."""
     named = where if isinstance(where, list | tuple) else [where]
     places = [
         name if isinstance(name, Place) else Place(*locate(name, filesystem)) for name in named
@@ -302,7 +301,6 @@ def _display_name(place: Place) -> str:
 
 
 def _make_unreadable_result(place: Place, error: OSError) -> CheckedFile:
-    """Return the result for a file that could not be read."""
     reason = error.strerror or type(error).__name__
     name = _display_name(place)
     verification = Verification(

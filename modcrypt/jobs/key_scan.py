@@ -35,11 +35,10 @@ from modcrypt.pkmt1.material import KeyMaterial, KeyReference, decode_material, 
 from modcrypt.report.json_fields import JsonFields
 from modcrypt.runtime.former_names import accept_former_names
 
+# Versions as the local keyring and parquet-java write them, and Vault and OpenBao.
 _VERSIONS = (
-    re.compile(
-        r'\{"masterKeyVersion":"([0-9A-Za-z._-]{1,64})"'
-    ),  # the local keyring, parquet-java's
-    re.compile(r"vault:v([0-9]{1,9}):"),  # Vault and OpenBao
+    re.compile(r'\{"masterKeyVersion":"([0-9A-Za-z._-]{1,64})"'),
+    re.compile(r"vault:v([0-9]{1,9}):"),
 )
 
 
@@ -127,9 +126,8 @@ def resolve_decryption(
         check_tools(tools)
     if decryption is not None:
         return as_decryption(decryption)
-    return (
-        None if tools is None else tools.decryption(accept_algorithms=ALGORITHMS)
-    )  # no page is opened
+    # No page is opened, so any page algorithm is acceptable.
+    return None if tools is None else tools.decryption(accept_algorithms=ALGORITHMS)
 
 
 def _mark_destroyed(key: ScannedKey, masters: Mapping[str, MasterKey]) -> ScannedKey:
@@ -176,6 +174,7 @@ def _iterate_keys(
     names: set[str] = set()
     store: dict[str, str] | None = None
     for key in keys:
+        kind = "footer" if key.column is None else "column"
         material = try_decode_metadata(key.metadata)
         if isinstance(material, KeyReference):
             store = read_store(place) if store is None else store
@@ -183,25 +182,16 @@ def _iterate_keys(
             try:
                 material = find_material(store, material)
             except KeyNotFoundError as error:  # still list the other keys
-                yield ScannedKey(
-                    file=place.path, kind=_name_kind(key), column=key.column, message=str(error)
-                )
+                yield ScannedKey(file=place.path, kind=kind, column=key.column, message=str(error))
                 continue
-        yield _describe_key(place, _name_kind(key), key.column, material, key)
+        yield _describe_key(place, kind, key.column, material, key)
     if hidden and store is None:
-        yield ScannedKey(
-            file=place.path,
-            kind="hidden",
-            message="the footer is encrypted; name a key service to list its column keys, if any",
-        )
+        message = "the footer is encrypted; name a key service to list its column keys, if any"
+        yield ScannedKey(file=place.path, kind="hidden", message=message)
     elif hidden and store is not None:
         for name, text in store.items():
             if name not in names and not name.startswith(FOOTER_KEY):
                 yield _describe_key(place, "column", None, decode_material(text), None)
-
-
-def _name_kind(key: FooterKey) -> str:
-    return "footer" if key.column is None else "column"
 
 
 def _describe_key(

@@ -181,6 +181,7 @@ class _OpenedFile:
         # No page is opened, so any page algorithm is acceptable.
         self.file = OpenFile(source, replace(properties, accept_algorithms=ALGORITHMS))
         self.key_metadata: bytes = self.file.footer.key_metadata or b""
+        self.file_aad = self.file.footer.cipher.file_aad
         self.material = decode_recipients(self.key_metadata)
 
     @property
@@ -196,11 +197,6 @@ class _OpenedFile:
             return isinstance(decode_metadata(self.key_metadata), KeyMaterial)
         except KeyMaterialError:
             return False
-
-    @property
-    def file_aad(self) -> bytes:
-        """AAD that all modules of the file begin with."""
-        return self.file.footer.cipher.file_aad
 
     @property
     def keys(self) -> BoundRetriever | None:
@@ -225,13 +221,9 @@ class _OpenedFile:
         tail = new_tail(self.source, properties, change, self.signing_key)
         if tail is None:
             return self.describe("current", recipients)
-        self.refuse_lost_signature(lost=tail.lost_signature)
+        refuse_lost_signature(self.properties, self.place.path, lost=tail.lost_signature)
         replace_file(self.place, self.source, tail.data, keep=tail.start)
         return self.describe("changed", recipients, lost_signature=tail.lost_signature)
-
-    def refuse_lost_signature(self, *, lost: bool) -> None:
-        """Raise WriterSignatureError if a change drops the signature that is required."""
-        refuse_lost_signature(self.properties, self.place.path, lost=lost)
 
     def describe(
         self, result: str, recipients: int, *, lost_signature: bool = False
@@ -331,7 +323,7 @@ def _rotate(
         },
     )
     lost = footer.signature is not None and opened.signing_key is None
-    opened.refuse_lost_signature(lost=lost)
+    refuse_lost_signature(opened.properties, opened.place.path, lost=lost)
     rekey_in_place(opened.source, opened.place, opened.properties, encryption)
     return opened.describe("rotated", len(left), lost_signature=lost)
 

@@ -82,7 +82,10 @@ class Record:
         alone: bool = False,
     ) -> None:
         self._run, self._is_done = dict(run), is_done
-        _check_record(path)
+        # A Parquet file or an AGS1 stream may be one of the files of the run.
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            if file.read(4) in (b"PAR1", b"PARE", b"AGS1"):
+                raise ValueError(f"{os.fspath(path)} exists and is not the record of a run")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0) if write else None
         try:
@@ -163,13 +166,6 @@ class Record:
             data = b"\n" + line + b"\n"  # the first newline ends a line that a crash truncated
             while data:  # a full disk accepts a part, then raises
                 data = data[self._file.write(data) :]
-
-
-def _check_record(path: str | os.PathLike[str]) -> None:
-    """Raise if the record is a Parquet file or an AGS1 stream: it may be one of the files."""
-    with suppress(FileNotFoundError), open(path, "rb") as file:
-        if file.read(4) in (b"PAR1", b"PARE", b"AGS1"):
-            raise ValueError(f"{os.fspath(path)} exists and is not the record of a run")
 
 
 def _lock(fd: int, path: str) -> None:

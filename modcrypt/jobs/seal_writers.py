@@ -9,14 +9,19 @@ from typing import Any
 from modcrypt.errors import IntegrityError
 from modcrypt.io.places import Place, Root
 from modcrypt.io.stores import locate
-from modcrypt.jobs.dataset_seals import SealUpdate, begin_change, describe_update, sign_changes
+from modcrypt.jobs.dataset_seals import (
+    SealUpdate,
+    begin_change,
+    describe_update,
+    ledger_at,
+    sign_changes,
+)
 from modcrypt.kms.signing.ledger import MAX_STEPS, Ledger
 from modcrypt.kms.signing.proposals import cosign, read_proposal
 from modcrypt.kms.signing.seal_format import (
     Changes,
     SealedFile,
     apply_changes,
-    dataset_ledger,
     parse_archived,
     parse_content,
 )
@@ -57,7 +62,7 @@ def change_seal_writers(
         IntegrityError, CommitConflictError, OSError: As `update_seal`.
     """
     new, signed_by = make_trust(writers, needed), tuple(signed_by)
-    ledger = dataset_ledger(Place(*locate(source, filesystem)))
+    ledger = ledger_at(source, filesystem)
     writer = make_seal_writer(key, [*signed_by, *new.keys.values()], at_least)
     former = begin_change(ledger, writer, signs=False)
     dataset = former.dataset or new_dataset_id()
@@ -96,7 +101,7 @@ def witness_seal(
         FormatError: It is signed, but malformed.
         OSError: The file system reports an error.
     """
-    ledger = dataset_ledger(Place(*locate(source, filesystem)))
+    ledger = ledger_at(source, filesystem)
     trust = make_trust(signed_by, needed)
     statement = ledger.read_head(trust)
     if statement is None:
@@ -134,7 +139,7 @@ def cosign_seal(
         CommitConflictError: The proposal does not follow the newest seal.
         FormatError, OSError: As `update_seal`.
     """
-    ledger = dataset_ledger(Place(*locate(source, filesystem)))
+    ledger = ledger_at(source, filesystem)
     writer = make_seal_writer(key, signed_by, at_least)
     found = read_proposal(ledger, writer)
     proposed = describe_update(found.statement, parse_content(found.content))
@@ -205,7 +210,7 @@ def seal_log(
         FormatError: It is signed, but malformed.
         OSError: The file system reports an error.
     """
-    ledger = dataset_ledger(Place(*locate(source, filesystem)))
+    ledger = ledger_at(source, filesystem)
     known = tuple(signed_by)
     found = ledger.read(make_trust(known, needed))
     if found is None:

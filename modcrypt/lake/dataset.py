@@ -123,7 +123,7 @@ class LakeDataset(KeySettings):
             ModcryptError: The file is not as declared, or a key is refused.
         """
         place = self.policies.root.place.below(path)
-        decryption = self.policies.reading(place)
+        decryption = declared_decryption(self.policies)
         return open_parquet(place.path, decryption, columns=columns, filesystem=place.filesystem)
 
     def write(self, data: Any, **options: Any) -> list[str]:

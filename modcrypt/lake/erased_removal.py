@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from modcrypt.io.places import Place
-from modcrypt.jobs.failures import describe
 from modcrypt.jobs.shredding.proof import Proof, prove_shredded
 from modcrypt.jobs.shredding.removal import stores_of
 from modcrypt.kms.key_tools import KeyTools
@@ -50,12 +49,10 @@ def remove_erased(
             continue
         try:
             place.check_unchanged(stamp)
-            _remove(place)
+            for each in (*stores_of(place), place):
+                each.remove()
         except Exception as error:  # the run continues with the other files
-            failure = describe(error)
-            yield AppliedFile(
-                path=state.path, result=failure.word, message=failure.message, code=failure.code
-            )
+            yield AppliedFile.of_failure(state.path, error)
             continue
         message = f"SHA-256 {hashes[place.path]}, {state.message}"
         yield AppliedFile(path=state.path, result="removed", message=message)
@@ -70,9 +67,3 @@ def _explain(proof: Proof, place: Place) -> str:
         file, key = open_ends[0]
         return f"{_NO_PROOF}: {key.key} of {file.path} is {key.state}"
     return _NO_PROOF
-
-
-def _remove(place: Place) -> None:
-    for store in stores_of(place):
-        store.remove()
-    place.remove()

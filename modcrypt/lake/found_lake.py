@@ -65,7 +65,8 @@ class FoundLake:
         Raises:
             ValueError: Several datasets share the folder.
         """
-        found = [(len(d.location), d.name) for d in self._datasets if self._contains(d, where)]
+        datasets = () if self.declaration is None else self.declaration.datasets.values()
+        found = [(len(d.location), d.name) for d in datasets if self._contains(d, where)]
         longest = max(found, default=(0, ""))[0]
         names = [name for length, name in found if length == longest]
         if len(names) > 1:
@@ -74,10 +75,6 @@ class FoundLake:
                 f"one by --policy {self.path}#{names[0]}"
             )
         return names[0] if names else None
-
-    @property
-    def _datasets(self) -> Iterator[DatasetDeclaration]:
-        yield from () if self.declaration is None else self.declaration.datasets.values()
 
     def _contains(self, dataset: DatasetDeclaration, where: str) -> bool:
         inside, path = self._find_inside(where, dataset.location), local_path(where)

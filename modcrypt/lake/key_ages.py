@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.errors import KeyRetrievalError
-from modcrypt.kms.client import KmsClient, MasterKey
+from modcrypt.keys import invocations
+from modcrypt.kms.client import KmsClient, MasterKey, capabilities_of
 from modcrypt.lake.declarations.declaration import Rotation
-from modcrypt.lake.files.file_states import KeyUse
-from modcrypt.lake.files.key_uses import KnownWraps, find_worn
+from modcrypt.lake.files.file_states import KeyUse, KnownWraps
 from modcrypt.runtime.fork_safety import cached_property
 
 
@@ -86,8 +86,28 @@ class KeyAges:
     def find_worn(
         self, wraps: Sequence[KnownWraps], is_meant: Callable[[str], object]
     ) -> tuple[KnownWraps, ...]:
-        """Return the keys that near the limit of wraps; see `find_worn` of `key_uses`."""
-        return find_worn(wraps, self.client, self.masters, is_meant) if wraps else ()
+        """Return the keys that near the limit of wraps, of those that may still be used.
+
+        Former versions of a master key wrap nothing any more, and services that derive a key for
+        each wrap have no such limit.
+
+        Args:
+            wraps: Known numbers of wraps, each key once.
+            is_meant: Function that returns whether a dataset is under a master key, given its id.
+        """
+        return tuple(
+            each for each in wraps
+            if each.count >= invocations.WARN_WRAPS and is_meant(each.master_key_id)
+            and (each.kek_id is not None or self._may_wrap(each))
+        )  # fmt: skip
+
+    def _may_wrap(self, wraps: KnownWraps) -> bool:
+        if not capabilities_of(self.client).random_nonces:
+            return False
+        master = self.masters.get(wraps.master_key_id)
+        if master is None or master.version is None or wraps.version is None:
+            return True
+        return wraps.version == str(master.version)
 
 
 def add_versions(client: KmsClient, master_key_ids: Collection[str]) -> None:

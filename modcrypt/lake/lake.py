@@ -22,28 +22,26 @@ from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.lake.applying.application import AppliedFile, LakeApplication, carry_out_plan
 from modcrypt.lake.applying.plan import LakePlan, make_plan
-from modcrypt.lake.compromise.key_checks import (
+from modcrypt.lake.compromise.key_choice import (
+    FormerRecipient,
+    KeyChoice,
     KeyTrial,
     check_known,
     check_writing,
-    list_written,
-    may_be,
 )
-from modcrypt.lake.compromise.key_choice import FormerRecipient, KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import list_material
 from modcrypt.lake.compromise.leak_record import LeakRecordFile
 from modcrypt.lake.copied_lake import declare_copies
 from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import (
-    AnyDataset,
     DatasetDeclaration,
     LakeDeclaration,
     TableDeclaration,
 )  # fmt: skip
 from modcrypt.lake.declarations.declaration_file import open_declaration, require_valid
 from modcrypt.lake.declarations.declaration_path import FILE_NAME
-from modcrypt.lake.declarations.partitions import names_in
+from modcrypt.lake.declarations.partitions import matches, names_in
 from modcrypt.lake.erased_removal import remove_erased
 from modcrypt.lake.erasure_recording import record_emptied, record_partition, shred_dataset
 from modcrypt.lake.evidence.events import DatasetResult, EvidenceCheck
@@ -62,9 +60,13 @@ from modcrypt.lake.spool import Spool
 from modcrypt.lake.state_cache import StateCache, open_cache
 from modcrypt.lake.status import DatasetStatus, find_status
 from modcrypt.lake.table_kind import LakeTable, RotateTable, load_table_kind
-from modcrypt.lake.verification.dataset_check import Since, choose_unchanged, verify_files
+from modcrypt.lake.verification.dataset_check import (
+    Since,
+    choose_unchanged,
+    find_overlaps,
+    verify_files,
+)
 from modcrypt.lake.verification.file_check import CheckedFile
-from modcrypt.lake.verification.overlap import find_overlaps
 from modcrypt.lake.verification.results import LakeVerification
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import Finding
@@ -306,7 +308,7 @@ class Lake:
             return
         others = {KeyChoice.parse(key).key for _, key in self._leaks.read().started}
         if not self.ages.masters:  # the service lists no keys, so their names cannot be checked
-            others |= {key for each in self.declaration.all.values() for key in list_written(each)}
+            others |= {key for each in self.declaration.all.values() for key in each.key_templates}
 
         def list_uses() -> Iterable[KeyUse]:
             if statuses is None or len(statuses) < len(self.names(None)):
@@ -398,7 +400,7 @@ class Lake:
             KeyRetrievalError: A master key does not exist, or may not be used.
         """
         ids = [(key, each) for each in map(self.declaration.find, names)
-               for key in list_written(each) if not names_in(key)]  # fmt: skip
+               for key in each.key_templates if not names_in(key)]  # fmt: skip
         declared = self.declaration.find(plan.dataset)
         if isinstance(declared, DatasetDeclaration) and declared.used_partitions:
             paths = (f.state.path for f in plan.files if f.action not in ("refuse", "none"))
@@ -450,15 +452,12 @@ class Lake:
             with policies.hand_over(accept_new=accept_new) if is_changed else nullcontext():
                 done = carry_out(plan)
                 cache.note_encrypted(name, [file.path for file in done if not file.code])
-                self._note_emptied(plan)
+                # Before the last file is removed, the record states that there may be none.
+                if plan.removals and plan.total == len(plan.removals):
+                    record_emptied(self.declaration, plan.dataset, self.signing_key)
                 removed = remove_erased(plan.removals, policies, how["jobs"])
                 done = Spool(chain(done, removed)) if plan.removals else done
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)
-
-    def _note_emptied(self, plan: LakePlan) -> None:
-        """Record that a dataset may be empty, before the last of its files is removed."""
-        if plan.removals and plan.total == len(plan.removals):
-            record_emptied(self.declaration, plan.dataset, self.signing_key)
 
     def _record_exposed(self, name: str, cache: StateCache, plan: LakePlan, started: float) -> None:
         """Record the data keys that compromised keys may open, before any file is changed."""
@@ -618,19 +617,22 @@ class Lake:
     def _with_exposure(self, result: LakeVerification, cache: StateCache) -> LakeVerification:
         """Return a verification with faults for keys that are due, or compromised."""
         declared = self.declaration.find(result.dataset)
-        due = self.ages.find_due(list_written(declared), declared.rotation)
+        due = self.ages.find_due(declared.key_templates, declared.rotation)
         if due:
             message = f"master keys due for a new version: {list_names(due)}; apply adds it"
             result = replace(
                 result, findings=[*result.findings, Finding(word="key-age", message=message)]
             )
-        meant = partial(self._may_use, declared)
+
+        def is_meant(key: str) -> bool:
+            return any(matches(template, key) for template in declared.key_templates)
+
         worn = [
             Finding(
                 word="key-uses", message=each.describe(),
                 severity="fault" if each.kek_id is None else "warning",
             )
-            for each in self.ages.find_worn(cache.count_wraps(), meant)
+            for each in self.ages.find_worn(cache.count_wraps(), is_meant)
         ]  # fmt: skip
         result = replace(result, findings=[*result.findings, *worn])
         if not self._list_exposing(result.dataset):
@@ -642,9 +644,6 @@ class Lake:
             if (count := counts.get(state))
         ]
         return replace(result, findings=[*result.findings, *findings])
-
-    def _may_use(self, declared: AnyDataset, master_key_id: str) -> bool:
-        return any(may_be(template, master_key_id) for template in list_written(declared))
 
     # --- report, impact and why ------------------------------------------------------------------
 
@@ -659,12 +658,14 @@ class Lake:
         Raises:
             KeyRetrievalError: The key service cannot be opened.
         """
+        evidence = self.read_evidence(events=MAX_EVENTS)
+        is_recorded = self.declaration.evidence is not None or evidence.lines
         with open_cache(self.declaration) as cache:
             how: dict[str, Any] = {"jobs": jobs, "progress": progress}
             statuses = [self.dataset_status(name, cache, **how) for name in self.names(None)]
             report = make_report(
                 statuses, self.ages, lake=self.declaration.path, digest=self.declaration.digest,
-                before=cache.load_report(), evidence=self._find_evidence(),
+                before=cache.load_report(), evidence=evidence if is_recorded else None,
                 compromised=self.compromised,
             )  # fmt: skip
             cache.save_report(report.counts())
@@ -687,11 +688,6 @@ class Lake:
             OSError: The record, or one that it names, cannot be read.
         """
         return check_declared(self.declaration, at_least=at_least, events=events)
-
-    def _find_evidence(self) -> EvidenceCheck | None:
-        """Return the newest events; None if nothing is recorded, and nothing should be."""
-        found = self.read_evidence(events=MAX_EVENTS)
-        return found if self.declaration.evidence is not None or found.lines else None
 
     def draw_file(self, dataset: str, path: str) -> str:
         """Return the page of a file, opened with the declared keys as far as possible.
@@ -745,11 +741,9 @@ class Lake:
             if choice.version not in (None, str(version)):
                 raise ValueError(f"version {version} is given for {key}; pass one version")
             choice = KeyChoice(key=choice.key, version=str(version))
-        statuses, record = self.status(jobs=jobs, progress=progress), self._leaks.read()
-        copied = [
-            (folder, status) for folder in copies
-            for status in self._examine_copies(folder, jobs=jobs, progress=progress)
-        ]  # fmt: skip
+        how: dict[str, Any] = {"jobs": jobs, "progress": progress}
+        statuses, record = self.status(**how), self._leaks.read()
+        copied = [(at, status) for at in copies for status in self._examine_copies(at, **how)]
         self._check_known([choice], [*statuses, *(status for _, status in copied)])
         with open_cache(self.declaration) as cache:
 
@@ -768,7 +762,6 @@ class Lake:
             ]
 
     def _examine_copies(self, folder: str, **how: Any) -> list[DatasetStatus]:
-        """Return the statuses of the copies of datasets that a folder has."""
         copied = replace(self, declaration=declare_copies(self.declaration, folder))
         cache = StateCache(copied.declaration, None)  # what is known is of the files themselves
         return [copied.dataset_status(name, cache, **how) for name in copied.names(None)]

@@ -32,12 +32,10 @@ class LakeReference(Settings):
     Attributes:
         dataset: Declaration of the dataset.
         digest: Digest of the declaration of the lake.
-        declared_in: Path of the declaration, for messages.
     """
 
     dataset: DatasetDeclaration
     digest: str
-    declared_in: str = ""
 
     @classmethod
     def of(cls, declaration: LakeDeclaration, name: str, **options: Any) -> Self:
@@ -53,7 +51,7 @@ class LakeReference(Settings):
             )
         return cls(
             **options, kms=declaration.kms, root=dataset.location, dataset=dataset,
-            digest=declaration.digest, declared_in=declaration.path,
+            digest=declaration.digest,
         )  # fmt: skip
 
     @property

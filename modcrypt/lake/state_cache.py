@@ -28,8 +28,7 @@ from typing import Any
 from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.keys import invocations
 from modcrypt.lake.declarations.declaration import LakeDeclaration
-from modcrypt.lake.files.file_states import FileState, KeyUse
-from modcrypt.lake.files.key_uses import KnownWraps
+from modcrypt.lake.files.file_states import FileState, KeyUse, KnownWraps
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.spool import Memo
 
@@ -185,8 +184,6 @@ class StateCache:
         return self._keys.get(number, load)
 
     def _save_keys(self, keys: tuple[KeyUse, ...]) -> int:
-        """Return the id of keys, which are stored once."""
-
         def save() -> int:
             text = json.dumps(keys)
             self._write("INSERT OR IGNORE INTO keys (uses) VALUES (?)", [(text,)])

@@ -21,12 +21,11 @@ from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.erased_files import judge_state
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.files.file_states import EXPOSED, STATES, FileState, KeyUse
-from modcrypt.lake.files.key_uses import KnownWraps
+from modcrypt.lake.files.file_states import EXPOSED, STATES, FileState, KeyUse, KnownWraps
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Memo, Spool, take_batches
 from modcrypt.lake.state_cache import StateCache
-from modcrypt.report.fact_sheet import FactSheet
+from modcrypt.report.fact_sheet import DatasetSummary
 from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import cached_property
 
@@ -46,7 +45,7 @@ BATCH = 1000
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class DatasetStatus(FactSheet):
+class DatasetStatus(DatasetSummary):
     """The status of a dataset.
 
     Attributes:
@@ -78,6 +77,8 @@ class DatasetStatus(FactSheet):
     snapshots: Mapping[str, Sequence[int]] = field(default_factory=dict)
     absent: Sequence[str] = ()
     reach: LeakReach = field(default_factory=LeakReach)
+
+    _label = "Status"
 
     @cached_property
     def totals(self) -> StateTotals:
@@ -127,13 +128,6 @@ class DatasetStatus(FactSheet):
         for file in self.files:
             start = {"schema": SCHEMA, "kind": "file", "dataset": self.dataset.name}
             yield {**start, **file.fields()}
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Return labels and values for people: the dataset, and the summary."""
-        return [
-            ("Dataset", self.dataset.name),
-            ("Status", self.summary().removeprefix(f"{self.dataset.name}: ")),
-        ]
 
     def summary(self) -> str:
         """Return the counts as one line for people."""
@@ -276,7 +270,6 @@ class _StatusRun:
         )
 
     def _examine(self, files: Sequence[LakeFile]) -> list[FileState]:
-        """Examine files and cache their states."""
         stamps = {file.path: file.stamp for file in files}
         encrypted = self._cache.find_encrypted(self._name, list(stamps))
         states = []

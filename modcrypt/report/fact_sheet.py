@@ -36,5 +36,20 @@ class FactSheet:
         return f"<table><caption>{title}</caption>{rows}</table>"
 
 
+class DatasetSummary(FactSheet):
+    """A result about one dataset, whose summary is one line that begins with its name."""
+
+    _label = "Result"
+
+    def summary(self) -> str:
+        """Return the result as one line for people."""
+        raise NotImplementedError
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return labels and values for people: the dataset, and the summary."""
+        name, _, text = self.summary().partition(": ")
+        return [("Dataset", name), (self._label, text)]
+
+
 def _shorten(text: str) -> str:
     return printable(text, MAX_TEXT)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+
+def default_of(attribute: Field[Any]) -> Any:
+    """Return the default of an attribute of a dataclass; MISSING if it has none."""
+    made = attribute.default_factory
+    return attribute.default if made is MISSING else made()
 
 
 class ShortRepr:
@@ -14,8 +21,8 @@ class ShortRepr:
     def __repr__(self) -> str:
         texts = []
         for field in fields(self):  # type: ignore[arg-type]
-            value, make = getattr(self, field.name), field.default_factory
-            if field.repr and value != (field.default if make is MISSING else make()):
+            value = getattr(self, field.name)
+            if field.repr and value != default_of(field):
                 shown = dict(value) if isinstance(value, Mapping) else value
                 texts.append(f"{field.name}={shown!r}")
         return f"{type(self).__name__}({', '.join(texts)})"

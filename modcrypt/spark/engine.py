@@ -67,9 +67,7 @@ def _start_session(master: str, name: str, settings: dict[str, str]) -> SparkSes
     if master.startswith("sc://"):
         connected: SparkSession = builder.remote(master).getOrCreate()
         return connected
-    if master.startswith(
-        "local"
-    ):  # Spark runs on this machine only, so keep its ports and UI off the network
+    if master.startswith("local"):  # so keep Spark's ports and UI off the network
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
         settings = {"spark.ui.enabled": "false", **settings}

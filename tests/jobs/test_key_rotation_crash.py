@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import json
 import os
 import resource
 import shutil
@@ -21,7 +20,15 @@ import pytest
 import modcrypt as mc
 from modcrypt.io.places import Place
 from tests.support.cases import each_case
-from tests.support.crash import WRITING, every_step, failing, meanwhile, run
+from tests.support.crash import (
+    WRITING,
+    every_step,
+    failing,
+    kill_at_every_step,
+    meanwhile,
+    run,
+    run_together,
+)
 from tests.support.folder_contents import bytes_of
 from tests.support.jobs.lake import (
     BESIDE,
@@ -51,23 +58,14 @@ def kms() -> RotatingKms:
 
 # --- killed at every step ------------------------------------------------------------------------
 
-KILLED_AT_EVERY_STEP = """
-import shutil, sys
-from functools import partial
-from pathlib import Path
+ROTATION = """
 import modcrypt as mc
-from tests.support.killed import copy_folder, kill_at_each_step
 from tests.support.kms.rotating_kms import RotatingKms
 
-lake, steps, what, names = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
-
-def rotate(folder):
-    tools = mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2))
+def job(folder):
+    tools, (what,) = mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2)), arguments
     done = mc.jobs.rotate_keys(folder / "lake", tools, what=what, jobs=1, record=folder / "record")
     return {file.result for file in done} == {"rotated"}
-
-print(*kill_at_each_step(rotate, partial(copy_folder, lake), steps, names.split(",")))
-shutil.rmtree(steps / "first")
 """
 
 
@@ -76,25 +74,16 @@ shutil.rmtree(steps / "first")
 def test_killed_at_any_step_every_file_is_readable_and_the_run_is_taken_up(
     what: Any, policy: mc.Policy, tmp_path: Path
 ) -> None:
-    lake, steps, count = tmp_path / "lake", tmp_path / "steps", 1 if what == "dek" else 2
+    lake, count = tmp_path / "lake", 1 if what == "dek" else 2
     write_lake(lake, RotatingKms(**MASTERS), policy, count)
-    process = run(KILLED_AT_EVERY_STEP, lake, steps, what, ",".join(WRITING))
-    printed, _ = process.communicate(timeout=600)
-    assert process.returncode == 0
-    *killed, last = map(int, printed.split())
-    assert last == 0
-    assert set(killed) == {-9}
-    assert len(killed) > 10
-
     current, rows = set(), pa.concat_tables([TABLE] * count)
-    for folder in sorted(steps.iterdir()):
-        kms = RotatingKms(kf=2, k1=2, k2=2)
-        found = folder / "lake"
+    for found in kill_at_every_step(ROTATION, lake, what):
+        kms, record = RotatingKms(kf=2, k1=2, k2=2), found.parent / "record"
         assert read(found, kms).equals(rows)
         visible = {path.name for path in found.iterdir() if not path.name.startswith(".")}
         assert visible == {path.name for path in lake.iterdir()}
 
-        done = mc.jobs.rotate_keys(found, mc.KeyTools(kms), what=what, record=folder / "record")
+        done = mc.jobs.rotate_keys(found, mc.KeyTools(kms), what=what, record=record)
         assert set(results(done)) <= {"rotated", "current"}
         current.add(results(done).count("current"))
         kms.disable_old()
@@ -370,21 +359,10 @@ def test_processes_that_rotate_the_same_folder(
     policy: mc.Policy, tmp_path: Path, kms: RotatingKms
 ) -> None:
     paths = write_lake(tmp_path, kms, policy, 20)
-    processes = [run(IN_A_PROCESS, tmp_path, what) for what in ("mek", "kek", "mek")]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    said = []
-    for process in processes:
-        printed, _ = process.communicate(timeout=600)
-        assert process.returncode == 0
-        said.append(
-            [mc.jobs.RotatedFile(path=p, result=r, message=m) for p, r, m in json.loads(printed)]
-        )
+    printed = run_together(IN_A_PROCESS, *((tmp_path, what) for what in ("mek", "kek", "mek")))
+    said = [
+        [mc.jobs.RotatedFile(path=p, result=r, message=m) for p, r, m in files] for files in printed
+    ]
     kms.rotate()
     check_rotated(paths, kms, said)
 

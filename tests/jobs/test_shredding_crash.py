@@ -6,9 +6,7 @@ import errno
 import json
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,14 @@ import modcrypt as mc
 from modcrypt.jobs.shredding.proof import prove_shredded
 from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
 from tests.support.cases import each_case
-from tests.support.crash import WRITING, every_step, failing, meanwhile, run
+from tests.support.crash import (
+    every_step,
+    failing,
+    kill_at_every_step,
+    meanwhile,
+    run,
+    run_together,
+)
 from tests.support.folder_contents import bytes_of
 from tests.support.jobs.lake import (
     NARROW_OTHER,
@@ -42,24 +47,16 @@ TABLE, OTHER = NARROW_TABLE, NARROW_OTHER
 write_lake = partial(write_any_lake, table=TABLE)
 
 
-KILLED_AT_EVERY_STEP = """
-import json, shutil, sys
-from functools import partial
-from pathlib import Path
+SHREDDING = """
+import json
 import modcrypt as mc
-from modcrypt.jobs.shredding.removal import shred_keys
-from tests.support.killed import copy_folder, kill_at_each_step
 from tests.support.kms.rotating_kms import RotatingKms
 
-lake, steps, criteria, names = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
-
-def shred(folder):
-    done = shred_keys(folder / "lake", mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1)),
-                      jobs=1, record=folder / "record", **json.loads(criteria))
+def job(folder):
+    tools, criteria = mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1)), json.loads(arguments[0])
+    done = mc.jobs.shred_keys(
+        folder / "lake", tools, jobs=1, record=folder / "record", **criteria)
     return {file.result for file in done} == {"shredded"}
-
-print(*kill_at_each_step(shred, partial(copy_folder, lake), steps, names.split(",")))
-shutil.rmtree(steps / "first")
 """
 
 
@@ -68,20 +65,10 @@ shutil.rmtree(steps / "first")
 def test_killed_at_any_step_every_file_is_readable_or_shredded_and_the_run_is_taken_up(
     criteria: dict[str, Any], policy: mc.Policy, tmp_path: Path
 ) -> None:
-    lake, steps = tmp_path / "lake", tmp_path / "steps"
+    lake, seen = tmp_path / "lake", set()
     write_lake(lake, RotatingKms(**MASTERS), policy, 2)
-    process = run(KILLED_AT_EVERY_STEP, lake, steps, json.dumps(criteria), ",".join(WRITING))
-    printed, _ = process.communicate(timeout=600)
-    assert process.returncode == 0
-    *killed, last = map(int, printed.split())
-    assert last == 0
-    assert set(killed) == {-9}
-    assert len(killed) > 10
-
-    seen = set()
-    for folder in sorted(steps.iterdir()):
+    for found in kill_at_every_step(SHREDDING, lake, json.dumps(criteria)):
         kms = RotatingKms(**MASTERS)
-        found = folder / "lake"
         readable = {path.name for path in sorted(found.glob("*.parquet")) if is_whole(path, kms)}
         seen.add(len(readable))
         for path in found.glob("*.parquet"):
@@ -92,7 +79,7 @@ def test_killed_at_any_step_every_file_is_readable_or_shredded_and_the_run_is_ta
         assert all(name.startswith("_KEY_MATERIAL_FOR_") for name in gone)
         before = bytes_of(found)
 
-        done = shred_keys(found, mc.KeyTools(kms), record=folder / "record", **criteria)
+        done = shred_keys(found, mc.KeyTools(kms), record=found.parent / "record", **criteria)
 
         assert set(results(done)) <= {"shredded", "current"}
         after = bytes_of(found)
@@ -293,34 +280,13 @@ print(json.dumps([[file.path, file.result] for file in done]))
 """
 
 
-@pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-    yield started
-    for process in started:
-        process.kill()
-        process.wait()
-
-
 @STORAGE
-def test_processes_that_shred_columns_of_the_same_folder(
-    policy: mc.Policy, tmp_path: Path, processes: list[subprocess.Popen[str]]
-) -> None:
+def test_processes_that_shred_columns_of_the_same_folder(policy: mc.Policy, tmp_path: Path) -> None:
     kms = RotatingKms(**MASTERS)
     paths = write_lake(tmp_path, kms, policy, 20)
-    processes += [run(IN_A_PROCESS, tmp_path, column) for column in ("name", "id", "name")]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in processes:
-        printed, _ = process.communicate(timeout=600)
-        assert process.returncode == 0
-        found = {result for _, result in json.loads(printed)}
-        assert found <= {"shredded", "current", "file"}  # changed by another one
+    for said in run_together(IN_A_PROCESS, *((tmp_path, name) for name in ("name", "id", "name"))):
+        # A file may have been changed by another process.
+        assert {result for _, result in said} <= {"shredded", "current", "file"}
     for column in ("name", "id"):
         done = shred_keys(tmp_path, mc.KeyTools(kms), columns=[column])
         assert set(results(done)) <= {"shredded", "current"}

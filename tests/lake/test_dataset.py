@@ -150,9 +150,10 @@ def test_unknown_datasets_are_mistakes(config: Path) -> None:
 
 def test_the_properties_of_a_file_hold_no_key_in_their_text(config: Path, tmp_path: Path) -> None:
     policies = orders(config).policies
-    properties = policies.reading(Place(None, str(tmp_path / FIRST)))
-    assert isinstance(properties, FileDecryptionProperties)
-    assert "Key(" not in repr(properties)
+    properties = policies.opening(Place(None, str(tmp_path / FIRST)))
+    for each in (properties, orders(config).decryption()):
+        assert isinstance(each, FileDecryptionProperties)
+        assert "Key(" not in repr(each)
 
 
 def test_types_may_hold_extension_types(config: Path) -> None:

@@ -20,7 +20,6 @@ from modcrypt.lake.status import DatasetStatus
 from tests.support.cases import each_case
 from tests.support.iceberg.erasable_table import (
     BY_PART,
-    DECLARATION,
     POLICY,
     ROWS,
     make_table,
@@ -29,6 +28,7 @@ from tests.support.iceberg.erasable_table import (
     open_table,
     shred,
 )
+from tests.support.iceberg.sales import DECLARATION
 from tests.support.signing import writer_key
 
 X_IS_ERASED = '\n[[dataset.sales.erased]]\npartition.part = "x"\nwhen = "2026-11-29"\n'

@@ -6,7 +6,6 @@ and still opens is a fault, until a second run has erased it.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -15,8 +14,8 @@ import pytest
 import modcrypt as mc
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
-from tests.support.cli.program import run as run_command
-from tests.support.crash import run
+from tests.support.cli.program import run
+from tests.support.crash import kill_at_every_step
 from tests.support.iceberg.erasable_table import make_table
 from tests.support.lake_folder import DECLARATION, make_lake
 
@@ -36,22 +35,14 @@ ALL = "shred orders --all"
 PARTITION = "iceberg shred sales --partition part=x"
 
 SCRIPT = """
-import contextlib, os, sys
-from pathlib import Path
 from tests.support.cli.program import run
-from tests.support.crash import WRITING
-from tests.support.killed import copy_folder, kill_at_each_step
-
-lake, steps, command = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 
 def job(step):
-    folder = step / lake.name
+    folder, (command,) = step / lake.name, arguments
     where = ("--kms", "file:lake.keyring") if command.startswith("shred") else ()
     environment = {"MODCRYPT_CONFIG": str(folder / "modcrypt.toml")}
     more = (*where, "--yes", *(() if command.startswith("iceberg") else ("--jobs", "1")))
     return run(folder, *command.split(), *more, env=environment).returncode == 0
-
-print(*kill_at_each_step(job, lambda step: copy_folder(lake, step), steps, WRITING))
 """
 
 
@@ -89,19 +80,11 @@ def test_the_shredding_of_a_partition_killed_at_every_step(tmp_path: Path, store
 
 
 def _kill_at_every_step(lake: Path, command: str) -> None:
-    steps = lake.parent / "steps"
-    with run(SCRIPT, lake, steps, command) as process:
-        ends = process.communicate()[0].split()
-    assert process.returncode == 0
-    assert ends[-1] == "0"
-    assert len(ends) > 10, ends
-    for step in sorted(steps.iterdir()):
-        folder = step / "lake"
+    for folder in kill_at_every_step(SCRIPT, lake, command):
         _check_reported(folder, command)
         _finish(folder / "modcrypt.toml", command)
         (verified,) = Lake.open(folder / "modcrypt.toml").verify()
         assert verified.code == 0
-        shutil.rmtree(step)
 
 
 def _check_reported(folder: Path, command: str) -> None:
@@ -120,7 +103,7 @@ def _check_reported(folder: Path, command: str) -> None:
 
 def _finish(config: Path, command: str) -> None:
     where = ("--kms", "file:lake.keyring") if command.startswith("shred") else ()
-    answer = run_command(
+    answer = run(
         config.parent, *command.split(), *where, "--yes", env={"MODCRYPT_CONFIG": str(config)}
     )
     assert answer.returncode == 0, answer.stderr

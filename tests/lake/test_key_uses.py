@@ -15,6 +15,7 @@ from modcrypt.keys import invocations
 from modcrypt.kms import Capabilities
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
+from tests.support.iceberg.sales import declare, make_sales
 from tests.support.lake_folder import DECLARATION, make_lake
 
 SINGLE = DECLARATION.replace("partitions =", "double_wrapping = false\npartitions =")
@@ -92,19 +93,8 @@ def test_services_that_derive_a_key_for_each_wrap_have_no_limit(
 def test_keys_of_tables_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_table: dict[str, Any]
 ) -> None:
-    keyring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
-    keyring.create_key("sales")
-    rows = pa.table({"id": [1]})
-    kms = f"file:{tmp_path}/lake.keyring"
-    table = iceberg.create_table(
-        tmp_path / "sales", rows.schema, kms, master_key_id="sales", **of_table
-    )
-    table.append(rows).append(rows)
-    config = tmp_path / "modcrypt.toml"
-    config.write_text(
-        'kms = "file:lake.keyring"\n[dataset.sales]\nkind = "iceberg"\nlocation = "sales"\n'
-        'master_key = "sales"\n'
-    )
+    make_sales(tmp_path, pa.table({"id": [1]}), **of_table)
+    config = declare(tmp_path)
     assert find_worn(config) == {}
     lower_limit(monkeypatch, 2)
     ((name, count),) = find_worn(config).items()

@@ -19,33 +19,14 @@ from modcrypt.lake.status import DatasetStatus
 from tests.support.cases import each_case
 from tests.support.cli.program import run
 from tests.support.forging import flip
+from tests.support.iceberg.sales import DECLARATION, declare, make_sales
 from tests.support.lake_folder import trust_lake
 
-DECLARATION = """\
-kms = "file:lake.keyring"
-
-[dataset.sales]
-kind = "iceberg"
-location = "sales"
-master_key = "sales"
-"""
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
 
 
 def make_table(folder: Path, **options: Any) -> iceberg.IcebergTable:
-    """Make a keyring and a table with two snapshots."""
-    keyring = mc.Keyring.create(folder / "lake.keyring", plaintext=True)
-    for name in ("sales", "old", "other"):
-        keyring.create_key(name)
-    where = options.pop("destination", folder / "sales")
-    options.setdefault("master_key_id", "sales")
-    table = iceberg.create_table(where, ROWS.schema, f"file:{folder}/lake.keyring", **options)
-    return table.append(ROWS).append(ROWS)
-
-
-def declare(folder: Path, more: str = "", text: str = DECLARATION) -> Path:
-    (folder / "modcrypt.toml").write_text(text + more)
-    return folder / "modcrypt.toml"
+    return make_sales(folder, ROWS, ("sales", "old", "other"), **options)[1]
 
 
 def status_of(config: Path) -> DatasetStatus:

@@ -69,10 +69,11 @@ def test_plaintext_of_anyone_is_not_signed(config: Path) -> None:
 def test_a_forged_file_is_not_signed_again(config: Path) -> None:
     """Another reader replaces a file; verification reports it, and apply keeps out of the way."""
     Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)
-    forgers = Lake.open(config).dataset("orders").policies
+    dataset = Lake.open(config).dataset("orders")
+    forgers = dataset.policies
     path = min((config.parent / "orders").rglob("*.parquet"))
     place = forgers.place_of(str(path.relative_to(config.parent / "orders")))
-    table = mc.read_table(path, forgers.reading(place), partitioning=None)
+    table = mc.read_table(path, dataset.decryption(), partitioning=None)
     with open_source_at(place) as source:
         columns = forgers.open_columns(source, forgers.opening(place))
     policy = forgers.policy(forgers.path_of(place), columns)

@@ -18,6 +18,8 @@ from modcrypt.spark.jobs.driver import run_tasks
 from modcrypt.spark.jobs.lake_jobs import apply
 from tests.support.cases import each_case
 from tests.support.cli.program import run
+from tests.support.iceberg.sales import DECLARATION as SALES
+from tests.support.iceberg.sales import declare, make_sales
 from tests.support.lake_folder import (
     DECLARATION,
     leave_environment,
@@ -117,18 +119,10 @@ def test_executors_make_new_data_keys_for_tables(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    keyring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
-    keyring.create_key("sales")
-    rows, kms = pa.table({"id": [1, 2]}), f"file:{tmp_path}/lake.keyring"
-    table = iceberg.create_table(tmp_path / "sales", rows.schema, kms, master_key_id="sales")
-    table.append(rows).append(rows)
+    keyring, _ = make_sales(tmp_path, pa.table({"id": [1, 2]}))
     old = {path.name for path in (tmp_path / "sales/data").rglob("*.parquet")}
     keyring.rotate_key("sales")
-    config = tmp_path / "modcrypt.toml"
-    config.write_text(
-        'compromised = ["sales@1"]\nkms = "file:lake.keyring"\n[dataset.sales]\n'
-        'kind = "iceberg"\nlocation = "sales"\nmaster_key = "sales"\n'
-    )
+    config = declare(tmp_path, text=f'compromised = ["sales@1"]\n{SALES}')
     sent: list[str] = []
 
     def note(spark: Any, columns: Any, *more: Any) -> Any:
@@ -141,7 +135,7 @@ def test_executors_make_new_data_keys_for_tables(
     assert set(sent) == old  # the executors wrote each data file anew
     lake = mc.Lake.open(config)
     assert lake.table("sales").read().num_rows == 4
-    opened = iceberg.open_table(tmp_path / "sales", kms)
+    opened = iceberg.open_table(tmp_path / "sales", f"file:{tmp_path}/lake.keyring")
     current = opened.snapshot()
     assert current is not None
     iceberg.expire_history(opened, keep=[current.id])

@@ -18,8 +18,8 @@ import modcrypt as mc
 from modcrypt.jobs.verbs.key_verbs import ROTATE
 from modcrypt.kms.settings import Settings
 from modcrypt.spark import rotate_keys
+from modcrypt.spark.jobs.driver import plan_verb
 from modcrypt.spark.jobs.file_work import VerbJob
-from modcrypt.spark.jobs.verb_jobs import plan_verb
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
 from tests.support.secret_watch import spellings

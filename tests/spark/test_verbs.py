@@ -18,11 +18,11 @@ from modcrypt.jobs.verbs.key_verbs import ROTATE
 from modcrypt.jobs.verbs.proof_verb import PROVE, decode_row
 from modcrypt.jobs.verbs.verb import Verb, run_verb
 from modcrypt.kms.settings import Settings
+from modcrypt.spark.jobs.driver import plan_verb
 from modcrypt.spark.jobs.file_work import VerbJob
 from modcrypt.spark.jobs.iceberg_jobs import REWRITE
 from modcrypt.spark.jobs.lake_jobs import APPLY, VERIFY
 from modcrypt.spark.jobs.sql_plans import plan_procedure
-from modcrypt.spark.jobs.verb_jobs import plan_verb
 from modcrypt.spark.procedures import PROCEDURES, VERBS, list_parameters
 from modcrypt.spark.report_schemas import report_schema
 from tests.support.cases import each_case

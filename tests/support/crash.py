@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +31,64 @@ def run(script: str, *arguments: object) -> subprocess.Popen[str]:
         [sys.executable, "-c", script, *map(str, arguments)],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+_KILLED_AT_EVERY_STEP = """
+import shutil, sys
+from functools import partial
+from pathlib import Path
+from tests.support.crash import WRITING
+from tests.support.killed import copy_folder, kill_at_each_step
+
+lake, steps, stride, arguments = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:]
+{}
+print(*kill_at_each_step(job, partial(copy_folder, lake), steps, WRITING, int(stride)))
+shutil.rmtree(steps / "first")
+"""
+
+
+def kill_at_every_step(
+    script: str, lake: Path, *arguments: object, stride: int = 1, least: int = 10
+) -> Iterator[Path]:
+    """Kill a job at each of its steps, and last let it end; yield the copies of a folder.
+
+    Args:
+        script: Definition of `job`, which takes the folder that the copy is in, and returns
+            whether it did what it should; it knows the further arguments as `arguments`.
+        lake: The folder.
+        arguments: Arguments of the script.
+        stride: Of so many steps one is tried.
+        least: Number of steps that the job has at least.
+    """
+    steps = lake.parent / "steps"
+    process = run(_KILLED_AT_EVERY_STEP.format(script), lake, steps, stride, *arguments)
+    ends = process.communicate(timeout=600)[0].split()
+    assert process.returncode == 0
+    assert (ends[-1], set(ends[:-1])) == ("0", {"-9"})
+    assert len(ends) > least, ends
+    for step in sorted(steps.iterdir()):
+        yield step / lake.name
+        shutil.rmtree(step)
+
+
+def run_together(script: str, *arguments: Sequence[object]) -> list[Any]:
+    """Run a script once for each arguments, at the same time; return the JSON that each prints.
+
+    The scripts print a line and wait for one before they begin.
+    """
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(run(script, *each)) for each in arguments]
+        for process in processes:
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        printed = [process.communicate(timeout=600)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0] * len(processes)
+    return [json.loads(text) for text in printed]
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, name: str, error: int, after: int) -> None:

@@ -13,13 +13,12 @@ from modcrypt.errors import IntegrityError, KeyNotFoundError, ModcryptError, Pla
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
 from modcrypt.iceberg.lake.erased_table_files import ErasedTableFiles
 from modcrypt.iceberg.lake.plaintext_orphans import find_plaintext_orphans
-from modcrypt.lake.compromise.data_key_prints import fingerprint_location
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import LeakReach
+from modcrypt.lake.compromise.leak_record import fingerprint_location
 from modcrypt.lake.erasure.erasures import NOT_ERASED
-from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, State
-from modcrypt.lake.files.key_uses import KnownWraps
+from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, KnownWraps, State
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.reports.key_impact import DatasetImpact
 from modcrypt.lake.spool import Spool
@@ -158,7 +157,7 @@ def plan_changes(
 
 def _find_old_master(declared: DeclaredTable, tree: KeyTree, ages: KeyAges) -> str:
     """Return which key is under a previous master key, or too long under an older version."""
-    former = [key for key in tree.master_key_ids if key in declared.dataset.previous_master_keys]
+    former = [key for key in tree.master_key_ids if key in declared.dataset.previous.master_keys]
     if former:
         return f"under the previous master key {', '.join(former)}"
     uses = [_use_of_kek(kek) for kek in tree.keks]

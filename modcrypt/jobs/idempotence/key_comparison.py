@@ -187,7 +187,6 @@ class NewKeys:
     def _compare_kinds(
         self, leaves: Sequence[tuple[str, ...]], plain: Collection[str], own: Collection[str]
     ) -> str | None:
-        """Return which column is plaintext, or under the footer key or its own, unexpectedly."""
         try:
             rules = assign_keys(list(leaves), self._wanted)
         except ValueError as error:

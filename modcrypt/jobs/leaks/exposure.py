@@ -73,6 +73,14 @@ class Contents:
         return self.hidden or bool(self.encrypted)
 
 
+def expose(
+    kind: str, path: str, what: str, columns: Iterable[tuple[str, ...]] = (), **more: bool
+) -> Contents:
+    """Return the contents of a file that shows one thing; `more` are attributes of `Exposure`."""
+    shown = Exposure(kind=kind, path=path, what=what, columns=frozenset(columns), **more)
+    return Contents(exposures=(shown,))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrecy:
     """The secret columns, by a policy or by what the files themselves encrypt."""

@@ -14,7 +14,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.publication import CHECKSUM_MAGIC
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.leaks.checksums import find_checked_file, is_stale
-from modcrypt.jobs.leaks.exposure import Contents, Exposure, columns_of_folders
+from modcrypt.jobs.leaks.exposure import Contents, Exposure, columns_of_folders, expose
 from modcrypt.jobs.leaks.format_contents import (
     AVRO_MAGIC,
     MAX_LOG,
@@ -99,22 +99,13 @@ def describe_file(place: Place, inside: str) -> Contents:
                 return _describe_sink_log(source, _path_to(place.path, "_spark_metadata"))
             return _describe_by_head(source, place, parts)
     except UnreadError as error:
-        return _unread(place, str(error))
+        why = str(error)
     except ModcryptError as error:
-        return _unread(place, error.word)
+        why = error.word
     except OSError as error:
-        return _unread(place, error.strerror or type(error).__name__)
-
-
-def _unread(place: Place, why: str) -> Contents:
-    return _expose("unread", place.path, f"a file that could not be examined: {why}", anything=True)
-
-
-def _expose(
-    kind: str, path: str, what: str, columns: Columns | None = None, **more: bool
-) -> Contents:
-    shown = Exposure(kind=kind, path=path, what=what, columns=frozenset(columns or ()), **more)
-    return Contents(exposures=(shown,))
+        why = error.strerror or type(error).__name__
+    what = f"a file that could not be examined: {why}"
+    return expose("unread", place.path, what, anything=True)
 
 
 def _path_to(path: str, folder: str) -> str:
@@ -139,14 +130,14 @@ def _describe_by_head(source: Source, place: Place, parts: list[str]) -> Content
         return _describe_avro(source, path)
     for magic, what in _DATA_MAGICS.items():
         if head.startswith(magic):
-            return _expose("plaintext-data", path, f"{what} in plaintext", anything=True)
+            return expose("plaintext-data", path, f"{what} in plaintext", anything=True)
     if head.startswith(_STREAM) and 0 < int.from_bytes(head[4:8], "little") < source.size:
-        return _expose("plaintext-data", path, "an Arrow stream in plaintext", anything=True)
+        return expose("plaintext-data", path, "an Arrow stream in plaintext", anything=True)
     if head[8:12] == _DUCKDB:
-        return _expose("plaintext-data", path, "a DuckDB database in plaintext", anything=True)
+        return expose("plaintext-data", path, "a DuckDB database in plaintext", anything=True)
     if head.startswith(b'{"Event":') or _EVENT_LOG.fullmatch(name):
         what = "a Spark event log: plans with literals of filters, and settings"
-        return _expose("event-log", path, what, anything=True)
+        return expose("event-log", path, what, anything=True)
     if head.startswith(CHECKSUM_MAGIC) and (checked := find_checked_file(place)) is not None:
         return _describe_checksum(source, path, checked)
     is_own = name.endswith(".json") and any(_OWN.fullmatch(part) for part in parts)
@@ -167,16 +158,16 @@ def _describe_puffin(source: Source, path: str) -> Contents:
             kinds = set()
         if kinds == {"deletion-vector-v1"}:  # positions of rows, without their values
             return Contents()
-    return _expose("puffin", path, what, anything=True)
+    return expose("puffin", path, what, anything=True)
 
 
 def _describe_avro(source: Source, path: str) -> Contents:
     columns = find_avro_fields(source)
     if columns & {("manifest_path",), ("data_file",)}:
         what = "an Iceberg manifest in plaintext: bounds and partitions of data files"
-        return _expose("iceberg-manifest", path, what, anything=True)
+        return expose("iceberg-manifest", path, what, anything=True)
     what = "an Avro file in plaintext"
-    return _expose("plaintext-data", path, what, columns, anything=True, schema=True)
+    return expose("plaintext-data", path, what, columns, anything=True, schema=True)
 
 
 def _describe_checksum(source: Source, path: str, checked: Place) -> Contents:
@@ -187,7 +178,7 @@ def _describe_checksum(source: Source, path: str, checked: Place) -> Contents:
     except FileNotFoundError:
         pass
     what = "checksums of a file as it was before, which confirm guesses of its contents"
-    return _expose("stale-checksum", path, what, anything=True)
+    return expose("stale-checksum", path, what, anything=True)
 
 
 # --- by the name ---------------------------------------------------------------------------------
@@ -197,17 +188,17 @@ def _describe_by_name(source: Source, path: str, name: str, head: bytes) -> Cont
     if _PACKED_METADATA.fullmatch(name) or _METADATA.fullmatch(name):
         return _describe_metadata(source, path)
     if _PACKED.fullmatch(name) or head.startswith(_PACKED_MAGICS):
-        return _expose("plaintext-data", path, "a compressed file in plaintext", anything=True)
+        return expose("plaintext-data", path, "a compressed file in plaintext", anything=True)
     if match := _TEXT.fullmatch(name):
         return _describe_text(source, path, is_json="json" in match[1].lower())
     if _PERHAPS_TEXT.fullmatch(name) and b"\0" not in _decode_text(head):
         return _describe_text(source, path)
     if _HADOOP_TEXT.fullmatch(name):
         what = "a data file of Hadoop or Hive, in no encrypted format"
-        return _expose("plaintext-data", path, what, anything=True)
+        return expose("plaintext-data", path, what, anything=True)
     if head.startswith(b"b0VIM") or _LEFTOVER.fullmatch(name):
         what = "a file that an editor or a program left, in no encrypted format"
-        return _expose("leftover", path, what, anything=True)
+        return expose("leftover", path, what, anything=True)
     return Contents()
 
 
@@ -219,7 +210,7 @@ def _describe_metadata(source: Source, path: str) -> Contents:
         text = _unpack(text)
     columns = find_summary_columns(text)
     what = "Iceberg metadata: names of partitions in the summaries of snapshots"
-    return _expose("iceberg-metadata", path, what, columns) if columns else Contents()
+    return expose("iceberg-metadata", path, what, columns) if columns else Contents()
 
 
 def _unpack(data: bytes) -> bytes:
@@ -238,13 +229,13 @@ def _describe_text(source: Source, path: str, *, is_json: bool | None = None) ->
     head = _decode_text(source.read_at(0, min(source.size, HEAD)))
     if is_json or (is_json is None and head.lstrip().startswith((b"{", b"["))):
         what = "a JSON file in plaintext"
-        return _expose("plaintext-data", path, what, find_names(head), named=True, unknown=True)
+        return expose("plaintext-data", path, what, find_names(head), named=True, unknown=True)
     line = head.split(b"\n", 1)[0].strip(b"\r")
     fields = (field.strip(b' "') for field in _SEPARATORS.split(line))
     columns: Columns = {(field.decode("utf-8", "replace"),) for field in fields}
     what = "a text file with values in plaintext"
     is_data = is_json is not None or _is_table(head)
-    return _expose("plaintext-data", path, what, columns, anything=is_data, named=True)
+    return expose("plaintext-data", path, what, columns, anything=is_data, named=True)
 
 
 def _decode_text(head: bytes) -> bytes:
@@ -278,8 +269,8 @@ def _describe_delta(source: Source, path: str, name: str) -> Contents:
         for value in parse_lines(source):
             log.add(value)
     except UnreadError as error:
-        return _expose("delta-log", path, f"{what} (not read to the end: {error})", anything=True)
-    return _expose("delta-log", path, what, log.columns, anything=log.anything, schema=log.schema)
+        return expose("delta-log", path, f"{what} (not read to the end: {error})", anything=True)
+    return expose("delta-log", path, what, log.columns, anything=log.anything, schema=log.schema)
 
 
 def _describe_checkpoint(source: Source, path: str, what: str) -> Contents:
@@ -290,7 +281,7 @@ def _describe_checkpoint(source: Source, path: str, what: str) -> Contents:
             return Contents()
         leaves = leaf_paths(decode("FileMetaData", tail.data)[0].schema)
     except ModcryptError:
-        return _expose("delta-log", path, what, anything=True)
+        return expose("delta-log", path, what, anything=True)
     columns: Columns = {
         leaf[index + 1 :]
         for leaf in leaves
@@ -298,14 +289,14 @@ def _describe_checkpoint(source: Source, path: str, what: str) -> Contents:
         if name in ("minValues", "maxValues", "partitionValues_parsed")
     }
     anything = any(leaf[-1] == "stats" or "partitionValues" in leaf for leaf in leaves)
-    return _expose("delta-log", path, what, columns, anything=anything, schema=True)
+    return expose("delta-log", path, what, columns, anything=anything, schema=True)
 
 
 def _describe_hudi(path: str, name: str) -> Contents:
     if re.match(r"\.?hoodie\.properties", name):  # names and settings of the table
         return Contents()
     what = "Hudi's timeline and metadata: statistics of columns, record keys and partitions"
-    return _expose("hudi-timeline", path, what, anything=True)
+    return expose("hudi-timeline", path, what, anything=True)
 
 
 def _describe_sink_log(source: Source, path: str) -> Contents:
@@ -313,7 +304,7 @@ def _describe_sink_log(source: Source, path: str) -> Contents:
     text = source.read_at(0, min(source.size, MAX_LOG)).decode("utf-8", "replace")
     columns = set(columns_of_folders(text))
     what = "values in the paths of a streaming sink's log"
-    return _expose("partition-path", path, what, columns, folders=True)
+    return expose("partition-path", path, what, columns, folders=True)
 
 
 def describe_partitions(root: str, inside: str) -> Iterator[Exposure]:

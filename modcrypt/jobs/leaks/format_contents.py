@@ -13,7 +13,7 @@ from typing import Any
 
 from modcrypt.errors import FormatError, ModcryptError
 from modcrypt.io.sources import Source
-from modcrypt.jobs.leaks.exposure import SUMMARIES, Contents, Exposure, columns_of_folders
+from modcrypt.jobs.leaks.exposure import SUMMARIES, Contents, Exposure, columns_of_folders, expose
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, read_tail
 from modcrypt.parquet.format.idl import decode
 from modcrypt.parquet.format.schema import leaf_paths
@@ -252,11 +252,7 @@ def describe_parquet(source: Source, path: str, name: str) -> Contents:
         return _describe(metadata, leaves, path, name)
     except ModcryptError:
         what = "Parquet pages in plaintext, of a file without a readable footer"
-        return _exposing(Exposure(kind="plaintext-parquet", path=path, what=what, anything=True))
-
-
-def _exposing(*exposures: Exposure) -> Contents:
-    return Contents(exposures=exposures)
+        return expose("plaintext-parquet", path, what, anything=True)
 
 
 def _describe(metadata: Any, leaves: list[Path], path: str, name: str) -> Contents:
@@ -267,13 +263,8 @@ def _describe(metadata: Any, leaves: list[Path], path: str, name: str) -> Conten
             folders = (chunk.file_path or b"").rpartition(b"/")[0]
             bounded |= columns_of_folders(folders.decode("utf-8", "replace"))
         shown = "least and greatest values, or partitions" if bounded else "the schema"
-        return _exposing(
-            Exposure(
-                kind="parquet-summary", path=path, what=f"a plaintext summary of footers: {shown}",
-                columns=frozenset(bounded),
-                schema=True,
-            )
-        )  # fmt: skip
+        what = f"a plaintext summary of footers: {shown}"
+        return expose("parquet-summary", path, what, bounded, schema=True)
     encrypted: set[Path] = set()
     plain: set[Path] = set()
     bounded_secret: set[Path] = set()
@@ -308,7 +299,6 @@ def _describe(metadata: Any, leaves: list[Path], path: str, name: str) -> Conten
 
 
 def _chunks(metadata: Any, leaves: list[Path]) -> Iterator[tuple[Path, Any]]:
-    """Yield each column chunk with its column."""
     for row_group in metadata.row_groups:
         if len(row_group.columns) > len(leaves):
             raise FormatError("a row group has more columns than the schema")

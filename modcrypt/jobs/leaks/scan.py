@@ -22,6 +22,7 @@ from modcrypt.jobs.leaks.exposure import (
     Exposure,
     ObservedColumns,
     Secrecy,
+    expose,
 )
 from modcrypt.jobs.leaks.file_contents import describe_file, describe_partitions
 from modcrypt.kms.policy import Policy
@@ -255,8 +256,7 @@ def _examine(file: tuple[Place, str, bool]) -> Contents:
     place, inside, is_closed = file
     if is_closed:
         what = "a folder that cannot be listed, or a link to one elsewhere, which is not followed"
-        shown = Exposure(kind="unread", path=place.path, what=what, anything=True)
-        return Contents(exposures=(shown,))
+        return expose("unread", place.path, what, anything=True)
     return describe_file(place, inside)
 
 

@@ -75,8 +75,7 @@ REMAINS = (
 )
 """Text for results about what shredding can't reach."""
 
-_TEMPORARY = "_TMP"
-"""Prefix of new key material during a rotation by other implementations."""
+_TEMPORARY = "_TMP"  # prefix of new key material during a rotation by other implementations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +195,11 @@ def is_ags1(source: Source) -> bool:
     return source.read_at(0, min(4, source.size)) == b"AGS1"
 
 
+def _has_other_links(place: Place) -> bool:
+    """Return whether a local file has other hard links, which keep its old content."""
+    return place.filesystem is None and os.stat(place.path).st_nlink > 1
+
+
 def stores_of(place: Place) -> tuple[Place, Place]:
     """Return the places of a file's external key material and of its temporary replacement."""
     store = store_of(place_with_store(place))
@@ -249,7 +253,7 @@ class Shredding:
                 return self._report_plaintext(place, seen)
             chosen = choose(self._wanted, seen)
             tail = self._build_tail(source, seen, chosen)
-            links = self._has_other_links(place)
+            links = _has_other_links(place)
             removed = self._shred_external(place, source, chosen)
             if tail is not None and not self._dry_run:
                 replace_file(place, source, tail.data, keep=tail.start)
@@ -381,23 +385,15 @@ class Shredding:
             chosen.notes.append("the signature of the footer is no longer valid")
         return new_tail(source, None, change)
 
-    def _has_other_links(self, place: Place) -> bool:
-        """Return whether a local file has other hard links, which keep its old content."""
-        if place.filesystem is not None:
-            return False
-        return os.stat(place.path).st_nlink > 1
-
     # --- external key material -------------------------------------------------------------------
 
     def _shred_external(self, place: Place, source: Source, chosen: Chosen) -> dict[str, str]:
-        """Remove external key material; return the removed entries."""
         if self._wanted.columns and not chosen.references:
             return {}
         removed: dict[str, str] = {}
-        for store in reversed(
-            stores_of(place)
-        ):  # a rotation moves the temporary one over the other
-            removed |= self._shred_store(place, store, source, chosen)
+        store, temporary = stores_of(place)
+        for each in (temporary, store):  # a rotation moves the first over the other
+            removed |= self._shred_store(place, each, source, chosen)
         return removed
 
     def _shred_store(
@@ -415,12 +411,10 @@ class Shredding:
             removed.update((name, text) for name, text in old.items() if text not in new.values())
             return new if removed and not self._dry_run else None
 
-        old = update_store(
-            store,
-            lambda: self._read_entries(store),
-            change,
-            check=lambda: place.check_unchanged(source.stamp),
-        )
+        def check() -> None:
+            place.check_unchanged(source.stamp)
+
+        old = update_store(store, lambda: self._read_entries(store), change, check)
         return removed if old else {}
 
     def _read_entries(self, store: Place) -> dict[str, str] | None:
@@ -446,7 +440,7 @@ class Shredding:
             material = None
         if material is not None and not self._wanted.covers(material):
             return ShreddedFile(path=place.path, result="current")
-        links = self._has_other_links(place)
+        links = _has_other_links(place)
         if not self._dry_run:
             replace_file(place, source, SHREDDED)
             if material is not None:

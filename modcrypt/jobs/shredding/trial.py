@@ -196,9 +196,8 @@ class Trial:
             return []
         data = source.read_at(0, source.size)
         if data == SHREDDED:
-            return [
-                replace(_make_result("gone", "the key metadata was shredded"), key="AGS1 stream")
-            ]
+            why = "the key metadata was shredded"
+            return [KeyProof(key="AGS1 stream", state="gone", why=why)]
         material = parse_wrapped_metadata(data)
         if not self.wanted.covers(material):
             return []
@@ -221,7 +220,6 @@ class Trial:
         return found
 
     def _try_keys(self, seen: KeyUses, keys: _Keys, failure: str) -> Iterator[KeyProof]:
-        """Yield the findings about keys that are selected by master key, or all keys."""
         under = [c.name for c in seen.columns or () if "footer key" in c.under]
         footer = keys.try_if_selected(seen.footer)
         if footer is not None:
@@ -245,7 +243,6 @@ class Trial:
         yield from keys.try_rest()
 
     def _try_columns(self, seen: KeyUses, keys: _Keys, failure: str) -> Iterator[KeyProof]:
-        """Yield the findings about the keys of selected columns."""
         if seen.columns is None:
             yield from self._judge_hidden_columns(seen, keys, failure)
             return

@@ -18,7 +18,6 @@ from modcrypt.kms.settings import Settings
 
 
 def _open_scan(settings: Settings | None, _filesystem: Any) -> Job[File, list[ScannedKey]]:
-    """Return the job that lists the keys of files."""
     tools = None if settings is None else settings.tools()
     scan = make_scanner(tools, None if settings is None else settings.requirements())
     return Job(lambda file: scan(file.place))
@@ -39,7 +38,6 @@ def _open_rotation(
     settings: Settings, _filesystem: Any, *, what: What, new_master_keys: dict[str, str],
     double_wrapping: bool | None, dry_run: bool, prove: Prove,
 ) -> Job[File, RotatedFile]:  # fmt: skip
-    """Return the job that rotates the keys of files."""
     rotation = Rotation(
         settings.tools(), what, new_master_keys, settings.requirements(), dry_run,
         settings.writer_key, double_wrapping, WrapProof(prove),
@@ -81,7 +79,6 @@ ROTATE = Verb(
 def _open_shredding(
     settings: Settings | None, _filesystem: Any, *, wanted: Criteria, dry_run: bool
 ) -> Job[File, ShreddedFile]:
-    """Return the job that shreds keys of files."""
     tools = None if settings is None else settings.tools()
     decryption = resolve_decryption(tools, None if settings is None else settings.requirements())
     signing_key = None if settings is None else settings.writer_key

@@ -89,7 +89,7 @@ class Verb:
 
 def run_verb(
     verb: Verb, files: Sequence[File], settings: Settings | None, *, jobs: int | None = None,
-    fail: Callable[[File, Exception], Any] | None = None, filesystem: Any = None, **arguments: Any,
+    fail: Callable[[File, Exception], Any] | None = None, **arguments: Any,
 ) -> Generator[Any]:  # fmt: skip
     """Yield the result of each file, in order; threads process the files.
 
@@ -100,11 +100,10 @@ def run_verb(
         jobs: Number of files processed concurrently.
         fail: Function that returns what stands for the result of a file that failed; by default,
             the row of a report.
-        filesystem: Filesystem of the files, if their names do not imply it.
         arguments: Arguments of the verb.
     """
     prepared = verb.prepare(**arguments)
-    job = verb.open(settings, filesystem, **prepared)
+    job = verb.open(settings, None, **prepared)
     fail = fail or partial(verb.fail, verb, **prepared)
     yield from run_job(Job(job.process, fail), files, jobs=jobs)
     if verb.end is not None:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from modcrypt.errors import list_names
 from modcrypt.io.places import Place
@@ -31,7 +31,7 @@ from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.rewrite.changes import Change
-from modcrypt.report.fact_sheet import FactSheet
+from modcrypt.report.fact_sheet import DatasetSummary
 from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import cached_property
 
@@ -66,9 +66,15 @@ class AppliedFile:
     message: str = ""
     code: int = 0
 
+    @classmethod
+    def of_failure(cls, path: str, error: Exception) -> Self:
+        """Return the result of a file that failed."""
+        failure = describe(error)
+        return cls(path=path, result=failure.word, message=failure.message, code=failure.code)
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LakeApplication(FactSheet):
+class LakeApplication(DatasetSummary):
     """The result of `apply` for one dataset.
 
     Attributes:
@@ -111,13 +117,6 @@ class LakeApplication(FactSheet):
             self.plan.dataset, self.code, self.plan.total, counts,
             {word: count for word, count in results.items() if word not in counts},
         )  # fmt: skip
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Return labels and values for people: the dataset, and the summary."""
-        return [
-            ("Dataset", self.plan.dataset),
-            ("Result", self.summary().removeprefix(f"{self.plan.dataset}: ")),
-        ]
 
     def summary(self) -> str:
         """Return the result as one line for people."""
@@ -278,10 +277,7 @@ def _try_conversion(run: PlanRun, planned: PlannedChange) -> AppliedFile:
         name = folder.file(path) if policies.is_folder else folder.name
         done = conversion.run(File(name, planned.state.size, place))
     except Exception as error:  # the run continues with the other files
-        failure = describe(error)
-        return AppliedFile(
-            path=path, result=failure.word, message=failure.message, code=failure.code
-        )
+        return AppliedFile.of_failure(path, error)
     result = done.result if done.code or done.result == "current" else _DONE[planned.action]
     message = done.message
     if conversion.change.null and not done.code:

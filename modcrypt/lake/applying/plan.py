@@ -19,7 +19,7 @@ from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.files.file_states import EXPOSED, FileState
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
-from modcrypt.report.fact_sheet import FactSheet
+from modcrypt.report.fact_sheet import DatasetSummary
 from modcrypt.report.text import format_count, format_size
 from modcrypt.runtime.fork_safety import cached_property
 
@@ -58,7 +58,7 @@ class PlannedChange:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LakePlan(FactSheet):
+class LakePlan(DatasetSummary):
     """The plan for one dataset.
 
     Attributes:
@@ -83,6 +83,8 @@ class LakePlan(FactSheet):
     error: str = ""
     code: int = 0
 
+    _label = "Plan"
+
     @cached_property
     def totals(self) -> PlanTotals:
         """Counts of the files."""
@@ -102,13 +104,6 @@ class LakePlan(FactSheet):
     def refusal_code(self) -> int:
         """The exit code for refused files and for leaks; 0 without any."""
         return self.code or exit_code(self.totals.refusals) or int(bool(self.leaks))
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Return labels and values for people: the dataset, and the summary."""
-        return [
-            ("Dataset", self.dataset),
-            ("Plan", self.summary().removeprefix(f"{self.dataset}: ")),
-        ]
 
     def summary(self) -> str:
         """Return the plan as one line for people."""

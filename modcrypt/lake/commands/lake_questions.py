@@ -10,16 +10,24 @@ import click
 
 from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.examine import html_option
-from modcrypt.cli.options.signing_options import signed_by_option
+from modcrypt.cli.options.signing_options import read_signers, signed_by_option
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import exclude_each_other, needs_one_of, print_line
+from modcrypt.cli.shared import (
+    exclude_each_other,
+    needs_one_of,
+    print_json,
+    print_line,
+    print_long_table,
+)
 from modcrypt.cli.shared_options import option, verb
-from modcrypt.errors import printable
-from modcrypt.lake.commands.evidence_check import check_record
-from modcrypt.lake.commands.lake_options import lake_options, open_lake
+from modcrypt.errors import list_names, printable
+from modcrypt.lake.commands.lake_options import lake_options, open_lake, read_declaration
+from modcrypt.report.json_fields import json_fields
+from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.lake.evidence.events import EvidenceCheck
     from modcrypt.lake.lake import Lake
     from modcrypt.lake.reports.lake_report import LakeReport
 
@@ -95,7 +103,7 @@ def report(
     events of the record of evidence.
     """
     if check:
-        return check_record(options, at_least, as_json)
+        return _check_record(options, at_least, as_json)
     if html is None and not as_json:
         raise click.UsageError("name a page by --html OUT, or pass --json")
     lake = open_lake(options)
@@ -112,10 +120,47 @@ def report(
     return 0
 
 
+def _check_record(options: dict[str, Any], at_least: str | None, as_json: bool) -> int:
+    """Check the record beside the declaration that the options name; return the exit code."""
+    from modcrypt.lake.evidence.evidence_check import check_declared
+
+    declaration = read_declaration(options, records=False)
+    result = check_declared(declaration, read_signers(options), at_least=at_least)
+    if not (result.lines or at_least):
+        raise FileNotFoundError(
+            f"{result.path} has no line: nothing was recorded, or it was removed; evidence is "
+            "recorded if the declaration has a table [evidence]"
+        )
+    if as_json:
+        print_json("report.check", json_fields(result, "ok", without=("events", "more_events")))
+    else:
+        _print_check(result)
+    return 0 if result.ok else 1
+
+
+def _print_check(result: EvidenceCheck) -> None:
+    rows = [(each.line, each.word, printable(each.message)) for each in result.findings]
+    print_long_table(("line", "fault", "message"), rows)
+    if result.more_findings:
+        print_line(f"and {format_count(result.more_findings, 'more fault')}")
+    for number in result.interrupted:
+        print_line(f"line {number}: began, and no line says that it ended")
+    by = f" by {list_names(result.signers)}" if result.signers else ""
+    lines = format_count(result.lines, "line")
+    faults = format_count(len(result.findings) + result.more_findings, "fault")
+    signed = f"{result.signed:,} with a valid signature{by}"
+    print_line(printable(f"{result.path}: {lines}, {signed}; {faults}"))
+    if result.head:
+        print_line(f"head {result.head}")
+    print_line(
+        "A record whose last lines were cut off has no fault: keep the head in another place, and "
+        "pass it by --at-least."
+    )
+
+
 def _write_file_pages(
     lake: Lake, report: LakeReport, html: str, force: bool
 ) -> dict[tuple[str, str], str]:
-    """Write the pages of files beside a report; return their addresses relative to it."""
     from modcrypt.io.destinations import open_sink
 
     folder = Path(f"{html}.files")

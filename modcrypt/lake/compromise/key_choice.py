@@ -1,14 +1,21 @@
-"""The choice of a master key, a version of it, or a KEK, such as `pii`, `pii@1` or a KEK's hex."""
+"""The choice of a master key, a version of it, or a KEK (`pii`, `pii@1` or hex), and its checks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from modcrypt.lake.declarations.declaration import AnyDataset, TableDeclaration
+from modcrypt.errors import KeyNotFoundError
+from modcrypt.jobs.key_scan import parse_wrapped_version
+from modcrypt.keys import Key
+from modcrypt.kms.calls import wrap
+from modcrypt.kms.client import KmsClient, MasterKey
+from modcrypt.lake.declarations.declaration import AnyDataset
+from modcrypt.lake.declarations.partitions import matches
 from modcrypt.lake.files.file_states import KeyUse
+from modcrypt.report.suggestions import suggest
 
 _VERSIONED = re.compile(r"(.+)@([1-9][0-9]{0,8}|[0-9a-f]{32})", re.DOTALL)
 
@@ -65,11 +72,124 @@ class FormerRecipient(KeyChoice):
 
 def find_replacements(dataset: AnyDataset, key: str) -> frozenset[str]:
     """Return the master keys that replace a former one, or did so before they were replaced."""
-    if isinstance(dataset, TableDeclaration):
-        replaced = dict.fromkeys(dataset.previous_master_keys, dataset.master_key)
-    else:
-        replaced = dict(dataset.previous.master_keys)
+    replaced = dataset.previous.master_keys
     if key not in replaced:
         return frozenset()
     newest = replaced[key]
     return frozenset({newest, *(old for old, new in replaced.items() if new == newest)} - {key})
+
+
+# --- checks of keys before anything is compared or written ---------------------------------------
+
+
+def check_known(
+    choices: Iterable[KeyChoice], masters: Mapping[str, MasterKey], others: Collection[str],
+    list_uses: Callable[[], Iterable[KeyUse]],
+) -> None:  # fmt: skip
+    """Check that keys exist, so that a misspelt one is not taken for one that opens nothing.
+
+    Args:
+        choices: The keys.
+        masters: Master keys that the key service lists, by id; empty if it lists none.
+        others: Further ids that are known, such as those of keys that were destroyed.
+        list_uses: Function that returns the keys of all files; it is called if the others do not
+            know a key.
+
+    Raises:
+        ValueError: Neither the key service nor any file knows a key.
+    """
+    unknown = [choice for choice in choices if not _is_known(choice, masters, others)]
+    if not unknown:
+        return
+    uses = set(list_uses())
+    for choice in unknown:
+        if any(map(choice.matches, uses)):
+            continue
+        master = masters.get(choice.key)
+        if master is not None:
+            raise ValueError(
+                f"no file uses version {choice.version} of {choice.key}, whose newest version is "
+                f"{master.version}"
+            )
+        found = {use.master_key_id for use in uses if use.master_key_id}
+        hint = suggest(choice.key, sorted({*masters, *others, *found}))
+        raise ValueError(f"neither the key service nor any file knows a key {choice.key}{hint}")
+
+
+def _is_known(choice: KeyChoice, masters: Mapping[str, MasterKey], others: Collection[str]) -> bool:
+    master, version = masters.get(choice.key), choice.version
+    if master is None:
+        return choice.key in others
+    if master.version is None or version is None or not version.isdigit():
+        return True
+    return int(version) <= master.version
+
+
+def check_writing(
+    choices: Sequence[KeyChoice], datasets: Iterable[AnyDataset],
+    find_newest: Callable[[str], str | None],
+) -> None:  # fmt: skip
+    """Check that a declaration names no compromised key for new files.
+
+    `find_newest` returns the version with which a master key wraps; None if it is unknown.
+
+    Raises:
+        ValueError: It names one, and the key has no newer version that is not compromised.
+    """
+    for dataset in datasets:
+        for template in dataset.key_templates:
+            _check_template(template, choices, dataset.name, find_newest)
+
+
+def _check_template(
+    template: str, choices: Sequence[KeyChoice], dataset: str,
+    find_newest: Callable[[str], str | None],
+) -> None:  # fmt: skip
+    for choice in choices:
+        if not matches(template, choice.key):
+            continue
+        versions = {each.version for each in choices if each.key == choice.key}
+        newest = None if None in versions else find_newest(choice.key)
+        if newest is None or newest in versions:
+            raise ValueError(
+                f"{dataset}: new files would be under the compromised {choice}: "
+                + _advise(choice, newest)
+            )
+
+
+def _advise(choice: KeyChoice, newest: str | None) -> str:
+    other = "name a new master key in place of it, and map it to that one in previous.master_keys"
+    if choice.version is None:
+        return other
+    if newest is None:
+        return f"the key service does not tell its newest version; {other}"
+    return f"add a version (modcrypt keys rotate --kms URI --key {choice.key}), or {other}"
+
+
+class KeyTrial:
+    """Wraps on trial: the first with a master key shows whether it exists and may be used.
+
+    Args:
+        client: Client of the key service.
+    """
+
+    def __init__(self, client: KmsClient) -> None:
+        self._client = client
+        self._versions: dict[tuple[str, str], str | None] = {}
+
+    def wrap_with(self, key: str, aad: str = "", known: Iterable[str] = ()) -> str | None:
+        """Wrap a key that is thrown away; return the version that wraps, None if unknown.
+
+        `known` are ids that a misspelt one is compared with.
+
+        Raises:
+            KeyRetrievalError: The key service has no such master key, refuses, or is unavailable.
+        """
+        if (key, aad) not in self._versions:
+            try:
+                wrapped = wrap(self._client, Key.generate(), key, aad.encode())
+            except KeyNotFoundError as error:
+                hint = suggest(key, known)  # a keyring gives its own
+                raise KeyNotFoundError(f"{str(error).removesuffix(hint)}{hint}") from None
+            self._versions[key, aad] = parse_wrapped_version(wrapped)
+        return self._versions[key, aad]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from modcrypt.errors import ModcryptError, list_names
 from modcrypt.io.places import Place
@@ -19,6 +18,7 @@ from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import FileState, KeyUse, name_recipient
 from modcrypt.pkmt1.external import read_store
 from modcrypt.pkmt1.material import decode_material
+from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
 
 MAX_MATERIALS = 10_000
@@ -29,7 +29,7 @@ _RECIPIENT = name_recipient(b"")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeakReach:
+class LeakReach(JsonFields):
     """The other keepers of data keys that compromised keys open, beside the files of a dataset.
 
     Attributes:
@@ -42,10 +42,6 @@ class LeakReach:
     recipients: Sequence[str] = ()
     gone: Sequence[str] = ()
     snapshots: Sequence[int] = ()
-
-    def fields(self) -> dict[str, Any]:
-        """Return the attributes as values for JSON."""
-        return {name: list(getattr(self, name)) for name in self.__dataclass_fields__}
 
     def describe(self) -> list[str]:
         """Return a sentence about each kind that there is."""

@@ -11,9 +11,10 @@ complete inventory were made after it. The record has fingerprints, no keys.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from typing import Any
 from modcrypt.errors import FormatError
 from modcrypt.io.places import Place
 from modcrypt.keys.key import FINGERPRINT_LENGTH
-from modcrypt.lake.compromise.data_key_prints import split_prints
 from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.files.file_states import FileState
 from modcrypt.lake.record_file import append_lines, read_lines
@@ -176,3 +176,18 @@ def read_record(declaration: str) -> LeakRecord:
                 "or remove it, and apply takes the inventory again"
             ) from None
     return record
+
+
+# --- fingerprints of data keys --------------------------------------------------------------------
+
+
+def fingerprint_location(location: str) -> bytes:
+    """Return a fingerprint for the data key of a file of a table, which no other file replaces."""
+    name = location.encode("utf-8", "surrogateescape")
+    return hashlib.blake2b(name, digest_size=FINGERPRINT_LENGTH).digest()
+
+
+def split_prints(prints: bytes) -> Iterator[bytes]:
+    """Yield the fingerprint of each key."""
+    for start in range(0, len(prints), FINGERPRINT_LENGTH):
+        yield prints[start : start + FINGERPRINT_LENGTH]

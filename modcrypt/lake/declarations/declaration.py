@@ -100,7 +100,7 @@ class DatasetDeclaration:
 
     @property
     def key_templates(self) -> list[str]:
-        """Templates of the ids of all master keys."""
+        """Templates of the ids of all master keys for new files."""
         return list(dict.fromkeys([self.footer_key, *(key for key in self.rules if key)]))
 
     @cached_property
@@ -146,7 +146,7 @@ class TableDeclaration:
         key_store: Path of the file that keeps KEKs; None for none.
         master_key: Id of its master key.
         policy: Declared members of the table's `KeyPolicy`; others may have any value.
-        previous_master_keys: Ids of former master keys.
+        previous: Former master keys, which `master_key` replaces.
         max_kek_age: Seconds after which KEKs are replaced; None for no limit.
         rotation: When versions of the master key are too old.
         signed_by: Lines of verifying keys of writers, one of whom must have sealed the version that
@@ -169,7 +169,7 @@ class TableDeclaration:
     key_store: str | None = None
     master_key: str
     policy: Mapping[str, Any] = field(default_factory=dict)
-    previous_master_keys: Sequence[str] = ()
+    previous: Previous = field(default_factory=Previous)
     max_kek_age: float | None = None
     rotation: Rotation = field(default_factory=Rotation)
     signed_by: Sequence[str] = ()
@@ -186,20 +186,22 @@ class TableDeclaration:
     @property
     def master_key_ids(self) -> list[str]:
         """Ids of the master keys that the table may be under."""
-        return [self.master_key, *self.previous_master_keys]
+        return [self.master_key, *self.previous.master_keys]
+
+    @property
+    def key_templates(self) -> list[str]:
+        """Id of the master key for new files, as that of a dataset of files."""
+        return [self.master_key]
 
     def of_table(self, table: str) -> TableDeclaration | None:
         """Return the declaration of a table of the namespace; None if it has no such table."""
-        if self.namespace is None or not table.startswith(self._namespace_prefix):
+        within = "" if self.namespace == WHOLE_CATALOG else f"{self.namespace}."
+        if self.namespace is None or not table.startswith(within):
             return None
         return replace(
             self, name=f"{self.name}/{table}", location=locate_table(table), table=table,
             namespace=None, erased=tuple(e for e in self.erased if e.table in ("", table)),
         )  # fmt: skip
-
-    @property
-    def _namespace_prefix(self) -> str:
-        return "" if self.namespace == WHOLE_CATALOG else f"{self.namespace}."
 
 
 @dataclass(frozen=True, kw_only=True)

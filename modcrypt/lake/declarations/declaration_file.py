@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from modcrypt.errors import KeyRetrievalError
 from modcrypt.io.private_files import read_unalterable
 from modcrypt.kms.policy import service_of_environment
+from modcrypt.kms.signing.signing_keys import read_verifying_keys
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.declarations.declaration_faults import DeclarationFault
 from modcrypt.lake.declarations.declaration_parsing import parse_declaration
 from modcrypt.lake.declarations.declaration_path import find_declaration, is_named
 from modcrypt.lake.declarations.inclusions import Inclusions
-from modcrypt.lake.declarations.recorded_erasures import add_recorded_erasures
 from modcrypt.lake.declarations.trust import check_trust, has_word
+from modcrypt.lake.erasure.erasure_record import read_record, record_path
 
 MAX_DECLARATION = 4 << 20
 """Size limit of a declaration, in bytes."""
@@ -78,9 +81,9 @@ def read_content(
         records: Whether erasures that are recorded beside it are added.
 
     Raises:
-        OSError: The file, or a policy that it includes, cannot be read.
+        OSError: The file, a policy that it includes, or the record of erasures cannot be read.
         ValueError: The file is too long or not UTF-8; or another user may change a file that it
-            includes, or the file itself, which was found.
+            includes, the record, or the file itself, which was found; or as `read_record`.
     """
     data = _read(path, is_found)
     if len(data) > MAX_DECLARATION:
@@ -99,7 +102,7 @@ def read_content(
     digest = inclusions.hash(data)
     if declaration is not None:
         declaration = replace(declaration, sha256=digest)
-        declaration = add_recorded_erasures(declaration) if records else declaration
+        declaration = _add_recorded_erasures(declaration) if records else declaration
     return ReadDeclaration(
         path=path, declaration=declaration, faults=faults, commands=inclusions.commands,
         digest=digest,
@@ -114,6 +117,33 @@ def _read(path: Path, is_found: bool) -> bytes:
         return read_unalterable(path, MAX_DECLARATION + 1)
     except KeyRetrievalError as error:
         raise ValueError(f"{error}; or pass its path (--config)") from None
+
+
+def _add_recorded_erasures(declaration: LakeDeclaration) -> LakeDeclaration:
+    """Return a declaration with the erasures that the record beside it states."""
+    datasets, tables = declaration.datasets, declaration.tables
+    signed = {name: dataset.members.get("signed_by") for name, dataset in datasets.items()}
+    signed |= {name: table.signed_by for name, table in tables.items()}
+    writers = {name: read_verifying_keys(lines) for name, lines in signed.items() if lines}
+    partitions: dict[str, Any] = dict.fromkeys(tables)
+    partitions |= {name: dataset.partitions for name, dataset in datasets.items()}
+    try:
+        found = read_record(record_path(declaration.path), partitions, writers)
+    except KeyRetrievalError as error:
+        raise ValueError(str(error)) from None
+    recorded: dict[str, Any] = {
+        name: replace(dataset, erased=(*dataset.erased, *erased))
+        for name, dataset in declaration.all.items()
+        if (erased := [each.erasure for each in found if each.dataset == name])
+    }
+    # States of files with erased columns are cached, so other columns make other states.
+    columns = [each for each in found if each.erasure.columns]
+    digest = hashlib.sha256(f"{declaration.digest}{columns}".encode()).hexdigest()[:16]
+    return replace(
+        declaration, datasets={name: recorded.get(name, each) for name, each in datasets.items()},
+        tables={name: recorded.get(name, each) for name, each in tables.items()},
+        digest=digest if columns else declaration.digest,
+    )  # fmt: skip
 
 
 def require_valid(content: ReadDeclaration) -> LakeDeclaration:

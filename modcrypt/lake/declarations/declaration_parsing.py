@@ -29,7 +29,12 @@ from modcrypt.lake.declarations.declaration import (
     Rotation,
     TableDeclaration,
 )
-from modcrypt.lake.declarations.declaration_faults import DeclarationFault, FaultList
+from modcrypt.lake.declarations.declaration_faults import (
+    DeclarationFault,
+    FaultList,
+    MemberPath,
+    find_lines,
+)
 from modcrypt.lake.declarations.inclusions import Inclusions
 from modcrypt.lake.declarations.member_table import (
     DATASET_MEMBERS,
@@ -44,7 +49,6 @@ from modcrypt.lake.declarations.member_table import (
 from modcrypt.lake.declarations.members import Members
 from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous, names_in
 from modcrypt.lake.declarations.table_parsing import TableParsing
-from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.settings.strict_toml import strict_toml
 

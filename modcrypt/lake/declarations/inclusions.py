@@ -23,7 +23,7 @@ from modcrypt.kms.recipients.public_lines import MAX_PUBLIC_FILE, parse_lines
 from modcrypt.kms.recipients.recipient import PREFIX, Recipient
 from modcrypt.kms.signing.signing_keys import PREFIX as WRITER_PREFIX
 from modcrypt.kms.signing.signing_keys import VerifyingKey
-from modcrypt.lake.declarations.toml_lines import MemberPath
+from modcrypt.lake.declarations.declaration_faults import MemberPath
 
 _SECRETS = re.compile(
     r"(?<=//)[^/?#@]*@|(?<=[?&;])(pass\w*|pin[\w-]*|token|secret)=(?!env:|file:)[^&;#]*"

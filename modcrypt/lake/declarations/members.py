@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from modcrypt.errors import MAX_NAME, printable
-from modcrypt.lake.declarations.declaration_faults import FaultList
+from modcrypt.lake.declarations.declaration_faults import FaultList, MemberPath
 from modcrypt.lake.declarations.inclusions import Inclusions
-from modcrypt.lake.declarations.toml_lines import MemberPath
 from modcrypt.lake.erasure.erasures import Erasure, list_erasure_faults, make_erasure
 from modcrypt.settings.setting import Setting, list_faults
 

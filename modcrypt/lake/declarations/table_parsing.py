@@ -12,7 +12,12 @@ from typing import Any
 
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.io.addresses import is_url
-from modcrypt.lake.declarations.declaration import Rotation, TableDeclaration, locate_table
+from modcrypt.lake.declarations.declaration import (
+    Previous,
+    Rotation,
+    TableDeclaration,
+    locate_table,
+)
 from modcrypt.lake.declarations.member_table import (
     KEY_POLICY,
     TABLE_MEMBERS,
@@ -38,7 +43,7 @@ class TableParsing(Members):
             self.fault((), "master_key is missing; set it to the id of the table's master key")
         policy = {name: given[name] for name in KEY_POLICY if name in given}
         self._check_policy(policy, given)
-        former = self._take_master_keys(given.get("master_key"))
+        former = self._take_previous(given.get("master_key"))
         writers = self.writers(given.get("signed_by", ()))
         restrictions = self._read_restrictions(given.get("read_restrictions"))
         self.note_commands(self.given, TABLE_MEMBERS)
@@ -64,7 +69,7 @@ class TableParsing(Members):
                 for old, new in given.get("location_map", {}).items()
             },
             key_store=_resolve(folder, given["key_store"]) if "key_store" in given else None,
-            master_key=given["master_key"], policy=policy, previous_master_keys=former,
+            master_key=given["master_key"], policy=policy, previous=former,
             max_kek_age=seconds.pop("max_kek_age", None), rotation=Rotation(**seconds),
             signed_by=writers, seal_at_least=given.get("seal_at_least", 1),
             read_restrictions=restrictions, strict=given.get("strict", True), erased=erased,
@@ -113,8 +118,8 @@ class TableParsing(Members):
             for fault in faults:
                 self.fault(name, fault)
 
-    def _take_master_keys(self, current: str | None) -> tuple[str, ...]:
-        """Return the ids of former master keys; each maps to the declared one."""
+    def _take_previous(self, current: str | None) -> Previous:
+        """Return the former master keys; each maps to the declared one."""
         place = ("previous", "master_keys")
         keys = self.take(TABLE_PREVIOUS, "previous").get("master_keys", {})
         for old, new in keys.items():
@@ -123,7 +128,7 @@ class TableParsing(Members):
             if old == current:
                 message = f"{old} is the master key of the table, not a previous one"
                 self.fault(place, message, old)
-        return tuple(keys)
+        return Previous(master_keys=keys)
 
 
 def _resolve(folder: Path, location: str) -> str:

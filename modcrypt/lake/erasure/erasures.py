@@ -135,7 +135,6 @@ class Erasures:
         }  # fmt: skip
 
     def _about(self, path: str) -> Iterator[Erasure]:
-        """Yield the statements about a file."""
         if not self.statements:
             return
         values = read_partition(posixpath.dirname(path), self._unquote)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.report.fact_sheet import FactSheet
-from modcrypt.report.json_fields import JsonFields, json_fields
+from modcrypt.report.json_fields import JsonFields
 
 MAX_WORDS = 20
 """Largest number of error codes of a dataset that an event counts."""
@@ -128,7 +127,7 @@ class EvidenceFinding(JsonFields):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class EvidenceCheck(FactSheet):
+class EvidenceCheck(FactSheet, JsonFields):
     """A record of evidence, and whether it is as it was written.
 
     Attributes:
@@ -156,14 +155,12 @@ class EvidenceCheck(FactSheet):
     events: Sequence[EvidenceEvent] = ()
     more_events: int = 0
 
+    _first = ("ok",)
+
     @property
     def ok(self) -> bool:
         """True if the record has no fault."""
         return not self.findings
-
-    def fields(self) -> dict[str, Any]:
-        """Return the record as values for JSON."""
-        return json_fields(self, "ok")
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people."""

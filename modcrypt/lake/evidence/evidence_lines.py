@@ -15,7 +15,7 @@ import os
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -26,6 +26,7 @@ from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.lake.evidence.events import DatasetResult, EvidenceEvent
 from modcrypt.lake.record_file import encode_line
 from modcrypt.pkmt1.strict_json import strict_json
+from modcrypt.report.short_repr import default_of
 
 SCHEMA = "modcrypt.lake.evidence/1"
 """The name and version of a line; signatures begin with it."""
@@ -93,14 +94,9 @@ def _write(value: Any) -> Any:
     """Return a value for JSON; attributes that have their default are left out."""
     if is_dataclass(value):
         given = {each.name: getattr(value, each.name) for each in fields(value)}
-        absent = {each.name: _default_of(each) for each in fields(value)}
+        absent = {each.name: default_of(each) for each in fields(value)}
         return {name: _write(each) for name, each in given.items() if each != absent[name]}
     return [_write(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _default_of(attribute: Field[Any]) -> Any:
-    made = attribute.default_factory
-    return attribute.default if made is MISSING else made()
 
 
 def hash_line(text: bytes) -> str:

@@ -104,8 +104,10 @@ class EvidenceWriter:
         with self._explaining(f"{event} has not begun, because it cannot be recorded"):
             if begins:
                 begun = self._append(event, "begun", **texts).number
-            else:
-                self._check()
+            else:  # raise if no line can be added, as far as that is known without adding one
+                _, folder = self.signing_key, self.path.parent
+                if not os.access(folder, os.W_OK | os.X_OK):
+                    raise PermissionError(13, os.strerror(13), str(folder))
         try:
             yield results
         except BaseException as error:
@@ -134,13 +136,6 @@ class EvidenceWriter:
         except ModcryptError as error:
             error.args = (f"{text}: {error}",)
             raise
-
-    def _check(self) -> None:
-        """Raise if no line can be added now, as far as that is known without adding one."""
-        _ = self.signing_key
-        folder = self.path.parent
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(13, os.strerror(13), str(folder))
 
     def _append(
         self, event: str, phase: str, results: Iterable[DatasetResult] = (), *,

@@ -85,7 +85,7 @@ class DeclaredKeys:
         """Return the declared properties of a file, with what the caller demands in addition.
 
         Raises:
-            ValueError: As `DatasetPolicies.reading_with`, or the file is outside the dataset.
+            ValueError: As `DatasetPolicies.reading`, or the file is outside the dataset.
         """
         place = require_place(source.place)
         declared = replace(
@@ -93,7 +93,8 @@ class DeclaredKeys:
             on_missing_key=given.on_missing_key,
             check_footer_integrity=given.check_footer_integrity,
         )
-        if given.on_missing_key == "error" and self._has_erased_columns(place):
+        erased = self.erased if given.on_missing_key == "error" else None
+        if erased is not None and erased.has_erased_columns(place):
             declared = replace(declared, on_missing_key="null")
         if given.require_encrypted is not True:
             declared = replace(declared, require_encrypted=given.require_encrypted)
@@ -119,9 +120,6 @@ class DeclaredKeys:
         keys: FileKeys = retriever.for_file(source, lenient)
         return keys
 
-    def _has_erased_columns(self, place: Place) -> bool:
-        return self.erased is not None and self.erased.has_erased_columns(place)
-
     def _properties_at(self, place: Place, source: Source) -> FileDecryptionProperties:
         """Return the declared properties; if the columns are needed and closed, nothing opens."""
         policies = self.policies
@@ -138,7 +136,7 @@ class DeclaredKeys:
             except ModcryptError as error:
                 # Opening it again reports the error as for any file, but must not succeed.
                 return replace(opening, key_retriever=_Refusal(error))
-        return policies.reading_with(path, columns, ids)
+        return policies.reading(path, columns, ids)
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 from modcrypt.errors import PlaintextError
 from modcrypt.io.places import Place
-from modcrypt.io.sources import Source, open_source_at
+from modcrypt.io.sources import Source
 from modcrypt.jobs.declared_changes import hand_over
 from modcrypt.jobs.idempotence.key_comparison import KeyFacts, NewKeys
 from modcrypt.jobs.listing import Folder
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
-from modcrypt.kms.expected_keys import id_set
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
@@ -231,28 +230,8 @@ class DatasetPolicies:
         return hand_over(self.root.place, self.signing_key, self.required_seal, **how)
 
     def reading(
-        self, place: Place, *, master_key_ids: Collection[str] = (), **properties: Any
+        self, path: str, columns: FileColumns | None, further: Collection[str] | None = None
     ) -> FileDecryptionProperties:
-        """Return the properties that open a file exactly as declared.
-
-        Previous master keys are accepted, and those of `master_key_ids`. If rules depend on the
-        columns, the footer is opened first.
-
-        Raises:
-            ValueError: As `policy`.
-            ModcryptError, OSError: The file's columns cannot be read.
-        """
-        further = id_set(master_key_ids) | set(self.dataset.previous.master_keys)
-        columns = None
-        if self.dataset.needs_columns:
-            with open_source_at(place, stamped=False) as source:
-                columns = self.open_columns(source, self.opening(place, master_key_ids=further))
-        return self.reading_with(self.path_of(place), columns, further, **properties)
-
-    def reading_with(
-        self, path: str, columns: FileColumns | None, further: Collection[str] | None = None,
-        **properties: Any,
-    ) -> FileDecryptionProperties:  # fmt: skip
         """Return the properties that open a file exactly as declared, given its columns.
 
         Args:
@@ -265,14 +244,13 @@ class DatasetPolicies:
         """
         policy = self.policy(path, columns)
         ids = frozenset(self.dataset.previous.master_keys if further is None else further)
-        how = {"seal": self.required_seal, **properties}
 
         def make() -> tuple[Policy, FileDecryptionProperties]:
             return policy, self.tools.decryption(
-                policy, root=self.root.place, master_key_ids=ids, **how
+                policy, root=self.root.place, master_key_ids=ids, seal=self.required_seal
             )
 
-        return (make() if properties else self._readings.get((id(policy), ids), make))[1]
+        return self._readings.get((id(policy), ids), make)[1]
 
     def open_columns(
         self, source: Source, decryption: FileDecryptionProperties,

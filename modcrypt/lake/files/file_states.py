@@ -1,4 +1,4 @@
-"""The state of a file, compared with the declaration of its dataset."""
+"""The state of a file, compared with the declaration of its dataset, and the uses of its keys."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+from modcrypt.keys import invocations
 
 State: TypeAlias = Literal[
     "declared", "compromised", "rewrapped", "unknown-age", "former-recipient", "plaintext",
@@ -52,6 +54,41 @@ class KeyUse(NamedTuple):
     master_key_id: str | None = None
     version: str | None = None
     kek_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownWraps:
+    """The known number of keys that a key has wrapped.
+
+    Attributes:
+        master_key_id: Id of the master key.
+        version: Version of the master key; None if it is unknown.
+        kek_id: Id of the KEK in hex that wraps, under the master key; None for the master key.
+        count: Number of keys that are seen to have been wrapped.
+    """
+
+    master_key_id: str
+    version: str | None
+    kek_id: str | None
+    count: int
+
+    @property
+    def name(self) -> str:
+        """The key that wraps, for messages."""
+        if self.kek_id is not None:
+            return f"KEK {self.kek_id}"
+        version = "" if self.version is None else f"@{self.version}"
+        return f"{self.master_key_id}{version}"
+
+    def describe(self) -> str:
+        """Return a sentence with what to do."""
+        how = f"add a version: modcrypt keys rotate --kms URI --key {self.master_key_id}"
+        if self.kek_id is not None:
+            how = "make new data keys for its files, or rotate the KEKs of its table"
+        return (
+            f"{self.name} has wrapped {self.count:,} keys or more; AES-GCM with random nonces "
+            f"allows {invocations.INVOCATION_LIMIT:,}: {how}"
+        )
 
 
 def name_recipient(id_: bytes) -> str:

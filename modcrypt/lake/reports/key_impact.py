@@ -13,6 +13,7 @@ from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import LeakReach, ReachSearch
 from modcrypt.lake.files.file_states import EXPOSED, KeyUse
 from modcrypt.lake.status import DatasetStatus
+from modcrypt.report.json_fields import json_fields
 from modcrypt.report.text import format_count, format_size
 
 SCHEMA = "modcrypt.lake.impact/1"
@@ -69,14 +70,7 @@ class DatasetImpact:
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        del values["code"]
-        return {
-            "schema": SCHEMA, "kind": "dataset", **values, "columns": list(self.columns),
-            "snapshots": list(self.snapshots), "recipients": list(self.recipients),
-            "gone": list(self.gone), "rewrapped_snapshots": list(self.rewrapped_snapshots),
-            "not_erased": list(self.not_erased),
-        }  # fmt: skip
+        return {"schema": SCHEMA, "kind": "dataset", **json_fields(self, without=("code",))}
 
     def describe(self) -> list[str]:
         """Return sentences about what leaks and what is lost."""

@@ -13,7 +13,6 @@ from typing import Any
 
 from modcrypt import __version__
 from modcrypt.lake.compromise.key_choice import KeyChoice
-from modcrypt.lake.erasure.erasures import Erasure
 from modcrypt.lake.evidence.events import EvidenceCheck
 from modcrypt.lake.files.file_states import DECLARED, EXPOSED, STATES
 from modcrypt.lake.key_ages import KeyAges
@@ -158,16 +157,11 @@ def _describe_dataset(status: DatasetStatus) -> dict[str, Any]:
         "leaks": [leak.fields() for leak in status.leaks[:MAX_FILES]],
         "waiting": len(status.waiting),
         "due_keys": list(status.due_keys),
-        "erasures": [each.fields() for each in _erased(status)[:MAX_FILES]],
-        "more_erasures": max(0, len(_erased(status)) - MAX_FILES),
+        "erasures": [each.fields() for each in status.dataset.erased[:MAX_FILES]],
+        "more_erasures": max(0, len(status.dataset.erased) - MAX_FILES),
         "examined": examined.hexdigest(),
         "error": status.error,
     }
-
-
-def _erased(status: DatasetStatus) -> Sequence[Erasure]:
-    """Return the statements about erased data; those of tables are in their snapshots."""
-    return getattr(status.dataset, "erased", ())
 
 
 def _describe_keys(
@@ -210,7 +204,6 @@ def _describe_age(master_key_id: str, ages: KeyAges) -> dict[str, Any]:
 def _find_drift(
     datasets: Sequence[Mapping[str, Any]], before: Mapping[str, Mapping[str, int]]
 ) -> Any:
-    """Yield each change of a number of files."""
     now = {row["dataset"]: row["states"] for row in datasets}
     for dataset in sorted({*now, *before}):
         for state in STATES:

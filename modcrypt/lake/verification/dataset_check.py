@@ -1,4 +1,4 @@
-"""Verify the files of a dataset, and compare them with each other."""
+"""Verify the files of a dataset, and compare them with each other and with other datasets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import datetime
 import hashlib
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, TypeAlias
 
 from modcrypt.errors import MAX_NAMES, AadPrefixError, list_names
+from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.jobs.set_findings import (
@@ -27,7 +29,7 @@ from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.lake.state_cache import CorrectFile, StateCache
 from modcrypt.lake.verification.erased_check import check_erased
-from modcrypt.lake.verification.file_check import NO_AAD, CheckedFile, FileCheck
+from modcrypt.lake.verification.file_check import NO_AAD, CheckedFile, CheckFiles, FileCheck
 from modcrypt.lake.verification.results import LakeVerification, VerifiedFile
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Finding
@@ -59,9 +61,6 @@ def choose_unchanged(since: Since | None, resumed: float | None) -> IsUnchanged:
 
     return is_unchanged
 
-
-CheckFiles: TypeAlias = Callable[[Sequence[LakeFile]], Iterable[CheckedFile]]
-"""Function that verifies files and yields the result of each, in their order."""
 
 BATCH = 500
 """Number of files after which results are cached: an interrupted run loses those of a batch."""
@@ -304,3 +303,45 @@ class FileSet:
     def close(self) -> None:
         """Remove the database."""
         self._database.close()
+
+
+# --- files that another dataset claims, too -------------------------------------------------------
+
+
+def find_overlaps(
+    policies: DatasetPolicies, others: Iterable[DatasetPolicies], tables: Mapping[str, Place]
+) -> Iterator[Finding]:
+    """Yield a fault for each other dataset that claims files of a dataset, too.
+
+    Args:
+        policies: Policies of the dataset.
+        others: Policies of the other datasets of files.
+        tables: Folders of the tables, by their names.
+    """
+    root = policies.root.place.resolve()
+    for other in others:
+        place = other.root.place.resolve()
+        if place.inside(root) is None and root.inside(place) is None and place != root:
+            continue
+        claimed = {each.resolve().path for each in _list_places(other)}
+        both = (at for at in _list_places(policies) if at.resolve().path in claimed)
+        yield from _report_overlap(other.dataset.name, map(policies.path_of, both))
+    for name, folder in ((name, folder.resolve()) for name, folder in tables.items()):
+        if folder.inside(root) is not None or root.inside(folder) is not None or folder == root:
+            places = _list_places(policies)
+            both = (at for at in places if at.resolve().inside(folder) is not None)
+            yield from _report_overlap(name, map(policies.path_of, both))
+
+
+def _report_overlap(name: str, both: Iterator[str]) -> Iterator[Finding]:
+    first = list(islice(both, MAX_NAMES))
+    if first:
+        more = ", and more" * (next(both, None) is not None)
+        message = f"the dataset {name} claims files, too: {list_names(first)}{more}"
+        yield Finding(word="overlap", message=message)
+
+
+def _list_places(policies: DatasetPolicies) -> Iterator[Place]:
+    with suppress(OSError, ValueError):  # the verification of that dataset reports it
+        for file in LakeFiles(policies.root, policies.dataset.include):
+            yield policies.place_of(file.path)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from modcrypt.lake.erased_files import judge_state
 from modcrypt.lake.erasure.erasures import NOT_ERASED
@@ -13,15 +12,12 @@ from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import FileState
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
-from modcrypt.lake.verification.file_check import NO_AAD, CheckedFile
-from modcrypt.lake.verification.results import POLICY, VerifiedFile
+from modcrypt.lake.verification.file_check import CheckedFile, CheckFiles, report_closed
+from modcrypt.lake.verification.results import POLICY
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
-from modcrypt.parquet.verify.verification_results import Verification
-
-_CheckFiles: TypeAlias = Callable[[Sequence[LakeFile]], Iterable[CheckedFile]]
 
 
-def check_erased(policies: DatasetPolicies, check: _CheckFiles) -> _CheckFiles:
+def check_erased(policies: DatasetPolicies, check: CheckFiles) -> CheckFiles:
     """Return a function that verifies files by another, except erased ones.
 
     The footers of files that a statement names are examined first, as `status` does.
@@ -42,23 +38,13 @@ def check_erased(policies: DatasetPolicies, check: _CheckFiles) -> _CheckFiles:
         for file in files:
             state = states.get(file.path)
             if file.path in erased:
-                yield _report_erased(file, states[file.path])
+                note = Unauthenticated(what="file", path=None, why=states[file.path].message)
+                yield report_closed(file, note, erased=True)
             else:
                 found = next(checked)
                 yield found if state is None else _judge(found, state, policies)
 
     return run
-
-
-def _report_erased(file: LakeFile, state: FileState) -> CheckedFile:
-    note = Unauthenticated(what="file", path=None, why=state.message)
-    verification = Verification(
-        name=file.path, size=file.size, encrypted=True, findings=(), not_authenticated=(note,)
-    )
-    result = VerifiedFile(
-        path=file.path, verification=verification, findings=(), missing=(), erased=True
-    )
-    return CheckedFile(NO_AAD, result)
 
 
 def _judge(checked: CheckedFile, state: FileState, policies: DatasetPolicies) -> CheckedFile:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from modcrypt.errors import KeyRetrievalError, KmsUnavailableError, ModcryptError
 from modcrypt.io.places import Place
@@ -31,6 +31,10 @@ class CheckedFile(NamedTuple):
 
     aad: FileAad
     result: VerifiedFile
+
+
+CheckFiles: TypeAlias = Callable[[Sequence[LakeFile]], Iterable[CheckedFile]]
+"""Function that verifies files and yields the result of each, in their order."""
 
 
 class FileCheck:
@@ -101,7 +105,7 @@ class FileCheck:
         """Verify a file under the policy for some columns; also return a mistake in the policy."""
         mistake = ""
         try:
-            properties = self._policies.reading_with(file.path, columns)
+            properties = self._policies.reading(file.path, columns)
         except ValueError as error:
             mistake, properties = str(error), self._make_fallback(source)
         checked, plan = verify_with_plan(
@@ -170,23 +174,25 @@ def report_failure(file: LakeFile, error: Exception) -> CheckedFile:
     reason = error.strerror or type(error).__name__
     finding = Finding(word=FILE, message=f"{file.path} could not be read: {reason}")
     note = Unauthenticated(what="file", path=None, why="it could not be read")
-    return _report_closed(file, note, findings=(finding,))
+    return report_closed(file, note, findings=(finding,))
 
 
 def _report_refused(file: LakeFile, why: str, word: str) -> CheckedFile:
     note = Unauthenticated(what="file", path=None, why=why, word=word)
-    return _report_closed(file, note, missing=(note,))
+    return report_closed(file, note, missing=(note,))
 
 
-def _report_closed(
+def report_closed(
     file: LakeFile, note: Unauthenticated, *, findings: tuple[Finding, ...] = (),
-    missing: tuple[Unauthenticated, ...] = (),
+    missing: tuple[Unauthenticated, ...] = (), erased: bool = False,
 ) -> CheckedFile:  # fmt: skip
+    """Return the result of a file that was not opened, with the note that says why."""
     verification = Verification(
         name=file.path, size=file.size, encrypted=not findings, findings=findings,
         not_authenticated=(note,),
     )  # fmt: skip
     result = VerifiedFile(
-        path=file.path, verification=verification, findings=findings, missing=missing
-    )
+        path=file.path, verification=verification, findings=findings, missing=missing,
+        erased=erased,
+    )  # fmt: skip
     return CheckedFile(NO_AAD, result)

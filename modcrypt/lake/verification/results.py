@@ -14,7 +14,7 @@ from modcrypt.jobs.failures import describe_result
 from modcrypt.lake.evidence.events import DatasetResult
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
 from modcrypt.parquet.verify.verification_results import Verification
-from modcrypt.report.fact_sheet import FactSheet
+from modcrypt.report.fact_sheet import DatasetSummary
 from modcrypt.report.text import format_count, format_size
 from modcrypt.runtime.fork_safety import cached_property
 
@@ -107,7 +107,7 @@ def _count_notes(
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LakeVerification(FactSheet):
+class LakeVerification(DatasetSummary):
     """The verification of a dataset against its declaration.
 
     Attributes:
@@ -188,13 +188,6 @@ class LakeVerification(FactSheet):
         faults = chain(self._own_faults, (fault for file in self.files for fault in file.faults))
         found = Counter(fault.word for fault in faults)
         return DatasetResult.of(self.dataset, self.code, len(self.files), counts, found)
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Return labels and values for people: the dataset, and the summary."""
-        return [
-            ("Dataset", self.dataset),
-            ("Result", self.summary().removeprefix(f"{self.dataset}: ")),
-        ]
 
     def summary(self) -> str:
         """Return the result as one line for people."""

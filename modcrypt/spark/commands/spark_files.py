@@ -90,7 +90,6 @@ def package(
 
 
 def _report(destination: str, text: str, as_json: bool, facts: dict[str, Any], **more: Any) -> None:
-    """Print what was written as JSON, or how Spark takes it."""
     if as_json:
         is_folder = os.path.isdir(destination)
         size = {} if is_folder else {"destination_bytes": os.path.getsize(destination)}

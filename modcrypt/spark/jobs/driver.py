@@ -1,4 +1,4 @@
-"""Driver side of jobs on tables: list the files, check the settings, assign files to tasks."""
+"""Driver side of jobs on tables: plan a verb, check the settings, assign files to tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from modcrypt.errors import KmsUnavailableError, ModcryptError
 from modcrypt.jobs.idempotence.shapes import read_decrypted_shape
-from modcrypt.jobs.listing import File, Folder, MakeFilesystem
+from modcrypt.jobs.listing import File, Folder, MakeFilesystem, list_tables
+from modcrypt.jobs.verbs.verb import Verb
 from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.file_work import RecordedJob, VerbJob
@@ -111,11 +112,8 @@ def folders_of(where: Any, filesystem: MakeFilesystem | None) -> list[Folder]:
     return [Folder.at(name, filesystem) for name in several]
 
 
-def check_reachable(settings: Settings, files: Sequence[File]) -> None:
-    """Check that the key service answers for the keys of a file.
-
-    Raise KmsUnavailableError if the key service is unavailable.
-    """
+def _check_reachable(settings: Settings, files: Sequence[File]) -> None:
+    """Raise KmsUnavailableError if the key service does not answer for the keys of a file."""
     properties = settings.decryption()
     for file in files[:PROBED_FILES]:
         try:
@@ -125,6 +123,32 @@ def check_reachable(settings: Settings, files: Sequence[File]) -> None:
             raise
         except (ModcryptError, OSError):
             continue  # the task reports the error as a row
+
+
+def plan_verb(
+    verb: Verb, where: Any, settings: Settings | None, *,
+    filesystem: MakeFilesystem | None = None, **arguments: Any,
+) -> TablePlan:  # fmt: skip
+    """Plan a verb on files, and check what needs no executor.
+
+    `where` is the path or URL of a folder or file, or a list of them; one folder is the root of
+    paths in AAD prefixes. Raise as `encrypt_table`.
+    """
+    prepared = verb.prepare(**arguments)
+    if verb.needs_keys:
+        check_settings(settings)
+    folders = folders_of(where, filesystem)
+    files = list_tables(folders)
+    settings = settings_under(settings, folders)
+    if settings is not None:
+        if verb.check is not None:
+            verb.check(settings, files, **prepared)
+        _check_reachable(settings, files)
+    names = tuple(folder.name for folder in folders)
+    job = VerbJob(
+        verb=verb, settings=settings, filesystem=filesystem, folders=names, arguments=prepared
+    )
+    return job, files
 
 
 # --- tasks ---------------------------------------------------------------------------------------

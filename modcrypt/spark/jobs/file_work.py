@@ -88,7 +88,6 @@ class VerbJob:
         return rows
 
     def _process_each(self, files: Sequence[File], job: Job[File, Any]) -> list[Row]:
-        """Return the rows of all files, also of those that failed."""
         verb = self.verb
         work: Job[File, list[Row]] = Job(
             lambda file: verb.rows(file, job.process(file)),
@@ -162,11 +161,8 @@ class RecordedJob:
     @property
     def schema(self) -> pa.Schema:
         """Schema of the report."""
-        return (
-            self.job.schema.append(pa.field(WRITTEN, pa.string()))
-            if self.folders
-            else self.job.schema
-        )
+        schema = self.job.schema
+        return schema.append(pa.field(WRITTEN, pa.string())) if self.folders else schema
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the report of a task."""

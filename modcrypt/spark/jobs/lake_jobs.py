@@ -23,7 +23,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from modcrypt.jobs.engine import Job
-from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File
 from modcrypt.jobs.verbs.verb import Row, Verb
 from modcrypt.kms.settings import Settings
@@ -121,7 +120,6 @@ def _apply_batch(
     spark: SparkSession, reference: LakeReference, planned: Sequence[PlannedChange],
     files_per_task: int, bytes_per_task: int,
 ) -> Iterator[AppliedFile]:  # fmt: skip
-    """Yield the result of each planned file, in order."""
     done: dict[tuple[str, bool], AppliedFile] = {}
     groups = {(file.action, file.waits) for file in planned} - {("refuse", False)}
     for action, waits in sorted(groups):
@@ -130,9 +128,8 @@ def _apply_batch(
         job = RecordedJob.of(VerbJob(verb=APPLY, settings=reference, arguments=arguments))
         columns = name_columns((file.state.path, file.state.size) for file in files)
         frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
-        for row in job.take_over(
-            frame.localCheckpoint() if job.folders else frame
-        ).toLocalIterator():
+        frame = job.take_over(frame.localCheckpoint()) if job.folders else frame
+        for row in frame.toLocalIterator():
             result = AppliedFile(
                 path=os.fsdecode(bytes(row["name"])), result=row["result"],
                 message=row["message"], code=row["code"],
@@ -180,11 +177,7 @@ def _make_applied_row(file: AppliedFile) -> Row:
 
 
 def _fail_application(_verb: Verb, file: File, error: Exception, **_arguments: Any) -> Row:
-    failure = describe(error)
-    failed = AppliedFile(
-        path=file.name, result=failure.word, message=failure.message, code=failure.code
-    )
-    return _make_applied_row(failed)
+    return _make_applied_row(AppliedFile.of_failure(file.name, error))
 
 
 APPLY = Verb(

@@ -18,9 +18,14 @@ from modcrypt.jobs.verbs.key_verbs import SHRED
 from modcrypt.jobs.verbs.proof_verb import PROVE, decode_row, open_trial
 from modcrypt.kms.settings import Settings
 from modcrypt.runtime.former_names import accept_former_names
-from modcrypt.spark.jobs.driver import JobOptions, folders_of, run_table_job, settings_under
+from modcrypt.spark.jobs.driver import (
+    JobOptions,
+    folders_of,
+    plan_verb,
+    run_table_job,
+    settings_under,
+)
 from modcrypt.spark.jobs.file_work import VerbJob
-from modcrypt.spark.jobs.verb_jobs import plan_verb
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,8 +18,7 @@ from modcrypt.jobs.verbs.conversion_verbs import CONVERSIONS
 from modcrypt.jobs.verbs.verb import Verb
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.conversion import plan_conversion
-from modcrypt.spark.jobs.driver import TablePlan
-from modcrypt.spark.jobs.verb_jobs import plan_verb
+from modcrypt.spark.jobs.driver import TablePlan, plan_verb
 from modcrypt.spark.key_options import KEY_OPTIONS, SHARED_OPTIONS
 from modcrypt.spark.procedures import PROCEDURES, spell
 from modcrypt.spark.source.options import read_options
@@ -73,7 +72,6 @@ def _take_new(parameters: Parameters) -> Parameters:
 
 
 def _read_arguments(verb: Verb, parameters: Parameters) -> dict[str, Any]:
-    """Return the arguments of a verb that parameters give."""
     return {
         name: _PARSERS[kind](spell(name), parameters[spell(name).lower()])
         for name, kind in (verb.parameters or {}).items()

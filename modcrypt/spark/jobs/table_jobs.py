@@ -27,8 +27,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.runtime.former_names import accept_former_names
 from modcrypt.spark.jobs.conversion import plan_conversion
-from modcrypt.spark.jobs.driver import ConversionOptions, JobOptions, run_table_job
-from modcrypt.spark.jobs.verb_jobs import plan_verb
+from modcrypt.spark.jobs.driver import ConversionOptions, JobOptions, plan_verb, run_table_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

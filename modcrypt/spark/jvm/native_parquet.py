@@ -84,12 +84,9 @@ def native(
         TypeError: `spark` is not a session.
     """
     options = native_options(
-        policy,
-        kms=kms,
-        root=root,
-        master_key_ids=master_key_ids,
+        policy, kms=kms, root=root, master_key_ids=master_key_ids,
         require_encrypted=require_encrypted,
-    )
+    )  # fmt: skip
     bring_jar(spark)
     spark.conf.unset(_WRITER_VERSION)  # a session keeps earlier options
     for name, value in options.items():

@@ -85,7 +85,6 @@ def _list_change_times(folder: Place) -> Iterator[float]:
 
 
 def _list_ancestors(process: int) -> Iterator[int]:
-    """Yield the ancestors of a process."""
     while process > 1:
         process = _read_process(process)[1]
         yield process

@@ -293,7 +293,6 @@ def _check_nulls(array: pa.Array, field: pa.Field, where: str) -> None:
 
 
 def _conform_array(array: pa.Array, kind: pa.DataType, where: str) -> pa.Array:
-    """Convert an array to a type."""
     if array.type.equals(kind):  # compares nested names and nullability, too
         return array
     if isinstance(array.type, pa.BaseExtensionType):

@@ -334,7 +334,6 @@ def _expand_names(name: str, kind: pa.DataType, here: Spellings) -> Iterator[str
 
 
 def _add_folder_values(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -> pa.RecordBatch:
-    """Add the columns of folder names to a batch."""
     for name, value in piece.values.items():
         if name in target.names:
             kind = target.field(name).type

@@ -180,7 +180,6 @@ class FolderStream(PieceReader, DataSourceStreamReader, SupportsTriggerAvailable
         return assign_pieces(files, self._options.split_bytes, self._options.fewest_tasks)
 
     def _list_names(self) -> list[str]:
-        """List the files of the folder by their relative paths."""
         start = len(self._place.path.rstrip("/")) + 1
         names = [place.path[start:] for place in list_complete(self._place)]
         for name in names:

@@ -193,7 +193,6 @@ def job_folder(base: str, job: str) -> str:
 
 
 def _running_mark(base: str, job: str) -> Place:
-    """Return the place of the file that marks a job as running."""
     return Place(*locate(f"{job_folder(base, job)}/{RUNNING}", None))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +12,9 @@ from modcrypt import iceberg
 from modcrypt.lake.files.file_states import EXPOSED
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
-from tests.support.crash import WRITING, run
+from tests.support.crash import kill_at_every_step
+from tests.support.iceberg.sales import DECLARATION as SALES
+from tests.support.iceberg.sales import declare, make_sales
 from tests.support.lake_folder import DECLARATION, make_lake
 
 pytestmark = pytest.mark.slow  # it kills a process at each of dozens of steps
@@ -22,36 +23,14 @@ REPLACED = DECLARATION.replace("\npii =", "\npii2 =") + (
     '\n[dataset.orders.previous]\nmaster_keys = { pii = "pii2" }\n'
 )
 
-KILLED_AT_EVERY_STEP = """
-import shutil, sys
-from pathlib import Path
+ANSWER = """
 from modcrypt.lake.lake import Lake
-from tests.support.killed import kill_at_each_step
 
-lake, steps, names, stride = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-
-def answer(folder):
-    (done,) = Lake.open(folder / "modcrypt.toml").apply(jobs=1)
+def job(step):
+    (done,) = Lake.open(step / "lake" / "modcrypt.toml").apply(jobs=1)
     results = done.totals.results  # older snapshots of a table are refused
     return results["renewed"] >= 2 and not results.keys() - {"renewed", "refused"}
-
-def copy(step):
-    shutil.copytree(lake, step)
-
-print(*kill_at_each_step(answer, copy, steps, names.split(","), stride))
-shutil.rmtree(steps / "first")
 """
-
-
-def kill_answers(lake: Path, steps: Path, stride: int = 1) -> list[Path]:
-    """Kill `apply` at each step in a copy of a lake; return the folders of the copies."""
-    process = run(KILLED_AT_EVERY_STEP, lake, steps, ",".join(WRITING), stride)
-    printed, _ = process.communicate(timeout=600)
-    assert process.returncode == 0
-    *killed, last = map(int, printed.split())
-    assert (last, set(killed)) == (0, {-9})
-    assert len(killed) > 30
-    return sorted(steps.iterdir())
 
 
 @each_case("erased", [(), ("home_ssn",)])
@@ -71,10 +50,9 @@ def test_an_answer_that_is_killed_is_taken_up(
     config.write_text(f'compromised = ["pii"]\n{REPLACED}')
     rows = Lake.open(config).dataset("orders").read().sort_by("id")
     old = {path.name: path.read_bytes() for path in lake.rglob("*.parquet")}
-    for number, folder in enumerate(kill_answers(lake, tmp_path / "steps")):
+    for number, folder in enumerate(kill_at_every_step(ANSWER, lake, least=30)):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{number}"))  # it knows nothing
         check_step(folder / "modcrypt.toml", rows, old)
-        shutil.rmtree(folder)
 
 
 def check_step(config: Path, rows: object, old: dict[str, bytes]) -> None:
@@ -93,35 +71,21 @@ def check_step(config: Path, rows: object, old: dict[str, bytes]) -> None:
 
 # --- Iceberg tables ------------------------------------------------------------------------------
 
-TABLE = """
+TABLE = f"""
 compromised = ["sales@1"]
-kms = "file:lake.keyring"
-
-[dataset.sales]
-kind = "iceberg"
-location = "sales"
-master_key = "sales"
-location_map = { "s3://lake/sales" = "sales" }
+{SALES}location_map = {{ "s3://lake/sales" = "sales" }}
 """
 
 
 def test_an_answer_in_a_table_that_is_killed_is_taken_up(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     lake.mkdir()
-    keyring = mc.Keyring.create(lake / "lake.keyring", plaintext=True)
-    keyring.create_key("sales")
-    rows = pa.table({"id": [1, 2]})
-    kms = f"file:{lake}/lake.keyring"
-    table = iceberg.create_table(
-        lake / "sales", rows.schema, kms, master_key_id="sales", location="s3://lake/sales"
-    )
-    table.append(rows).append(rows)
+    keyring, _ = make_sales(lake, pa.table({"id": [1, 2]}), location="s3://lake/sales")
     keyring.rotate_key("sales")
-    (lake / "modcrypt.toml").write_text(TABLE)
+    declare(lake, text=TABLE)
     old = {path.name for path in (lake / "sales/data").rglob("*.parquet")}
-    for folder in kill_answers(lake, tmp_path / "steps", 3):
+    for folder in kill_at_every_step(ANSWER, lake, stride=3, least=30):
         check_table(folder / "modcrypt.toml", old)
-        shutil.rmtree(folder)
 
 
 def check_table(config: Path, old: set[str]) -> None:

@@ -19,6 +19,8 @@ from modcrypt.lake.compromise.leak_record import read_record
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
 from tests.support.cli.program import run
+from tests.support.iceberg.sales import DECLARATION as SALES
+from tests.support.iceberg.sales import make_sales
 from tests.support.lake_folder import DECLARATION, make_lake, order_table, trust_lake, write_day
 
 PREVIOUS = '\n[dataset.orders.previous]\nmaster_keys = { pii = "pii2" }\n'
@@ -347,29 +349,13 @@ def test_the_record_has_no_keys(config: Path, keyring: mc.Keyring) -> None:
 
 # --- Iceberg tables ------------------------------------------------------------------------------
 
-TABLE = """
-kms = "file:lake.keyring"
-
-[dataset.sales]
-kind = "iceberg"
-location = "sales"
-master_key = "sales"
-"""
-
 
 @each_case("of_table", [{}, {"policy": iceberg.KeyPolicy(wrapping="single")}])
 def test_a_table_gets_new_keys_and_its_old_snapshots_are_named(
     of_table: dict[str, Any], tmp_path: Path
 ) -> None:
-    keyring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
-    keyring.create_key("sales")
-    rows = pa.table({"id": [1, 2]})
-    kms = f"file:{tmp_path}/lake.keyring"
-    table = iceberg.create_table(
-        tmp_path / "sales", rows.schema, kms, master_key_id="sales", **of_table
-    )
-    table.append(rows).append(rows)
-    config = declare(tmp_path / "modcrypt.toml", "sales@1", text=TABLE)
+    keyring, _ = make_sales(tmp_path, pa.table({"id": [1, 2]}), **of_table)
+    config = declare(tmp_path / "modcrypt.toml", "sales@1", text=SALES)
     assert states(config) == {"compromised": 7}
     with pytest.raises(ValueError, match="under the compromised sales@1"):
         apply(config)
@@ -382,7 +368,7 @@ def test_a_table_gets_new_keys_and_its_old_snapshots_are_named(
     done = apply(config)
     assert {file.action for file in done.plan.files} == {"refuse"}
     assert all("modcrypt iceberg expire" in file.why for file in done.plan.files)
-    opened = iceberg.open_table(tmp_path / "sales", kms)
+    opened = iceberg.open_table(tmp_path / "sales", f"file:{tmp_path}/lake.keyring")
     assert opened.scan().to_arrow().num_rows == 4
     current = opened.snapshot()
     assert current is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import pyarrow as pa
 import modcrypt as mc
 from modcrypt import iceberg
 from modcrypt.lake.lake import Lake
+from tests.support.iceberg.sales import DECLARATION as SALES
+from tests.support.iceberg.sales import declare, make_sales
 from tests.support.lake_folder import DECLARATION, make_lake
 from tests.support.recipients import identity
 
@@ -88,20 +89,10 @@ def current_id(table: iceberg.IcebergTable) -> int:
 
 
 def test_older_snapshots_that_open_are_named(tmp_path: Path) -> None:
-    keyring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
-    keyring.create_key("sales")
-    rows = pa.table({"id": [1, 2]})
-    kms = f"file:{tmp_path}/lake.keyring"
-    table = iceberg.create_table(tmp_path / "sales", rows.schema, kms, master_key_id="sales")
-    first = table.append(rows)
-    second = first.append(rows)
-    ids = [current_id(each) for each in (second, first)]
+    keyring, table = make_sales(tmp_path, pa.table({"id": [1, 2]}))
+    kms, ids = f"file:{tmp_path}/lake.keyring", table.snapshots()["snapshot_id"].to_pylist()[::-1]
     keyring.rotate_key("sales")
-    config = tmp_path / "modcrypt.toml"
-    config.write_text(
-        f'compromised = {json.dumps(["sales@1"])}\nkms = "file:lake.keyring"\n'
-        '[dataset.sales]\nkind = "iceberg"\nlocation = "sales"\nmaster_key = "sales"\n'
-    )
+    config = declare(tmp_path, text=f'compromised = ["sales@1"]\n{SALES}')
     assert reach(config)["snapshots"] == sorted(ids[1:], reverse=True)
     Lake.open(config).apply()
     assert set(ids) <= set(reach(config)["snapshots"])

@@ -15,7 +15,12 @@ import pytest
 
 from modcrypt.lake.declarations.columns import ColumnRule
 from modcrypt.lake.declarations.declaration import LakeDeclaration
-from modcrypt.lake.declarations.declaration_faults import MAX_FAULTS
+from modcrypt.lake.declarations.declaration_faults import (
+    MAX_FAULTS,
+    MemberPath,
+    TomlLines,
+    find_lines,
+)
 from modcrypt.lake.declarations.declaration_file import (
     open_declaration,
     read_content,
@@ -23,7 +28,6 @@ from modcrypt.lake.declarations.declaration_file import (
 )
 from modcrypt.lake.declarations.declaration_parsing import parse_declaration
 from modcrypt.lake.declarations.declaration_path import find_declaration
-from modcrypt.lake.declarations.toml_lines import MemberPath, TomlLines, find_lines
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION, trust_lake
 
