@@ -12,7 +12,7 @@ from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
-from modcrypt.parquet.crypto.plaintext_pages import FORGOTTEN, walk_plaintext
+from modcrypt.parquet.crypto.plaintext_pages import walk_plaintext
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span, locate_parts
@@ -22,6 +22,10 @@ from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData, SchemaE
 
 MAX_PART = 16 << 20
 """Longest page body, index or filter that a detector reads, in bytes; larger ones are left out."""
+
+
+_FORGOTTEN = 4096
+"""Longest header of a dictionary page that is looked for behind a chunk, in bytes."""
 
 
 class ViewedPage(NamedTuple):
@@ -205,7 +209,7 @@ class PlainView:
         if span is None or self.source is None:
             return
         # A page may end behind its chunk: parquet-mr before 1.2.9 forgot a header's size.
-        wide = span._replace(end=min(self.body_end, span.end + FORGOTTEN))
+        wide = span._replace(end=min(self.body_end, span.end + _FORGOTTEN))
         try:
             for page in walk_plaintext(Window(self.source), wide, chunk.column, bodies=False):
                 if page.position >= span.end:

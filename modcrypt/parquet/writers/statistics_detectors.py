@@ -13,7 +13,7 @@ from modcrypt.parquet.crypto.index_checks import (
     claim_faults,
     column_index_faults,
     known_null_counts,
-    null_pages_agree,
+    wrong_null_pages,
 )
 from modcrypt.parquet.format.idl import ThriftStruct, copy
 from modcrypt.parquet.format.modules import Part
@@ -193,16 +193,8 @@ def dictionary_null_counts(view: PlainView, chunk: ViewedChunk) -> Iterator[str]
 
 
 def _wrong_null_pages(view: PlainView, chunk: ViewedChunk) -> list[int]:
-    """Return the pages that a column index flags as null against its own counts."""
     index, offsets = (view.index(chunk, part) for part in (Part.COLUMN_INDEX, Part.OFFSET_INDEX))
-    if index is None or offsets is None or not any(index.null_pages or ()):
-        return []
-    firsts = [location.first_row_index for location in offsets.page_locations]
-    if len(firsts) != len(index.null_pages):
-        return []
-    rows = [after - first for first, after in pairwise([*firsts, chunk.rows])]
-    agrees = null_pages_agree(index, rows, chunk.leaf, of_rows=True)
-    return [n for n, fits in enumerate(agrees) if index.null_pages[n] and not fits]
+    return wrong_null_pages(index, offsets, chunk.leaf, chunk.rows)
 
 
 def null_pages(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
