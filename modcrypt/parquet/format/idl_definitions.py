@@ -72,7 +72,7 @@ def parse_definitions(text: bytes) -> tuple[Structs, Enums]:
     name = f"modcrypt_parquet_{crc32(text)}_thrift"  # thriftpy2 keeps what it read by a name
     module = thriftpy2.load_fp(io.StringIO(text.decode()), name)
     meta = module.__thrift_meta__
-    structs = {
+    structs: Structs = {
         cls.__name__: (
             cls in meta["unions"],
             tuple(map(_describe, sorted(cls.thrift_spec.items()))),

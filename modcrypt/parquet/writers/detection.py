@@ -15,13 +15,13 @@ from modcrypt.parquet.writers import (
     statistics_detectors,
     type_detectors,
 )
-from modcrypt.parquet.writers.plain_view import PlainView, ViewedChunk
+from modcrypt.parquet.writers.plain_view import PlainView
 from modcrypt.parquet.writers.quirk import FoundQuirk, Place, load_quirks
 
 FileDetector: TypeAlias = Callable[[PlainView], Iterator[Place]]
 """A function that yields where a file has a bug."""
 
-ChunkDetector: TypeAlias = Callable[[PlainView, ViewedChunk], Iterator[str]]
+ChunkDetector: TypeAlias = Callable[[PlainView, Chunk], Iterator[str]]
 """A function that yields details for a chunk that has a bug."""
 
 Depth: TypeAlias = Literal["footer", "indexes", "pages"]

@@ -47,8 +47,8 @@ def count_forgotten_headers(source: Source, footer: Footer) -> None:
     view = PlainView.of_footer(source, footer)
     for chunk in view.chunks:
         missing = missing_bytes(view, chunk)
-        chunk.md.total_compressed_size += missing
-        chunk.md.total_uncompressed_size += missing
+        chunk.metadata.total_compressed_size += missing
+        chunk.metadata.total_uncompressed_size += missing
 
 
 def _chunk_at(metadata: ThriftStruct, place: Place) -> ColumnChunk:
@@ -98,8 +98,8 @@ def _correct_chunk_size(metadata: ThriftStruct, view: PlainView, place: Place) -
     chunk = next(c for c in view.chunks if (c.row_group, c.column) == where)
     md, missing = _chunk_at(metadata, place).meta_data, missing_bytes(view, chunk)
     # Encryption may have corrected them already, by the version of the writer.
-    md.total_compressed_size = chunk.md.total_compressed_size + missing
-    md.total_uncompressed_size = chunk.md.total_uncompressed_size + missing
+    md.total_compressed_size = chunk.metadata.total_compressed_size + missing
+    md.total_uncompressed_size = chunk.metadata.total_uncompressed_size + missing
 
 
 def _set_row_group_size(metadata: ThriftStruct, _: PlainView, place: Place) -> None:
