@@ -399,14 +399,8 @@ def test_files_have_exactly_as_many_rows_as_asked_for(
     rows: int, step: int, partitioning: Any, tmp_path: Path
 ) -> None:
     batches = [numbers(n, min(n + step, 100)) for n in range(0, 100, step)]
-    paths = mc.write_dataset(
-        batches,
-        tmp_path,
-        ENCRYPTION,
-        schema=NUMBERS,
-        partitioning=partitioning,
-        max_rows_per_file=rows,
-    )
+    how: Any = {"schema": NUMBERS, "partitioning": partitioning, "max_rows_per_file": rows}
+    paths = mc.write_dataset(batches, tmp_path, ENCRYPTION, **how)
     sizes: dict[str, list[int]] = defaultdict(list)
     for path in paths:
         with open_with_pyarrow(tmp_path / path) as file:
@@ -421,15 +415,8 @@ def test_files_have_exactly_as_many_rows_as_asked_for(
 
 @pytest.mark.parametrize("partitioning", [None, ["p"]])
 def test_options_of_the_writer_reach_every_file(partitioning: Any, tmp_path: Path) -> None:
-    paths = mc.write_dataset(
-        WHOLE,
-        tmp_path,
-        ENCRYPTION,
-        partitioning=partitioning,
-        row_group_size=10,
-        compression="zstd",
-        basename_template="x{i}.pq",
-    )
+    how: Any = {"row_group_size": 10, "compression": "zstd", "basename_template": "x{i}.pq"}
+    paths = mc.write_dataset(WHOLE, tmp_path, ENCRYPTION, partitioning=partitioning, **how)
     for number, path in enumerate(paths):
         assert os.path.basename(path) == f"x{number}.pq"
         with open_with_pyarrow(tmp_path / path) as file:
@@ -454,15 +441,8 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_limits")
 def test_more_partitions_than_open_files_have_several_files_each(tmp_path: Path) -> None:
-    schema = next(scattered_batches()).schema
-    paths = mc.write_dataset(
-        scattered_batches(),
-        tmp_path,
-        ENCRYPTION,
-        schema=schema,
-        partitioning=["p"],
-        aad_prefix_template=TEMPLATE,
-    )
+    how: Any = {"schema": next(scattered_batches()).schema, "aad_prefix_template": TEMPLATE}
+    paths = mc.write_dataset(scattered_batches(), tmp_path, ENCRYPTION, partitioning=["p"], **how)
     assert len(paths) > len({os.path.dirname(path) for path in paths}) == 60
     assert sorted(paths) == files(tmp_path)
     rows = by_folder(tmp_path, paths)
@@ -473,18 +453,24 @@ def test_more_partitions_than_open_files_have_several_files_each(tmp_path: Path)
     mc.read_table(tmp_path, DECRYPTION, aad_prefix_template=TEMPLATE, expected_parts=len(paths))
 
 
-@pytest.mark.usefixtures("small_limits")
-def test_rows_that_wait_are_bounded_in_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    seen = []
+@pytest.fixture
+def splits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return what grows with each block that is divided: its bytes, and all that are allocated."""
+    seen: list[tuple[int, int]] = []
     split = dataset_writer._split_by_partition
 
     def watch(block: pa.RecordBatch, scheme: Any) -> Any:
-        seen.append(pa.total_allocated_bytes())
+        seen.append((block.nbytes, pa.total_allocated_bytes()))
         return split(block, scheme)
 
     monkeypatch.setattr(dataset_writer, "_split_by_partition", watch)
+    return seen
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_rows_that_wait_are_bounded_in_memory(
+    splits: list[tuple[int, int]], tmp_path: Path
+) -> None:
     before = pa.total_allocated_bytes()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -494,30 +480,19 @@ def test_rows_that_wait_are_bounded_in_memory(
 
     schema = next(batches()).schema
     mc.write_dataset(batches(), tmp_path, ENCRYPTION, schema=schema, partitioning=["p"])
-    assert max(seen) - before < 200_000  # all is 480,000
+    assert max(allocated for _, allocated in splits) - before < 200_000  # all is 480,000
     (path,) = (path for path in files(tmp_path) if path.startswith("p=99"))
     with open_with_pyarrow(tmp_path / path) as file:
         groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
-    assert (
-        min(groups[:-1]) > 200
-    )  # of 500 that wait at most: row groups are no smaller than need be
+    # Of 500 that wait at most: row groups are no smaller than need be.
+    assert min(groups[:-1]) > 200
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_a_large_batch_is_divided_bit_by_bit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    seen = []
-    split = dataset_writer._split_by_partition
-
-    def watch(block: pa.RecordBatch, scheme: Any) -> Any:
-        seen.append(block.nbytes)
-        return split(block, scheme)
-
-    monkeypatch.setattr(dataset_writer, "_split_by_partition", watch)
+def test_a_large_batch_is_divided_bit_by_bit(splits: list[tuple[int, int]], tmp_path: Path) -> None:
     mc.write_dataset(numbers(0, 2000), tmp_path, ENCRYPTION, partitioning=["p"])
-    assert sum(seen) == 32_000
-    assert max(seen) < 2000
+    assert sum(size for size, _ in splits) == 32_000
+    assert max(size for size, _ in splits) < 2000
 
 
 @pytest.mark.usefixtures("small_limits")
@@ -568,14 +543,8 @@ def test_each_file_has_the_aad_prefix_of_its_number(
     stored: bool, partitioning: Any, tmp_path: Path
 ) -> None:
     properties = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, store_aad_prefix=stored)
-    paths = mc.write_dataset(
-        WHOLE,
-        tmp_path,
-        properties,
-        partitioning=partitioning,
-        max_rows_per_file=20,
-        aad_prefix_template=TEMPLATE,
-    )
+    how: Any = {"max_rows_per_file": 20, "aad_prefix_template": TEMPLATE}
+    paths = mc.write_dataset(WHOLE, tmp_path, properties, partitioning=partitioning, **how)
     assert len(paths) == (8 if partitioning else 5)
     for number, path in enumerate(paths):
         prefix = f"people.part{number}".encode()
@@ -766,15 +735,9 @@ def test_an_exception_in_the_data_leaves_no_file(partitioning: Any, tmp_path: Pa
         seen.extend(files(tmp_path))
         raise oops
 
+    options = {"schema": NUMBERS, "partitioning": partitioning, "max_rows_per_file": 300}
     with pytest.raises(Oops) as caught:
-        mc.write_dataset(
-            batches(),
-            tmp_path,
-            ENCRYPTION,
-            schema=NUMBERS,
-            partitioning=partitioning,
-            max_rows_per_file=300,
-        )
+        mc.write_dataset(batches(), tmp_path, ENCRYPTION, **options)
     assert caught.value is oops
     assert len([path for path in seen if path.endswith(".parquet")]) > 4
     assert files(tmp_path) == []
