@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.footer_opening import Footer
+from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.writers import (
     footer_detectors,
     page_detectors,

@@ -11,7 +11,8 @@ from modcrypt.errors import FormatError, ModcryptError
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
+from modcrypt.parquet.crypto.footer import Footer
+from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.crypto.plaintext_pages import walk_plaintext
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode

@@ -12,7 +12,7 @@ from typing import Final
 
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import Source
-from modcrypt.parquet.crypto.footer_opening import Footer
+from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.format.idl import ThriftStruct, copy
 from modcrypt.parquet.format.modules import Part, drop_part
 from modcrypt.parquet.format.structs import ColumnChunk
