@@ -1,10 +1,11 @@
-"""Write `modcrypt/parquet/format/idl_table.py`: what thriftpy2 reads from `thrift/parquet.thrift`.
+"""Write `modcrypt/parquet/format/idl_table.json`: what thriftpy2 reads from `parquet.thrift`.
 
 `python -m tools.idl_table` writes it; a test compares it.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from zlib import crc32
 
@@ -12,34 +13,20 @@ from modcrypt.parquet.format.idl_definitions import parse_definitions
 
 ROOT = Path(__file__).resolve().parent.parent
 IDL = ROOT / "thrift/parquet.thrift"
-PATH = ROOT / "modcrypt/parquet/format/idl_table.py"
-
-_HEAD = '''"""Definitions of `thrift/parquet.thrift`, which `tools/idl_table.py` writes.
-
-`idl_definitions` describes them.
-"""
-
-from __future__ import annotations
-
-# fmt: off
-'''
+PATH = ROOT / "modcrypt/parquet/format/idl_table.json"
 
 
 def format_table() -> str:
-    """Return the text of the module."""
+    """Return the text of the table: a line for each struct and each enum."""
     structs, enums = parse_definitions(IDL.read_bytes())
-    lines = [_HEAD, f"CRC = {crc32(IDL.read_bytes())}\n\n"]
-    lines.append(
-        "STRUCTS: dict[str, tuple[bool, tuple[tuple[int, int, str, bool, str, int], ...]]] = {\n"
+    structs_text, enums_text = (
+        ",\n".join(f"{json.dumps(name)}: {json.dumps(content)}" for name, content in part.items())
+        for part in (structs, enums)
     )
-    for name, (is_union, fields) in structs.items():
-        rows = "".join(f"        {row!r},\n" for row in fields)
-        lines.append(f'    "{name}": ({is_union}, (\n{rows}    )),\n')
-    lines.append("}\n\nENUMS: dict[str, dict[int, str]] = {\n")
-    for name, values in enums.items():
-        rows = "".join(f'        {number}: "{value}",\n' for number, value in values.items())
-        lines.append(f'    "{name}": {{\n{rows}    }},\n')
-    return "".join([*lines, "}\n"]).replace("'", '"')
+    return (
+        f'{{"crc": {crc32(IDL.read_bytes())},\n"structs": {{\n{structs_text}\n}},\n'
+        f'"enums": {{\n{enums_text}\n}}}}\n'
+    )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from modcrypt.module_ids import ALGORITHMS
 from modcrypt.parquet.crypto.ciphers import ColumnKey, assign_keys
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.footer_opening import Footer
+from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.crypto.properties import (
     Encryption,
     FileDecryptionProperties,

@@ -31,8 +31,9 @@ from modcrypt.lake.spool import Memo
 from modcrypt.module_ids import GCM_V1
 from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
-from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
+from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow
 from modcrypt.parquet.format.schema import leaf_paths

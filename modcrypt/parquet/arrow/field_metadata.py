@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import open_source
-from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
+from modcrypt.parquet.crypto.footer import Footer
+from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.format.idl import ThriftStruct
 
 FieldMetadata: TypeAlias = Mapping[tuple[str, ...], Mapping[str, str]]

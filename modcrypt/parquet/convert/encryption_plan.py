@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,6 @@ from modcrypt.io.sources import Source
 from modcrypt.parquet.convert.plain_feed import SourceParts
 from modcrypt.parquet.crypto.ciphers import ColumnKey, assign_keys, check_names
 from modcrypt.parquet.crypto.footer_opening import read_plain
-from modcrypt.parquet.crypto.plaintext_pages import count_forgotten_headers
 from modcrypt.parquet.crypto.properties import Encryption, FileEncryptionProperties
 from modcrypt.parquet.format.chunk_notes import drop_hidden
 from modcrypt.parquet.format.idl import ThriftStruct, has_foreign_types, is_usual
@@ -73,7 +73,10 @@ def plan_encryption(
             foreign |= has_foreign_types(chunk.meta_data)
             if chunk.meta_data.key_value_metadata is not None:
                 foreign |= drop_hidden(chunk.meta_data)
-    count_forgotten_headers(source, metadata)
+    if _FORGETS_HEADERS.match(metadata.created_by or b""):
+        from modcrypt.parquet.writers.repair import count_forgotten_headers
+
+        count_forgotten_headers(source, footer)
     properties, keys = assign_file_keys(
         metadata, encryption, first, place=place, overwrite=overwrite
     )
@@ -87,6 +90,10 @@ def plan_encryption(
         metadata=metadata, leaves=leaves, columns=keys, spans=spans, properties=properties,
         body_end=footer.body_end, is_canonical=is_canonical and not lost,
     )  # fmt: skip
+
+
+_FORGETS_HEADERS: Final = re.compile(rb"parquet-mr($| version 1\.([01]\.|2\.[0-8]([^0-9]|$)))")
+"""Versions of parquet-mr, which stated none first, that leave a header out of chunks' sizes."""
 
 
 def repair_plan(

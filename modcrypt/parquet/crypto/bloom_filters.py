@@ -5,13 +5,14 @@ A bloom filter is a header module directly followed by a bitset module.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import FormatError, TruncationError
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
+from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.idl import ThriftStruct, decode, struct_end
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 
@@ -147,3 +148,41 @@ def _has_hash(bitset: bytes, value: int) -> bool:
         block >> (32 * word + ((key * salt & 0xFFFFFFFF) >> 27)) & 1
         for word, salt in enumerate(_SALTS)
     )
+
+
+# --- checks --------------------------------------------------------------------------------------
+
+_INT32, _INT64, _BYTE_ARRAY = 1, 2, 6  # Type of the IDL
+
+
+def missing_in_bloom(
+    header: ThriftStruct, bitset: bytes, md: ThriftStruct, element: ThriftStruct
+) -> bool:
+    """Return whether a bloom filter lacks a value that the chunk's statistics contain."""
+    statistics = md.statistics
+    if statistics is None or header.algorithm.BLOCK is None or len(bitset) % BLOCK:
+        return False
+    bounds = (
+        (statistics.min_value, statistics.is_min_value_exact),
+        (statistics.max_value, statistics.is_max_value_exact),
+    )
+    for value, is_exact in bounds:
+        exact = element.type in (_INT32, _INT64) or (element.type == _BYTE_ARRAY and is_exact)
+        if value is not None and exact and not may_hold(header, bitset, [bloom_hash(value)]):
+            return True
+    return False
+
+
+def bloom_faults(header: ThriftStruct, bitset: int | None) -> Iterator[tuple[str, str, Severity]]:
+    """Yield the faults of a bloom filter: error code, message and severity.
+
+    `bitset` is the bitset's size in bytes; None if it is unknown.
+    """
+    if bitset is not None and header.numBytes != bitset:
+        message = f"its bloom filter declares {header.numBytes} bytes, but {bitset} exist"
+        yield "format", message, "fault"
+    if not is_known_kind(header):
+        yield "unsupported", "modcrypt does not know the kind of its bloom filter", "warning"
+    elif header.numBytes <= 0 or header.numBytes % BLOCK:
+        message = f"its bloom filter has {header.numBytes} bytes: not a whole number of blocks"
+        yield "format", message, "fault"

@@ -15,8 +15,7 @@ from modcrypt.keys import Key
 from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, FOOTER_KEY, PLAINTEXT, chunk_kind
-from modcrypt.parquet.crypto.footer import take_mark
-from modcrypt.parquet.crypto.footer_opening import Footer, find_key_fault
+from modcrypt.parquet.crypto.footer import Footer, find_key_fault, take_mark
 from modcrypt.parquet.crypto.key_lookup import ColumnKeys, KeyAnswer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import Report

@@ -22,7 +22,8 @@ from modcrypt.parquet.crypto.column_kinds import (
     given_key_faults,
     requirement_faults,
 )
-from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
+from modcrypt.parquet.crypto.footer import Footer
+from modcrypt.parquet.crypto.footer_opening import open_footer
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
     BoundRetriever,

@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 from modcrypt.errors import KeyNotFoundError, WriterSignatureError
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.crypto_fields import plaintext_file_error, read_crypto_fields
-from modcrypt.parquet.crypto.footer import FOOTER, encode_footer, sign_footer
-from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
+from modcrypt.parquet.crypto.footer import FOOTER, Footer, encode_footer, sign_footer
+from modcrypt.parquet.crypto.footer_opening import open_footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to_file
 from modcrypt.parquet.format.framing import (
     MAGIC_ENCRYPTED,

@@ -7,8 +7,7 @@ files are verified, and an altered plaintext footer still says where pages are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from modcrypt.aad import module_aad
 from modcrypt.errors import (
@@ -39,19 +38,17 @@ from modcrypt.parquet.crypto.crypto_fields import (
     read_algorithm,
     read_crypto_fields,
 )
-from modcrypt.parquet.crypto.footer import FOOTER, take_mark
-from modcrypt.parquet.crypto.key_lookup import KeyAnswer, look_for_key
+from modcrypt.parquet.crypto.footer import FOOTER, Footer, find_key_fault
+from modcrypt.parquet.crypto.key_lookup import look_for_key
 from modcrypt.parquet.crypto.properties import (
     BoundRetriever,
     FileDecryptionProperties,
     bind_to_file,
 )
 from modcrypt.parquet.format.byte_map import State
-from modcrypt.parquet.format.chunk_notes import find_added
 from modcrypt.parquet.format.findings import ALWAYS_OPEN, Report
 from modcrypt.parquet.format.framing import (
     MAGIC_ENCRYPTED,
-    MAGIC_PLAINTEXT,
     MAGIC_SIZE,
     SIGNATURE_SIZE,
     TAIL_SIZE,
@@ -59,16 +56,13 @@ from modcrypt.parquet.format.framing import (
     close_tail,
     read_tail,
 )
-from modcrypt.parquet.format.idl import CHUNKS, STATISTICS, ThriftStruct, copy, decode
-from modcrypt.parquet.signatures.leaf_list import commit_to_key, find_hash, key_place
+from modcrypt.parquet.format.idl import CHUNKS, STATISTICS, ThriftStruct, decode
 from modcrypt.parquet.signatures.signature_block import (
-    SignatureBlock,
     SignedContext,
     find_signature_fault,
     take_signature,
 )
 from modcrypt.parquet.signatures.signers import SealedFooter
-from modcrypt.pkmt1.key_info import key_name
 
 _OPEN_BY_DESIGN = (
     "the format encrypts it in no file: the algorithm's name, the border between AAD prefix and "
@@ -78,132 +72,6 @@ _OPEN_BY_DESIGN = (
 
 _SMALL_FOOTER = 4 << 10
 """Size in bytes up to which decoding all chunks takes no longer than locating them."""
-
-
-@dataclass(slots=True)
-class Footer:
-    """An open footer, and the cipher and key for the file's modules.
-
-    After strict opening, `metadata` is there, and so is `cipher` if the file is encrypted. After
-    collecting, modules cannot be located without `metadata`, nor opened while `locked` gives a
-    reason.
-    """
-
-    tail: Tail
-    fields: CryptoFields | None = None  # None if they could not be read
-    metadata: ThriftStruct = None  # None if it could not be read
-    encrypted: bool = True  # False for a plaintext file
-    algorithm: ThriftStruct = None  # AesGcmV1 or AesGcmCtrV1 from the file
-    algorithm_name: str | None = None
-    key_metadata: bytes | None = None  # key metadata of the footer key
-    answer: KeyAnswer = field(default=KeyAnswer(None))  # the footer key, or why there is none
-    locked: str = ""  # why modules cannot be opened
-    is_verified: bool = False  # whether the footer's tag or signature was verified
-    signature_fault: FooterSignatureError | AadPrefixError | None = None
-    padding: int = 0  # bytes after the struct inside the footer's module
-    start: int = 0  # offset in the file at which the metadata, or its module, begins
-    signature: SignatureBlock | None = None  # the writer's signature, verified or not
-    signed_by: str | None = None  # id of the required key that made the signature
-    signed: memoryview | None = None  # the list of hashes that this key signed
-    added: frozenset[str] = frozenset()  # the names of `absent` that a chunk's metadata lists
-    _cipher: FileCipher | None = None
-    _key_name: str | None = None
-
-    @property
-    def cipher(self) -> FileCipher:
-        """Cipher for the file's modules."""
-        assert self._cipher is not None, self.locked
-        return self._cipher
-
-    def accept_cipher(self, cipher: FileCipher | None) -> None:
-        """Use a cipher for the file's modules; None opens none of them."""
-        self._cipher = cipher
-
-    @property
-    def footer_key(self) -> Key | None:
-        """Footer key; None if there is none."""
-        return self.answer.key
-
-    @property
-    def has_cipher(self) -> bool:
-        """True if the AAD of the file's modules is known."""
-        return self._cipher is not None
-
-    @property
-    def plaintext_footer(self) -> bool:
-        """True if the footer is plaintext."""
-        return self.mode == "plaintext"
-
-    @property
-    def mode(self) -> Literal["encrypted", "plaintext", "none"]:
-        """The footer mode; "none" if the file is not Parquet."""
-        if self.tail.magic == MAGIC_PLAINTEXT:
-            return "plaintext"
-        return "encrypted" if self.tail.magic == MAGIC_ENCRYPTED else "none"
-
-    @property
-    def body_end(self) -> int:
-        """Offset in the file at which the modules end."""
-        return self.tail.start
-
-    @property
-    def inside(self) -> tuple[int, int]:
-        """Range of the bytes that hold the metadata."""
-        return self.start, self.tail.end
-
-    @property
-    def key_name(self) -> str:
-        """Name of the footer key for people."""
-        self._key_name = self._key_name or key_name(self.key_metadata, "footer key")
-        return self._key_name
-
-    @property
-    def file_unique(self) -> bytes:
-        """The file's `aad_file_unique`; empty if it has none."""
-        unique = None if self.algorithm is None else self.algorithm.aad_file_unique
-        return unique or b""
-
-    @property
-    def stored_prefix(self) -> bytes | None:
-        """AAD prefix that the file stores."""
-        return None if self.algorithm is None else self.algorithm.aad_prefix or None
-
-    @property
-    def aad_prefix(self) -> bytes | None:
-        """The AAD prefix that the file was written with, whether the file stores it or not."""
-        file_aad = self.cipher.file_aad
-        return file_aad[: len(file_aad) - len(self.file_unique)] or None
-
-    @property
-    def absent(self) -> frozenset[str]:
-        """Names of the fields that modcrypt added to the file, by the notes that were opened.
-
-        A plaintext footer has one about the module that restores the file; about fields, only in
-        files of modcrypt before 1.0. Without an encrypted column, the first chunk has the note in
-        the clear. Such pairs in an encrypted footer come from the plaintext file.
-        """
-        added = self.added | take_mark(copy(self.metadata))
-        if not self.plaintext_footer:
-            return added
-        added |= find_added(self.metadata)
-        chunks = self.metadata.row_groups[0].columns if self.metadata.row_groups else ()
-        if chunks and chunks[0].meta_data is not None:
-            added |= find_added(chunks[0].meta_data)
-        return added
-
-
-def find_key_fault(footer: Footer, column: int | None, key: Key) -> WriterSignatureError | None:
-    """Return an error if a key is not the one to which the writer of a signed file committed.
-
-    None stands for the footer key. GCM commits to no key: without this check, key metadata that
-    nobody signs could lead to another key, under which the same ciphertext has another plaintext.
-    """
-    assert footer.signed is not None
-    known = find_hash(footer.signed, key_place(column))
-    if known == commit_to_key(key, footer.cipher.file_aad):
-        return None
-    what = "footer" if column is None else f"column {column}"
-    return WriterSignatureError(f"the key of the {what} is not the one with which it was signed")
 
 
 def read_plain(source: Source) -> Footer:

@@ -1,4 +1,4 @@
-"""Checks of a chunk's column metadata, indexes and bloom filter against each other and its pages.
+"""Checks of a chunk's column metadata and indexes against each other and its pages.
 
 The checks do no IO. Each yields a sentence for each fault; no sentence contains a value of the
 data. This file has more than 400 lines because it holds every rule about indexes.
@@ -13,9 +13,7 @@ from struct import Struct
 from typing import Any
 
 from modcrypt.errors import FormatError
-from modcrypt.parquet.crypto.bloom_filters import BLOCK, bloom_hash, is_known_kind, may_hold
 from modcrypt.parquet.crypto.page_facts import PageFacts
-from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import chunk_start
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
@@ -251,6 +249,24 @@ def null_pages_agree(
     return out
 
 
+def wrong_null_pages(
+    index: ThriftStruct | None, offset_index: ThriftStruct | None, leaf: Leaf, rows: int
+) -> list[int]:
+    """Return the pages that a column index flags as null against its own counts.
+
+    Without both indexes, or if they differ in the number of pages, none is known. `rows` is the
+    number in the row group.
+    """
+    if index is None or offset_index is None or not any(index.null_pages or ()):
+        return []
+    firsts = [location.first_row_index for location in offset_index.page_locations]
+    if len(firsts) != len(index.null_pages):
+        return []
+    counts = [after - first for first, after in pairwise([*firsts, rows])]
+    agrees = null_pages_agree(index, counts, leaf, of_rows=True)
+    return [n for n, fits in enumerate(agrees) if index.null_pages[n] and not fits]
+
+
 def misleads_readers(
     index: ThriftStruct, md: ThriftStruct, leaf: Leaf, element: ThriftStruct,
     count: Callable[[], Sequence[int]], *, of_rows: bool = False,
@@ -464,39 +480,3 @@ def _are_zeros(element: ThriftStruct, bounds: tuple[bytes, ...]) -> bool:
     return element.type in (_FLOAT, _DOUBLE) and any(
         not any(bound[:-1]) and bound[-1:] in (b"\0", b"\x80") for bound in bounds
     )
-
-
-# --- bloom filters -------------------------------------------------------------------------------
-
-
-def missing_in_bloom(
-    header: ThriftStruct, bitset: bytes, md: ThriftStruct, element: ThriftStruct
-) -> bool:
-    """Return whether a bloom filter lacks a value that the chunk's statistics contain."""
-    statistics = md.statistics
-    if statistics is None or header.algorithm.BLOCK is None or len(bitset) % BLOCK:
-        return False
-    bounds = (
-        (statistics.min_value, statistics.is_min_value_exact),
-        (statistics.max_value, statistics.is_max_value_exact),
-    )
-    for value, is_exact in bounds:
-        exact = element.type in (_INT32, _INT64) or (element.type == _BYTE_ARRAY and is_exact)
-        if value is not None and exact and not may_hold(header, bitset, [bloom_hash(value)]):
-            return True
-    return False
-
-
-def bloom_faults(header: ThriftStruct, bitset: int | None) -> Iterator[tuple[str, str, Severity]]:
-    """Yield the faults of a bloom filter: error code, message and severity.
-
-    `bitset` is the bitset's size in bytes; None if it is unknown.
-    """
-    if bitset is not None and header.numBytes != bitset:
-        message = f"its bloom filter declares {header.numBytes} bytes, but {bitset} exist"
-        yield "format", message, "fault"
-    if not is_known_kind(header):
-        yield "unsupported", "modcrypt does not know the kind of its bloom filter", "warning"
-    elif header.numBytes <= 0 or header.numBytes % BLOCK:
-        message = f"its bloom filter has {header.numBytes} bytes: not a whole number of blocks"
-        yield "format", message, "fault"

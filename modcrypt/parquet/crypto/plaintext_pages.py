@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from modcrypt.errors import ChecksumError, FormatError
-from modcrypt.io.buffers import Output, Window, open_window
-from modcrypt.io.sources import Source
+from modcrypt.io.buffers import Output, Window
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct, decode, is_known, known_bytes, new
-from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Part, Span
+from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, PageHeader, check_size, contradicts
 from modcrypt.parquet.format.page_header_scan import scan
-from modcrypt.parquet.format.structs import ColumnMetaData
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -44,36 +40,6 @@ class PlainPage:
         self.body: memoryview = body
         self.stored: i64 = stored
         self.kept: i64 = kept
-
-
-_FORGETS_HEADERS: Final = re.compile(rb"parquet-mr($| version 1\.([01]\.|2\.[0-8]([^0-9]|$)))")
-
-
-FORGOTTEN: Final = 4096
-"""Longest header of a dictionary page that is looked for behind a chunk, in bytes."""
-
-
-def count_forgotten_headers(source: Source, metadata: ThriftStruct) -> None:
-    """Add the header of the dictionary page to the size of each chunk that lacks it.
-
-    parquet-mr up to 1.2.8, which stated no version first, forgot it (PARQUET-816): its chunks end
-    inside their last page.
-    """
-    if not _FORGETS_HEADERS.match(metadata.created_by or b""):
-        return
-    for r, row_group in enumerate(metadata.row_groups):
-        for c, chunk in enumerate(row_group.columns):
-            md: ColumnMetaData = chunk.meta_data
-            start = md.dictionary_page_offset or md.data_page_offset
-            with suppress(FormatError):  # its pages end where it says, or are damaged
-                most = min(source.size, start + md.total_compressed_size + FORGOTTEN)
-                header = _load_header(open_window(source), start, most)
-                end = start + md.total_compressed_size + len(header.raw)
-                if header.type == DICTIONARY_PAGE and end < most:
-                    span = Span(start, end, Part.PAGES, r, c)
-                    deque(walk_plaintext(open_window(source), span, c, bodies=False), maxlen=0)
-                    md.total_compressed_size += len(header.raw)
-                    md.total_uncompressed_size += len(header.raw)
 
 
 def _load_header(window: Window, position: i64, end: i64) -> PageHeader:

@@ -29,12 +29,13 @@ from modcrypt.parquet.signatures.signers import (
 from modcrypt.report.short_repr import ShortRepr
 from modcrypt.runtime.former_names import accept_former_attributes
 from modcrypt.runtime.lazy_names import load
-from modcrypt.runtime.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_init_frames
 
 FILE_UNIQUE_SIZE = 8
 """Size of `aad_file_unique` in bytes, as every compliant writer creates it."""
 
 
+@hide_init_frames  # the generated method holds the caller's keys as bytes
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FileEncryptionProperties(ShortRepr):
     """The keys and options for encrypting a file (PME 4, 5).
@@ -159,6 +160,7 @@ Encryption: TypeAlias = FileEncryptionProperties | FileEncryption
 """The properties of one file, or a source of properties for many files."""
 
 
+@hide_init_frames
 @accept_former_attributes(algorithms="accept_algorithms")
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FileDecryptionProperties(ShortRepr):
@@ -328,12 +330,6 @@ class KeySettings(KeySource, ABC):
     @abstractmethod
     def decryption(self) -> FileDecryptionProperties:
         """Return the properties that decrypt files."""
-
-
-# The generated methods hold the caller's keys as bytes, so their frames must not be in tracebacks.
-for _properties in (FileEncryptionProperties, FileDecryptionProperties):
-    _class: Any = _properties
-    _class.__init__ = hide_frames(_class.__init__)
 
 
 @dataclass(frozen=True, slots=True)

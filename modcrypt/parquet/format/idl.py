@@ -127,8 +127,7 @@ def _plan_of(value: ThriftStruct) -> StructPlan:
 
 def enum_name(enum: str, number: int | None) -> str:
     """Return the name of a value of an enum of the IDL, or `unknown(number)`."""
-    names = load_definitions()[1][enum]
-    return f"unknown({number})" if number is None else names.get(number, f"unknown({number})")
+    return load_definitions()[1][enum].get(str(number), f"unknown({number})")
 
 
 def new(struct: str, **fields: object) -> ThriftStruct:

@@ -1,18 +1,19 @@
 """The structs and enums of `thrift/parquet.thrift`, as thriftpy2 reads them; only it is used here.
 
-`idl_table` holds what thriftpy2 read, because importing it and parsing takes longer than all other
-work on a small file. The table stands only for the text from which it was made.
+`idl_table.json` holds what thriftpy2 read, because importing it and parsing takes longer than all
+other work on a small file. The table stands only for the text from which it was made.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import pkgutil
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeAlias
 from zlib import crc32
 
-from modcrypt.parquet.format import idl_table
 from modcrypt.parquet.format.compact import (
     BINARY,
     BYTE,
@@ -27,15 +28,15 @@ from modcrypt.parquet.format.compact import (
     TRUE,
 )
 
-FieldDefinition: TypeAlias = tuple[int, int, str, bool, str, int]
+FieldDefinition: TypeAlias = Sequence[Any]
 """Id, wire type, name, whether it is required, and of a struct or a list of structs the name of the
 struct (or ""), and the wire type of a list's elements (or 0)."""
 
-Structs: TypeAlias = dict[str, tuple[bool, tuple[FieldDefinition, ...]]]
+Structs: TypeAlias = dict[str, tuple[bool, Sequence[FieldDefinition]]]
 """A flag for unions, and the fields in ascending order of their ids, by the struct's name."""
 
-Enums: TypeAlias = dict[str, dict[int, str]]
-"""Names of values, by the enum's name and by value."""
+Enums: TypeAlias = dict[str, dict[str, str]]
+"""Names of values, by the enum's name and by the value's digits."""
 
 # thriftpy2's TType numbers (its IDL's types) -> wire types.
 _WIRE = {2: TRUE, 3: BYTE, 4: DOUBLE, 6: I16, 8: I32, 10: I64, 11: BINARY, 12: STRUCT}
@@ -58,8 +59,9 @@ class IdlStruct:
 def load_definitions() -> tuple[Structs, Enums]:
     """Return the definitions of the IDL; thriftpy2 parses it if the table is of another text."""
     text = pkgutil.get_data("modcrypt", "thrift/parquet.thrift") or b""  # perhaps in a zip
-    if crc32(text) == idl_table.CRC:
-        return idl_table.STRUCTS, idl_table.ENUMS
+    table = json.loads(pkgutil.get_data(__package__, "idl_table.json") or b"")
+    if crc32(text) == table["crc"]:
+        return table["structs"], table["enums"]
     return parse_definitions(text)
 
 
@@ -70,14 +72,17 @@ def parse_definitions(text: bytes) -> tuple[Structs, Enums]:
     name = f"modcrypt_parquet_{crc32(text)}_thrift"  # thriftpy2 keeps what it read by a name
     module = thriftpy2.load_fp(io.StringIO(text.decode()), name)
     meta = module.__thrift_meta__
-    structs = {
+    structs: Structs = {
         cls.__name__: (
             cls in meta["unions"],
             tuple(map(_describe, sorted(cls.thrift_spec.items()))),
         )
         for cls in (*meta["structs"], *meta["unions"])
     }
-    return structs, {enum.__name__: dict(enum._VALUES_TO_NAMES) for enum in meta["enums"]}
+    return structs, {
+        enum.__name__: {str(value): name for value, name in enum._VALUES_TO_NAMES.items()}
+        for enum in meta["enums"]
+    }
 
 
 def _describe(item: tuple[int, tuple[Any, ...]]) -> FieldDefinition:

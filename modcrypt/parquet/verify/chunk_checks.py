@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.io.buffers import Scratch, Window
 from modcrypt.module_ids import ModuleId, ModuleType, in_words
-from modcrypt.parquet.crypto.bloom_filters import is_in_clear, part_modules
+from modcrypt.parquet.crypto.bloom_filters import (
+    bloom_faults,
+    is_in_clear,
+    missing_in_bloom,
+    part_modules,
+)
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import FileCipher, check_length
 from modcrypt.parquet.crypto.index_checks import (
-    bloom_faults,
     chunk_faults,
     claim_faults,
     column_index_faults,
     is_of_polars,
-    missing_in_bloom,
     null_page_quirks,
     offset_index_faults,
 )

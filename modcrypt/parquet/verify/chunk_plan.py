@@ -23,7 +23,7 @@ from modcrypt.parquet.crypto.column_kinds import (
     given_key_faults,
     requirement_faults,
 )
-from modcrypt.parquet.crypto.footer_opening import Footer
+from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.byte_map import State
 from modcrypt.parquet.format.compact import UNKNOWN

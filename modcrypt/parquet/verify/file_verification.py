@@ -24,8 +24,8 @@ from modcrypt.keys import hide_keys
 from modcrypt.module_ids import ALGORITHMS
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
-from modcrypt.parquet.crypto.footer import FOOTER
-from modcrypt.parquet.crypto.footer_opening import Footer, bind_and_report, open_footer
+from modcrypt.parquet.crypto.footer import FOOTER, Footer
+from modcrypt.parquet.crypto.footer_opening import bind_and_report, open_footer
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
     BoundRetriever,

@@ -21,8 +21,8 @@ from modcrypt.io.sources import Source
 from modcrypt.module_ids import ALGORITHMS
 from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
 from modcrypt.parquet.crypto.crypto_fields import CryptoFields
-from modcrypt.parquet.crypto.footer import FOOTER
-from modcrypt.parquet.crypto.footer_opening import Footer, bind_and_report, open_footer
+from modcrypt.parquet.crypto.footer import FOOTER, Footer
+from modcrypt.parquet.crypto.footer_opening import bind_and_report, open_footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.byte_map import Region, State
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import compress, pairwise
+from itertools import pairwise
 from operator import itemgetter
 
 from modcrypt.errors import FormatError, ModcryptError, PlaintextError, TagMismatchError
@@ -18,7 +18,7 @@ from modcrypt.module_ids import in_words
 from modcrypt.parquet.crypto.bloom_filters import open_part
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
-from modcrypt.parquet.crypto.index_checks import null_pages_agree
+from modcrypt.parquet.crypto.index_checks import wrong_null_pages
 from modcrypt.parquet.format.byte_map import Region, fill_gaps
 from modcrypt.parquet.format.idl import ThriftStruct, decode, unknown_fields
 from modcrypt.parquet.format.modules import MAX_INDEX, STRUCTS, Part, Span
@@ -157,16 +157,11 @@ class RegionWalk:
         if chunk.stored.column_index_offset is None:  # Readers do not see it.
             return
         index = self._open_index(span, report)
-        if index is None or not any(index.null_pages):
+        if index is None or not any(index.null_pages):  # saves reading the other index
             return
         offsets = next((s for s in chunk.spans if s.part is Part.OFFSET_INDEX), None)
         locations = None if offsets is None else self._open_index(offsets, report)
-        if locations is None or len(locations.page_locations) != len(index.null_pages):
-            return
-        firsts = [location.first_row_index for location in locations.page_locations]
-        rows = [after - first for first, after in pairwise([*firsts, chunk.rows])]
-        agrees = null_pages_agree(index, rows, chunk.leaf, of_rows=True)
-        if not all(compress(agrees, index.null_pages)):
+        if wrong_null_pages(index, locations, chunk.leaf, chunk.rows):
             self.misleading[chunk.path] = None
 
     def _open_index(self, span: Span, report: ChunkReport) -> ThriftStruct | None:

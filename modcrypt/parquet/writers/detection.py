@@ -8,20 +8,20 @@ from typing import Final, Literal, TypeAlias
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.footer_opening import Footer
+from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.writers import (
     footer_detectors,
     page_detectors,
     statistics_detectors,
     type_detectors,
 )
-from modcrypt.parquet.writers.plain_view import PlainView, ViewedChunk
+from modcrypt.parquet.writers.plain_view import PlainView
 from modcrypt.parquet.writers.quirk import FoundQuirk, Place, load_quirks
 
 FileDetector: TypeAlias = Callable[[PlainView], Iterator[Place]]
 """A function that yields where a file has a bug."""
 
-ChunkDetector: TypeAlias = Callable[[PlainView, ViewedChunk], Iterator[str]]
+ChunkDetector: TypeAlias = Callable[[PlainView, Chunk], Iterator[str]]
 """A function that yields details for a chunk that has a bug."""
 
 Depth: TypeAlias = Literal["footer", "indexes", "pages"]

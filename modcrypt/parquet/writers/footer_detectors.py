@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from modcrypt.errors import FormatError
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.format.idl import (
     ThriftStruct,
     decode,
@@ -14,7 +15,7 @@ from modcrypt.parquet.format.idl import (
     unknown_fields,
 )
 from modcrypt.parquet.format.modules import Part, chunk_start, names_dictionary
-from modcrypt.parquet.writers.plain_view import PlainView, ViewedChunk
+from modcrypt.parquet.writers.plain_view import PlainView
 from modcrypt.parquet.writers.quirk import Place
 
 MAX_COPY = 1 << 20
@@ -50,7 +51,7 @@ def _all_structs(view: PlainView) -> Iterator[ThriftStruct]:
     yield view.metadata
     yield from view.metadata.row_groups
     for chunk in view.chunks:
-        yield from (chunk.chunk, chunk.md)
+        yield from (chunk.struct, chunk.metadata)
 
 
 def other_field_type(view: PlainView) -> Iterator[Place]:
@@ -100,7 +101,7 @@ def no_row_group_size(view: PlainView) -> Iterator[Place]:
     """Find row groups of 0 bytes that have pages."""
     sums: Counter[int] = Counter()
     for chunk in view.chunks:
-        sums[chunk.row_group] += chunk.md.total_uncompressed_size
+        sums[chunk.row_group] += chunk.metadata.total_uncompressed_size
     for r, row_group in enumerate(view.metadata.row_groups):
         if sums[r] and not row_group.total_byte_size:
             yield Place(r, detail=f"0 instead of {sums[r]} bytes")
@@ -109,7 +110,7 @@ def no_row_group_size(view: PlainView) -> Iterator[Place]:
 # --- of chunks -----------------------------------------------------------------------------------
 
 
-def metadata_copies(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def metadata_copies(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find a copy of a chunk's metadata, or of all of its footer entry, behind its pages."""
     span = view.span(chunk, Part.PAGES)
     if span is None or view.source is None:
@@ -124,36 +125,36 @@ def metadata_copies(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
         except FormatError:
             continue
         metadata = copy.meta_data if struct == "ColumnChunk" else copy
-        if metadata is not None and metadata.path_in_schema == chunk.md.path_in_schema:
+        if metadata is not None and metadata.path_in_schema == chunk.metadata.path_in_schema:
             yield f"at byte {span.end}"
             return
 
 
-def file_offset(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def file_offset(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find an offset of a chunk that lies inside it."""
-    start, offset = chunk_start(chunk.md), chunk.chunk.file_offset
-    if start < offset < start + chunk.md.total_compressed_size:
+    start, offset = chunk_start(chunk.metadata), chunk.struct.file_offset
+    if start < offset < start + chunk.metadata.total_compressed_size:
         yield f"byte {offset} instead of {start}"
 
 
-def no_dictionary_offset(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def no_dictionary_offset(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find a dictionary that the metadata does not mention."""
-    if chunk.md.dictionary_page_offset is None:
+    if chunk.metadata.dictionary_page_offset is None:
         pages = view.pages(chunk)
         if pages and pages[0].is_dictionary:
             yield f"a dictionary at byte {pages[0].position}"
 
 
-def data_offset_at_dictionary(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def data_offset_at_dictionary(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find an offset of data pages that is the dictionary's."""
-    offset = chunk.md.dictionary_page_offset
-    if offset and offset == chunk.md.data_page_offset:
+    offset = chunk.metadata.dictionary_page_offset
+    if offset and offset == chunk.metadata.data_page_offset:
         yield f"byte {offset}"
 
 
-def data_offset_too_low(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def data_offset_too_low(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find an offset of data pages that lies inside of the dictionary page."""
-    offset, md = chunk.md.dictionary_page_offset, chunk.md
+    offset, md = chunk.metadata.dictionary_page_offset, chunk.metadata
     if not offset or md.data_page_offset <= offset:
         return
     first = next((page.position for page in view.pages(chunk) if page.is_data), None)
@@ -161,19 +162,19 @@ def data_offset_too_low(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
         yield f"byte {md.data_page_offset} instead of {first}"
 
 
-def zero_dictionary_offset(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def zero_dictionary_offset(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find a dictionary offset of 0, which is no place of a page."""
-    if chunk.md.dictionary_page_offset == 0:
+    if chunk.metadata.dictionary_page_offset == 0:
         yield ""
 
 
-def short_chunks(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def short_chunks(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find chunks whose last page ends behind them, by less than a dictionary's header."""
     if missing := missing_bytes(view, chunk):
         yield f"{missing} bytes missing"
 
 
-def missing_bytes(view: PlainView, chunk: ViewedChunk) -> int:
+def missing_bytes(view: PlainView, chunk: Chunk) -> int:
     """Return how many bytes of its pages a chunk's size leaves out."""
     span, pages = view.span(chunk, Part.PAGES), view.pages(chunk)
     if span is None or not pages or not pages[0].is_dictionary:
@@ -182,13 +183,16 @@ def missing_bytes(view: PlainView, chunk: ViewedChunk) -> int:
     return missing if 0 < missing <= pages[0].stored else 0
 
 
-def claimed_dictionary(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def claimed_dictionary(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find encodings that name a dictionary that does not exist."""
-    if names_dictionary(chunk.md) and (pages := view.pages(chunk)) and pages[0].is_data:
+    if names_dictionary(chunk.metadata) and (pages := view.pages(chunk)) and pages[0].is_data:
         yield ""
 
 
-def no_bloom_length(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def no_bloom_length(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bloom filters without a length."""
-    if chunk.md.bloom_filter_offset is not None and chunk.md.bloom_filter_length is None:
+    if (
+        chunk.metadata.bloom_filter_offset is not None
+        and chunk.metadata.bloom_filter_length is None
+    ):
         yield ""

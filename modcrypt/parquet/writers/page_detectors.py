@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from modcrypt.errors import FormatError
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.format.compact import read_int
-from modcrypt.parquet.writers.plain_view import PlainView, ViewedChunk, ViewedPage
+from modcrypt.parquet.writers.plain_view import PlainView, ViewedPage
 from modcrypt.parquet.writers.versions import is_older
 
 _UNCOMPRESSED, _GZIP, _LZ4 = 0, 2, 5  # CompressionCodec of the IDL
@@ -19,11 +20,11 @@ MAX_INFLATED: Final = 64 << 20
 """Largest page that is decompressed to look at it, in bytes."""
 
 
-def _data_pages(view: PlainView, chunk: ViewedChunk) -> Iterator[ViewedPage]:
+def _data_pages(view: PlainView, chunk: Chunk) -> Iterator[ViewedPage]:
     return (page for page in view.pages(chunk) if page.is_data and page.details is not None)
 
 
-def rows_of_v2(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def rows_of_v2(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find data pages V2 of lists that count values as rows, beyond the rows that exist."""
     if not chunk.leaf.max_repetition:
         return
@@ -35,9 +36,9 @@ def rows_of_v2(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
         yield f"{rows} rows instead of {chunk.rows}"
 
 
-def v2_not_compressed(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def v2_not_compressed(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find compressed data pages V2 that say that they are not."""
-    if chunk.md.codec == _UNCOMPRESSED:
+    if chunk.metadata.codec == _UNCOMPRESSED:
         return
     for page in _data_pages(view, chunk):
         v2 = page.header.data_page_header_v2
@@ -47,9 +48,9 @@ def v2_not_compressed(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
             return
 
 
-def empty_compressed_values(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def empty_compressed_values(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find compressed data pages V2 of nothing but levels: no codec has an output of 0 bytes."""
-    if chunk.md.codec == _UNCOMPRESSED:
+    if chunk.metadata.codec == _UNCOMPRESSED:
         return
     for page in _data_pages(view, chunk):
         v2 = page.header.data_page_header_v2
@@ -61,16 +62,16 @@ def empty_compressed_values(view: PlainView, chunk: ViewedChunk) -> Iterator[str
             return
 
 
-def single_list_rows(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def single_list_rows(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find a page without values before the first list."""
-    if not chunk.leaf.max_repetition or not chunk.md.num_values:
+    if not chunk.leaf.max_repetition or not chunk.metadata.num_values:
         return
     first = next(_data_pages(view, chunk), None)
     if first is not None and first.details.num_values == 0:
         yield f"page at byte {first.position}"
 
 
-def bit_packed_levels(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def bit_packed_levels(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find levels in the deprecated encoding, where a column has levels."""
     for page in _data_pages(view, chunk):
         v1 = page.header.data_page_header
@@ -85,16 +86,16 @@ def bit_packed_levels(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
             return
 
 
-def delta_byte_arrays(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def delta_byte_arrays(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find byte arrays by differences in a file of parquet-mr before 1.8.0."""
     old = is_older(view.created_by, b"parquet-mr", (1, 8, 0))
-    if old and _DELTA_BYTE_ARRAY in chunk.md.encodings:
+    if old and _DELTA_BYTE_ARRAY in chunk.metadata.encodings:
         yield ""
 
 
-def gzip_members(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def gzip_members(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find pages of several gzip members, of which some readers read the first."""
-    if chunk.md.codec != _GZIP:
+    if chunk.metadata.codec != _GZIP:
         return
     for page in _data_pages(view, chunk):
         inflate = zlib.decompressobj(wbits=31)
@@ -119,9 +120,9 @@ def _count_level_bytes(page: ViewedPage) -> int:
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 
 
-def _find_lz4(view: PlainView, chunk: ViewedChunk) -> tuple[str, int] | None:
+def _find_lz4(view: PlainView, chunk: Chunk) -> tuple[str, int] | None:
     """Return how the first page under the deprecated LZ4 is framed, and where it lies."""
-    if chunk.md.codec != _LZ4:
+    if chunk.metadata.codec != _LZ4:
         return None
     for page in _data_pages(view, chunk):
         body = view.body(page)[_count_level_bytes(page) :]
@@ -136,21 +137,21 @@ def _find_lz4(view: PlainView, chunk: ViewedChunk) -> tuple[str, int] | None:
     return None
 
 
-def lz4_hadoop(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def lz4_hadoop(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find blocks of LZ4 behind the sizes of Hadoop."""
     if (found := _find_lz4(view, chunk)) and found[0] == "Hadoop":
         yield f"page at byte {found[1]}"
 
 
-def lz4_bare(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def lz4_bare(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find LZ4 without the sizes of Hadoop."""
     if (found := _find_lz4(view, chunk)) and found[0] != "Hadoop":
         yield f"page at byte {found[1]}: a {found[0]}"
 
 
-def wide_deltas(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def wide_deltas(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find 32-bit integers whose first value or differences take more than 32 bits."""
-    if chunk.element.type != _INT32 or _DELTA_BINARY_PACKED not in chunk.md.encodings:
+    if chunk.element.type != _INT32 or _DELTA_BINARY_PACKED not in chunk.metadata.encodings:
         return
     for page in _data_pages(view, chunk):
         if page.details.encoding != _DELTA_BINARY_PACKED:
@@ -160,16 +161,18 @@ def wide_deltas(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
             return
 
 
-def _unpack(view: PlainView, chunk: ViewedChunk, page: ViewedPage) -> bytes:
+def _unpack(view: PlainView, chunk: Chunk, page: ViewedPage) -> bytes:
     """Return the values of a page of a flat column; nothing if they cannot be decompressed."""
     from pyarrow import ArrowException, decompress
 
     levels, size = _count_level_bytes(page), page.header.uncompressed_page_size
     body, v2 = view.body(page), page.header.data_page_header_v2
-    codec = _CODECS.get(chunk.md.codec)
+    codec = _CODECS.get(chunk.metadata.codec)
     if v2 is not None and v2.is_compressed is False:
         codec = None
-    if size > MAX_INFLATED or (chunk.md.codec != _UNCOMPRESSED and codec is None and v2 is None):
+    if size > MAX_INFLATED or (
+        chunk.metadata.codec != _UNCOMPRESSED and codec is None and v2 is None
+    ):
         return b""
     if codec is not None:
         try:
@@ -183,7 +186,7 @@ def _unpack(view: PlainView, chunk: ViewedChunk, page: ViewedPage) -> bytes:
 _CODECS: Final = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 
 
-def _skip_levels(body: bytes, chunk: ViewedChunk) -> bytes:
+def _skip_levels(body: bytes, chunk: Chunk) -> bytes:
     """Return the values behind the levels of a data page V1."""
     at = 0
     for highest in (chunk.leaf.max_repetition, chunk.leaf.max_definition):

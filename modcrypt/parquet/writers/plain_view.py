@@ -11,17 +11,21 @@ from modcrypt.errors import FormatError, ModcryptError
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
-from modcrypt.parquet.crypto.plaintext_pages import FORGOTTEN, walk_plaintext
+from modcrypt.parquet.crypto.footer import Footer
+from modcrypt.parquet.crypto.footer_opening import read_plain
+from modcrypt.parquet.crypto.plaintext_pages import walk_plaintext
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span, locate_parts
 from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
-from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData, SchemaElement
 
 MAX_PART = 16 << 20
 """Longest page body, index or filter that a detector reads, in bytes; larger ones are left out."""
+
+
+_FORGOTTEN = 4096
+"""Longest header of a dictionary page that is looked for behind a chunk, in bytes."""
 
 
 class ViewedPage(NamedTuple):
@@ -52,36 +56,13 @@ class ViewedPage(NamedTuple):
         return self.header.data_page_header or self.header.data_page_header_v2
 
 
-@dataclass(frozen=True, slots=True)
-class ViewedChunk:
-    """A column chunk with what the footer states about it."""
-
-    row_group: int
-    column: int
-    chunk: ColumnChunk
-    leaf: Leaf
-    element: SchemaElement
-    rows: int
-
-    @property
-    def md(self) -> ColumnMetaData:
-        """Its metadata."""
-        metadata: ColumnMetaData = self.chunk.meta_data
-        return metadata
-
-    @property
-    def path(self) -> str:
-        """Dotted name of its column."""
-        return ".".join(self.leaf.path)
-
-
 @dataclass(slots=True)
 class PlainView:
     """A plaintext file; or, without a source, only the metadata that keys have opened."""
 
     metadata: ThriftStruct
     leaves: list[Leaf]
-    chunks: list[ViewedChunk]
+    chunks: list[Chunk]
     source: Source | None = None
     tail: bytes = b""
     body_end: int = 0
@@ -118,19 +99,19 @@ class PlainView:
         for r, row_group in enumerate(metadata.row_groups):
             for c, (chunk, leaf) in enumerate(zip(row_group.columns, view.leaves, strict=False)):
                 if chunk.meta_data is not None and chunk.file_path is None:
-                    view.add_chunk(r, c, chunk, leaf, row_group.num_rows)
+                    path, rows = ".".join(leaf.path), row_group.num_rows
+                    viewed = Chunk(
+                        r, c, leaf, path, rows, chunk, r, metadata.schema, metadata.created_by
+                    )
+                    viewed.struct = chunk
+                    view.chunks.append(viewed)
         view._locate(source)
         return view
-
-    def add_chunk(self, r: int, c: int, chunk: ColumnChunk, leaf: Leaf, rows: int) -> None:
-        """Add a chunk whose metadata is readable."""
-        element = self.metadata.schema[leaf.element]
-        self.chunks.append(ViewedChunk(r, c, chunk, leaf, element, rows))
 
     def _locate(self, source: Source) -> None:
         """Find the places of all parts; those at impossible places are noted."""
         report = Report(MAX_FINDINGS)
-        chunks = {(chunk.row_group, chunk.column): chunk.chunk for chunk in self.chunks}
+        chunks = {(chunk.row_group, chunk.column): chunk.struct for chunk in self.chunks}
         spans, overlapping, _ = locate_parts(
             chunks, self.body_end, source, report, optional="warning"
         )
@@ -140,12 +121,9 @@ class PlainView:
     @classmethod
     def of_opened(cls, metadata: ThriftStruct, chunks: Iterable[Chunk]) -> PlainView:
         """View what keys have opened of an encrypted file: its footer and metadata of columns."""
-        view = cls(metadata, leaf_elements(metadata.schema), [])
-        for chunk in chunks:
-            if chunk.metadata is not None and chunk.struct.meta_data is chunk.metadata:
-                place = chunk.row_group, chunk.column
-                view.add_chunk(*place, chunk.struct, chunk.leaf, chunk.rows)
-        return view
+        known = [chunk for chunk in chunks if chunk.metadata is not None]
+        readable = [chunk for chunk in known if chunk.struct.meta_data is chunk.metadata]
+        return cls(metadata, leaf_elements(metadata.schema), readable)
 
     @property
     def created_by(self) -> bytes:
@@ -153,7 +131,7 @@ class PlainView:
         name: bytes = self.metadata.created_by or b""
         return name
 
-    def span(self, chunk: ViewedChunk, part: Part) -> Span | None:
+    def span(self, chunk: Chunk, part: Part) -> Span | None:
         """Return where a part of a chunk lies; None if it has none."""
         return self.spans.get((part, chunk.row_group, chunk.column))
 
@@ -170,7 +148,7 @@ class PlainView:
         after = bisect_left(self._starts, position)
         return self._starts[after] if after < len(self._starts) else self.body_end
 
-    def part(self, chunk: ViewedChunk, part: Part) -> tuple[bytes, ThriftStruct | None]:
+    def part(self, chunk: Chunk, part: Part) -> tuple[bytes, ThriftStruct | None]:
         """Return the bytes of an index or a bloom filter, and its decoded struct or header.
 
         There are no bytes without such a part, and no struct if it is damaged.
@@ -189,23 +167,23 @@ class PlainView:
         except FormatError:
             return data, None
 
-    def index(self, chunk: ViewedChunk, part: Part) -> ThriftStruct | None:
+    def index(self, chunk: Chunk, part: Part) -> ThriftStruct | None:
         """Return an index or a bloom filter's header; None if there is none, or it is damaged."""
         return self.part(chunk, part)[1]
 
-    def pages(self, chunk: ViewedChunk) -> list[ViewedPage]:
+    def pages(self, chunk: Chunk) -> list[ViewedPage]:
         """Return the pages of a chunk, up to the first that is damaged."""
         if self._last != (chunk.row_group, chunk.column):
             self._last = chunk.row_group, chunk.column
             self._pages = list(self._walk(chunk))
         return self._pages
 
-    def _walk(self, chunk: ViewedChunk) -> Iterator[ViewedPage]:
+    def _walk(self, chunk: Chunk) -> Iterator[ViewedPage]:
         span = self.span(chunk, Part.PAGES)
         if span is None or self.source is None:
             return
         # A page may end behind its chunk: parquet-mr before 1.2.9 forgot a header's size.
-        wide = span._replace(end=min(self.body_end, span.end + FORGOTTEN))
+        wide = span._replace(end=min(self.body_end, span.end + _FORGOTTEN))
         try:
             for page in walk_plaintext(Window(self.source), wide, chunk.column, bodies=False):
                 if page.position >= span.end:

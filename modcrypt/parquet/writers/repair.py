@@ -6,11 +6,13 @@ metadata changes: pages stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import Source
+from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.format.idl import ThriftStruct, copy
 from modcrypt.parquet.format.modules import Part, drop_part
 from modcrypt.parquet.format.structs import ColumnChunk
@@ -37,6 +39,18 @@ def repair_metadata(source: Source, metadata: ThriftStruct) -> tuple[FoundQuirk,
     return tuple(FoundQuirk.of(table[name], places) for name, places in mended.items())
 
 
+def count_forgotten_headers(source: Source, footer: Footer) -> None:
+    """Add the header of the dictionary page to the size of each chunk that lacks it (PARQUET-816).
+
+    The footer of the plaintext source, whose structure was checked, is changed.
+    """
+    view = PlainView.of_footer(source, footer)
+    for chunk in view.chunks:
+        missing = missing_bytes(view, chunk)
+        chunk.metadata.total_compressed_size += missing
+        chunk.metadata.total_uncompressed_size += missing
+
+
 def _chunk_at(metadata: ThriftStruct, place: Place) -> ColumnChunk:
     chunk: ColumnChunk = metadata.row_groups[place.row_group].columns[place.column]
     return chunk
@@ -47,9 +61,14 @@ _BOUNDS: Final = (
 )  # fmt: skip
 
 
-def _drop(metadata: ThriftStruct, place: Place, *names: str) -> None:
-    """Remove members of a chunk's statistics."""
-    md = _chunk_at(metadata, place).meta_data
+def _drop(
+    metadata: ThriftStruct, _: PlainView, place: Place, *, names: Sequence[str], index: bool = False
+) -> None:
+    """Remove members of a chunk's statistics; with `index`, its column index, too."""
+    chunk = _chunk_at(metadata, place)
+    if index:
+        drop_part(chunk, Part.COLUMN_INDEX)
+    md = chunk.meta_data
     try:
         statistics = md.statistics
     except FormatError:
@@ -60,28 +79,6 @@ def _drop(metadata: ThriftStruct, place: Place, *names: str) -> None:
     for name in names:
         setattr(changed, name, None)
     md.statistics = changed
-
-
-def _drop_bounds(metadata: ThriftStruct, _: PlainView, place: Place) -> None:
-    _drop(metadata, place, *_BOUNDS)
-
-
-def _drop_null_count(metadata: ThriftStruct, _: PlainView, place: Place) -> None:
-    _drop(metadata, place, "null_count")
-
-
-def _drop_bounds_and_nulls(metadata: ThriftStruct, _: PlainView, place: Place) -> None:
-    _drop(metadata, place, *_BOUNDS, "null_count")
-
-
-def _drop_distinct_count(metadata: ThriftStruct, _: PlainView, place: Place) -> None:
-    _drop(metadata, place, "distinct_count")
-
-
-def _drop_bounds_and_index(metadata: ThriftStruct, _: PlainView, place: Place) -> None:
-    """Remove the index with the bounds, as either may be the wrong one."""
-    _drop(metadata, place, *_BOUNDS, "null_count")
-    drop_part(_chunk_at(metadata, place), Part.COLUMN_INDEX)
 
 
 def _correct_zeros(metadata: ThriftStruct, view: PlainView, place: Place) -> None:
@@ -101,8 +98,8 @@ def _correct_chunk_size(metadata: ThriftStruct, view: PlainView, place: Place) -
     chunk = next(c for c in view.chunks if (c.row_group, c.column) == where)
     md, missing = _chunk_at(metadata, place).meta_data, missing_bytes(view, chunk)
     # Encryption may have corrected them already, by the version of the writer.
-    md.total_compressed_size = chunk.md.total_compressed_size + missing
-    md.total_uncompressed_size = chunk.md.total_uncompressed_size + missing
+    md.total_compressed_size = chunk.metadata.total_compressed_size + missing
+    md.total_uncompressed_size = chunk.metadata.total_uncompressed_size + missing
 
 
 def _set_row_group_size(metadata: ThriftStruct, _: PlainView, place: Place) -> None:
@@ -126,11 +123,12 @@ def _set_required(metadata: ThriftStruct, _: PlainView, __: Place) -> None:
 Mend = Callable[[ThriftStruct, PlainView, Place], None]
 
 MENDS: Final[dict[str, Mend]] = {
-    "drop_bounds": _drop_bounds,
-    "drop_null_count": _drop_null_count,
-    "drop_bounds_and_nulls": _drop_bounds_and_nulls,
-    "drop_distinct_count": _drop_distinct_count,
-    "drop_bounds_and_index": _drop_bounds_and_index,
+    "drop_bounds": partial(_drop, names=_BOUNDS),
+    "drop_null_count": partial(_drop, names=["null_count"]),
+    "drop_bounds_and_nulls": partial(_drop, names=[*_BOUNDS, "null_count"]),
+    "drop_distinct_count": partial(_drop, names=["distinct_count"]),
+    # Either the bounds or the index may be wrong.
+    "drop_bounds_and_index": partial(_drop, names=[*_BOUNDS, "null_count"], index=True),
     "correct_zeros": _correct_zeros,
     "correct_chunk_size": _correct_chunk_size,
     "set_row_group_size": _set_row_group_size,

@@ -8,17 +8,18 @@ from itertools import pairwise
 from typing import Any, Final
 
 from modcrypt.errors import FormatError
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.index_checks import (
     bound_reader,
     claim_faults,
     column_index_faults,
     known_null_counts,
-    null_pages_agree,
+    wrong_null_pages,
 )
 from modcrypt.parquet.format.idl import ThriftStruct, copy
 from modcrypt.parquet.format.modules import Part
 from modcrypt.parquet.format.structs import SchemaElement
-from modcrypt.parquet.writers.plain_view import PlainView, ViewedChunk
+from modcrypt.parquet.writers.plain_view import PlainView
 from modcrypt.parquet.writers.quirk import Place
 from modcrypt.parquet.writers.versions import is_of, is_older
 
@@ -28,10 +29,10 @@ _UNSIGNED: Final = (11, 12, 13, 14)
 _DICTIONARIES: Final = {2, 8}  # PLAIN_DICTIONARY and RLE_DICTIONARY, Encoding of the IDL
 
 
-def statistics_of(chunk: ViewedChunk) -> ThriftStruct | None:
+def statistics_of(chunk: Chunk) -> ThriftStruct | None:
     """Return the statistics of a chunk; None if there are none, or they are damaged."""
     try:
-        return chunk.md.statistics
+        return chunk.metadata.statistics
     except FormatError:
         return None
 
@@ -45,7 +46,7 @@ def bounds_of(statistics: ThriftStruct | None) -> list[bytes]:
     return [bound for bound in bounds if bound is not None]
 
 
-def _numbers(chunk: ViewedChunk) -> list[Any]:
+def _numbers(chunk: Chunk) -> list[Any]:
     """Return the bounds as comparable values: none if one is no value of the type."""
     read = bound_reader(chunk.element)
     try:
@@ -57,13 +58,13 @@ def _numbers(chunk: ViewedChunk) -> list[Any]:
 # --- bounds --------------------------------------------------------------------------------------
 
 
-def nan_statistics(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def nan_statistics(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds that are NaN, which has no place in an order."""
     if any(isinstance(value, float) and math.isnan(value) for value in _numbers(chunk)):
         yield ""
 
 
-def zero_bounds(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def zero_bounds(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find a minimum of +0 or a maximum of -0: the zero of the other sign is not below or above."""
     statistics = statistics_of(chunk)
     if statistics is None or chunk.element.type not in (_FLOAT, _DOUBLE):
@@ -79,7 +80,7 @@ def zero_of(element: SchemaElement, sign: int) -> bytes:
     return bytes(size - 1) + (b"\0" if sign > 0 else b"\x80")
 
 
-def bounds_of_another_size(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def bounds_of_another_size(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds that are no values of the column's type."""
     read = bound_reader(chunk.element)
     if read is None:
@@ -92,22 +93,22 @@ def bounds_of_another_size(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
             return
 
 
-def crossed_bounds(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def crossed_bounds(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find a minimum above the maximum."""
-    if any("above the maximum" in fault for fault in claim_faults(chunk.md, chunk.element)):
+    if any("above the maximum" in fault for fault in claim_faults(chunk.metadata, chunk.element)):
         yield ""
 
 
-def bounds_of_nulls(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def bounds_of_nulls(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds of a chunk that has only nulls."""
     statistics = statistics_of(chunk)
-    if statistics is None or not chunk.md.num_values or not bounds_of(statistics):
+    if statistics is None or not chunk.metadata.num_values or not bounds_of(statistics):
         return
-    if statistics.null_count == chunk.md.num_values:
+    if statistics.null_count == chunk.metadata.num_values:
         yield ""
 
 
-def _is_unsigned(chunk: ViewedChunk) -> bool:
+def _is_unsigned(chunk: Chunk) -> bool:
     """Return whether the order of a column's values differs from that of signed bytes."""
     element = chunk.element
     logical = element.logicalType
@@ -118,7 +119,7 @@ def _is_unsigned(chunk: ViewedChunk) -> bool:
     return element.converted_type in _UNSIGNED or (integer is not None and not integer.isSigned)
 
 
-def deprecated_bounds(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def deprecated_bounds(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds under the old names alone, whose order is unknown where signs matter."""
     statistics = statistics_of(chunk)
     if statistics is None or None in (statistics.min, statistics.max):
@@ -128,7 +129,7 @@ def deprecated_bounds(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
         yield ""
 
 
-def binary_bounds_of_mr(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def binary_bounds_of_mr(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds of binaries in a file of parquet-mr before 1.8.0."""
     if not is_older(view.created_by, b"parquet-mr", (1, 8, 0)):
         return
@@ -146,13 +147,13 @@ def no_column_orders(view: PlainView) -> Iterator[Place]:
             yield Place(chunk.row_group, chunk.column, chunk.path)
 
 
-def int96_bounds(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def int96_bounds(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds of INT96, whose order the format does not define."""
     if chunk.element.type == _INT96 and bounds_of(statistics_of(chunk)):
         yield ""
 
 
-def interval_bounds(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def interval_bounds(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds of intervals, whose order the format does not define."""
     if chunk.element.converted_type == _INTERVAL and bounds_of(statistics_of(chunk)):
         yield ""
@@ -161,65 +162,57 @@ def interval_bounds(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
 # --- counts --------------------------------------------------------------------------------------
 
 
-def zero_distinct_count(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def zero_distinct_count(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find a count of 0 distinct values in a chunk that has values."""
     statistics = statistics_of(chunk)
     if statistics is None or statistics.distinct_count != 0:
         return
-    if (statistics.null_count or 0) < chunk.md.num_values and bounds_of(statistics):
+    if (statistics.null_count or 0) < chunk.metadata.num_values and bounds_of(statistics):
         yield ""
 
 
-def too_many_nulls(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def too_many_nulls(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find more nulls than values."""
     statistics = statistics_of(chunk)
     nulls = None if statistics is None else statistics.null_count
-    if nulls is not None and nulls > chunk.md.num_values:
-        yield f"{nulls} nulls in {chunk.md.num_values} values"
+    if nulls is not None and nulls > chunk.metadata.num_values:
+        yield f"{nulls} nulls in {chunk.metadata.num_values} values"
 
 
-def dictionary_null_counts(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def dictionary_null_counts(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find dictionaries without a null in a file of Arrow C++ before 5."""
     statistics = statistics_of(chunk)
     if statistics is None or statistics.null_count != 0 or not chunk.leaf.max_definition:
         return
     old = is_older(view.created_by, b"parquet-cpp-arrow", (5, 0, 0))
     old = old or is_older(view.created_by, b"parquet-cpp", (2, 0, 0))
-    if old and _DICTIONARIES & {*chunk.md.encodings}:
+    if old and _DICTIONARIES & {*chunk.metadata.encodings}:
         yield ""
 
 
 # --- indexes -------------------------------------------------------------------------------------
 
 
-def _wrong_null_pages(view: PlainView, chunk: ViewedChunk) -> list[int]:
-    """Return the pages that a column index flags as null against its own counts."""
+def _wrong_null_pages(view: PlainView, chunk: Chunk) -> list[int]:
     index, offsets = (view.index(chunk, part) for part in (Part.COLUMN_INDEX, Part.OFFSET_INDEX))
-    if index is None or offsets is None or not any(index.null_pages or ()):
-        return []
-    firsts = [location.first_row_index for location in offsets.page_locations]
-    if len(firsts) != len(index.null_pages):
-        return []
-    rows = [after - first for first, after in pairwise([*firsts, chunk.rows])]
-    agrees = null_pages_agree(index, rows, chunk.leaf, of_rows=True)
-    return [n for n, fits in enumerate(agrees) if index.null_pages[n] and not fits]
+    return wrong_null_pages(index, offsets, chunk.leaf, chunk.rows)
 
 
-def null_pages(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def null_pages(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find pages that Polars flags as null although they have values."""
     wrong = _wrong_null_pages(view, chunk)
     if wrong and not is_of(view.created_by, b"parquet-mr"):
         yield f"page {wrong[0]}"
 
 
-def null_pages_java(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def null_pages_java(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find pages that parquet-mr flags as null although they have values."""
     wrong = _wrong_null_pages(view, chunk)
     if wrong and is_of(view.created_by, b"parquet-mr"):
         yield f"page {wrong[0]}"
 
 
-def nan_bounds(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def nan_bounds(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds of numbers that leave out the pages which are flagged as null."""
     logical = chunk.element.logicalType
     half = logical is not None and logical.FLOAT16 is not None
@@ -231,19 +224,19 @@ def nan_bounds(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
         yield f"page {wrong[0]} is left out"
 
 
-def string_bounds(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def string_bounds(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds of a page that lie beyond the chunk's."""
     index = view.index(chunk, Part.COLUMN_INDEX)
     if index is None or chunk.element.type != _BYTE_ARRAY or index.null_pages is None:
         return
-    known = copy(chunk.md)
+    known = copy(chunk.metadata)
     faults = column_index_faults(index, None, known, chunk.leaf, chunk.element, None)
     beyond = ("above the chunk's", "below the chunk's", "outside the chunk's")
     if any(fault.endswith(beyond) for fault in faults):
         yield ""
 
 
-def categorical_bounds(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def categorical_bounds(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find pages that have bounds although they have only nulls."""
     index, offsets = (view.index(chunk, part) for part in (Part.COLUMN_INDEX, Part.OFFSET_INDEX))
     if index is None or offsets is None or chunk.leaf.max_repetition or not index.null_pages:
@@ -257,14 +250,14 @@ def categorical_bounds(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
             yield f"page {n}"
 
 
-def negative_null_counts(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def negative_null_counts(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find null counts below 0."""
     index = view.index(chunk, Part.COLUMN_INDEX)
     if index is not None and any(count < 0 for count in index.null_counts or ()):
         yield ""
 
 
-def page_rows(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def page_rows(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find pages that all begin with the same row."""
     offsets = view.index(chunk, Part.OFFSET_INDEX)
     rows = [] if offsets is None else [page.first_row_index for page in offsets.page_locations]
@@ -272,7 +265,7 @@ def page_rows(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
         yield f"{len(rows)} pages begin with row {rows[0]}"
 
 
-def index_page_sizes(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def index_page_sizes(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find offset indexes that give the sizes of pages without their headers."""
     offsets = view.index(chunk, Part.OFFSET_INDEX)
     if offsets is None:
@@ -285,18 +278,18 @@ def index_page_sizes(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
         yield ""
 
 
-def _is_unreadable(view: PlainView, chunk: ViewedChunk, part: Part) -> bool:
+def _is_unreadable(view: PlainView, chunk: Chunk, part: Part) -> bool:
     data, struct = view.part(chunk, part)
     return bool(data) and struct is None
 
 
-def no_null_pages(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def no_null_pages(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find column indexes that lack a required field."""
     if _is_unreadable(view, chunk, Part.COLUMN_INDEX):
         yield ""
 
 
-def no_bloom_algorithm(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def no_bloom_algorithm(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bloom filters whose header lacks a required field."""
     if _is_unreadable(view, chunk, Part.BLOOM_FILTER):
         yield ""

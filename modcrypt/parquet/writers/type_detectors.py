@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.format.schema import find_parents, is_repeated, is_required
 from modcrypt.parquet.format.structs import SchemaElement
-from modcrypt.parquet.writers.plain_view import PlainView, ViewedChunk
+from modcrypt.parquet.writers.plain_view import PlainView
 from modcrypt.parquet.writers.quirk import Place
 from modcrypt.parquet.writers.versions import is_of
 
@@ -95,13 +96,13 @@ def map_key_value(view: PlainView) -> Iterator[Place]:
             yield Place(path=_name(element))
 
 
-def int96_timestamps(_: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def int96_timestamps(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find timestamps of 96 bits."""
     if chunk.element.type == _INT96 and chunk.row_group == 0:
         yield ""
 
 
-def unmarked_strings(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def unmarked_strings(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find binaries of writers that do not mark strings."""
     if chunk.element.type != _BYTE_ARRAY or chunk.row_group:
         return
@@ -110,7 +111,7 @@ def unmarked_strings(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
         yield ""
 
 
-def julian_dates(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def julian_dates(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find dates and timestamps that Spark may have written in the Julian calendar."""
     pairs = {pair.key: pair.value or b"" for pair in view.metadata.key_value_metadata or ()}
     version = pairs.get(b"org.apache.spark.version")
@@ -123,7 +124,7 @@ def julian_dates(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
         yield ""
 
 
-def int128(view: PlainView, chunk: ViewedChunk) -> Iterator[str]:
+def int128(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find fixed 16 bytes without a meaning that the format knows, as Polars writes integers."""
     element = chunk.element
     bare = element.logicalType is None and element.converted_type is None

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
-from modcrypt.parquet.format.compact import MAX_NESTING, StructList, read_int, skip_field
+from modcrypt.parquet.format.compact import MAX_NESTING, StructList, read_int
 from modcrypt.parquet.format.idl import (
     CHUNKS,
     OWN_CLASSES,
@@ -72,7 +72,10 @@ from tests.support.thrift_judge import (
 def test_every_struct_of_a_real_file_survives_and_reads_as_thriftpy2_reads_it(
     writer: str, tmp_path: Path
 ) -> None:
-    assert check_structs(WRITERS[writer](tmp_path)) >= {"FileMetaData", "PageHeader"}
+    met = check_structs(WRITERS[writer](tmp_path))
+    assert met >= {"FileMetaData", "PageHeader"}
+    if writer == "pyarrow pages":
+        assert met >= {"ColumnIndex", "OffsetIndex", "BloomFilterHeader"}
 
 
 def check_structs(file: bytes) -> set[str]:
@@ -85,11 +88,6 @@ def check_structs(file: bytes) -> set[str]:
         assert as_plain(value) == judge_decodes(name, data)[0]
         met.add(name)
     return met
-
-
-def test_all_kinds_of_structs_were_met(tmp_path: Path) -> None:
-    met = {name for name, _ in structs_of(WRITERS["pyarrow pages"](tmp_path))}
-    assert met == {"FileMetaData", "PageHeader", "ColumnIndex", "OffsetIndex", "BloomFilterHeader"}
 
 
 def test_structs_of_parquet_java_and_other_published_files_survive() -> None:
@@ -365,27 +363,7 @@ def test_any_bytes_give_a_struct_or_a_format_error(name: str, data: bytes) -> No
 
 # Bytes that mean something to the protocol come more often than others.
 REVEALING = st.sampled_from(
-    [
-        0,
-        1,
-        2,
-        0x0C,
-        0x10,
-        0x15,
-        0x16,
-        0x18,
-        0x19,
-        0x1A,
-        0x1B,
-        0x1C,
-        0x1D,
-        0x2C,
-        0x7F,
-        0x80,
-        0xF9,
-        0xFC,
-        0xFF,
-    ]
+    bytes.fromhex("00 01 02 0c 10 15 16 18 19 1a 1b 1c 1d 2c 7f 80 f9 fc ff")
 )
 
 
@@ -622,18 +600,10 @@ def check_refusal(name: str, data: bytes) -> None:
 @each_case(
     "unit",
     [
-        b"\x11",
-        b"\x1c\x00",
-        b"\x19\x0c",
-        b"\x19\x1c\x00",
-        b"\x1b\x00",
-        b"\x19\x11\x01",
-        b"\x16\x80\x00",
-        b"\x18\x00",
-        b"\x19\x3c\x00\x00\x00",
-        b"\x1b\x02\xcc\x00\x00\x00\x00",
+        b"\x11", b"\x1c\x00", b"\x19\x0c", b"\x19\x1c\x00", b"\x1b\x00", b"\x19\x11\x01",
+        b"\x16\x80\x00", b"\x18\x00", b"\x19\x3c\x00\x00\x00", b"\x1b\x02\xcc\x00\x00\x00\x00",
     ],
-)
+)  # fmt: skip
 def test_work_grows_with_the_bytes_and_not_faster(unit: bytes) -> None:
     """Inside an unknown struct: field 3 of KeyValue, many small values, nested where they can."""
 
@@ -700,11 +670,6 @@ def test_integers_are_held_to_their_width(bits: int) -> None:
     for number in (-(1 << bits - 1) - 1, 1 << bits - 1):
         with pytest.raises(FormatError):
             read_int(varint(zigzag(number)), 0, bits)
-
-
-@each_case(("label", "wire", "payload"), [*UNKNOWN, UUID])
-def test_skipping_ends_where_the_value_ends(label: str, wire: int, payload: bytes) -> None:
-    assert skip_field(wire, b"\xff" + payload + b"\xff", 1, 0) == 1 + len(payload)
 
 
 def test_an_extension_is_set_read_replaced_and_removed() -> None:

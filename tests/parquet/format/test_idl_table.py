@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 
 import pytest
 
-from modcrypt.parquet.format import idl_table
 from modcrypt.parquet.format.idl_definitions import load_definitions
 from tools.idl_table import IDL, PATH, format_table
 
@@ -17,7 +17,12 @@ def test_the_table_is_what_thriftpy2_reads() -> None:
 
 def test_an_idl_that_has_changed_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     text = IDL.read_bytes() + b"struct Another {\n  1: required list<PageType> kinds\n}\n"
-    monkeypatch.setattr(pkgutil, "get_data", lambda *_: text)
-    structs, enums = load_definitions.__wrapped__()
-    assert structs.pop("Another") == (False, ((1, 9, "kinds", True, "", 5),))
-    assert (structs, enums) == (idl_table.STRUCTS, idl_table.ENUMS)
+    table = PATH.read_bytes()
+    monkeypatch.setattr(
+        pkgutil, "get_data", lambda _, name: text if name.endswith(".thrift") else table
+    )
+    structs, enums = json.loads(json.dumps(load_definitions.__wrapped__()))
+    assert structs.pop("Another") == [False, [[1, 9, "kinds", True, "", 5]]]
+    assert {"structs": structs, "enums": enums} == {
+        name: part for name, part in json.loads(table).items() if name != "crc"
+    }

@@ -299,38 +299,6 @@ def test_however_values_are_stored_hashes_are_the_same(how: str) -> None:
             assert file.schema.column(n).logical_type.type == "STRING"
 
 
-def test_equal_values_have_equal_hashes_in_all_types_row_groups_and_files() -> None:
-    numbers = [7, None, 7, 12, 7]
-    columns = {
-        "int32": pa.array(numbers, pa.int32()),
-        "int64": pa.array(numbers),
-        "text": pa.array([None if n is None else str(n) for n in numbers]),
-        "dictionary": pa.array(numbers, pa.uint8()).dictionary_encode(),
-    }
-    table = pa.table(columns)
-    masked = read(masked_plain(plain_file(table, row_group_size=2), hashed=table.column_names))
-    for name in columns:
-        assert masked.column(name).to_pylist() == [
-            hash_text(str(n) if n else None) for n in numbers
-        ]
-    other = pa.table({"elsewhere": [12, 7]})
-    two = read(masked_plain(plain_file(other), hashed=["elsewhere"]))
-    assert two.column(0).to_pylist() == [hash_text("12"), hash_text("7")]
-    assert len({*masked.column("int32").to_pylist(), None}) == 3, "and others have others"
-
-
-def test_another_hash_key_gives_other_hashes() -> None:
-    plain = plain_file(small_table())
-    sealed = encrypt(plain, **KEYS)
-    files = [
-        mask_file(sealed, hashed=["name"], hash_key=key)
-        for key in (HASH_KEY, HASH_KEY[:16], HASH_KEY[:24])
-    ]
-    with_keys = [set(read(decrypt(file, **KEYS)).column("name").to_pylist()) for file in files]
-    for n, copy in enumerate(with_keys):
-        assert copy & set.union(*with_keys[:n], *with_keys[n + 1 :]) == {None}
-
-
 # --- shapes of files ------------------------------------------------------------------------------
 
 
@@ -896,16 +864,6 @@ def levels_of(
             assert header.offset is not None
             found[leaves[m.column]].add(m.offset > header.offset + header.size)
     return found
-
-
-def test_other_keys_may_be_given() -> None:
-    sealed = encrypt(plain_of("one row group"), **KEYS)
-    out = io.BytesIO()
-    new = mc.FileEncryptionProperties(footer_key=OTHER_KEY, column_keys={"name": COLUMN_KEY})
-    mc.mask_parquet(sealed, out, READER, new, null=["id"], hashed=["name"], hash_key=HASH_KEY)
-    verify(out.getvalue(), OTHER_KEY, {"name": COLUMN_KEY})
-    keys = {"footer_key": OTHER_KEY, "column_keys": {"name": COLUMN_KEY}}
-    assert read(decrypt(out.getvalue(), **keys)).column("id").null_count == 60
 
 
 def test_a_plaintext_file_is_masked_and_encrypted_in_one_pass() -> None:

@@ -29,7 +29,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.io.sinks import FdSink
-from modcrypt.parquet.format.idl import decode, new
+from modcrypt.parquet.format.idl import decode
 from tests.support import forging
 from tests.support.cases import each_case
 from tests.support.forging import plain_file
@@ -452,24 +452,6 @@ def test_wrong_and_missing_keys_and_prefixes_are_refused(
         mc.rekey_parquet(rich(plaintext_footer), old_file, decryption, NEW)
 
 
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("given", [None, NEW_PREFIX, b""])
-def test_a_wrong_prefix_is_refused(stored: bool, given: bytes | None, old_file: Path) -> None:
-    data = encrypt(
-        plain_of("small"), footer_key=FOOTER_KEY, aad_prefix=PREFIX, store_aad_prefix=stored
-    )
-    if stored and given is None:
-        decryption = mc.FileDecryptionProperties(
-            footer_key=FOOTER_KEY, aad_prefix_verifier=lambda prefix: prefix == NEW_PREFIX
-        )
-    else:
-        decryption = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=given)
-    # A prefix that is supplied is a part of the AAD: whether it is the wrong one, no tag can show.
-    error = mc.errors.AadPrefixError if stored or not given else mc.errors.TagMismatchError
-    with pytest.raises(error):
-        mc.rekey_parquet(data, old_file, decryption, NEW)
-
-
 def test_columns_without_a_key_may_be_left_out_or_null() -> None:
     data = rich(False)
     plain = pq.read_table(io.BytesIO(decrypt(data, **keys_of_rich())))
@@ -504,19 +486,6 @@ def test_a_forged_plaintext_footer_is_not_signed_anew(check: bool, old_file: Pat
     decryption = mc.FileDecryptionProperties(**keys_of_rich(), check_footer_integrity=check)
     with pytest.raises(mc.errors.FooterSignatureError):
         mc.rekey_parquet(forged, old_file, decryption, NEW)
-
-
-def test_a_label_of_another_algorithm_is_refused(old_file: Path) -> None:
-    def relabel(crypto: Any) -> None:
-        union = crypto.encryption_algorithm
-        gcm = union.AES_GCM_V1
-        ctr = new("AesGcmCtrV1", aad_file_unique=gcm.aad_file_unique, supply_aad_prefix=False)
-        crypto.encryption_algorithm = new("EncryptionAlgorithm", AES_GCM_CTR_V1=ctr)
-
-    with pytest.raises(mc.errors.UnsupportedFormatError, match="AES_GCM_CTR_V1"):
-        mc.rekey_parquet(forging.edit_crypto(rich(False), relabel), old_file, RICH, NEW)
-    with pytest.raises(mc.errors.UnsupportedFormatError, match="accept_algorithms="):
-        mc.rekey_parquet(rich(False, CTR), old_file, RICH, NEW)
 
 
 def test_a_damaged_page_under_ctr_is_seen_by_its_crc(old_file: Path) -> None:

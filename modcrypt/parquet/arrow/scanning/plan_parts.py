@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import Source
-from modcrypt.parquet.crypto.bloom_filters import is_in_clear, open_part
+from modcrypt.parquet.crypto.bloom_filters import is_in_clear, missing_in_bloom, open_part
 from modcrypt.parquet.crypto.file_plan import ReadPlan
-from modcrypt.parquet.crypto.index_checks import column_index_faults, missing_in_bloom
+from modcrypt.parquet.crypto.index_checks import column_index_faults
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
