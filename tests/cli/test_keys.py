@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import json
 import os
 import pty
-import shlex
 import shutil
 import stat
 import subprocess
@@ -21,16 +19,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
-from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt
-from modcrypt.cli import app
 from tests.support.ags1.standard_streams import decrypt_standard_stream, split_key_metadata
 from tests.support.cases import each_case
 from tests.support.cli import program
+from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.forked import as_process
-from tests.support.cli.program import Answer, check_failure, private
+from tests.support.cli.program import (
+    SHOW_PROGRESS,
+    Answer,
+    check_failure,
+    environment,
+    examples_of,
+    invoke,
+    private,
+    run_on_terminal,
+)
 from tests.support.folder_contents import names
 from tests.support.forging import flip
 from tests.support.interrupts import interrupt
@@ -57,33 +63,14 @@ pii = ["name", "address"]
 DECRYPT = ("decrypt", *RING)
 
 
-def environment(**more: str) -> dict[str, str]:
-    out = ("NO_COLOR", "FORCE_COLOR", "MODCRYPT_PASSPHRASE")
-    kept = {name: value for name, value in os.environ.items() if name not in out}
-    return {**kept, "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
-
-
-def run(
-    folder: Path,
-    *arguments: str,
-    passphrase: str | None = PASSPHRASE,
-    fork: bool = True,
-    **more: Any,
-) -> Answer:
-    """Run the program without a terminal, in a fork unless `fork` is false."""
-    env = {} if passphrase is None else {"MODCRYPT_PASSPHRASE": passphrase}
+def run(folder: Path, *arguments: str, passphrase: str | None = PASSPHRASE, **more: Any) -> Answer:
+    """Run the program without a terminal."""
+    given = {} if passphrase is None else {"MODCRYPT_PASSPHRASE": passphrase}
     if "input" not in more:
         more["stdin"] = subprocess.DEVNULL
-    env |= more.pop("env", {})
-    return subprocess.run(
-        **as_process([PROGRAM, *arguments], environment(**env), fork=fork),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        start_new_session=True,  # where there is no /dev/tty either
-        **more,
-    )
+    env = given | more.pop("env", {})
+    # In a session where there is no /dev/tty either.
+    return program.run_program(folder, *arguments, env=env, start_new_session=True, **more)
 
 
 def run_here(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Answer:
@@ -95,17 +82,6 @@ def check_ok(answer: Answer) -> str:
     """Check that the command succeeded without stderr; return stdout."""
     assert (answer.returncode, answer.stderr) == (0, "")
     return answer.stdout
-
-
-def invoke(folder: Path, *arguments: str) -> Result:
-    """Run the command line in this process, without a passphrase."""
-    with contextlib.chdir(folder):
-        return CliRunner().invoke(app.program, arguments)
-
-
-def check_refusal(result: Result, word: str = "usage", code: int = 2) -> str:
-    answer = Answer((), result.exit_code, result.stdout, result.stderr)
-    return check_failure(answer, code, word)
 
 
 @pytest.fixture(scope="module")
@@ -138,13 +114,6 @@ def clear(tmp_path: Path) -> Path:
     ring.create_key("pii", value=COLUMN_KEY)
     write_plain(tmp_path / "plain.parquet")
     return tmp_path
-
-
-def run_ok(folder: Path, *arguments: str) -> str:
-    """Run a command that must succeed with a plaintext keyring, in this process."""
-    result = invoke(folder, *arguments)
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
 
 
 def encrypt_file(folder: Path, name: str = "sealed.parquet", *options: str) -> Path:
@@ -506,28 +475,11 @@ def test_rotation_shows_files_and_their_rate_on_a_terminal(clear: Path) -> None:
     (clear / "lake").mkdir()
     for number in range(3):
         encrypt_file(clear, f"lake/{number}.parquet")
-    script = (
-        "import modcrypt.cli.output.progress as progress\n"
-        "progress.SHOW_AFTER = progress.REFRESH_EVERY = 0\n"
-        "from modcrypt.cli import run\n"
-        "run()"
-    )
-    controller, terminal = pty.openpty()
-    fcntl.ioctl(controller, termios.TIOCSWINSZ, b"\x18\0\xc8\0\0\0\0\0")  # 24 lines of 200
-    command = [sys.executable, "-c", script, "keys", "rotate", *RING, "--what", "kek", "lake"]
-    process = as_process(command, environment())
-    answer = subprocess.run(
-        **process, cwd=clear, stdout=subprocess.PIPE, stderr=terminal, check=True
-    )
-    os.close(terminal)
-    shown = b""
-    with contextlib.suppress(OSError):
-        while data := os.read(controller, 65536):
-            shown += data
-    os.close(controller)
-    assert "Rotating" in shown.decode()
-    assert "3/3" in shown.decode()
-    assert "files/s" in shown.decode()
+    options = ("keys", "rotate", *RING, "--what", "kek", "lake")
+    command = [sys.executable, "-c", SHOW_PROGRESS, *options]
+    answer, shown = run_on_terminal(clear, command, "stderr", columns=200)
+    for part in ("Rotating", "3/3", "files/s"):
+        assert part in shown
     assert answer.stdout == b"3 files: 3 rotated; 6 keys\n"
 
 
@@ -611,9 +563,7 @@ def test_a_key_of_a_service_without_versions_is_destroyed(
     clear: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = NoVersions()
-    monkeypatch.setattr(
-        "modcrypt.kms.references._load_entry_point", lambda scheme: lambda uri: service
-    )
+    monkeypatch.setattr("modcrypt.kms.references._find_opener", lambda scheme: lambda uri: service)
     destroy = ("keys", "destroy", "--kms", "other:x", "pii", "--yes")
     assert "whole keys" in check_refusal(invoke(clear, *destroy, "--version", "1"))
     assert service.destroyed == ""
@@ -1129,14 +1079,10 @@ def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None)
             ring.rotate_key("footer")
         how = modcrypt.KeyTools(ring).encryption(modcrypt.Policy(footer_key="footer"))
         modcrypt.encrypt_parquet(tmp_path / "orders.parquet", tmp_path / "lake/a.parquet", how)
-    help_text = check_ok(
-        run_here(tmp_path, "keys", *([] if command is None else [command]), "--help-all")
-    )
-    joined = help_text.replace("\\\n", " ")
-    lines = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]
-    assert lines
-    for line in lines:
-        check_ok(run_here(tmp_path, *shlex.split(line)[1:]))
+    examples = examples_of(tmp_path, "keys", *([] if command is None else [command]))
+    assert examples
+    for example in examples:
+        check_ok(run_here(tmp_path, *example))
 
 
 def test_a_prefix_with_the_files_name_is_taken_on_both_ways(lake: Path) -> None:

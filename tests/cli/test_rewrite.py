@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from modcrypt.cli.conversion import encrypt, mask, rekey, share
 from modcrypt.cli.shared_options import parameters_of
 from tests.support.cases import each_case
 from tests.support.cli.answers import LOST_KEYS, check_refusal, lines, run_ok
-from tests.support.cli.program import KEY, NAME_KEY, Answer, invoke, private, run, run_program
+from tests.support.cli.program import KEY, NAME_KEY, examples_of, invoke, private, run, run_program
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.pyarrow_keyring import FACTORY, LOCAL
 from tests.support.mask_hash import mask_hash
@@ -465,11 +464,10 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
     run_ok(folder, "encrypt", *keys, "orders.parquet", "orders.enc.parquet")
     (folder / "lake").mkdir()
     run_ok(folder, "encrypt", "--policy", "lake.toml", "orders.parquet", "lake/0.parquet")
-    help_text = run(folder, command, "--help-all").stdout.replace("\\\n", " ")
-    typed = [line for line in help_text.splitlines() if line.startswith("  modcrypt ")]
-    assert len(typed) == {"rekey": 3, "mask": 2, "share": 2}[command]
-    for line in typed:
-        answer: Answer = run(folder, *shlex.split(line)[1:])
+    examples = examples_of(folder, command)
+    assert len(examples) == {"rekey": 3, "mask": 2, "share": 2}[command]
+    for example in examples:
+        answer = run(folder, *example)
         assert (answer.returncode, answer.stderr) == (0, "")
 
 
