@@ -118,38 +118,6 @@ def test_sixteen_threads_make_one_kek_for_each_master_key() -> None:
     assert len(keys) == 16 * 21
 
 
-def test_files_written_and_read_by_sixteen_threads_are_right(tmp_path: Path) -> None:
-    kms = MemoryKms(delay=0.01)
-    tools = mc.KeyTools(kms)
-    start = threading.Barrier(16)
-
-    def write(n: int) -> None:
-        start.wait()
-        mc.write_table(TABLE, tmp_path / f"{n}.parquet", tools.encryption(POLICY))
-
-    def read(n: int) -> bool:
-        start.wait()
-        return bool(mc.read_table(tmp_path / f"{n}.parquet", reading.decryption()).equals(TABLE))
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(write, range(16)))
-        assert kms.count() == 3
-        kms.calls.clear()
-        reading = mc.KeyTools(kms)
-        assert all(pool.map(read, range(16)))
-        assert kms.count() == 3
-
-
-def test_a_dataset_is_read_with_one_call_for_each_kek(tmp_path: Path) -> None:
-    tools = mc.KeyTools(MemoryKms())
-    for n in range(8):
-        mc.write_table(TABLE, tmp_path / f"{n}.parquet", tools.encryption(POLICY))
-    kms = MemoryKms()
-    read = mc.read_table(tmp_path, mc.KeyTools(kms).decryption())
-    assert read.num_rows == 16
-    assert sorted(call.master_key_id for call in kms.calls) == ["kc1", "kc2", "kf"]
-
-
 def test_only_the_keys_of_columns_that_are_read_are_asked_for(tmp_path: Path) -> None:
     tools = mc.KeyTools(MemoryKms())
     path = tmp_path / "a.parquet"
@@ -434,51 +402,30 @@ def flip_bit(text: str, at: int = 20) -> str:
     return base64.b64encode(raw).decode()
 
 
-ALTERED: dict[str, tuple[type[KeyRetrievalError], Callable[[KeyMaterial], KeyMaterial]]] = {
-    "DEK, a bit": (KeyMaterialError, lambda m: replace(m, wrapped_dek=flip_bit(m.wrapped_dek))),
-    "DEK, its nonce": (
-        KeyMaterialError,
-        lambda m: replace(m, wrapped_dek=flip_bit(m.wrapped_dek, 0)),
-    ),
-    "DEK, its tag": (
-        KeyMaterialError,
-        lambda m: replace(m, wrapped_dek=flip_bit(m.wrapped_dek, -1)),
-    ),
-    "DEK cut short": (KeyMaterialError, lambda m: replace(m, wrapped_dek=m.wrapped_dek[:-8])),
-    "DEK twice": (KeyMaterialError, lambda m: replace(m, wrapped_dek=m.wrapped_dek * 2)),
-    "DEK is no base64": (KeyMaterialError, lambda m: replace(m, wrapped_dek="!" * 60)),
-    "DEK with a line end": (
-        KeyMaterialError,
-        lambda m: replace(m, wrapped_dek=m.wrapped_dek + "\n"),
-    ),
-    "DEK is no ASCII": (KeyMaterialError, lambda m: replace(m, wrapped_dek="Ω" * 60)),
-    "KEK, a bit": (
-        KeyMaterialError,
-        lambda m: replace(m, wrapped_kek=flip_bit(m.wrapped_kek or "")),
-    ),
-    "KEK, its tag": (
-        KeyMaterialError,
-        lambda m: replace(m, wrapped_kek=flip_bit(m.wrapped_kek or "", -1)),
-    ),
-    "KEK id": (KeyMaterialError, lambda m: replace(m, kek_id=bytes(16))),
-    "another master key": (KeyMaterialError, lambda m: replace(m, master_key_id="kc1")),
-    "a master key that isn't there": (
-        KeyNotFoundError,
-        lambda m: replace(m, master_key_id="none"),
-    ),
-    "the DEK as the KEK": (KeyMaterialError, lambda m: replace(m, wrapped_kek=m.wrapped_dek)),
-    "the KEK as the DEK": (
-        KeyMaterialError,
-        lambda m: replace(m, wrapped_dek=m.wrapped_kek or ""),
-    ),
-    "single wrapping": (KeyMaterialError, lambda m: replace(m, kek_id=None, wrapped_kek=None)),
+ALTERED: dict[str, Callable[[KeyMaterial], dict[str, Any]]] = {
+    "DEK, a bit": lambda m: {"wrapped_dek": flip_bit(m.wrapped_dek)},
+    "DEK, its nonce": lambda m: {"wrapped_dek": flip_bit(m.wrapped_dek, 0)},
+    "DEK, its tag": lambda m: {"wrapped_dek": flip_bit(m.wrapped_dek, -1)},
+    "DEK cut short": lambda m: {"wrapped_dek": m.wrapped_dek[:-8]},
+    "DEK twice": lambda m: {"wrapped_dek": m.wrapped_dek * 2},
+    "DEK is no base64": lambda m: {"wrapped_dek": "!" * 60},
+    "DEK with a line end": lambda m: {"wrapped_dek": m.wrapped_dek + "\n"},
+    "DEK is no ASCII": lambda m: {"wrapped_dek": "Ω" * 60},
+    "KEK, a bit": lambda m: {"wrapped_kek": flip_bit(m.wrapped_kek or "")},
+    "KEK, its tag": lambda m: {"wrapped_kek": flip_bit(m.wrapped_kek or "", -1)},
+    "KEK id": lambda m: {"kek_id": bytes(16)},
+    "another master key": lambda m: {"master_key_id": "kc1"},
+    "no master key": lambda m: {"master_key_id": "none"},
+    "the DEK as the KEK": lambda m: {"wrapped_kek": m.wrapped_dek},
+    "the KEK as the DEK": lambda m: {"wrapped_dek": m.wrapped_kek or ""},
+    "single wrapping": lambda m: {"kek_id": None, "wrapped_kek": None},
 }
 
 
 @each_case("what", ALTERED)
 @each_case("before", [True, False], ids=["known", "unknown"])
 def test_altered_material_does_not_unwrap_and_spoils_nothing(what: str, before: bool) -> None:
-    kind, change = ALTERED[what]
+    kind = KeyNotFoundError if what == "no master key" else KeyMaterialError
     kms, dek = MemoryKms(), Key.generate()
     material = wrap_key(kms, dek)
     keys = wrapper(kms)
@@ -486,7 +433,7 @@ def test_altered_material_does_not_unwrap_and_spoils_nothing(what: str, before: 
         keys.unwrap(material)
     for _ in range(2):
         with pytest.raises(kind) as caught:
-            keys.unwrap(change(material))
+            keys.unwrap(replace(material, **ALTERED[what](material)))
         assert type(caught.value) is kind
     assert keys.unwrap(material) == dek
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import datetime
 import logging
 import os
@@ -93,14 +92,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 # --- wrapping and unwrapping ---------------------------------------------------------------------
 
 
-@each_case("aad", [b"", AAD, b"\x00\xff" * 40], ids=["no aad", "aad", "binary"])
-@each_case("length", [16, 24, 32])
-def test_a_key_comes_back(client: AwsKms, key: dict[str, Any], aad: bytes, length: int) -> None:
-    plain = os.urandom(length)
-    assert client.unwrap(client.wrap(plain, key["Arn"], aad=aad), key["Arn"], aad=aad) == plain
-
-
-@pytest.mark.parametrize("aad", [b"", AAD], ids=["no aad", "aad"])
+@pytest.mark.parametrize("aad", [b"", b"\x00\xff" * 40], ids=["no aad", "binary"])
 def test_boto3_unwraps_what_modcrypt_wrapped_and_the_other_way(
     moto: MotoKms, client: AwsKms, key: dict[str, Any], aad: bytes
 ) -> None:
@@ -263,6 +255,8 @@ def test_the_parts_of_a_uri(uri: str, default: str | None) -> None:
     client = open_aws(uri)
     assert repr(client) == "AwsKms(eu-central-1)"
     assert client.default_key == default
+    with pytest.raises(TypeError, match="can't be pickled"):
+        pickle.dumps(client)
 
 
 @each_case(
@@ -458,6 +452,8 @@ def test_stubbed_refusals_give_one_error_that_repeats_no_message(
     with stub, pytest.raises(error) as caught:
         client.unwrap(base64.b64encode(bytes(99)).decode(), ARN)
     assert caught.value.word == error.word  # type: ignore[attr-defined]  # one of modcrypt's
+    throttles = "Throttl" in code or status == 429
+    assert getattr(caught.value, "throttled", False) == throttles
     assert caught.value.__context__ is None
     assert "Zq9" not in error_text(caught.value)
 
@@ -603,13 +599,6 @@ def keeping(moto: MotoKms, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int
         thread.join()
 
 
-def test_a_connection_is_kept(keeping: list[int]) -> None:
-    client = open_aws(ANY_REGION)
-    for _ in range(20):
-        client.wrap(KEY, ARN)
-    assert (len(keeping), len(set(keeping))) == (20, 1)
-
-
 def test_a_forked_process_does_not_share_its_parents_connection(keeping: list[int]) -> None:
     client = open_aws(ANY_REGION)
     client.wrap(KEY, ARN)
@@ -678,15 +667,6 @@ def test_a_failed_request_is_not_logged_either(
         open_aws(ANY_REGION).wrap([KEY], ARN)  # type: ignore[arg-type]  # a caller's mistake
     reported = caplog.text + error_text(caught.value)
     assert not leaks(reported, KEY)
-
-
-@pytest.mark.usefixtures("bare_environment")
-def test_a_client_is_not_pickled_or_copied() -> None:
-    client = open_aws(ANY_REGION)
-    takers: list[Callable[[Any], object]] = [pickle.dumps, copy.copy, copy.deepcopy]
-    for take in takers:
-        with pytest.raises(TypeError, match="can't be pickled"):
-            take(client)
 
 
 @pytest.mark.parametrize("region", ["evil.example", "me@evil.example", "eu-central-1/", "x y"])
@@ -762,13 +742,3 @@ def test_only_a_key_of_the_aliass_account_and_region_opens_in_its_place(
             with pytest.raises(KeyMaterialError, match="another account or region") as caught:
                 client.unwrap(wrapped, "lake")
             assert not leaks(error_text(caught.value), KEY)
-
-
-@pytest.mark.usefixtures("bare_environment")
-def test_throttling_is_distinguished_from_outages() -> None:
-    for code, throttled in [("ThrottlingException", True), ("KMSInternalException", False)]:
-        stub, client = stub_client()
-        stub.add_client_error("decrypt", code, "x", 400)
-        with stub, pytest.raises(KmsUnavailableError) as caught:
-            client.unwrap(base64.b64encode(bytes(99)).decode(), ARN)
-        assert caught.value.throttled is throttled

@@ -8,6 +8,7 @@ it opens was not made by modcrypt's own primitives.
 from __future__ import annotations
 
 import base64
+import json
 import os
 import threading
 import time
@@ -166,7 +167,7 @@ class MemoryKms:
 
 
 class PyArrowKms(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
-    """The same service without AAD, as PyArrow asks for it."""
+    """The same service without AAD, as PyArrow asks for it; it unwraps LocalWrap's JSON, too."""
 
     def __init__(self, config: Any = None, masters: Mapping[str, bytes] = MASTERS) -> None:
         super().__init__()
@@ -177,4 +178,8 @@ class PyArrowKms(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
 
     def unwrap_key(self, wrapped_key: str | bytes, master_key_identifier: str) -> bytes:
         text = wrapped_key.decode() if isinstance(wrapped_key, bytes) else wrapped_key
+        if text.startswith("{"):
+            members = json.loads(text)
+            assert members.keys() == {"masterKeyVersion", "encryptedKey"}
+            text = members["encryptedKey"]
         return unseal(self._masters[master_key_identifier], text, master_key_identifier.encode())
