@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +27,7 @@ from modcrypt.errors import (
 from modcrypt.kms import calls as kms
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
+from tests.support.kms.json_server import json_server
 from tests.support.kms.key_servers import (
     AWS_KEY_ID,
     AWS_SECRET,
@@ -39,7 +39,6 @@ from tests.support.kms.key_servers import (
     whole,
 )
 from tests.support.kms.server_fixtures import clear_environment
-from tests.support.sleeps import note_sleeps
 
 pytest.importorskip("boto3")
 
@@ -81,12 +80,6 @@ def shared_client(moto_running: MotoKms) -> AwsKms:
 @pytest.fixture
 def client(moto: MotoKms, shared_client: AwsKms) -> AwsKms:
     return shared_client
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Replace waits between attempts; return the recorded waits."""
-    return note_sleeps(monkeypatch)
 
 
 # --- wrapping and unwrapping ---------------------------------------------------------------------
@@ -569,45 +562,20 @@ def test_missing_credentials_are_said(moto: MotoKms, monkeypatch: pytest.MonkeyP
 # --- threads and processes -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def keeping(moto: MotoKms, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Run a server that keeps connections, as AWS does; return the ports it saw."""
-    seen: list[int] = []
-    answer = b'{"CiphertextBlob":"AAAA","KeyId":"%s"}' % ARN.encode()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            seen.append(self.client_address[1])
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: Any) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.block_on_close = False  # it doesn't wait for the kept connections
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", f"http://127.0.0.1:{server.server_port}")
-        yield seen
-        server.shutdown()
-        thread.join()
-
-
-def test_a_forked_process_does_not_share_its_parents_connection(keeping: list[int]) -> None:
-    client = open_aws(ANY_REGION)
-    client.wrap(KEY, ARN)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if client.wrap(KEY, ARN) else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    client.wrap(KEY, ARN)
-    first, in_child, last = keeping
+def test_a_forked_process_does_not_share_its_parents_connection(
+    moto: MotoKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with json_server() as server:  # which keeps connections, as AWS does
+        server.answer = lambda request: (200, {"CiphertextBlob": "AAAA", "KeyId": ARN})
+        monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", server.address)
+        client = open_aws(ANY_REGION)
+        client.wrap(KEY, ARN)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if client.wrap(KEY, ARN) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        client.wrap(KEY, ARN)
+    first, in_child, last = (request.port for request in server.requests)
     assert first == last != in_child
 
 

@@ -12,7 +12,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,8 +34,8 @@ from modcrypt.kms.client import MasterKey
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.cli.program import run
+from tests.support.kms.json_server import json_server
 from tests.support.kms.key_servers import Bao, bao_server, error_text, leaks
-from tests.support.sleeps import note_sleeps
 
 pytest.importorskip("hvac")
 
@@ -87,12 +86,6 @@ class Engine:
 @pytest.fixture
 def engine(bao: Bao) -> Engine:
     return Engine(bao)
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Replace waits between attempts; return the recorded waits."""
-    return note_sleeps(monkeypatch)
 
 
 DERIVED = pytest.mark.parametrize("derived", [False, True], ids=["plain", "derived"])
@@ -729,33 +722,9 @@ def test_a_server_that_stops_and_comes_back(
 @contextlib.contextmanager
 def answering(status: int, body: bytes, **headers: str) -> Iterator[tuple[int, list[Any]]]:
     """Run an HTTP server that gives one answer; return its port and what it was asked."""
-    asked: list[Any] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            asked.append((self.path, dict(self.headers), data))
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_GET(self) -> None:
-            self.do_POST()
-
-        def log_message(self, *_: Any) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server.server_port, asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with json_server() as server:
+        server.answer = lambda request: (status, body, headers)
+        yield server.port, server.requests
 
 
 @each_case(
