@@ -987,12 +987,6 @@ def test_a_keyring_loads_no_other_key_service(clear: Path) -> None:
     assert loaded.isdisjoint((SERVICES | {"pyarrow", "fsspec"}) - {"modcrypt.kms.keyring.keyring"})
 
 
-def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
-    answer = run(tmp_path, "keys")
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr == check_ok(run(tmp_path, "keys", "--help"))
-
-
 def test_a_generated_key_opens_files_and_replaces_nothing(tmp_path: Path) -> None:
     write_plain(tmp_path / "plain.parquet")
     made = ("keys", "generate", "--scheme", "aes256", "--json", "new.key")

@@ -531,12 +531,6 @@ def test_the_wrong_sort_of_key_file_is_3(folder: Path) -> None:
     check_failure(answer, 3, "key-material")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_a_key_file_that_may_not_be_read_is_denied(folder: Path) -> None:
-    (folder / "footer.key").chmod(0)
-    check_failure(run(folder, "encrypt", *KEY, "plain.parquet", "out.parquet"), 3, "denied")
-
-
 def test_a_denied_key_file_is_3_for_root_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise PermissionError(13, "Permission denied")
