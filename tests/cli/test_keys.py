@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt
 from tests.support.ags1.standard_streams import decrypt_standard_stream, split_key_metadata
@@ -42,6 +41,7 @@ from tests.support.forging import flip
 from tests.support.interrupts import interrupt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.kms.pyarrow_keyring import ARROW_KMS, FACTORY, LOCAL
+from tests.support.pkmt1 import open_base64
 from tests.support.sleeps import note_sleeps
 from tests.support.tables import small_table, write_plain
 
@@ -225,9 +225,9 @@ def test_encrypted_key_metadata_opens_after_its_description(clear: Path, size: s
     kek = ARROW_KMS.unwrap_key(members.pop("wrappedKEK"), "footer")
     assert len(kek) == int(size)  # no weaker than what it wraps
     kek_id = base64.b64decode(members.pop("keyEncryptionKeyID"), validate=True)
-    block = base64.b64decode(members.pop("wrappedKeyMetadata"), validate=True)
+    metadata = open_base64(kek, members.pop("wrappedKeyMetadata"), kek_id)
     assert not members
-    key, prefix, reported = split_key_metadata(AESGCM(kek).decrypt(block[:12], block[12:], kek_id))
+    key, prefix, reported = split_key_metadata(metadata)
     assert (len(key), f"{reported}\n") == (int(size), length)
     assert decrypt_standard_stream((clear / "notes.ags1").read_bytes(), key, prefix) == notes
 

@@ -6,7 +6,6 @@ as parquet-java does.
 
 from __future__ import annotations
 
-import base64
 import errno
 import gc
 import io
@@ -37,8 +36,9 @@ from modcrypt.pkmt1 import external, material
 from modcrypt.pkmt1.material import external_name
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
-from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
+from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms
 from tests.support.paths import ROOT
+from tests.support.pkmt1 import open_data_key, unwrap_by
 
 KEYS: dict[str, Any] = {"footer_key": "kf", "column_keys": {"kc1": ["a"], "kc2": ["b"]}}
 POLICY = mc.Policy(**KEYS, internal_key_material=False)
@@ -85,12 +85,7 @@ def read_by_hand(path: Path) -> pa.Table:
     def retrieve(metadata: bytes) -> bytes:
         reference = json.loads(metadata)
         assert reference["internalStorage"] is False
-        material = store[reference["keyReference"]]
-        master = material["masterKeyID"]
-        if not material["doubleWrapping"]:
-            return unseal(MASTERS[master], material["wrappedDEK"], master.encode())
-        kek = unseal(MASTERS[master], material["wrappedKEK"], master.encode())
-        return unseal(kek, material["wrappedDEK"], base64.b64decode(material["keyEncryptionKeyID"]))
+        return open_data_key(store[reference["keyReference"]], unwrap_by(MASTERS))
 
     return mc.read_table(path, mc.FileDecryptionProperties(key_retriever=retrieve))
 

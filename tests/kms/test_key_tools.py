@@ -33,8 +33,9 @@ from modcrypt.errors import (
     UnsupportedFormatError,
 )
 from tests.support.cases import each_case
-from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
+from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms
 from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.pkmt1 import open_data_key, unwrap_by
 from tests.support.sleeps import note_sleeps
 from tests.support.tables import small_table
 
@@ -64,11 +65,7 @@ def material_in(path: Path) -> list[dict[str, Any]]:
 
 def data_key(material: dict[str, Any]) -> bytes:
     """Unwrap the data key of material by `cryptography` alone."""
-    master = material["masterKeyID"]
-    if not material["doubleWrapping"]:
-        return unseal(MASTERS[master], material["wrappedDEK"], master.encode())
-    kek = unseal(MASTERS[master], material["wrappedKEK"], master.encode())
-    return unseal(kek, material["wrappedDEK"], base64.b64decode(material["keyEncryptionKeyID"]))
+    return open_data_key(material, unwrap_by(MASTERS))
 
 
 # --- all of it together ---------------------------------------------------------------------------

@@ -31,7 +31,8 @@ from modcrypt.kms import calls as kms
 from modcrypt.kms.client import capabilities_of
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client, from_pyarrow_client
-from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
+from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms
+from tests.support.pkmt1 import open_base64, open_data_key, unwrap_by
 from tests.support.sleeps import note_sleeps
 
 TABLE = pa.table({"a": list(range(100)), "b": [f"value {n}" for n in range(100)]})
@@ -70,18 +71,10 @@ def read(factory: Any, data: bytes) -> pa.Table:
     return pq.read_table(pa.BufferReader(data), decryption_properties=properties)
 
 
-def data_key(material: dict[str, Any], unwrap: Callable[[str, str], bytes]) -> bytes:
-    """Unwrap a data key as the key tools do, singly or doubly."""
-    if not material["doubleWrapping"]:
-        return unwrap(material["wrappedDEK"], material["masterKeyID"])
-    kek = unwrap(material["wrappedKEK"], material["masterKeyID"])
-    return unseal(kek, material["wrappedDEK"], base64.b64decode(material["keyEncryptionKeyID"]))
-
-
 def read_with(data: bytes, unwrap: Callable[[str, str], bytes]) -> pa.Table:
     """Read a file with the keys that its key material leads to."""
     keys = mc.FileDecryptionProperties(
-        key_retriever=lambda metadata: data_key(json.loads(metadata), unwrap)
+        key_retriever=lambda metadata: open_data_key(json.loads(metadata), unwrap)
     )
     return mc.read_table(data, decryption=keys)
 
@@ -106,10 +99,7 @@ def test_pyarrow_writes_and_reads_by_a_modcrypt_client(
         service.calls.clear()
         assert read(pe.CryptoFactory(as_pyarrow_client(service)), data).equals(TABLE)
 
-    def with_the_master_keys_alone(wrapped: str, master_key_id: str) -> bytes:
-        return unseal(MASTERS[master_key_id], wrapped, master_key_id.encode())
-
-    assert read_with(data, with_the_master_keys_alone).equals(TABLE)
+    assert read_with(data, unwrap_by(MASTERS)).equals(TABLE)
 
 
 def test_pyarrow_writes_and_reads_by_a_keyring(tmp_path: Path) -> None:
@@ -229,7 +219,7 @@ def test_a_pyarrow_client_unwraps_what_pyarrow_wrote(
 def test_what_a_pyarrow_client_wraps_for_us_is_text(text: Callable[[str], str | bytes]) -> None:
     ours = from_pyarrow_client(Theirs(text))
     wrapped = kms.wrap(ours, b"k" * 24, "kc1")
-    assert unseal(MASTERS["kc1"], wrapped, b"kc1") == b"k" * 24
+    assert open_base64(MASTERS["kc1"], wrapped, b"kc1") == b"k" * 24
     assert kms.unwrap(ours, wrapped, "kc1") == b"k" * 24
 
 
