@@ -58,11 +58,9 @@ def wrapper(kms: MemoryKms, **options: Any) -> KeyWrapper:
     return KeyWrapper(kms, **{"cache_lifetime": 600.0, **options})
 
 
-def wrap_key(
-    kms: MemoryKms, key: Key | None = None, master: str = "kf", length: int = 16
-) -> KeyMaterial:
+def wrap_key(kms: MemoryKms, key: Key | None = None, master: str = "kf") -> KeyMaterial:
     """Return the material of a data key wrapped under its own KEK."""
-    kek = wrapper(kms).get_writing_kek(master, length)
+    kek = wrapper(kms).get_writing_kek(master)
     dek = kek.wrap(Key.generate() if key is None else key)
     return kek.material(dek, is_footer_key=False, internal=True)
 
@@ -385,12 +383,6 @@ def test_the_kek_wraps_data_keys_as_the_key_tools_do() -> None:
     assert material.wrapped_kek is not None
     kek = open_base64(MASTERS["kf"], material.wrapped_kek, b"kf")
     assert open_base64(kek, material.wrapped_dek, material.kek_id) == b"D" * 24
-
-
-@pytest.mark.parametrize("length", [16, 24, 32])
-def test_a_kek_has_the_length_that_is_asked_for(length: int) -> None:
-    material = wrap_key(MemoryKms(), length=length)
-    assert len(open_base64(MASTERS["kf"], material.wrapped_kek or "", b"kf")) == length
 
 
 def flip_bit(text: str, at: int = 20) -> str:
