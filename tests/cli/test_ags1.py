@@ -497,7 +497,7 @@ def test_a_pipe_as_destination_needs_no_force_and_leaves_stdout_for_the_length(
 
 
 def test_on_a_terminal_the_length_is_labelled(folder: Path) -> None:
-    command = [PROGRAM, "ags1", "encrypt", *KEY, "notes.txt", "notes.ags1"]
+    command = [str(PROGRAM), "ags1", "encrypt", *KEY, "notes.txt", "notes.ags1"]
     answer, shown = run_on_terminal(folder, command, "stdout")
     assert (answer.returncode, answer.stderr) == (0, b"")
     assert shown.strip() == f"encrypted length: {NOTES_LENGTH}"

@@ -85,7 +85,7 @@ def test_only_terminals_show_styles(
 
 def test_the_program_wraps_a_table_on_a_terminal(tmp_path: Path) -> None:
     pq.write_table(pa.table({LONG: [1], "b": [2]}), tmp_path / "plain.parquet")
-    command = [PROGRAM, "inspect", "plain.parquet"]
+    command = [str(PROGRAM), "inspect", "plain.parquet"]
     answer, shown = run_on_terminal(tmp_path, command, "stdout", env=environment(COLUMNS="80"))
     assert answer.returncode == 0
     text = re.sub(r"\x1b\[\d+m", "", shown)

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.errors import KeyDisabledError, KeyMaterialError, KeyNotFoundError
 from modcrypt.kms import Capabilities
+from modcrypt.kms.client import KmsClient
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 
 
@@ -105,6 +106,6 @@ class RewrappingKms(RotatingKms):
         return self._wrap_key(self._unwrap_key(wrapped, master_key_id, aad), master_key_id, aad)
 
 
-def crypto_factory(kms: BasicKms) -> pe.CryptoFactory:
+def crypto_factory(kms: KmsClient) -> pe.CryptoFactory:
     """Return PyArrow's key tools on a key service."""
     return pe.CryptoFactory(as_pyarrow_client(kms))
