@@ -27,6 +27,7 @@ from tests.support.kms.server_fixtures import (  # noqa: E402 (as above)
     bare_environment,
     moto,
     moto_running,
+    waits,
 )  # fmt: skip
 from tests.support.randomness import SEED, examples  # noqa: E402 (as above)
 from tests.support.secret_watch import leftovers, pytest_configure  # noqa: E402 (as above)
@@ -35,7 +36,7 @@ from tests.support.valid_json import valid_json  # noqa: E402 (as above)
 
 __all__ = [  # fixtures, one of each for a process, and what a session begins and ends with
     "bao", "bao_running", "bare_environment", "java", "leftovers", "moto", "moto_running",
-    "pytest_configure", "valid_json",
+    "pytest_configure", "valid_json", "waits",
 ]  # fmt: skip
 
 # Temporary folders are in memory where there is room: on a disk, a commit waits for many fsyncs.

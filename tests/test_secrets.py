@@ -62,7 +62,7 @@ from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.pkmt1.material import decode_metadata
 from tests.support.cases import each_case
-from tests.support.kms.memory_kms import MemoryKms, PyArrowKms, unseal
+from tests.support.kms.memory_kms import MemoryKms, PyArrowKms
 from tests.support.leaks import (
     COLUMN,
     COLUMN_ID,
@@ -79,6 +79,7 @@ from tests.support.leaks import (
     spellings,
 )
 from tests.support.module_spans import list_modules
+from tests.support.pkmt1 import open_base64
 from tests.support.sleeps import note_sleeps
 from tests.support.tables import write_plain
 from tests.support.unfinished_files import unfinished_files
@@ -696,10 +697,10 @@ def data_keys(path: Path) -> set[bytes]:
         name = material["masterKeyID"]
         master, dek_aad = MASTERS[name], name.encode()
         if material["doubleWrapping"]:
-            master = unseal(master, material["wrappedKEK"], dek_aad)
+            master = open_base64(master, material["wrappedKEK"], dek_aad)
             dek_aad = base64.b64decode(material["keyEncryptionKeyID"])
             found.add(master)
-        found.add(unseal(master, material["wrappedDEK"], dek_aad))
+        found.add(open_base64(master, material["wrappedDEK"], dek_aad))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.keys import Key
-from modcrypt.kms.audit import Audit, AuditEvent, record_key
+from modcrypt.kms.audit import Audit, record_key
 from modcrypt.kms.client import capabilities_of
 from modcrypt.kms.external_keys import ExternalKeys
 from modcrypt.kms.file_keys import KmsKeyRetriever
@@ -143,7 +143,12 @@ class KeyedEncryption:
             try:
                 wrapped = self._wrap_keys_under(master, names, deks, replaces)
             except ModcryptError as error:
-                self._record_failure(master, names, place, error.word)
+                missing = KeyMaterial(is_footer_key=False, master_key_id=master, wrapped_dek="")
+                columns = [name for name in names if name is not None]
+                record_key(
+                    self.retriever.wrapper.audit, "wrap", missing, _name_file(place), columns,
+                    result=error.word, count=len(names),
+                )  # fmt: skip
                 raise
             texts.update(zip(names, wrapped, strict=True))
         return texts
@@ -169,23 +174,6 @@ class KeyedEncryption:
             ).encode()
             for name, wrapped in zip(names, texts, strict=True)
         ]
-
-    def _record_failure(
-        self, master: str, names: list[str | None], place: Place | None, result: str
-    ) -> None:
-        audit = self.retriever.wrapper.audit
-        if audit is not None:
-            audit(
-                AuditEvent(
-                    operation="wrap",
-                    by="file",
-                    master_key_id=master,
-                    file=None if place is None else place.full_name,
-                    columns=tuple(name for name in names if name is not None),
-                    result=result,
-                    count=len(names),
-                )
-            )
 
     def prefix_at(self, place: Place | None) -> bytes | None:
         """Return the AAD prefix of a file; raise as `PathPrefix.of`."""
@@ -241,8 +229,12 @@ class _File:
     def _record(self, operation: Literal["wrap", "seal"], result: str) -> None:
         if self.audit is None:
             return
-        file = None if self.place is None else self.place.full_name
         for column, text in self.texts.items():
             count = self.keys[column].invocations if operation == "seal" else 1
             material = decode_material(text)
+            file = _name_file(self.place)
             record_key(self.audit, operation, material, file, column, result=result, count=count)
+
+
+def _name_file(place: Place | None) -> str | None:
+    return None if place is None else place.full_name

@@ -80,17 +80,9 @@ def present_uri(uri: str) -> str:
 
 def _find_opener(scheme: str) -> Any:
     """Import a service only when it is needed."""
-    for entry in _OWN:
-        if entry.name == scheme:
-            return entry.load()
-    return _load_entry_point(scheme)
-
-
-def _load_entry_point(scheme: str) -> Any:
-    entries = entry_points(group=ENTRY_POINTS)
-    for entry in entries:
-        if entry.name == scheme:
-            return entry.load()
+    entries = _OWN if scheme in _OWN.names else entry_points(group=ENTRY_POINTS)
+    if scheme in entries.names:
+        return entries[scheme].load()
     known = sorted({"vault"} | _OWN.names | entries.names)
     raise ValueError(
         f"unknown scheme in the key service URI; known schemes are {', '.join(known)}"

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import json
 import os
-import pty
 import shlex
 import shutil
 import signal
@@ -33,6 +32,8 @@ from tests.support.ags1.standard_streams import (
 )
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
+from tests.support.cli.program import environment, private, run_on_terminal
+from tests.support.folder_contents import names
 from tests.support.interrupts import interrupt
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
@@ -45,12 +46,6 @@ NOTES = hashlib.shake_128(b"notes").digest(3 * MIB + 5)
 NOTES_LENGTH = 8 + len(NOTES) + 4 * 28
 
 Answer = subprocess.CompletedProcess[bytes]
-
-
-def private(path: Path, data: bytes) -> Path:
-    path.write_bytes(data)
-    path.chmod(0o600)
-    return path
 
 
 @pytest.fixture
@@ -77,10 +72,6 @@ def encrypted_folder(folder: Path, once: Path) -> Path:
     for name in ("notes.ags1", "notes.key"):
         shutil.copy(once / name, folder)
     return folder
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
 
 
 def run(
@@ -154,10 +145,6 @@ def check_failure(answer: Answer, code: int, word: str) -> str:
     assert line.startswith(begin)
     assert line.count("\n") == 1
     return line[len(begin) : -1]
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
 
 
 def open_by_metadata(folder: Path, name: str = "notes.key") -> bytes:
@@ -510,12 +497,10 @@ def test_a_pipe_as_destination_needs_no_force_and_leaves_stdout_for_the_length(
 
 
 def test_on_a_terminal_the_length_is_labelled(folder: Path) -> None:
-    controller, terminal = pty.openpty()
-    answer = run(folder, "encrypt", *KEY, "notes.txt", "notes.ags1", stdout=terminal)
-    os.close(terminal)
+    command = [str(PROGRAM), "ags1", "encrypt", *KEY, "notes.txt", "notes.ags1"]
+    answer, shown = run_on_terminal(folder, command, "stdout")
     assert (answer.returncode, answer.stderr) == (0, b"")
-    with os.fdopen(controller, "rb", buffering=0) as screen:
-        assert screen.read(100).strip() == f"encrypted length: {NOTES_LENGTH}".encode()
+    assert shown.strip() == f"encrypted length: {NOTES_LENGTH}"
 
 
 @pytest.mark.parametrize("cut", [1, FRAME, FRAME + 5])

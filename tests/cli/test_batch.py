@@ -5,12 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import pty
 import shutil
 import signal
 import subprocess
 import sys
-import termios
 import threading
 import time
 from pathlib import Path
@@ -28,7 +26,17 @@ from modcrypt.parquet.datasets.write_notes import NOTES
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, lines, run_ok
 from tests.support.cli.forked import as_process
-from tests.support.cli.program import KEY, SLOW, environment, invoke, private, run, to_key
+from tests.support.cli.program import (
+    KEY,
+    SHOW_PROGRESS,
+    SLOW,
+    environment,
+    invoke,
+    private,
+    run,
+    run_on_terminal,
+    to_key,
+)
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.tables import read_with_pyarrow, small_table, write_plain
 from tests.support.unfinished_files import unfinished_files
@@ -716,30 +724,10 @@ def test_a_signal_leaves_what_is_done_and_nothing_half_done(
 
 
 def test_progress_shows_files_bytes_and_the_time_that_is_left(large: Path) -> None:
-    script = (
-        "import modcrypt.cli.output.progress as progress\n"
-        "progress.SHOW_AFTER = progress.REFRESH_EVERY = 0\n"
-        "from modcrypt.cli import run\n"
-        "run()"
-    )
-    controller, terminal = pty.openpty()
-    fcntl.ioctl(controller, termios.TIOCSWINSZ, b"\x18\0\xc8\0\0\0\0\0")  # 24 lines of 200
-    command = [sys.executable, "-c", script, "encrypt", *KEY, "--jobs", "2", "lake", "out"]
-    process = as_process(command, environment())
-    answer = subprocess.run(
-        **process, cwd=large, stdout=subprocess.PIPE, stderr=terminal, check=True
-    )
-    os.close(terminal)
-    shown = b""
-    try:
-        while data := os.read(controller, 65536):
-            shown += data
-    except OSError:  # how Linux says that the other side is closed
-        pass
-    finally:
-        os.close(controller)
+    options = ("encrypt", *KEY, "--jobs", "2", "lake", "out")
+    command = [sys.executable, "-c", SHOW_PROGRESS, *options]
+    answer, said = run_on_terminal(large, command, "stderr", columns=200)
     total = sum(path.stat().st_size for path in (large / "lake").iterdir()) / 2**20
-    said = shown.decode()
     assert "Encrypting" in said
     assert "3/3 files" in said
     assert f"/{total:.1f} MiB" in said

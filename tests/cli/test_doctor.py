@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 import os
 import resource
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +24,7 @@ from modcrypt.doctor import checkup, event_log, machine_checks
 from modcrypt.doctor.event_log import search_event_log
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
-from tests.support.cli.program import KEY, environment, invoke, private, run_program
+from tests.support.cli.program import KEY, environment, examples_of, invoke, private, run_program
 from tests.support.forging import flip
 from tests.support.java.jvm import why_unavailable
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -696,9 +695,8 @@ def test_the_examples_of_the_help_text_run(folder: Path) -> None:
     (folder / "plain.parquet").rename(folder / "orders.parquet")
     (folder / "spark-events").mkdir()
     log_of(folder / "spark-events", {"spark.a": "b"})
-    joined = invoke(folder, "doctor", "--help-all").stdout.replace("\\\n", " ")
-    examples = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]
+    examples = examples_of(folder, "doctor")
     assert len(examples) == 4
-    for line in examples:
-        result = invoke(folder, *shlex.split(line)[1:])
+    for example in examples:
+        result = invoke(folder, *example)
         assert (result.exit_code, result.stderr) == (0, "")

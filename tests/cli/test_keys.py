@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import json
 import os
 import pty
-import shlex
 import shutil
 import stat
 import subprocess
@@ -21,25 +19,32 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
-from click.testing import CliRunner, Result
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt
-from modcrypt.cli import app
 from tests.support.ags1.standard_streams import decrypt_standard_stream, split_key_metadata
 from tests.support.cases import each_case
 from tests.support.cli import program
+from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.forked import as_process
-from tests.support.cli.program import Answer, check_failure, private
+from tests.support.cli.program import (
+    SHOW_PROGRESS,
+    Answer,
+    check_failure,
+    environment,
+    examples_of,
+    invoke,
+    private,
+    run_on_terminal,
+)
 from tests.support.folder_contents import names
 from tests.support.forging import flip
 from tests.support.interrupts import interrupt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
-from tests.support.kms.pyarrow_keyring import FACTORY, LOCAL, ArrowKms
+from tests.support.kms.pyarrow_keyring import ARROW_KMS, FACTORY, LOCAL
+from tests.support.pkmt1 import open_base64
 from tests.support.sleeps import note_sleeps
 from tests.support.tables import small_table, write_plain
 
-PROGRAM = Path(sys.executable).with_name("modcrypt")
 PASSPHRASE = "correct horse battery stäple"
 RING = ("--kms", "file:lake.keyring")
 FOOTER = ("--kms", "file:lake.keyring#footer")
@@ -57,33 +62,14 @@ pii = ["name", "address"]
 DECRYPT = ("decrypt", *RING)
 
 
-def environment(**more: str) -> dict[str, str]:
-    out = ("NO_COLOR", "FORCE_COLOR", "MODCRYPT_PASSPHRASE")
-    kept = {name: value for name, value in os.environ.items() if name not in out}
-    return {**kept, "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
-
-
-def run(
-    folder: Path,
-    *arguments: str,
-    passphrase: str | None = PASSPHRASE,
-    fork: bool = True,
-    **more: Any,
-) -> Answer:
-    """Run the program without a terminal, in a fork unless `fork` is false."""
-    env = {} if passphrase is None else {"MODCRYPT_PASSPHRASE": passphrase}
+def run(folder: Path, *arguments: str, passphrase: str | None = PASSPHRASE, **more: Any) -> Answer:
+    """Run the program without a terminal."""
+    given = {} if passphrase is None else {"MODCRYPT_PASSPHRASE": passphrase}
     if "input" not in more:
         more["stdin"] = subprocess.DEVNULL
-    env |= more.pop("env", {})
-    return subprocess.run(
-        **as_process([PROGRAM, *arguments], environment(**env), fork=fork),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        start_new_session=True,  # where there is no /dev/tty either
-        **more,
-    )
+    env = given | more.pop("env", {})
+    # In a session where there is no /dev/tty either.
+    return program.run_program(folder, *arguments, env=env, start_new_session=True, **more)
 
 
 def run_here(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Answer:
@@ -95,17 +81,6 @@ def check_ok(answer: Answer) -> str:
     """Check that the command succeeded without stderr; return stdout."""
     assert (answer.returncode, answer.stderr) == (0, "")
     return answer.stdout
-
-
-def invoke(folder: Path, *arguments: str) -> Result:
-    """Run the command line in this process, without a passphrase."""
-    with contextlib.chdir(folder):
-        return CliRunner().invoke(app.program, arguments)
-
-
-def check_refusal(result: Result, word: str = "usage", code: int = 2) -> str:
-    answer = Answer((), result.exit_code, result.stdout, result.stderr)
-    return check_failure(answer, code, word)
 
 
 @pytest.fixture(scope="module")
@@ -138,13 +113,6 @@ def clear(tmp_path: Path) -> Path:
     ring.create_key("pii", value=COLUMN_KEY)
     write_plain(tmp_path / "plain.parquet")
     return tmp_path
-
-
-def run_ok(folder: Path, *arguments: str) -> str:
-    """Run a command that must succeed with a plaintext keyring, in this process."""
-    result = invoke(folder, *arguments)
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
 
 
 def encrypt_file(folder: Path, name: str = "sealed.parquet", *options: str) -> Path:
@@ -254,12 +222,12 @@ def test_encrypted_key_metadata_opens_after_its_description(clear: Path, size: s
     members = json.loads(sealed)
     assert members.pop("modcryptKeyMetadata") == 1
     assert members.pop("masterKeyID") == "footer"
-    kek = ArrowKms().unwrap_key(members.pop("wrappedKEK"), "footer")
+    kek = ARROW_KMS.unwrap_key(members.pop("wrappedKEK"), "footer")
     assert len(kek) == int(size)  # no weaker than what it wraps
     kek_id = base64.b64decode(members.pop("keyEncryptionKeyID"), validate=True)
-    block = base64.b64decode(members.pop("wrappedKeyMetadata"), validate=True)
+    metadata = open_base64(kek, members.pop("wrappedKeyMetadata"), kek_id)
     assert not members
-    key, prefix, reported = split_key_metadata(AESGCM(kek).decrypt(block[:12], block[12:], kek_id))
+    key, prefix, reported = split_key_metadata(metadata)
     assert (len(key), f"{reported}\n") == (int(size), length)
     assert decrypt_standard_stream((clear / "notes.ags1").read_bytes(), key, prefix) == notes
 
@@ -506,28 +474,11 @@ def test_rotation_shows_files_and_their_rate_on_a_terminal(clear: Path) -> None:
     (clear / "lake").mkdir()
     for number in range(3):
         encrypt_file(clear, f"lake/{number}.parquet")
-    script = (
-        "import modcrypt.cli.output.progress as progress\n"
-        "progress.SHOW_AFTER = progress.REFRESH_EVERY = 0\n"
-        "from modcrypt.cli import run\n"
-        "run()"
-    )
-    controller, terminal = pty.openpty()
-    fcntl.ioctl(controller, termios.TIOCSWINSZ, b"\x18\0\xc8\0\0\0\0\0")  # 24 lines of 200
-    command = [sys.executable, "-c", script, "keys", "rotate", *RING, "--what", "kek", "lake"]
-    process = as_process(command, environment())
-    answer = subprocess.run(
-        **process, cwd=clear, stdout=subprocess.PIPE, stderr=terminal, check=True
-    )
-    os.close(terminal)
-    shown = b""
-    with contextlib.suppress(OSError):
-        while data := os.read(controller, 65536):
-            shown += data
-    os.close(controller)
-    assert "Rotating" in shown.decode()
-    assert "3/3" in shown.decode()
-    assert "files/s" in shown.decode()
+    options = ("keys", "rotate", *RING, "--what", "kek", "lake")
+    command = [sys.executable, "-c", SHOW_PROGRESS, *options]
+    answer, shown = run_on_terminal(clear, command, "stderr", columns=200)
+    for part in ("Rotating", "3/3", "files/s"):
+        assert part in shown
     assert answer.stdout == b"3 files: 3 rotated; 6 keys\n"
 
 
@@ -611,9 +562,7 @@ def test_a_key_of_a_service_without_versions_is_destroyed(
     clear: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = NoVersions()
-    monkeypatch.setattr(
-        "modcrypt.kms.references._load_entry_point", lambda scheme: lambda uri: service
-    )
+    monkeypatch.setattr("modcrypt.kms.references._find_opener", lambda scheme: lambda uri: service)
     destroy = ("keys", "destroy", "--kms", "other:x", "pii", "--yes")
     assert "whole keys" in check_refusal(invoke(clear, *destroy, "--version", "1"))
     assert service.destroyed == ""
@@ -664,15 +613,6 @@ def test_every_option_beside_a_key_service_reaches_the_file(clear: Path) -> None
     assert (clear / "out.parquet").read_bytes() == (clear / "plain.parquet").read_bytes()
 
 
-def test_a_prefix_that_is_not_stored_is_needed_again(clear: Path) -> None:
-    path = encrypt_file(
-        clear, "sealed.parquet", "--aad-prefix", "hex:c3a4", "--no-store-aad-prefix"
-    )
-    back = (*DECRYPT, str(path), "out.parquet")
-    assert "--aad-prefix" in check_refusal(invoke(clear, *back), "aad-prefix", 1)
-    run_ok(clear, *back, "--aad-prefix", "ä")
-
-
 def test_kms_goes_before_the_key_service_of_a_policy(clear: Path) -> None:
     (clear / "sub").mkdir()
     policy = 'kms = "file:../absent.keyring"\nfooter_key = "footer"\n'
@@ -683,20 +623,6 @@ def test_kms_goes_before_the_key_service_of_a_policy(clear: Path) -> None:
     run_ok(clear, "decrypt", *RING, "--policy", "sub/lake.toml", "sealed.parquet", "out.parquet")
     (clear / "sub" / "lake.toml").write_text('footer_key = "footer"\n')
     assert "--kms" in check_refusal(invoke(clear, "encrypt", *options))
-
-
-def test_columns_whose_master_key_is_refused_count_as_missing(clear: Path) -> None:
-    path = encrypt_file(clear)
-    run_ok(clear, "keys", "disable", *RING, "pii")
-    back = (*DECRYPT, str(path), "out.parquet")
-    assert "column name" in check_refusal(invoke(clear, *back), "disabled", 3)
-    for choice in ("drop", "null"):
-        result = invoke(clear, *back, "--force", "--json", "--on-missing-key", choice)
-        assert result.exit_code == 0
-        reported = json.loads(result.stdout)
-        assert reported["nulls" if choice == "null" else "dropped"] == ["name"]
-    read = pq.read_table(clear / "out.parquet")
-    assert read["name"].null_count == read.num_rows
 
 
 def test_modules_are_listed_with_a_key_service(clear: Path) -> None:
@@ -725,14 +651,6 @@ def test_audit_has_every_use_of_a_key(clear: Path) -> None:
         (operation, "kms", key) for operation in ("wrap", "unwrap") for key in both
     }
     assert stat.S_IMODE((clear / "a.jsonl").stat().st_mode) == 0o600
-
-
-def test_an_audit_notes_what_was_refused(clear: Path) -> None:
-    path = encrypt_file(clear)
-    run_ok(clear, "keys", "disable", *RING, "footer")
-    invoke(clear, *DECRYPT, "--audit", "a.jsonl", str(path), "out.parquet")
-    events = [json.loads(line) for line in (clear / "a.jsonl").read_text().splitlines()]
-    assert {event["result"] for event in events} == {"disabled"}
 
 
 # --- rotation and scan ---------------------------------------------------------------------------
@@ -809,13 +727,6 @@ def test_a_recorded_run_is_taken_up(lake: Path) -> None:
     assert taken_up.stdout == "4 files: 1 rotated, 3 current; 2 keys\n"
     assert "no version is added" in taken_up.stderr
     assert run_ok(lake, *rotate) == "4 files: 4 rotated; 8 keys\n"  # a run of its own
-
-
-def test_what_was_disabled_is_enabled_again(lake: Path) -> None:
-    run_ok(lake, "keys", "disable", *RING, "footer")
-    assert invoke(lake, *DECRYPT, "lake/0.parquet", "out.parquet").exit_code == 3
-    assert run_ok(lake, "keys", "enable", *RING, "footer") == "enabled footer\n"
-    run_ok(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
 
 
 def test_a_version_that_was_disabled_is_enabled_again(lake: Path) -> None:
@@ -1076,12 +987,6 @@ def test_a_keyring_loads_no_other_key_service(clear: Path) -> None:
     assert loaded.isdisjoint((SERVICES | {"pyarrow", "fsspec"}) - {"modcrypt.kms.keyring.keyring"})
 
 
-def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
-    answer = run(tmp_path, "keys")
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr == check_ok(run(tmp_path, "keys", "--help"))
-
-
 def test_a_generated_key_opens_files_and_replaces_nothing(tmp_path: Path) -> None:
     write_plain(tmp_path / "plain.parquet")
     made = ("keys", "generate", "--scheme", "aes256", "--json", "new.key")
@@ -1129,14 +1034,10 @@ def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None)
             ring.rotate_key("footer")
         how = modcrypt.KeyTools(ring).encryption(modcrypt.Policy(footer_key="footer"))
         modcrypt.encrypt_parquet(tmp_path / "orders.parquet", tmp_path / "lake/a.parquet", how)
-    help_text = check_ok(
-        run_here(tmp_path, "keys", *([] if command is None else [command]), "--help-all")
-    )
-    joined = help_text.replace("\\\n", " ")
-    lines = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]
-    assert lines
-    for line in lines:
-        check_ok(run_here(tmp_path, *shlex.split(line)[1:]))
+    examples = examples_of(tmp_path, "keys", *([] if command is None else [command]))
+    assert examples
+    for example in examples:
+        check_ok(run_here(tmp_path, *example))
 
 
 def test_a_prefix_with_the_files_name_is_taken_on_both_ways(lake: Path) -> None:

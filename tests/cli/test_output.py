@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
-import pty
 import re
-import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +15,15 @@ from rich.cells import cell_len
 from modcrypt.cli.output.terminal import RED, paint, wrap_words
 from modcrypt.cli.output.text_table import wrap_cells
 from tests.support.cases import each_case
-from tests.support.cli.forked import as_process
-from tests.support.cli.program import KEY, PROGRAM, check_failure, environment, private, run
+from tests.support.cli.program import (
+    KEY,
+    PROGRAM,
+    check_failure,
+    environment,
+    private,
+    run,
+    run_on_terminal,
+)
 from tests.support.keys import FOOTER_KEY
 
 LONG = "".join(f"{n:04}_" for n in range(40))  # 200 characters
@@ -81,24 +85,12 @@ def test_only_terminals_show_styles(
 
 def test_the_program_wraps_a_table_on_a_terminal(tmp_path: Path) -> None:
     pq.write_table(pa.table({LONG: [1], "b": [2]}), tmp_path / "plain.parquet")
-    mine, theirs = pty.openpty()
-    process = as_process([PROGRAM, "inspect", "plain.parquet"], environment(COLUMNS="80"))
-    with subprocess.Popen(**process, cwd=tmp_path, stdout=theirs, stderr=theirs) as running:
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                part = os.read(mine, 65536)
-            except OSError:  # the end, on Linux
-                break
-            if not part:
-                break
-            shown += part
-    os.close(mine)
-    assert running.returncode == 0
-    text = re.sub(r"\x1b\[\d+m", "", shown.decode())
-    assert "\x1b[1m" in shown.decode()
-    _, _, table = text.partition("\r\n\r\n")
+    command = [str(PROGRAM), "inspect", "plain.parquet"]
+    answer, shown = run_on_terminal(tmp_path, command, "stdout", env=environment(COLUMNS="80"))
+    assert answer.returncode == 0
+    text = re.sub(r"\x1b\[\d+m", "", shown)
+    assert "\x1b[1m" in shown
+    _, _, table = text.partition("\n\n")
     assert max(map(len, table.splitlines())) <= 80
 
 

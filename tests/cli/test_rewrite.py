@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,11 +12,9 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt
-from modcrypt.cli.conversion import encrypt, mask, rekey, share
-from modcrypt.cli.shared_options import parameters_of
 from tests.support.cases import each_case
 from tests.support.cli.answers import LOST_KEYS, check_refusal, lines, run_ok
-from tests.support.cli.program import KEY, NAME_KEY, Answer, invoke, private, run, run_program
+from tests.support.cli.program import KEY, NAME_KEY, examples_of, invoke, private, run, run_program
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.pyarrow_keyring import FACTORY, LOCAL
 from tests.support.mask_hash import mask_hash
@@ -183,13 +179,6 @@ def test_the_passphrase_of_a_keyring_is_not_tried_on_another(folder: Path) -> No
     run_ok(folder, "encrypt", *old, "plain.parquet", "old.parquet")
     for number, name in enumerate(("new", "old")):
         run_ok(folder, "rekey", *old, "--to", f"{name}.toml", "old.parquet", f"{number}.parquet")
-
-
-def test_files_are_rekeyed_in_place(folder: Path) -> None:
-    assert run_ok(folder, "rekey", *OLD, *NEW_KEY, "--in-place", "sealed.parquet").startswith(
-        "rekeyed "
-    )
-    assert read_with_pyarrow(folder / "sealed.parquet", OTHER_KEY).equals(small_table())
 
 
 def test_columns_without_a_key_are_left_out_but_not_in_place(folder: Path) -> None:
@@ -382,17 +371,6 @@ def test_wrong_options_are_2_and_explained_in_one_line(
 
 
 @pytest.mark.parametrize("command", ["rekey", "mask", "share"])
-def test_an_existing_destination_is_2_unless_forced(folder: Path, command: str) -> None:
-    more = {"rekey": (), "mask": ("--null", "id"), "share": ("--column", "id")}[command]
-    (folder / "out.parquet").write_bytes(b"dear")
-    options = (command, *OLD, *NEW_KEY, *more, *FILES)
-    assert "--force" in check_refusal(invoke(folder, *options), "file")
-    assert (folder / "out.parquet").read_bytes() == b"dear"
-    run_ok(folder, *options, "--force")
-    assert (folder / "out.parquet").read_bytes()[:4] == b"PARE"
-
-
-@pytest.mark.parametrize("command", ["rekey", "mask", "share"])
 def test_no_key_shows_in_any_output(folder: Path, command: str) -> None:
     more = {
         "rekey": (),
@@ -423,25 +401,7 @@ def test_no_key_shows_in_any_output(folder: Path, command: str) -> None:
         assert key.decode() not in output
 
 
-@pytest.mark.parametrize("command", ["rekey", "mask", "share"])
-def test_a_key_among_the_arguments_is_not_repeated(folder: Path, command: str) -> None:
-    more = {"rekey": (), "mask": ("--null", "id"), "share": ("--column", "id")}[command]
-    key = "5ec7e7" * 5 + "aa"
-    for wrong in (("--to", key), ("--new-key-file", key), (f"--new-column-key=id={key}",)):
-        result = invoke(folder, command, *OLD, *wrong, *more, *FILES)
-        assert result.exit_code in (2, 3)
-        assert key not in result.output
-
-
 # --- help ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("command", [encrypt, rekey, mask, share], ids=lambda each: each.name)
-def test_the_help_fits_two_screens_and_hides_no_option(folder: Path, command: Any) -> None:
-    shown = run(folder, command.name, "--help-all").stdout
-    assert shown.count("\n") <= 100
-    options = {name for parameter in parameters_of(command) for name in parameter.opts}
-    assert {name for name in options if name.startswith("--") and name not in shown} == set()
 
 
 @pytest.mark.parametrize("command", ["rekey", "mask", "share"])
@@ -465,11 +425,10 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
     run_ok(folder, "encrypt", *keys, "orders.parquet", "orders.enc.parquet")
     (folder / "lake").mkdir()
     run_ok(folder, "encrypt", "--policy", "lake.toml", "orders.parquet", "lake/0.parquet")
-    help_text = run(folder, command, "--help-all").stdout.replace("\\\n", " ")
-    typed = [line for line in help_text.splitlines() if line.startswith("  modcrypt ")]
-    assert len(typed) == {"rekey": 3, "mask": 2, "share": 2}[command]
-    for line in typed:
-        answer: Answer = run(folder, *shlex.split(line)[1:])
+    examples = examples_of(folder, command)
+    assert len(examples) == {"rekey": 3, "mask": 2, "share": 2}[command]
+    for example in examples:
+        answer = run(folder, *example)
         assert (answer.returncode, answer.stderr) == (0, "")
 
 

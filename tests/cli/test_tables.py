@@ -8,11 +8,8 @@ import decimal
 import io
 import json
 import os
-import pty
 import re
-import shlex
 import signal
-import struct
 import subprocess
 import uuid
 from pathlib import Path
@@ -28,7 +25,17 @@ import modcrypt
 from modcrypt.cli.output.text_table import align_cells, format_cell
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
-from tests.support.cli.program import KEY, PROGRAM, check_failure, environment, invoke, private, run
+from tests.support.cli.program import (
+    KEY,
+    PROGRAM,
+    check_failure,
+    environment,
+    examples_of,
+    invoke,
+    private,
+    run,
+    run_on_terminal,
+)
 from tests.support.folder_contents import names
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
@@ -300,26 +307,9 @@ def test_wide_characters_keep_the_columns_straight() -> None:
 
 def on_terminal(folder: Path, columns: int, *arguments: str) -> tuple[int, str, str]:
     """Run it with stdout on a terminal; return the exit code, what is shown there, and stderr."""
-    import fcntl
-    import termios
-
-    controller, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     env = {name: value for name, value in environment().items() if name != "COLUMNS"}
-    process = as_process([PROGRAM, *arguments], env)
-    answer = subprocess.run(
-        **process, cwd=folder, stdout=terminal, stderr=subprocess.PIPE, check=False
-    )
-    os.close(terminal)
-    shown = b""
-    try:
-        while data := os.read(controller, 65536):
-            shown += data
-    except OSError:  # how Linux says that the other side is closed
-        pass
-    finally:
-        os.close(controller)
-    return answer.returncode, shown.decode().replace("\r\n", "\n"), answer.stderr.decode()
+    answer, shown = run_on_terminal(folder, [PROGRAM, *arguments], "stdout", columns, env)
+    return answer.returncode, shown, answer.stderr.decode()
 
 
 def test_a_narrow_terminal_gets_the_columns_that_fit(folder: Path) -> None:
@@ -708,11 +698,10 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
     ring.create_key("footer")
     how = modcrypt.KeyTools(ring).encryption(modcrypt.Policy(footer_key="footer"))
     modcrypt.encrypt_parquet(folder / "plain.parquet", folder / "orders.kms.parquet", how)
-    joined = run_ok(folder, command, "--help-all").replace("\\\n", " ")
-    examples = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]
+    examples = examples_of(folder, command)
     assert len(examples) >= 2
-    for line in examples:
-        run_ok(folder, *shlex.split(line)[1:])
+    for example in examples:
+        run_ok(folder, *example)
 
 
 def test_text_that_is_not_utf8_is_a_usage_error(folder: Path) -> None:

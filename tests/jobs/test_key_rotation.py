@@ -42,13 +42,7 @@ from tests.support.jobs.lake import (
 from tests.support.jobs.look import Look
 from tests.support.jobs.spoiled_files import SEEDS, apply_edits, edits, seeds, spoil, uses_key_tools
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
-from tests.support.kms.rotating_kms import (
-    ArrowKms,
-    BasicKms,
-    RewrappingKms,
-    RotatingKms,
-    crypto_factory,
-)
+from tests.support.kms.rotating_kms import BasicKms, RewrappingKms, RotatingKms, crypto_factory
 from tests.support.pairwise import case_name, pairwise
 from tests.support.randomness import examples
 from tests.support.shared_vectors import entry_params, shared_vectors
@@ -261,7 +255,7 @@ def test_the_published_file_with_external_key_material_rotates(tmp_path: Path) -
     for key in MASTERS:
         del kms.masters[key]
     assert mc.read_table(path, mc.KeyTools(kms).decryption()).equals(rows)
-    opened = pe.CryptoFactory(lambda _: ArrowKms(kms)).file_decryption_properties(  # type: ignore[arg-type]  # it has both methods
+    opened = crypto_factory(kms).file_decryption_properties(
         pe.KmsConnectionConfig(), parquet_file_path=str(path)
     )
     assert pq.read_table(path, decryption_properties=opened).equals(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import pickle
 import traceback
@@ -10,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt import KeyTools
 from modcrypt.errors import (
@@ -27,7 +25,7 @@ from modcrypt.kms.calls import is_current, rewrap, unwrap, wrap, wrap_many
 from modcrypt.kms.client import capabilities_of
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, Call, MemoryKms
-from tests.support.sleeps import note_sleeps
+from tests.support.pkmt1 import open_base64
 
 KEY = b"Fk!qZ7wv%h2Tj-16"
 
@@ -53,12 +51,6 @@ class Bare:
         return answer
 
 
-@pytest.fixture
-def recorded_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Replace sleeping; return the seconds that would have been slept."""
-    return note_sleeps(monkeypatch)
-
-
 ASK: dict[str, Callable[[Any], Any]] = {
     "wrap": lambda client: wrap(client, KEY, "kf"),
     "unwrap": lambda client: unwrap(client, "wrapped", "kf"),
@@ -71,16 +63,14 @@ each_way = each_case("way", ASK)
 
 def test_a_wrapped_key_opens_with_the_master_key_and_its_id_alone() -> None:
     wrapped = wrap(MemoryKms(), KEY, "kf")
-    raw = base64.b64decode(wrapped, validate=True)
-    assert AESGCM(MASTERS["kf"]).decrypt(raw[:12], raw[12:], b"kf") == KEY
+    assert open_base64(MASTERS["kf"], wrapped, b"kf") == KEY
     assert unwrap(MemoryKms(), wrapped, "kf") == KEY
 
 
 def test_aad_is_bound_where_the_service_can() -> None:
     kms = MemoryKms(aad=True)
     wrapped = wrap(kms, KEY, "kf", b"lake")
-    raw = base64.b64decode(wrapped)
-    assert AESGCM(MASTERS["kf"]).decrypt(raw[:12], raw[12:], b"kf\0lake") == KEY
+    assert open_base64(MASTERS["kf"], wrapped, b"kf\0lake") == KEY
     assert unwrap(kms, wrapped, "kf", b"lake") == KEY
     for other in (b"", b"pond"):
         with pytest.raises(KeyMaterialError):
@@ -125,38 +115,34 @@ def test_tools_refuse_aad_that_the_service_can_not_bind() -> None:
     ids=repr,
 )
 def test_an_unavailable_service_is_asked_again_until_the_patience_ends(
-    way: str, failure: Exception, recorded_waits: list[float]
+    way: str, failure: Exception, waits: list[float]
 ) -> None:
     client = Bare(failure)
     with pytest.raises(KmsUnavailableError):
         ASK[way](client)
-    assert client.asked == len(recorded_waits) + 1 > 2
-    assert sum(recorded_waits) == pytest.approx(1)  # what `conftest` allows
+    assert client.asked == len(waits) + 1 > 2
+    assert sum(waits) == pytest.approx(1)  # what `conftest` allows
 
 
 @each_way
 @pytest.mark.parametrize("failures", [1, 2, 3])
-def test_a_service_that_comes_back_answers(
-    way: str, failures: int, recorded_waits: list[float]
-) -> None:
+def test_a_service_that_comes_back_answers(way: str, failures: int, waits: list[float]) -> None:
     good = KEY if way == "unwrap" else "wrapped"
     client = Bare([KmsUnavailableError("busy")] * failures + [good])
     assert ASK[way](client) == good
     assert client.asked == failures + 1
-    assert len(recorded_waits) == failures
+    assert len(waits) == failures
 
 
-def test_waits_grow_and_differ(
-    recorded_waits: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waits_grow_and_differ(waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "100")
     firsts = []
     for _ in range(20):
-        recorded_waits.clear()
+        waits.clear()
         with pytest.raises(KmsUnavailableError):
             wrap(Bare(KmsUnavailableError("busy")), KEY, "kf")  # type: ignore[arg-type]  # as above
-        firsts.append(recorded_waits[0])
-        for place, wait in enumerate(recorded_waits):
+        firsts.append(waits[0])
+        for place, wait in enumerate(waits):
             assert 0 <= wait <= min(10, 0.2 * 2**place)
     assert len(set(firsts)) > 10, "clients that failed together must not come back together"
 
@@ -178,30 +164,26 @@ def test_waits_grow_and_differ(
     ],
     ids=repr,
 )
-def test_nothing_else_is_asked_again(
-    way: str, failure: Exception, recorded_waits: list[float]
-) -> None:
+def test_nothing_else_is_asked_again(way: str, failure: Exception, waits: list[float]) -> None:
     client = Bare(failure)
     with pytest.raises((KeyRetrievalError, KeyExhaustedError)):
         ASK[way](client)
     assert client.asked == 1
-    assert recorded_waits == []
+    assert waits == []
 
 
 @each_way
 def test_an_interruption_is_neither_asked_again_nor_turned_into_an_error(
-    way: str, recorded_waits: list[float]
+    way: str, waits: list[float]
 ) -> None:
     client = Bare(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         ASK[way](client)
-    assert (client.asked, recorded_waits) == (1, [])
+    assert (client.asked, waits) == (1, [])
 
 
 @pytest.mark.parametrize("operation", ["wrap_many", "rewrap", "is_current"])
-def test_the_optional_methods_are_asked_again_too(
-    operation: str, recorded_waits: list[float]
-) -> None:
+def test_the_optional_methods_are_asked_again_too(operation: str, waits: list[float]) -> None:
     kms = MemoryKms(batch=5, rewrap=True)
     wrapped = wrap(kms, KEY, "kf")
     kms.failures = [KmsUnavailableError("busy"), TimeoutError()]
@@ -213,7 +195,7 @@ def test_the_optional_methods_are_asked_again_too(
         current: Any = kms
         current.is_current = lambda wrapped, master: bool(kms.unwrap(wrapped, master))
         assert is_current(kms, wrapped, "kf") is True
-    assert len(recorded_waits) == 2
+    assert len(waits) == 2
 
 
 # --- failures of others ---------------------------------------------------------------------------
@@ -236,7 +218,7 @@ def test_the_optional_methods_are_asked_again_too(
     ],
     ids=lambda value: repr(value) if isinstance(value, Exception) else "",
 )
-@pytest.mark.usefixtures("recorded_waits")
+@pytest.mark.usefixtures("waits")
 def test_foreign_exceptions_become_those_of_modcrypt_without_their_text(
     way: str, failure: Exception, kind: type[Exception]
 ) -> None:

@@ -33,11 +33,11 @@ from modcrypt.errors import (
     UnsupportedFormatError,
 )
 from tests.support.cases import each_case
-from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
+from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms
 from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.pkmt1 import open_data_key, unwrap_by
 from tests.support.sleeps import note_sleeps
 from tests.support.tables import small_table
-from tests.support.watched_source import Watched
 
 TABLE = small_table(20)
 POLICY = Policy(
@@ -65,11 +65,7 @@ def material_in(path: Path) -> list[dict[str, Any]]:
 
 def data_key(material: dict[str, Any]) -> bytes:
     """Unwrap the data key of material by `cryptography` alone."""
-    master = material["masterKeyID"]
-    if not material["doubleWrapping"]:
-        return unseal(MASTERS[master], material["wrappedDEK"], master.encode())
-    kek = unseal(MASTERS[master], material["wrappedKEK"], master.encode())
-    return unseal(kek, material["wrappedDEK"], base64.b64decode(material["keyEncryptionKeyID"]))
+    return open_data_key(material, unwrap_by(MASTERS))
 
 
 # --- all of it together ---------------------------------------------------------------------------
@@ -159,17 +155,6 @@ def test_columns_lie_under_the_keys_that_the_policy_says(tmp_path: Path) -> None
 # --- every way in and out -------------------------------------------------------------------------
 
 
-def test_a_file_that_is_encrypted_as_it_is_decrypts_to_what_it_was(tmp_path: Path) -> None:
-    tools = KeyTools(MemoryKms())
-    plain, sealed, back = (tmp_path / name for name in ("plain", "sealed", "back"))
-    pq.write_table(TABLE, plain)
-    for internal in (True, False):
-        policy = replace(POLICY, internal_key_material=internal, aad_prefix="{name}")
-        mc.encrypt_parquet(plain, sealed, tools.encryption(policy))
-        mc.decrypt_parquet(sealed, back, tools.decryption(policy))
-        assert back.read_bytes() == plain.read_bytes()
-
-
 READERS: dict[str, Callable[[Path, Any], pa.Table]] = {
     "read_table": lambda path, how: mc.read_table(path, how),
     "open_parquet": lambda path, how: pq.read_table(mc.open_parquet(path, how)),
@@ -206,18 +191,6 @@ def test_every_reader_takes_keys_from_the_service(
     mc.write_table(TABLE, path, KeyTools(MemoryKms()).encryption(policy))
     found = READERS[reader](path, KeyTools(MemoryKms()).decryption(policy))
     assert found.equals(TABLE)
-
-
-@pytest.mark.parametrize("internal", [True, False], ids=["internal", "external"])
-def test_modules_are_listed_with_keys_from_the_service(internal: bool, tmp_path: Path) -> None:
-    policy = replace(POLICY, internal_key_material=internal)
-    path = tmp_path / "a.parquet"
-    tools = KeyTools(MemoryKms())
-    mc.write_table(TABLE, path, tools.encryption(policy))
-    found = mc.inspect_parquet(path, tools.decryption(), pages=True)
-    assert not [region for region in found.regions if region.state in ("locked", "fault")]
-    opened = {region.path for region in found.regions if region.state == "authentic"}
-    assert {"name", "address.zip", "score", "id"} <= opened
 
 
 @pytest.mark.parametrize("internal", [True, False], ids=["internal", "external"])
@@ -608,13 +581,6 @@ def test_an_unavailable_service_writes_nothing(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_signed_footer_lets_legacy_columns_be_read_without_any_key(tmp_path: Path) -> None:
-    tools = KeyTools(MemoryKms())
-    policy = replace(FLAT_POLICY, plaintext_footer=True, plaintext_columns=["c"])
-    mc.write_table(FLAT, tmp_path / "a", tools.encryption(policy))
-    assert pq.read_table(tmp_path / "a", columns=["c"]).equals(FLAT.select(["c"]))
-
-
 def test_a_plaintext_file_is_refused(tmp_path: Path) -> None:
     pq.write_table(FLAT, tmp_path / "a")
     tools = KeyTools(MemoryKms())
@@ -673,15 +639,6 @@ def test_every_file_has_keys_of_its_own(writer: str, double: bool, tmp_path: Pat
     assert len(set(found)) == 3 * files
 
 
-def test_a_file_that_is_written_again_has_other_keys(tmp_path: Path) -> None:
-    how = KeyTools(MemoryKms()).encryption(replace(FLAT_POLICY, internal_key_material=False))
-    seen: set[bytes] = set()
-    for n in range(4):
-        mc.write_table(FLAT, tmp_path / "a", how)
-        seen |= {data_key(material) for material in material_in(tmp_path / "a")}
-        assert len(seen) == 3 * (n + 1)
-
-
 def test_footer_and_columns_never_share_a_key_even_under_one_master_key(tmp_path: Path) -> None:
     policy = Policy(
         footer_key="kf", column_keys={"kf": ["a", "b", "c"]}, internal_key_material=False
@@ -709,18 +666,6 @@ def test_throw_away_keys_of_a_check_are_in_no_file() -> None:
 
 
 # --- small things ---------------------------------------------------------------------------------
-
-
-def test_reading_a_column_reads_only_its_bytes(tmp_path: Path) -> None:
-    tools = KeyTools(MemoryKms())
-    table = pa.table({"a": list(range(50_000)), "b": list(range(50_000))})
-    out = io.BytesIO()
-    mc.write_table(
-        table, out, tools.encryption(FLAT_POLICY), compression="none", use_dictionary=False
-    )
-    watched = Watched(out.getvalue())
-    assert mc.read_table(watched, tools.decryption(), columns=["a"]).equals(table.select(["a"]))
-    assert sum(watched.taken) < len(out.getvalue()) * 0.6
 
 
 def test_nothing_shows_a_key(tmp_path: Path) -> None:
@@ -752,14 +697,3 @@ def test_tools_are_made_from_a_policy_with_all_that_it_says() -> None:
     assert {call.aad for call in kms.calls} == {b"lake"}
     assert {len(key) for key in kms.learned} == {32}
     assert kms.count() == 6, "nothing is kept for no time at all"
-
-
-def test_rows_of_no_number_and_files_without_row_groups_are_read(tmp_path: Path) -> None:
-    tools = KeyTools(MemoryKms())
-    for internal in (True, False):
-        how = tools.encryption(replace(FLAT_POLICY, internal_key_material=internal))
-        mc.write_table(FLAT.slice(0, 0), tmp_path / "a", how)
-        assert mc.read_table(tmp_path / "a", tools.decryption()).equals(FLAT.slice(0, 0))
-        with mc.ParquetWriter(tmp_path / "b", FLAT.schema, how):
-            pass
-        assert mc.read_table(tmp_path / "b", tools.decryption()).equals(FLAT.slice(0, 0))

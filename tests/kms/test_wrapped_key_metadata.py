@@ -8,7 +8,6 @@ import os
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.errors import KeyDisabledError, KeyMaterialError, KeyNotFoundError, KeyRetrievalError
 from modcrypt.keys import Key
@@ -21,30 +20,11 @@ from modcrypt.kms.wrapped_key_metadata import (
 )
 from modcrypt.kms.wrapping import KeyWrapper
 from tests.support.cases import each_case
-from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.kms.memory_kms import MASTERS, MemoryKms
+from tests.support.pkmt1 import open_base64, seal_base64
 
 KEY = bytes(range(1, 33))
 METADATA = StandardKeyMetadata(key=KEY[:16], aad_prefix=b"prefix of 16 b.!", file_length=1_000_000)
-
-
-class MemoryKms:
-    """A key service of the tests' own: base64( nonce | ciphertext | tag ), AAD the key's id."""
-
-    def __init__(self) -> None:
-        self.masters = {"kf": FOOTER_KEY, "kc": COLUMN_KEY}
-        self.refused: set[str] = set()
-
-    def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        nonce = os.urandom(12)
-        sealed = AESGCM(self.masters[master_key_id]).encrypt(nonce, key, master_key_id.encode())
-        return base64.b64encode(nonce + sealed).decode()
-
-    def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
-        if master_key_id in self.refused:
-            raise KeyDisabledError(f"master key {master_key_id} is disabled")
-        block = base64.b64decode(wrapped)
-        cipher = AESGCM(self.masters[master_key_id])
-        return cipher.decrypt(block[:12], block[12:], master_key_id.encode())
 
 
 def wrapper(kms: MemoryKms | None = None) -> KeyWrapper:
@@ -72,25 +52,23 @@ def test_other_code_opens_it(size: int) -> None:
     assert data.endswith(b"}\n")
     assert is_encrypted(data)
     members = json.loads(data)
-    kek = MemoryKms().unwrap(members.pop("wrappedKEK"), "kf")
+    kek = open_base64(MASTERS["kf"], members.pop("wrappedKEK"), b"kf")
     assert len(kek) == size  # no weaker than the key that it encrypts
     kek_id = base64.b64decode(members.pop("keyEncryptionKeyID"))
     assert len(kek_id) == 16
-    block = base64.b64decode(members.pop("wrappedKeyMetadata"))
-    plain = AESGCM(kek).decrypt(block[:12], block[12:], kek_id)
+    plain = open_base64(kek, members.pop("wrappedKeyMetadata"), kek_id)
     assert plain == bytes([1, 2 * size]) + KEY[:size] + b"\0\0"
     assert members == {"modcryptKeyMetadata": 1, "masterKeyID": "kf"}
 
 
 def test_it_opens_what_other_code_encrypted() -> None:
-    kek, kek_id, nonce = os.urandom(16), os.urandom(16), os.urandom(12)
-    block = nonce + AESGCM(kek).encrypt(nonce, METADATA.encode(), kek_id)
+    kek, kek_id = os.urandom(16), os.urandom(16)
     members = {
         "keyEncryptionKeyID": base64.b64encode(kek_id).decode(),
-        "wrappedKEK": MemoryKms().wrap(kek, "kc"),
+        "wrappedKEK": seal_base64(MASTERS["kc1"], kek, b"kc1"),
         "modcryptKeyMetadata": 1,
-        "masterKeyID": "kc",
-        "wrappedKeyMetadata": base64.b64encode(block).decode(),
+        "masterKeyID": "kc1",
+        "wrappedKeyMetadata": seal_base64(kek, METADATA.encode(), kek_id),
     }
     found = decrypt_key_metadata(wrapper(), json.dumps(members, indent=1).encode())
     assert (found.key, found.aad_prefix) == (Key(KEY[:16]), b"prefix of 16 b.!")
@@ -99,7 +77,7 @@ def test_it_opens_what_other_code_encrypted() -> None:
 
 def test_neither_key_nor_kek_is_in_it() -> None:
     data = encrypt_key_metadata(wrapper(), METADATA, "kf")
-    for secret in (KEY[:16], b"prefix of 16 b.!", FOOTER_KEY):
+    for secret in (KEY[:16], b"prefix of 16 b.!", MASTERS["kf"]):
         for text in (secret, secret.hex().encode(), base64.b64encode(secret).rstrip(b"=")):
             assert text not in data
 
@@ -175,14 +153,14 @@ def test_what_is_no_such_json_is_refused(data: bytes) -> None:
 
 
 def test_a_member_that_is_there_twice_is_refused() -> None:
-    data = encrypt().replace(b'"masterKeyID"', b'"masterKeyID":"kc","masterKeyID"')
+    data = encrypt().replace(b'"masterKeyID"', b'"masterKeyID":"kc1","masterKeyID"')
     with pytest.raises(KeyMaterialError, match="repeated"):
         decrypt_key_metadata(wrapper(), data)
 
 
 def test_a_refused_or_missing_master_key_is_reported_as_it_is() -> None:
     kms = MemoryKms()
-    kms.refused = {"kf"}
+    kms.disabled = {"kf"}
     with pytest.raises(KeyDisabledError):
         decrypt_key_metadata(wrapper(kms), encrypt())
     with pytest.raises(KeyNotFoundError):

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -17,9 +18,28 @@ def seal_base64(key: bytes, value: bytes, aad: bytes) -> str:
 
 
 def open_base64(key: bytes, wrapped: str, aad: bytes) -> bytes:
-    """Unwrap what `seal_base64` made."""
+    """Unwrap what `seal_base64` made; raise ValueError or InvalidTag."""
     raw = base64.b64decode(wrapped, validate=True)
     return AESGCM(key).decrypt(raw[:12], raw[12:], aad)
+
+
+def open_data_key(material: Mapping[str, Any], unwrap: Callable[[str, str], bytes]) -> bytes:
+    """Return the data key of key material; `unwrap` is the KMS's."""
+    if not material["doubleWrapping"]:
+        return unwrap(material["wrappedDEK"], material["masterKeyID"])
+    kek = unwrap(material["wrappedKEK"], material["masterKeyID"])
+    return open_base64(
+        kek, material["wrappedDEK"], base64.b64decode(material["keyEncryptionKeyID"])
+    )
+
+
+def unwrap_by(masters: Mapping[str, bytes]) -> Callable[[str, str], bytes]:
+    """Return how a KMS with these master keys unwraps: with the master key's id as AAD."""
+
+    def unwrap(wrapped: str, master_id: str) -> bytes:
+        return open_base64(masters[master_id], wrapped, master_id.encode())
+
+    return unwrap
 
 
 def pkmt1_retriever(
@@ -27,12 +47,8 @@ def pkmt1_retriever(
 ) -> Callable[[bytes], bytes]:
     """Return a key retriever for PKMT1 key metadata.
 
-    `masters` is the KMS: it wraps with the master key's id as AAD. `external` is the object that a
-    key material file holds.
+    `masters` are the KMS's. `external` is the object that a key material file holds.
     """
-
-    def unwrap(wrapped: str, master_id: str) -> bytes:
-        return open_base64(masters[master_id], wrapped, master_id.encode())
 
     def retrieve(metadata: bytes) -> bytes:
         material = json.loads(metadata)
@@ -40,10 +56,6 @@ def pkmt1_retriever(
         if not material["internalStorage"]:
             assert external is not None
             material = json.loads(external[material["keyReference"]])
-        if not material["doubleWrapping"]:
-            return unwrap(material["wrappedDEK"], material["masterKeyID"])
-        kek = unwrap(material["wrappedKEK"], material["masterKeyID"])
-        kek_id = base64.b64decode(material["keyEncryptionKeyID"])
-        return open_base64(kek, material["wrappedDEK"], kek_id)
+        return open_data_key(material, unwrap_by(masters))
 
     return retrieve

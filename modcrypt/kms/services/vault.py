@@ -135,12 +135,8 @@ class VaultKms(UnpicklableClient):
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under the newest version, as `KmsClient.wrap`; never create a master key."""
-        body = {
-            "plaintext": encode_base64(key),
-            "type": NO_KEY_TYPE,
-            **self._bind_aad(master_key_id, aad),
-        }
-        return self._transit.read_wrapped(self._call_transit("encrypt", body, master_key_id))
+        body = {"plaintext": encode_base64(key), "type": NO_KEY_TYPE}
+        return self._transit.read_wrapped(self._call_transit("encrypt", body, master_key_id, aad))
 
     @hide_frames
     def wrap_many(
@@ -208,8 +204,8 @@ class VaultKms(UnpicklableClient):
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key under the version that wrapped it; see `KmsClient.unwrap`."""
         parse_version(wrapped)
-        body = {"ciphertext": wrapped, **self._bind_aad(master_key_id, aad)}
-        return self._transit.read_key(self._call_transit("decrypt", body, master_key_id))
+        body = {"ciphertext": wrapped}
+        return self._transit.read_key(self._call_transit("decrypt", body, master_key_id, aad))
 
     @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
@@ -220,8 +216,8 @@ class VaultKms(UnpicklableClient):
         if aad and not self._engine.derived:
             return self.wrap(self.unwrap(wrapped, master_key_id, aad=aad), master_key_id, aad=aad)
         parse_version(wrapped)
-        body = {"ciphertext": wrapped, **self._bind_aad(master_key_id, aad)}
-        return self._transit.read_wrapped(self._call_transit("rewrap", body, master_key_id))
+        body = {"ciphertext": wrapped}
+        return self._transit.read_wrapped(self._call_transit("rewrap", body, master_key_id, aad))
 
     def is_current(self, wrapped: str, master_key_id: str) -> bool | None:
         """Return whether the newest version wrapped a key; None if the token may not read that."""
@@ -400,7 +396,10 @@ class VaultKms(UnpicklableClient):
             "remove derived=true from the URI, or use a key that was created as a derived key"
         )
 
-    def _call_transit(self, verb: str, body: dict[str, Any], master_key_id: str) -> dict[str, Any]:
+    def _call_transit(
+        self, verb: str, body: dict[str, Any], master_key_id: str, aad: bytes
+    ) -> dict[str, Any]:
+        body |= self._bind_aad(master_key_id, aad)
         if self._engine.derived:
             self._demand_derived(verb, body, master_key_id)
         path = f"{verb}/{check_name(master_key_id)}"

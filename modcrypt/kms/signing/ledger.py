@@ -70,6 +70,7 @@ class Seen:
     hash: str  # hash of the statement, in hex
     # Changes of the writers that it has; None if they are not known
     writers: tuple[WriterChange, ...] | None = None
+    valid_for: int | None = None  # seconds for which it is valid; None for ever, or if not known
 
     @classmethod
     def parse(cls, text: str) -> Seen:
@@ -82,7 +83,7 @@ class Seen:
     @classmethod
     def of(cls, statement: Statement) -> Seen:
         """Return a statement as one that was seen."""
-        return cls(statement.sequence, statement.hash, statement.writers)
+        return cls(statement.sequence, statement.hash, statement.writers, statement.valid_for)
 
 
 def read_pinned(source: Source, sequence: int, expected: str) -> tuple[dict[str, Any], bytes]:

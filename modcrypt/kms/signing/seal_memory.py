@@ -16,7 +16,7 @@ import errno
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,34 +37,13 @@ MAX_PLACES = 16
 """Largest number of places that are remembered of a dataset, the last ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """The newest statement about a dataset at a place that a key has signed."""
-
-    sequence: int  # number of the statement
-    hash: str  # hash of the statement, in hex
-    writers: list[Any]  # changes of the writers, as JSON values
-    valid_for: int | None  # seconds for which statements are valid; None for ever
-
-    @property
-    def seen(self) -> Seen:
-        """The statement, to be compared with others."""
-        return Seen(self.sequence, self.hash, parse_changes(self.writers))
-
-    @classmethod
-    def of(cls, statement: Statement) -> Remembered:
-        """Return the memory of a statement."""
-        writers = [change.encode() for change in statement.writers]
-        return cls(statement.sequence, statement.hash, writers, statement.valid_for)
-
-
 @dataclass
 class SealMemory:
     """The newest statements that a signing key remembers, by ids of datasets and places."""
 
-    datasets: dict[str, dict[str, Remembered]]
+    datasets: dict[str, dict[str, Seen]]
 
-    def about(self, dataset: str | None, place: str) -> list[tuple[str, Remembered]]:
+    def about(self, dataset: str | None, place: str) -> list[tuple[str, Seen]]:
         """Return ids and newest statements of what was at a place.
 
         If nothing was, and the dataset with this id is known, it is a copy, which must not be older
@@ -76,7 +55,7 @@ class SealMemory:
             return here
         return [(dataset or "", max(elsewhere, key=lambda last: last.sequence))]
 
-    def merge(self, others: Mapping[str, Mapping[str, Remembered]]) -> None:
+    def merge(self, others: Mapping[str, Mapping[str, Seen]]) -> None:
         """Take over statements that are newer."""
         for id_, places in others.items():
             for place, last in places.items():
@@ -88,9 +67,9 @@ class SealMemory:
         for places in self.datasets.values():  # another dataset may have been at this place
             if places is not self.datasets.get(statement.dataset):
                 places.pop(place, None)
-        self._take(statement.dataset, place, Remembered.of(statement))
+        self._take(statement.dataset, place, Seen.of(statement))
 
-    def _take(self, dataset: str, place: str, last: Remembered) -> None:
+    def _take(self, dataset: str, place: str, last: Seen) -> None:
         places = self.datasets.setdefault(dataset, {})
         old = places.pop(place, last)
         places[place] = old if old.sequence > last.sequence else last
@@ -159,14 +138,14 @@ def _update(path: Path, key: SigningKey, statement: Statement, place: str) -> No
         memory.merge(key.remembered)
         memory.note(statement, place)
         datasets = {
-            id_: {place: asdict(last) for place, last in places.items()}
+            id_: {place: _encode(last) for place, last in places.items()}
             for id_, places in memory.datasets.items()
         }
         document = {"format": FORMAT, "version": 1, "datasets": datasets}
         replace_private(path, json.dumps(document).encode())
 
 
-def _read(path: Path) -> dict[str, dict[str, Remembered]]:
+def _read(path: Path) -> dict[str, dict[str, Seen]]:
     try:
         with path.open("rb") as file:
             check_trusted(os.fstat(file.fileno()), f"the memory of seals, {path},")
@@ -188,12 +167,20 @@ def _read(path: Path) -> dict[str, dict[str, Remembered]]:
         ) from None
 
 
-def _parse(value: object) -> Remembered:
+def _encode(last: Seen) -> dict[str, Any]:
+    """Return the input of `_parse`."""
+    writers = [change.encode() for change in last.writers or ()]
+    return {
+        "sequence": last.sequence, "hash": last.hash, "writers": writers,
+        "valid_for": last.valid_for,
+    }  # fmt: skip
+
+
+def _parse(value: object) -> Seen:
     members = require_members(value, "sequence", "hash", "writers", "valid_for")
     valid_for = members["valid_for"]
     if not is_number(members["sequence"]) or not is_hash(members["hash"]):
         raise KeyMaterialError("a dataset has no valid number or hash")
     if not (valid_for is None or is_number(valid_for)):
         raise KeyMaterialError("a dataset is valid for no number of seconds")
-    parse_changes(members["writers"])
-    return Remembered(**members)
+    return Seen(**{**members, "writers": parse_changes(members["writers"])})

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from modcrypt.errors import IntegrityError
 from modcrypt.io.sources import open_source
-from modcrypt.kms.signing.ledger import SEAL_NAME, Ledger
-from modcrypt.kms.signing.seal_memory import Remembered, check_memory, recall, remember
+from modcrypt.kms.signing.ledger import SEAL_NAME, Ledger, Seen
+from modcrypt.kms.signing.seal_memory import check_memory, recall, remember
 from modcrypt.kms.signing.sealed_statements import (
     Draft,
     Statement,
@@ -17,13 +17,7 @@ from modcrypt.kms.signing.sealed_statements import (
     read_statement,
 )
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
-from modcrypt.kms.signing.trusted_writers import (
-    Trust,
-    WriterChange,
-    check_signing_keys,
-    make_trust,
-    parse_changes,
-)
+from modcrypt.kms.signing.trusted_writers import Trust, WriterChange, check_signing_keys, make_trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,25 +179,25 @@ def _follow(statement: Statement | None) -> Former:
     )  # fmt: skip
 
 
-def _continue_after(former: Former, dataset: str, last: Remembered) -> Former:
+def _continue_after(former: Former, dataset: str, last: Seen) -> Former:
     """Return the successor of the last signed one, unless a newer one was found.
 
     Who may sign, and for how long, is as it was then: what was lost revokes nothing.
     """
     if former.dataset == dataset and former.sequence >= last.sequence:
         return former
-    writers = parse_changes(last.writers)
+    writers = last.writers or ()
     return Former(former.statement, dataset, last.sequence, last.hash, writers, last.valid_for)
 
 
 def _check_follows(
-    ledger: Ledger, statement: Statement | None, trust: Trust, dataset: str, last: Remembered
+    ledger: Ledger, statement: Statement | None, trust: Trust, dataset: str, last: Seen
 ) -> None:
     """Raise IntegrityError unless a statement is, or follows, the last one that was signed."""
     if statement is None or statement.dataset != dataset or statement.sequence < last.sequence:
         raise _lost(ledger, statement, last.sequence)
     try:
-        ledger.check_follows(statement, trust, last.seen)
+        ledger.check_follows(statement, trust, last)
     except IntegrityError as error:
         raise IntegrityError(f"{error}; {_advise(ledger)}") from None
 

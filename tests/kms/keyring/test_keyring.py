@@ -47,8 +47,10 @@ from modcrypt.kms.keyring import keyring, keyring_document, keyring_file, passph
 from modcrypt.kms.keyring.keyring import Keyring, check_key_id, open_keyring
 from modcrypt.kms.keyring.keyring_uri import keyring_path
 from modcrypt.kms.references import open_kms
+from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.kms.memory_kms import PyArrowKms
 from tests.support.open_files import open_files
 from tests.support.pkmt1 import open_base64, seal_base64
 from tests.support.shared_vectors import shared_vectors
@@ -222,38 +224,10 @@ def test_many_keys_are_wrapped_at_once(ring: Keyring) -> None:
 
 # --- against PyArrow and parquet-java ------------------------------------------------------------
 
-MASTERS = {"kf": FOOTER_KEY, "kc1": COLUMN_KEY, "kc2": OTHER_KEY}
-
-
-class SampleKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
-    """Wraps as PyArrow's own sample does, and opens LocalWrap as well."""
-
-    def __init__(self, configuration: Any) -> None:
-        super().__init__()
-
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
-        master = MASTERS[master_key_identifier]
-        return seal_base64(master, key_bytes, master_key_identifier.encode()).encode()
-
-    def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
-        wrapped = json.loads(wrapped_key)["encryptedKey"]
-        return open_base64(MASTERS[master_key_identifier], wrapped, master_key_identifier.encode())
-
 
 def factory(ring: Keyring) -> pe.CryptoFactory:
     """Return PyArrow's key tools with the keyring as their KMS."""
-
-    class OurKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
-        def __init__(self, configuration: Any) -> None:
-            super().__init__()
-
-        def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
-            return ring.wrap(key_bytes, master_key_identifier)
-
-        def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
-            return ring.unwrap(wrapped_key, master_key_identifier)
-
-    return pe.CryptoFactory(OurKms)
+    return pe.CryptoFactory(as_pyarrow_client(ring))
 
 
 @pytest.fixture
@@ -268,7 +242,7 @@ def masters(ring: Keyring) -> Keyring:
 def test_pyarrows_key_tools_and_the_keyring_open_each_others_files(
     masters: Keyring, tmp_path: Path, ours_writes: bool, double: bool
 ) -> None:
-    writer, reader = factory(masters), pe.CryptoFactory(SampleKms)
+    writer, reader = factory(masters), pe.CryptoFactory(PyArrowKms)
     if not ours_writes:
         writer, reader = reader, writer
     configuration = pe.EncryptionConfiguration(

@@ -16,7 +16,6 @@ import pickle
 import re
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -380,15 +379,6 @@ def test_the_google_client_shows_nothing_and_stays_in_its_process(gcp: GcpKms) -
     assert capabilities_of(gcp) == Capabilities(aad=True)
 
 
-def test_threads_share_a_client_of_the_google_stub(gcp: GcpKms) -> None:
-    def work(number: int) -> bool:
-        key = number.to_bytes(16, "big")
-        return gcp.unwrap(gcp.wrap(key, "a", aad=key), "a", aad=key) == key
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(20)))
-
-
 # --- Azure Key Vault: a stub of the service ------------------------------------------------------
 
 
@@ -689,12 +679,3 @@ def test_an_azure_answer_that_is_cut_short_is_not_chained(
     with pytest.raises(KeyRetrievalError, match="answered 200, but not with JSON") as caught:
         client.unwrap(wrapped, "a")
     assert_hidden(*traceback.format_exception(caught.value))
-
-
-def test_threads_share_a_client_of_the_azure_stub(azure: AzureKms) -> None:
-    def work(number: int) -> bool:
-        key = number.to_bytes(16, "big")
-        return azure.unwrap(azure.wrap(key, "a"), "a") == key
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(12)))

@@ -30,6 +30,7 @@ from modcrypt.kms.client import MasterKey, capabilities_of
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.kms.soft_hsm import MASTER, PIN, WRONG_PIN, SoftHsm, hsm, run
+from tests.support.pkmt1 import seal_base64
 from tests.support.sleeps import note_sleeps
 
 pkcs11 = pytest.importorskip("pkcs11")
@@ -60,9 +61,7 @@ def block_in(wrapped: str) -> bytes:
 
 
 def wrap_by_hand(key: bytes, aad: bytes, master: bytes = MASTER) -> str:
-    nonce = os.urandom(12)
-    block = nonce + AESGCM(master).encrypt(nonce, key, aad)
-    encoded = base64.b64encode(block).decode()
+    encoded = seal_base64(master, key, aad)
     return json.dumps({"encryptedKey": encoded, "masterKeyVersion": "NO_VERSION"})
 
 

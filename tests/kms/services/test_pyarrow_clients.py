@@ -8,7 +8,6 @@ import gc
 import io
 import json
 import logging
-import os
 import pickle
 import traceback
 from collections.abc import Callable
@@ -19,8 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt as mc
 from modcrypt.errors import (
@@ -31,45 +28,17 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms import calls as kms
-from modcrypt.kms.client import Capabilities, capabilities_of
+from modcrypt.kms.client import capabilities_of
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client, from_pyarrow_client
+from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms
+from tests.support.pkmt1 import open_base64, open_data_key, unwrap_by
 from tests.support.sleeps import note_sleeps
 
-MASTERS = {"kf": bytes(range(16)), "kc": bytes(range(16, 48))}
 TABLE = pa.table({"a": list(range(100)), "b": [f"value {n}" for n in range(100)]})
 
 
-class Service:
-    """A key service as modcrypt knows them, that keeps a list of what it was asked."""
-
-    capabilities = Capabilities(aad=True)
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str, bytes]] = []
-        self.failures: list[Exception] = []
-
-    def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        self._note("wrap", master_key_id, aad)
-        nonce = os.urandom(12)
-        block = nonce + AESGCM(MASTERS[master_key_id]).encrypt(nonce, key, aad)
-        return base64.b64encode(block).decode()
-
-    def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
-        self._note("unwrap", master_key_id, aad)
-        block = base64.b64decode(wrapped)
-        try:
-            return AESGCM(MASTERS[master_key_id]).decrypt(block[:12], block[12:], aad)
-        except InvalidTag:
-            raise KeyMaterialError("it does not unwrap") from None
-
-    def _note(self, call: str, master_key_id: str, aad: bytes) -> None:
-        self.calls.append((call, master_key_id, aad))
-        if self.failures:
-            raise self.failures.pop(0)
-
-
-class Theirs(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
+class Theirs(PyArrowKms):
     """A PyArrow KmsClient as its documentation has them; `text` says what it answers with."""
 
     def __init__(self, text: Callable[[str], str | bytes] = str) -> None:
@@ -77,23 +46,16 @@ class Theirs(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
         self.text = text
         self.failure: Exception | None = None
 
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str | bytes:
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> Any:
         if self.failure:
             raise self.failure
-        nonce = os.urandom(12)
-        block = nonce + AESGCM(MASTERS[master_key_identifier]).encrypt(nonce, key_bytes, b"")
-        return self.text(base64.b64encode(block).decode())
-
-    def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
-        assert isinstance(wrapped_key, str)
-        block = base64.b64decode(wrapped_key)
-        return AESGCM(MASTERS[master_key_identifier]).decrypt(block[:12], block[12:], b"")
+        return self.text(super().wrap_key(key_bytes, master_key_identifier))
 
 
 def write(factory: Any, **options: Any) -> bytes:
     """Write the table with PyArrow's CryptoFactory."""
     settings = pe.EncryptionConfiguration(
-        footer_key="kf", **{"column_keys": {"kc": ["a"]}, **options}
+        footer_key="kf", **{"column_keys": {"kc1": ["a"]}, **options}
     )
     sink = io.BytesIO()
     properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), settings)
@@ -109,20 +71,10 @@ def read(factory: Any, data: bytes) -> pa.Table:
     return pq.read_table(pa.BufferReader(data), decryption_properties=properties)
 
 
-def data_key(material: dict[str, Any], unwrap: Callable[[str, str], bytes]) -> bytes:
-    """Unwrap a data key as the key tools do, singly or doubly."""
-    if not material["doubleWrapping"]:
-        return unwrap(material["wrappedDEK"], material["masterKeyID"])
-    kek = unwrap(material["wrappedKEK"], material["masterKeyID"])
-    block = base64.b64decode(material["wrappedDEK"])
-    kek_id = base64.b64decode(material["keyEncryptionKeyID"])
-    return AESGCM(kek).decrypt(block[:12], block[12:], kek_id)
-
-
 def read_with(data: bytes, unwrap: Callable[[str, str], bytes]) -> pa.Table:
     """Read a file with the keys that its key material leads to."""
     keys = mc.FileDecryptionProperties(
-        key_retriever=lambda metadata: data_key(json.loads(metadata), unwrap)
+        key_retriever=lambda metadata: open_data_key(json.loads(metadata), unwrap)
     )
     return mc.read_table(data, decryption=keys)
 
@@ -135,29 +87,24 @@ def read_with(data: bytes, unwrap: Callable[[str, str], bytes]) -> pa.Table:
 def test_pyarrow_writes_and_reads_by_a_modcrypt_client(
     double_wrapping: bool, plaintext_footer: bool
 ) -> None:
-    service = Service()
+    service = MemoryKms(aad=True)
     data = write(
         pe.CryptoFactory(as_pyarrow_client(service)),
         double_wrapping=double_wrapping,
         plaintext_footer=plaintext_footer,
     )
-    assert sorted(service.calls) == [("wrap", "kc", b""), ("wrap", "kf", b"")]
-    assert read(pe.CryptoFactory(as_pyarrow_client(service)), data).equals(TABLE)
-    assert {call for call in service.calls if call[0] == "unwrap"} == {
-        ("unwrap", "kc", b""),
-        ("unwrap", "kf", b""),
-    }
+    for operation in ("wrap", "unwrap"):
+        assert {call.master_key_id for call in service.calls} == {"kc1", "kf"}
+        assert {(call.operation, call.aad) for call in service.calls} == {(operation, b"")}
+        service.calls.clear()
+        assert read(pe.CryptoFactory(as_pyarrow_client(service)), data).equals(TABLE)
 
-    def with_the_master_keys_alone(wrapped: str, master_key_id: str) -> bytes:
-        block = base64.b64decode(wrapped)
-        return AESGCM(MASTERS[master_key_id]).decrypt(block[:12], block[12:], b"")
-
-    assert read_with(data, with_the_master_keys_alone).equals(TABLE)
+    assert read_with(data, unwrap_by(MASTERS)).equals(TABLE)
 
 
 def test_pyarrow_writes_and_reads_by_a_keyring(tmp_path: Path) -> None:
     keyring = Keyring.create(tmp_path / "keyring.json", plaintext=True)
-    for name in ("kf", "kc"):
+    for name in ("kf", "kc1"):
         keyring.create_key(name)
     data = write(pe.CryptoFactory(as_pyarrow_client(keyring)))
     assert read(pe.CryptoFactory(as_pyarrow_client(keyring)), data).equals(TABLE)
@@ -167,13 +114,13 @@ def test_pyarrow_writes_and_reads_by_a_keyring(tmp_path: Path) -> None:
 
 
 def test_aad_is_bound_to_every_key_and_needed_to_read() -> None:
-    service = Service()
+    service = MemoryKms(aad=True)
     factory = as_pyarrow_client(service, aad=b"table-1")
     data = write(pe.CryptoFactory(factory))
-    assert {aad for _, _, aad in service.calls} == {b"table-1"}
+    assert {call.aad for call in service.calls} == {b"table-1"}
     assert read(pe.CryptoFactory(factory), data).equals(TABLE)
     for other in (as_pyarrow_client(service), as_pyarrow_client(service, aad=b"table-2")):
-        with pytest.raises(KeyMaterialError, match="it does not unwrap"):
+        with pytest.raises(KeyMaterialError, match="this does not unwrap"):
             read(pe.CryptoFactory(other), data)
 
 
@@ -194,7 +141,7 @@ def test_aad_for_a_client_that_binds_none_is_refused_at_once() -> None:
 def test_pyarrow_passes_the_clients_errors_on_as_they_are(
     raised: Exception, error: type[KeyRetrievalError], said: str
 ) -> None:
-    service = Service()
+    service = MemoryKms(aad=True)
     data = write(pe.CryptoFactory(as_pyarrow_client(service)), plaintext_footer=False)
     for action in (
         lambda: write(pe.CryptoFactory(as_pyarrow_client(service))),
@@ -210,7 +157,7 @@ def test_an_unavailable_service_is_asked_again_under_pyarrow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits = note_sleeps(monkeypatch)
-    service = Service()
+    service = MemoryKms(aad=True)
     service.failures = [KmsUnavailableError("later"), ConnectionResetError("later")]
     data = write(pe.CryptoFactory(as_pyarrow_client(service)))
     assert len(waits) == 2
@@ -219,7 +166,7 @@ def test_an_unavailable_service_is_asked_again_under_pyarrow(
 
 @pytest.mark.parametrize("answer", [b"", b"too short", bytes(64), None, "text" * 4])
 def test_what_is_no_key_does_not_reach_pyarrow(answer: Any) -> None:
-    service = Service()
+    service = MemoryKms(aad=True)
     data = write(pe.CryptoFactory(as_pyarrow_client(service)))
     service.unwrap = lambda *_, **__: answer  # type: ignore[method-assign]  # a broken service
     with pytest.raises(KeyMaterialError, match="returned no AES key"):
@@ -227,8 +174,8 @@ def test_what_is_no_key_does_not_reach_pyarrow(answer: Any) -> None:
 
 
 def test_pyarrow_keeps_all_that_it_needs_alive() -> None:
-    service = Service()
-    configuration = pe.EncryptionConfiguration(footer_key="kf", column_keys={"kc": ["a"]})
+    service = MemoryKms(aad=True)
+    configuration = pe.EncryptionConfiguration(footer_key="kf", column_keys={"kc1": ["a"]})
     sink = io.BytesIO()
 
     def properties() -> Any:
@@ -245,7 +192,7 @@ def test_pyarrow_keeps_all_that_it_needs_alive() -> None:
 
 
 def test_the_address_of_a_configuration_is_not_used() -> None:
-    service = Service()
+    service = MemoryKms(aad=True)
     config = pe.KmsConnectionConfig(
         kms_instance_url="http://evil.example", key_access_token="the-token"
     )
@@ -271,10 +218,9 @@ def test_a_pyarrow_client_unwraps_what_pyarrow_wrote(
 @pytest.mark.parametrize("text", [str, str.encode], ids=["str", "bytes"])
 def test_what_a_pyarrow_client_wraps_for_us_is_text(text: Callable[[str], str | bytes]) -> None:
     ours = from_pyarrow_client(Theirs(text))
-    wrapped = kms.wrap(ours, b"k" * 24, "kc")
-    block = base64.b64decode(wrapped)
-    assert AESGCM(MASTERS["kc"]).decrypt(block[:12], block[12:], b"") == b"k" * 24
-    assert kms.unwrap(ours, wrapped, "kc") == b"k" * 24
+    wrapped = kms.wrap(ours, b"k" * 24, "kc1")
+    assert open_base64(MASTERS["kc1"], wrapped, b"kc1") == b"k" * 24
+    assert kms.unwrap(ours, wrapped, "kc1") == b"k" * 24
 
 
 def test_pyarrow_reads_by_its_own_client_after_two_turns() -> None:
@@ -322,7 +268,7 @@ def test_neither_shows_a_key_or_leaves_its_process(caplog: pytest.LogCaptureFixt
     key = b"Qz8-secret-key-1"
     config = pe.KmsConnectionConfig()
     adapters: list[tuple[Any, str]] = [
-        (as_pyarrow_client(Service(), aad=b"a")(config), "as_pyarrow_client("),
+        (as_pyarrow_client(MemoryKms(aad=True), aad=b"a")(config), "as_pyarrow_client("),
         (from_pyarrow_client(Theirs()), "from_pyarrow_client(Theirs)"),
     ]
     for adapter, shown in adapters:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import pty
+import shlex
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +40,8 @@ def to_key(folder: Path, key: str) -> tuple[str, str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    out = ("NO_COLOR", "FORCE_COLOR", "MODCRYPT_PASSPHRASE")
+    kept = {k: v for k, v in os.environ.items() if k not in out}
     return {**kept, "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
 
 
@@ -64,6 +70,48 @@ def run_program(
         check=False,
         **more,
     )
+
+
+def run_on_terminal(
+    folder: Path,
+    command: Sequence[str | Path],
+    stream: str,
+    columns: int = 0,
+    env: dict[str, str] | None = None,
+) -> tuple[subprocess.CompletedProcess[bytes], str]:
+    """Run a command in a fork, a stream of which is a terminal; return it, and what that shows."""
+    controller, terminal = pty.openpty()
+    if columns:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    streams: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    process = as_process(command, environment() if env is None else env)
+    answer = subprocess.run(**process, cwd=folder, check=False, **{**streams, stream: terminal})
+    os.close(terminal)
+    return answer, read_terminal(controller)
+
+
+def read_terminal(controller: int) -> str:
+    """Return what a terminal shows until its other side is closed."""
+    shown = b""
+    with os.fdopen(controller, "rb", buffering=0) as screen, contextlib.suppress(OSError):
+        while data := screen.read(65536):  # OSError: how Linux says that the other side is closed
+            shown += data
+    return shown.decode().replace("\r\n", "\n")
+
+
+SHOW_PROGRESS = (
+    "import modcrypt.cli.output.progress as progress\n"
+    "progress.SHOW_AFTER = progress.REFRESH_EVERY = 0\n"
+    "from modcrypt.cli import run\n"
+    "run()"
+)
+"""The program, which shows progress at once."""
+
+
+def examples_of(folder: Path, *command: str) -> list[list[str]]:
+    """Return the arguments of the examples in a command's help text."""
+    text = run(folder, *command, "--help-all").stdout.replace("\\\n", " ")
+    return [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("  modcrypt ")]
 
 
 def import_modules(*commands: Sequence[str]) -> tuple[list[int], set[str]]:

@@ -25,7 +25,7 @@ Run: TypeAlias = Callable[..., Result]
 @pytest.fixture
 def run(tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command in the test's folder; `sample:` is the key service of the shared table."""
-    monkeypatch.setattr("modcrypt.kms.references._load_entry_point", lambda scheme: lambda uri: kms)
+    monkeypatch.setattr("modcrypt.kms.references._find_opener", lambda scheme: lambda uri: kms)
     monkeypatch.chdir(tmp_path)
 
     def runs(*arguments: object, code: int = 0) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from tests.support.jobs.lake import material_file
 from tests.support.kms.memory_kms import MemoryKms
 from tests.support.kms.rotating_kms import BasicKms
 from tests.support.parquet_parser import thrift_struct
-from tests.support.pkmt1 import open_base64
+from tests.support.pkmt1 import open_data_key
 
 Footer = dict[int, Any]
 
@@ -77,14 +76,7 @@ class Look:
         return found
 
     def key(self, metadata: bytes) -> bytes:
-        found = self.material(metadata)
-        if not found["doubleWrapping"]:
-            return self._unwrap(found["wrappedDEK"], found["masterKeyID"])
-        kek = self._unwrap(found["wrappedKEK"], found["masterKeyID"])
-        return open_base64(kek, found["wrappedDEK"], base64.b64decode(found["keyEncryptionKeyID"]))
-
-    def _unwrap(self, wrapped: str, master_key_id: str) -> bytes:
-        return self._kms.unwrap(wrapped, master_key_id)
+        return open_data_key(self.material(metadata), self._kms.unwrap)
 
     @property
     def materials(self) -> list[dict[str, Any]]:

@@ -10,22 +10,26 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Answer = tuple[int, Any]
+Answer = tuple[int, Any] | tuple[int, Any, Mapping[str, str]]
 
 
 @dataclass(frozen=True)
 class JsonRequest:
-    """One request: its path has the query, and its headers have names in lower case."""
+    """One request: its path has the query, its headers have names in lower case."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes
+    port: int = 0  # of the client
 
 
 @dataclass
 class JsonServer:
-    """A running server: `requests` is its log; an answer is a status and JSON, text or bytes."""
+    """A running server: `requests` is its log.
+
+    An answer is a status, JSON, text or bytes, and headers.
+    """
 
     port: int
     answer: Callable[[JsonRequest], Answer] = lambda request: (404, {})
@@ -46,15 +50,18 @@ def json_server() -> Iterator[JsonServer]:
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            request = JsonRequest(self.command, self.path, headers, body)
+            port = self.client_address[1]
+            request = JsonRequest(self.command, self.path, headers, body, port)
             served.requests.append(request)
-            status, content = served.answer(request)
+            status, content, *more = served.answer(request)
+            own = dict(more[0]) if more else {}
             data = content.encode() if isinstance(content, str) else content
             data = data if isinstance(data, bytes) else json.dumps(data).encode()
             self.send_response(status)
             if 300 <= status < 400:
-                self.send_header("Location", f"{served.address}/elsewhere")
-            self.send_header("Content-Length", str(len(data)))
+                own.setdefault("Location", f"{served.address}/elsewhere")
+            for name, value in {**own, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
 

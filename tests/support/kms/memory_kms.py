@@ -7,8 +7,7 @@ it opens was not made by modcrypt's own primitives.
 
 from __future__ import annotations
 
-import base64
-import os
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +16,6 @@ from typing import Any
 
 import pyarrow.parquet.encryption as pe
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.errors import (
     KeyAccessDeniedError,
@@ -27,6 +25,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms import Capabilities
+from tests.support.pkmt1 import open_base64, seal_base64
 
 MASTERS = {
     "kf": b"0123456789012345",
@@ -34,18 +33,6 @@ MASTERS = {
     "kc2": b"1234567890123451",
 }
 """Master keys by the names that published files use."""
-
-
-def seal(key: bytes, plain: bytes, aad: bytes) -> str:
-    """Return the base64 of nonce, ciphertext and tag."""
-    nonce = os.urandom(12)
-    return base64.b64encode(nonce + AESGCM(key).encrypt(nonce, plain, aad)).decode()
-
-
-def unseal(key: bytes, wrapped: str, aad: bytes) -> bytes:
-    """Open what `seal` gives; raises ValueError or InvalidTag."""
-    raw = base64.b64decode(wrapped, validate=True)
-    return AESGCM(key).decrypt(raw[:12], raw[12:], aad)
 
 
 @dataclass(frozen=True)
@@ -106,12 +93,12 @@ class MemoryKms:
     def wrap(self, key: bytes, master_key_id: str, **aad: bytes) -> str:
         master = self._master("wrap", master_key_id, aad)
         self.learned.add(bytes(key))
-        return seal(master, key, self._aad(master_key_id, aad))
+        return seal_base64(master, key, self._aad(master_key_id, aad))
 
     def unwrap(self, wrapped: str, master_key_id: str, **aad: bytes) -> bytes:
         master = self._master("unwrap", master_key_id, aad)
         try:
-            key = unseal(master, wrapped, self._aad(master_key_id, aad))
+            key = open_base64(master, wrapped, self._aad(master_key_id, aad))
         except (ValueError, InvalidTag):
             raise KeyMaterialError(f"{master_key_id}: this does not unwrap") from None
         self.learned.add(key)
@@ -130,12 +117,12 @@ class MemoryKms:
         assert 0 < len(keys) <= self.capabilities.batch
         master = self._master("wrap_many", master_key_id, aad, len(keys))
         self.learned |= {bytes(key) for key in keys}
-        return [seal(master, key, self._aad(master_key_id, aad)) for key in keys]
+        return [seal_base64(master, key, self._aad(master_key_id, aad)) for key in keys]
 
     def _rewrap(self, wrapped: str, master_key_id: str, **aad: bytes) -> str:
         master = self._master("rewrap", master_key_id, aad)
         bound = self._aad(master_key_id, aad)
-        return seal(master, unseal(master, wrapped, bound), bound)
+        return seal_base64(master, open_base64(master, wrapped, bound), bound)
 
     def _aad(self, master_key_id: str, aad: Mapping[str, bytes]) -> bytes:
         return master_key_id.encode() + (b"\0" + aad["aad"] if aad else b"")
@@ -166,15 +153,23 @@ class MemoryKms:
 
 
 class PyArrowKms(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
-    """The same service without AAD, as PyArrow asks for it."""
+    """The same service without AAD, as PyArrow asks for it; it unwraps LocalWrap's JSON, too."""
 
     def __init__(self, config: Any = None, masters: Mapping[str, bytes] = MASTERS) -> None:
         super().__init__()
         self._masters = masters
 
     def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
-        return seal(self._masters[master_key_identifier], key_bytes, master_key_identifier.encode())
+        return seal_base64(
+            self._masters[master_key_identifier], key_bytes, master_key_identifier.encode()
+        )
 
     def unwrap_key(self, wrapped_key: str | bytes, master_key_identifier: str) -> bytes:
         text = wrapped_key.decode() if isinstance(wrapped_key, bytes) else wrapped_key
-        return unseal(self._masters[master_key_identifier], text, master_key_identifier.encode())
+        if text.startswith("{"):
+            members = json.loads(text)
+            assert members.keys() == {"masterKeyVersion", "encryptedKey"}
+            text = members["encryptedKey"]
+        return open_base64(
+            self._masters[master_key_identifier], text, master_key_identifier.encode()
+        )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from typing import Any
 
 import pyarrow.parquet.encryption as pe
 from cryptography.exceptions import InvalidTag
@@ -17,6 +16,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.errors import KeyDisabledError, KeyMaterialError, KeyNotFoundError
 from modcrypt.kms import Capabilities
+from modcrypt.kms.client import KmsClient
+from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 
 
 class BasicKms:
@@ -105,23 +106,6 @@ class RewrappingKms(RotatingKms):
         return self._wrap_key(self._unwrap_key(wrapped, master_key_id, aad), master_key_id, aad)
 
 
-class ArrowKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
-    """The same service for PyArrow's CryptoFactory."""
-
-    def __init__(self, kms: BasicKms) -> None:
-        super().__init__()
-        self.kms = kms
-
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
-        """Wrap for PyArrow."""
-        return self.kms.wrap(key_bytes, master_key_identifier)
-
-    def unwrap_key(self, wrapped_key: Any, master_key_identifier: str) -> bytes:
-        """Unwrap for PyArrow, which gives bytes or text."""
-        text = wrapped_key if isinstance(wrapped_key, str) else bytes(wrapped_key).decode()
-        return self.kms.unwrap(text, master_key_identifier)
-
-
-def crypto_factory(kms: BasicKms) -> pe.CryptoFactory:
+def crypto_factory(kms: KmsClient) -> pe.CryptoFactory:
     """Return PyArrow's key tools on a key service."""
-    return pe.CryptoFactory(lambda _config: ArrowKms(kms))
+    return pe.CryptoFactory(as_pyarrow_client(kms))

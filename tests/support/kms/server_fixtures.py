@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.sleeps import note_sleeps
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -66,3 +68,9 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the seconds that modcrypt waits between attempts, without waiting."""
+    return note_sleeps(monkeypatch)
