@@ -60,7 +60,9 @@ def test_the_library_imports_what_it_uses(script: str, needed: set[str], file: P
     ("words", "needed"),
     [
         ("--version", set()),
-        ("--help", PROGRAM | PLUGINS),
+        ("", set()),
+        ("--help", set()),
+        ("--help-all", PROGRAM | PLUGINS),
         ("encrypt --help", PROGRAM),
         ("encrypt --typo", PROGRAM | PLUGINS),  # perhaps it is an option of another command
         ("--json inspect {path}", PROGRAM | PLUGINS | {"cryptography", "modcrypt.parquet.crypto"}),
@@ -76,12 +78,21 @@ def test_the_program_imports_what_it_uses(words: str, needed: set[str], file: Pa
     assert list_imports(script) == needed
 
 
-def test_shells_complete_a_command_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+@each_case(
+    ("words", "shown", "needed"),
+    [
+        ("modcrypt encrypt --footer", "plain,--footer-key", PROGRAM),
+        ("modcrypt ve", "plain,verify", {"click"}),
+    ],
+)
+def test_shells_complete_a_command_without_the_others(
+    words: str, shown: str, needed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("_MODCRYPT_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "modcrypt encrypt --footer")
-    monkeypatch.setenv("COMP_CWORD", "2")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     script = "sys.argv[1:] = []; import modcrypt.cli; modcrypt.cli.run()"
-    assert list_imports(script, shown="plain,--footer-key") == PROGRAM
+    assert list_imports(script, shown=shown) == needed
 
 
 @each_case("name", sorted(ALONE))
