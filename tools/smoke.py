@@ -13,6 +13,7 @@ from importlib import resources
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -152,7 +153,8 @@ def check_program(folder: Path, table: pa.Table) -> None:
 
 
 def run(folder: Path, code: int, *arguments: str) -> str:
-    program = Path(sys.executable).with_name("modcrypt")
+    program = which("modcrypt", path=str(Path(sys.executable).parent))
+    assert program is not None
     done = subprocess.run(
         [program, *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
