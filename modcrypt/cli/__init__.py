@@ -44,10 +44,11 @@ def _answer_at_once(words: list[str]) -> bool:
     """Print the version or the first help without loading a command; return whether that is all."""
     if "_MODCRYPT_COMPLETE" in os.environ or words not in ([], ["--help"], ["-h"], ["--version"]):
         return False
-    from modcrypt.cli.help.first_screen import read_first_screen
+    text, stream = f"{version_line()}\n", sys.stdout if words else sys.stderr
+    if words != ["--version"]:
+        from modcrypt.cli.help.first_screen import read_first_screen
 
-    stream = sys.stdout if words else sys.stderr
-    text = f"{version_line()}\n" if words == ["--version"] else read_first_screen()
+        text = read_first_screen()
     try:
         print(text, end="", file=stream, flush=True)
     except OSError:

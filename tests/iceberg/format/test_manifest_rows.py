@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,9 @@ from modcrypt.iceberg.format.manifest_rows import entry_plan
 from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile, read_manifest
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.read.file_pruning import as_data_file, bind_test, statistics_of
-from modcrypt.iceberg.read.scan_planning import Planner
+from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.keys import Secret
 from tests.support.iceberg.builder import Builder, avro_file, entry_schema, field, varint
 from tests.support.iceberg.builder import struct as struct_type
 from tests.support.iceberg.sample_kms import SampleKms
@@ -400,6 +403,19 @@ def test_a_plan_decodes_what_it_needs(
     assert len(decoded) == read
     assert len(reads) == 1 + read
     assert len({id(file.constants) for file in planned}) <= 3
+
+
+def test_a_planned_file_takes_few_objects(table: IcebergTable) -> None:
+    """Of those that Python's garbage collector visits, when it stops for all of them."""
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    gc.collect()
+    before = set(map(id, gc.get_objects()))
+    planned = list(Planner(table.walk, schema_of(table.metadata), AlwaysTrue()).files(snapshot))
+    gc.collect()
+    found = Counter(type(item) for item in gc.get_objects() if id(item) not in before)
+    kinds = {PlannedFile: 1, FileEntry: 1, entry_plan.StoredFile: 1, Secret: 2}
+    assert {kind: found[kind] / len(planned) for kind in kinds} == kinds
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[object]:
