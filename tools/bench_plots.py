@@ -41,8 +41,13 @@ def merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill(page: str, groups: Mapping[str, Any]) -> str:
-    """Return the page with the plots and tables of all groups that it has places for."""
-    return _BLOCK.sub(lambda found: found[1] + found[2] + show(found[1], groups[found[1]]), page)
+    """Return the page with the plots and tables of the groups that it has places for."""
+
+    def replace(found: re.Match[str]) -> str:
+        group = groups.get(found[1])
+        return found[0] if group is None else found[1] + found[2] + show(found[1], group)
+
+    return _BLOCK.sub(replace, page)
 
 
 def show(name: str, group: Mapping[str, Any]) -> str:
@@ -56,7 +61,7 @@ def _table(rows: Iterable[Row]) -> Iterator[str]:
     yield "| | modcrypt (user + system) | peer | ratio | target |\n|---|---|---|---|---|"
     for row in rows:
         figures = [f"{_format(row[who])}{_parts(row[who])}" for who in ("modcrypt", "peer")]
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2g}x"
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.3g}x"
         missed = ", missed" if row["met"] is False else ""
         target = row["target"].replace("<", "&lt;") + missed
         yield f"| {' | '.join([row['name'].strip(), *figures, ratio, target])} |"

@@ -14,12 +14,12 @@ __all__ = ["run"]
 
 def run() -> None:
     """Run the program with `sys.argv`; always raise SystemExit with a documented exit code."""
-    from modcrypt.cli.output.signals import raise_on_signals
-
-    raise_on_signals()
     _make_streams_safe()
     if _answer_at_once(sys.argv[1:]):
         sys.exit(0 if sys.argv[1:] else 2)
+    from modcrypt.cli.output.signals import raise_on_signals
+
+    raise_on_signals()
     try:
         from modcrypt.cli.app import program
     except ModuleNotFoundError as error:
