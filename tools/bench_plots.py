@@ -116,21 +116,20 @@ def _bars(row: Row, y: int, scale: float) -> Iterator[str]:
     what, _, peer = row["name"].partition("; peer ")
     for shift, text in ((11, what), (26, f"peer: {peer}")):
         yield f'<text x="0" y="{y + shift}">{escape(text[:60])}</text>'
-    for who, shift, look in (
-        ("modcrypt", 2, ""),
-        ("peer", 17, ' fill="none" stroke="currentColor"'),
-    ):
+    target = 0.0
+    if found := re.search(r"<= ([\d.e-]+)(x?)", row["target"]):
+        most = float(found[1]) * (_seconds(row, "peer") if found[2] else 1)
+        target = _NAMES + min(most * scale, _LONGEST)
+        yield (
+            f'<line x1="{target:.1f}" y1="{y - 1}" x2="{target:.1f}" y2="{y + 15}" '
+            'stroke="currentColor" stroke-dasharray="2"/>'
+        )
+    empty = ' fill="none" stroke="currentColor"'
+    for who, shift, look in (("modcrypt", 2, ""), ("peer", 17, empty)):
         width = max(1, _seconds(row, who) * scale)
         yield f'<rect x="{_NAMES}" y="{y + shift}" width="{width:.1f}" height="10"{look}/>'
-        end = _NAMES + width + 6
+        end = 6 + max(_NAMES + width, target if who == "modcrypt" else 0)
         yield f'<text x="{end:.1f}" y="{y + shift + 9}">{_format(row[who])}</text>'
-    if target := re.search(r"<= ([\d.e-]+)(x?)", row["target"]):
-        most = float(target[1]) * (_seconds(row, "peer") if target[2] else 1)
-        x = _NAMES + min(most * scale, _WIDTH - _NAMES - 1)
-        yield (
-            f'<line x1="{x:.1f}" y1="{y - 1}" x2="{x:.1f}" y2="{y + 14}" stroke="currentColor" '
-            'stroke-dasharray="2"/>'
-        )
 
 
 def main() -> None:
