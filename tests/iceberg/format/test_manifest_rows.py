@@ -362,6 +362,11 @@ def test_files_are_excluded_as_pyiceberg_does(
 @pytest.fixture
 def table(tmp_path: Path) -> IcebergTable:
     """A table of 60 files in 3 manifests and 3 partitions."""
+    return make_table(tmp_path)
+
+
+def make_table(tmp_path: Path, *deletes: dict[str, Any]) -> IcebergTable:
+    """Make a table, whose last snapshot has these delete files."""
     schema = struct_type(field(1, "id", "long"), field(2, "name", "string"))
     spec = [{"source-id": 1, "field-id": 1000, "name": "p", "transform": "truncate[20]"}]
     partition = [{"name": "p", "type": "long", "field-id": 1000}]
@@ -378,7 +383,9 @@ def table(tmp_path: Path) -> IcebergTable:
         before = list(builder.document.get("lists", ()))
         builder.document["lists"] = [*before, builder.manifest(files)]
         builder.snapshot(builder.document["lists"])
-    del builder.document["lists"]
+    lists = builder.document.pop("lists")
+    if deletes:
+        builder.snapshot([*lists, builder.manifest(deletes, content=1)])
     return open_table(builder.write(), SampleKms())
 
 
@@ -403,6 +410,23 @@ def test_a_plan_decodes_what_it_needs(
     assert len(decoded) == read
     assert len(reads) == 1 + read
     assert len({id(file.constants) for file in planned}) <= 3
+
+
+@pytest.mark.parametrize(("content", "read"), [(0, 1 + 1), (1, 1 + 2), (2, 1 + 4)])
+def test_manifests_are_read_when_their_files_are_needed(
+    content: int, read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the list and delete files; equality deletes may be older than all data files."""
+    kind = {"content": content, "equality_ids": [1] if content == 2 else None}
+    delete = data_file(1, file_path=f"{tmp_path}/t/d.parquet", partition={"p": 0}, **kind)
+    table = make_table(tmp_path, *[delete] * bool(content))
+    reads = count_calls(monkeypatch, Walk, "read")
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    planned = Planner(table.walk, schema_of(table.metadata), AlwaysTrue()).files(snapshot)
+    assert len(next(planned).deletes) == (content == 1)
+    assert len(reads) == read
+    assert sum(1 for _ in planned) == 59
 
 
 def test_a_planned_file_takes_few_objects(table: IcebergTable) -> None:
