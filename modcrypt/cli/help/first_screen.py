@@ -39,8 +39,12 @@ def _is_whole() -> bool:
     package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     if not all(os.path.isdir(os.path.join(package, name)) for name in _PLUGINS):
         return False
-    folders = filter(os.path.isdir, sys.path)
-    is_announced = (
-        name.startswith("modcrypt-") for folder in folders for name in os.listdir(folder)
-    )
-    return find_spec("click") is not None and any(is_announced)
+    names = (name for folder in sys.path for name in _list_names(folder))
+    return find_spec("click") is not None and any(n.startswith("modcrypt-") for n in names)
+
+
+def _list_names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # no folder, or one of somebody else
+        return []
