@@ -71,7 +71,8 @@ def _format(figure: Mapping[str, Any] | None) -> str:
     """Return a figure without its extremes."""
     if figure is None:
         return ""
-    return str(Figure(*(figure["median"] for _ in range(3)), figure["unit"]))
+    median = figure["median"]
+    return str(Figure(median, median, median, figure["unit"]))
 
 
 def _parts(figure: Mapping[str, Any] | None) -> str:
