@@ -29,8 +29,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from modcrypt.errors import TagError
 from modcrypt.keys import Key, invocation_counter, key_bytes
@@ -67,7 +65,7 @@ def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], str]:
     HKDF-SHA-256 (RFC 5869) without salt derives the key of the HMAC. The label, its `info`, is the
     purpose of the hashes: hashes for different purposes differ.
     """
-    derived = Key(HKDF(algorithm=SHA256(), length=32, salt=None, info=label).derive(key_bytes(key)))
+    derived = _derive(key_bytes(key), label)
     return lambda value: hmac.digest(key_bytes(derived), value, "sha256").hex()
 
 
@@ -80,6 +78,13 @@ def combine_keys(keys: Sequence[Key], label: bytes) -> Key:
     if len(keys) == 1:
         return keys[0]
     secret = b"".join(map(key_bytes, keys))
+    return _derive(secret, label)
+
+
+def _derive(secret: bytes, label: bytes) -> Key:
+    from cryptography.hazmat.primitives.hashes import SHA256  # few files need them
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
     return Key(HKDF(algorithm=SHA256(), length=32, salt=None, info=label).derive(secret))
 
 

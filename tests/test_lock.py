@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,26 @@ def test_what_pyproject_asks_for_is_locked() -> None:
     assert _names(docs) <= {match["name"] for match in ENTRY.finditer(DOCS_LOCK)}
     release = [entry for entry in (*release, *groups["build"]) if isinstance(entry, str)]
     assert _names(release) <= {match["name"] for match in ENTRY.finditer(RELEASE_LOCK)}
+
+
+def test_releases_have_compiled_wheels_for_all_systems() -> None:
+    """`cibuildwheel` builds what its settings do not skip, for the machine that runs it."""
+    workflow = (ROOT / ".github/workflows/release.yml").read_text()
+    (runners,) = re.findall(r"runner: \[(.*)\]", workflow)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    platforms = {
+        "ubuntu-latest": ("manylinux_x86_64", "musllinux_x86_64"),
+        "ubuntu-24.04-arm": ("manylinux_aarch64", "musllinux_aarch64"),
+        "macos-latest": ("macosx_arm64",),
+        "windows-latest": ("win_amd64",),
+    }
+    assert set(runners.split(", ")) == set(platforms)
+    for python in ("cp311", "cp312", "cp313"):
+        for name in (f"{python}-{name}" for names in platforms.values() for name in names):
+            assert any(fnmatch(name, pattern) for pattern in settings["build"].split()), name
+            assert not any(fnmatch(name, pattern) for pattern in settings["skip"].split()), name
+    assert settings["environment"] == {"HATCH_BUILD_HOOKS_ENABLE": "1"}
+    assert settings["test-command"].endswith("tools/smoke.py --compiled")
 
 
 def test_releases_run_only_what_is_pinned() -> None:

@@ -27,6 +27,8 @@ SLOW = ("numpy", "pyarrow", "pyarrow.compute", "pyarrow.dataset", "pandas", "pol
 NAMES = "modcrypt.read_table, modcrypt.write_table, modcrypt.encrypt_parquet, modcrypt.ParquetFile"
 ARROW = {"numpy", "pyarrow", "cryptography", "modcrypt.parquet.crypto"}
 PROGRAM = {"click", "modcrypt.settings"}
+WORK = PROGRAM | {"cryptography", "modcrypt.parquet.crypto"}
+KEYS = {"modcrypt.kms", "modcrypt.lake"}  # as a declaration may name the keys
 PLUGINS = {"modcrypt.iceberg", "modcrypt.lake", "modcrypt.spark"}
 
 
@@ -60,28 +62,45 @@ def test_the_library_imports_what_it_uses(script: str, needed: set[str], file: P
     ("words", "needed"),
     [
         ("--version", set()),
-        ("--help", PROGRAM | PLUGINS),
+        ("", set()),
+        ("--help", set()),
+        ("--help-all", PROGRAM | PLUGINS),
         ("encrypt --help", PROGRAM),
         ("encrypt --typo", PROGRAM | PLUGINS),  # perhaps it is an option of another command
         ("--json inspect {path}", PROGRAM | PLUGINS | {"cryptography", "modcrypt.parquet.crypto"}),
-        (  # and it looks for a declaration of the file
-            "inspect {path}",
-            PROGRAM | {"cryptography", "modcrypt.parquet.crypto", "modcrypt.lake"},
-        ),
+        # Those without a key look for a declaration of the file.
+        ("inspect {path}", WORK | {"modcrypt.lake"}),
+        ("inspect --key file:{key} {path}", WORK | KEYS),
+        ("decrypt --key file:{key} {path} {path}.plain", WORK | KEYS),
+        ("encrypt --key file:{key} {path}.plain {path}.new", WORK | KEYS),
+        ("schema --key file:{key} {path}", WORK | ARROW | KEYS),
+        ("head --key file:{key} {path}", WORK | ARROW | KEYS | {"pyarrow.compute"}),
+        ("leaks {path}", WORK | ARROW | {"modcrypt.kms"}),
+        ("doctor", WORK | KEYS),
+        ("verify --key file:{key} {path}", WORK | ARROW | KEYS | PLUGINS),
     ],
 )
 def test_the_program_imports_what_it_uses(words: str, needed: set[str], file: Path) -> None:
-    arguments = words.format(path=file).split()
+    arguments = words.format(path=file, key=file.with_name("f.key")).split()
     script = f"sys.argv[1:] = {arguments!r}; import modcrypt.cli; modcrypt.cli.run()"
-    assert list_imports(script) == needed
+    assert list_imports(script) == needed, words
 
 
-def test_shells_complete_a_command_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+@each_case(
+    ("words", "shown", "needed"),
+    [
+        ("modcrypt encrypt --footer", "plain,--footer-key", PROGRAM),
+        ("modcrypt ve", "plain,verify", {"click"}),
+    ],
+)
+def test_shells_complete_a_command_without_the_others(
+    words: str, shown: str, needed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("_MODCRYPT_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "modcrypt encrypt --footer")
-    monkeypatch.setenv("COMP_CWORD", "2")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     script = "sys.argv[1:] = []; import modcrypt.cli; modcrypt.cli.run()"
-    assert list_imports(script, shown="plain,--footer-key") == PROGRAM
+    assert list_imports(script, shown=shown) == needed
 
 
 @each_case("name", sorted(ALONE))

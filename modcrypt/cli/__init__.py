@@ -14,13 +14,12 @@ __all__ = ["run"]
 
 def run() -> None:
     """Run the program with `sys.argv`; always raise SystemExit with a documented exit code."""
-    if sys.argv[1:] == ["--version"]:  # without the time that all commands take to load
-        sys.stdout.write(f"{version_line()}\n")
-        sys.exit(0)
+    _make_streams_safe()
+    if _answer_at_once(sys.argv[1:]):
+        sys.exit(0 if sys.argv[1:] else 2)
     from modcrypt.cli.output.signals import raise_on_signals
 
     raise_on_signals()
-    _make_streams_safe()
     try:
         from modcrypt.cli.app import program
     except ModuleNotFoundError as error:
@@ -37,9 +36,24 @@ def run() -> None:
 def version_line() -> str:
     """Return the line that `--version` prints."""
     from modcrypt import __version__
-    from modcrypt.runtime.code_form import code_form
 
-    return f"modcrypt {__version__} ({code_form()})"
+    return f"modcrypt {__version__}"
+
+
+def _answer_at_once(words: list[str]) -> bool:
+    """Print the version or the first help without loading a command; return whether that is all."""
+    if "_MODCRYPT_COMPLETE" in os.environ or words not in ([], ["--help"], ["-h"], ["--version"]):
+        return False
+    text, stream = f"{version_line()}\n", sys.stdout if words else sys.stderr
+    if words != ["--version"]:
+        from modcrypt.cli.help.first_screen import read_first_screen
+
+        text = read_first_screen()
+    try:
+        print(text, end="", file=stream, flush=True)
+    except OSError:
+        return False  # the program reports it
+    return bool(text)
 
 
 def _make_streams_safe() -> None:

@@ -13,8 +13,10 @@ from itertools import takewhile
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from modcrypt.cli.former_options import use_present_names
+from modcrypt.cli.help.first_screen import list_commands
 from modcrypt.cli.help.help_screens import add_help_options, format_screen
 from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.signals import Stopped
@@ -88,8 +90,21 @@ class Program(VerbGroup):
         return super().make_context(info_name, args, *rest, **more)
 
     def _prepare(self, arguments: Sequence[str]) -> None:
-        if not (arguments and arguments[0] in ALONE):
+        if arguments and arguments[0] not in ALONE:
             self.complete()
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help with all commands."""
+        self.complete()
+        return super().get_help(ctx)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command, without importing commands, or an option."""
+        texts = {} if incomplete.startswith("-") else dict(list_commands())
+        if not texts:
+            return super().shell_complete(ctx, incomplete)
+        found = (item for item in texts.items() if item[0].startswith(incomplete))
+        return [CompletionItem(name, help=text) for name, text in found]
 
     def add_to_section(self, title: str, *commands: click.Command) -> None:
         """Add commands to a section that exists."""
@@ -108,8 +123,7 @@ class Program(VerbGroup):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> NoReturn:
         """Run a command; always raise SystemExit with a documented exit code."""
         typed = sys.argv[1:] if args is None else args
-        if typed:  # or it may be a shell that asks for completions
-            self._prepare(typed)
+        self._prepare(typed)
         arguments, more["obj"] = use_present_names(self, typed)  # the rest for the command itself
         more["standalone_mode"] = False  # click itself would exit with 1 without a failure
         try:

@@ -11,10 +11,13 @@ import click
 import pytest
 
 from modcrypt.cli.app import program
+from modcrypt.cli.help.first_screen import LEAST, MOST, SCREEN, list_commands, read_first_screen
+from modcrypt.cli.help.help_screens import format_screen
 from modcrypt.cli.shared_options import parameters_of
 from tests.support.cases import each_case
 from tests.support.cli.program import import_modules, run, run_program
 from tests.support.cli.tree import commands_of
+from tools.first_screen import make_file
 
 
 def test_help_fits_a_screen_and_help_all_has_every_option(tmp_path: Path) -> None:
@@ -29,6 +32,27 @@ def test_help_fits_a_screen_and_help_all_has_every_option(tmp_path: Path) -> Non
         options = [option for option in own if isinstance(option, click.Option)]
         for option in options:
             assert option.hidden or re.search(rf"{option.opts[0]}\b", everything), (name, option)
+
+
+def test_the_first_screen_of_the_package_is_that_of_the_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Path(SCREEN).read_text() == make_file(), "run python -m tools.first_screen"
+    settings = program.context_settings
+    for columns in range(LEAST, MOST + 2):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        context = program.context_class(program, info_name="modcrypt", **settings)
+        assert read_first_screen() == f"{format_screen(context)}\n"
+    monkeypatch.setenv("COLUMNS", str(LEAST - 1))
+    assert not read_first_screen()
+    sections = program.list_sections(click.Context(program))
+    assert [name for name, _ in list_commands()] == [n for s in sections for n in s.commands]
+
+
+def test_other_installations_make_their_first_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", ["", "/nonexistent"])
+    assert not read_first_screen()
+    assert not list_commands()
 
 
 def test_help_says_where_the_rest_is_if_there_is_more(tmp_path: Path) -> None:

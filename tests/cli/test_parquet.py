@@ -24,7 +24,6 @@ from modcrypt.cli.options.parquet_options import key_references
 from modcrypt.cli.output import failures
 from modcrypt.kms.key_references import read_key
 from modcrypt.parquet.format.idl import ThriftStruct
-from modcrypt.runtime.code_form import code_form
 from tests.support.cases import each_case, one_in
 from tests.support.cli.forked import as_process
 from tests.support.cli.program import (
@@ -752,7 +751,7 @@ def test_hostile_column_names_cannot_forge_lines_or_colours(folder: Path) -> Non
 
 
 def test_the_version_is_the_package_s(tmp_path: Path) -> None:
-    expected = f"modcrypt {modcrypt.__version__} ({code_form()})\n"
+    expected = f"modcrypt {modcrypt.__version__}\n"
     assert run_program(tmp_path, "--version").stdout == expected
 
 

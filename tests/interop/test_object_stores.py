@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -136,6 +138,38 @@ def test_a_read_is_one_request_for_just_its_bytes(
     ranges = [request.range for request in log[1:]]
     assert ranges == ["bytes=0-3", "bytes=990-999", "bytes=100-399", "bytes=100-399"]
     assert sum(request.answered for request in log) == 4 + 10 + 300 + 300
+
+
+WRITTEN = {"PUT": 2, "POST": 2, "DELETE": 1}
+
+
+@each_case(
+    ("work", "requests"),
+    [
+        ("read_table", {"HEAD": 2, "GET": 6}),  # the end with the footer, and each of five chunks
+        ("verify_parquet", {"HEAD": 1, "GET": 6}),
+        ("inspect_parquet", {"HEAD": 1, "GET": 3}),
+        ("encrypt_parquet", {"HEAD": 1, "GET": 2, **WRITTEN}),
+        ("decrypt_parquet", {"HEAD": 1, "GET": 2, **WRITTEN}),
+        ("write_table", WRITTEN),
+    ],
+)
+def test_a_small_file_takes_few_requests(
+    work: str, requests: dict[str, int], bucket: Bucket, store: ObjectStore
+) -> None:
+    table, key = pa.table({f"c{n}": list(range(100)) for n in range(5)}), bytes(range(16))
+    plain, sealed = io.BytesIO(), io.BytesIO()
+    pq.write_table(table, plain)
+    mc.write_table(table, sealed, key)
+    given = bucket.put("plain", plain.getvalue()), bucket.put("sealed", sealed.getvalue())
+    arguments: dict[str, tuple[Any, ...]] = {
+        "encrypt_parquet": (given[0], f"{given[0]}.new"),
+        "decrypt_parquet": (given[1], f"{given[1]}.new"),
+        "write_table": (table, f"{given[1]}.new"),
+    }
+    with store.log_requests() as log:
+        getattr(mc, work)(*arguments.get(work, given[1:]), key, filesystem=store.arrow())
+    assert Counter(request.method for request in log) == requests
 
 
 def test_reads_of_several_threads_are_under_way_at_once(

@@ -28,6 +28,8 @@ class Locations:
     folders: Mapping[str, Place]
     # The prefixes with the forms in which locations are compared, the longest first.
     _prefixes: tuple[tuple[str, str], ...] = field(init=False, repr=False, compare=False)
+    # The beginnings of keys by those of locations, up to the file's name.
+    _folders: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         plain = [(prefix, plain_location(prefix)) for prefix in self.folders]
@@ -103,8 +105,17 @@ class Locations:
 
     def key(self, location: str) -> str:
         """Return a key that is equal for all spellings of one location."""
-        folder, inside = self._find(location)  # a table may have a million locations
-        return posixpath.join(folder.path, inside)
+        start, _, name = location.rpartition("/")
+        if name not in _NO_NAMES and "\0" not in name and (known := self._folders.get(start)):
+            return known + name  # a table may have a million locations in few folders
+        folder, inside = self._find(location)
+        key = posixpath.join(folder.path, inside)
+        within = plain_location(start) + "/"
+        if not any(prefix.startswith(within) for _, prefix in self._prefixes):
+            if len(self._folders) >= _MAX_FOLDERS:
+                self._folders.clear()
+            self._folders[start] = key.removesuffix(name)
+        return key
 
     def prefix(self, location: str) -> str | None:
         """Return the longest prefix that matches a location, or None."""
@@ -120,6 +131,11 @@ _MATCHES_ALL = "is empty, so that it would match every location"
 
 _END = ("/", "")
 """Texts that may follow a prefix in a location: a slash, or nothing."""
+
+_NO_NAMES = ("", ".", "..")
+
+_MAX_FOLDERS = 1 << 12
+"""Number of folders whose keys are kept."""
 
 _LEADS_OUT = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|\x00")
 """A part of a path that is empty, `.` or `..`; or a NUL."""

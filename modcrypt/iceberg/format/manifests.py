@@ -47,8 +47,8 @@ R = TypeVar("R")
 Numbers: TypeAlias = tuple[int | None, int | None, int | None]
 """The snapshot id, sequence number and file sequence number of an entry."""
 
-Shorten: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""A function that returns the members of a `data_file` that an entry keeps."""
+Shorten: TypeAlias = Callable[[Values], Mapping[str, Any]]
+"""A function that returns the members of a `data_file` that an entry keeps, by a row's values."""
 
 Keep: TypeAlias = Callable[[Values, Mapping[int, str]], bool]
 """A function that returns whether a row is wanted, by its values and `partition_names`."""
@@ -347,7 +347,6 @@ def _entry(
         file_sequence = numbers[2] if file_sequence is None else file_sequence
     key = values[KEY]
     secret: Secret[bytes] | None = None if key is None else Secret(key)
-    file: Mapping[str, Any] = StoredFile(values, plan, secret)
     return FileEntry(
         status,
         snapshot,
@@ -360,7 +359,7 @@ def _entry(
         values[RECORDS],
         values[SIZE],
         secret,
-        file if shorten is None else shorten(file),
+        StoredFile(values, plan, secret) if shorten is None else shorten(values),
         values[PARTITION],
         plan.names.partition_names,
     )

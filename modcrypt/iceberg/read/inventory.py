@@ -24,6 +24,7 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.iceberg.format.avro_files import AvroRows
+from modcrypt.iceberg.format.manifest_rows.entry_plan import LENGTH, OFFSET, TARGET, Values
 from modcrypt.iceberg.format.manifests import (
     DATA,
     FILE_KINDS,
@@ -36,7 +37,7 @@ from modcrypt.iceberg.format.manifests import (
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.format.repetition import make_once
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot
-from modcrypt.iceberg.keys.key_resolver import encrypting_key
+from modcrypt.iceberg.keys.key_resolver import encrypting_key, is_encrypted_metadata
 from modcrypt.iceberg.read.table_walk import KEYS_AHEAD, Walk
 from modcrypt.io.threads import in_threads
 from modcrypt.keys.metadata import StandardKeyMetadata
@@ -406,8 +407,9 @@ def _apply(
 
 def known_encrypting_key(metadata: bytes | None) -> tuple[str, bool] | None:
     """Return `encrypting_key`, or None for key metadata that names no key."""
-    with contextlib.suppress(KeyMaterialError):
-        return encrypting_key(metadata)
+    if metadata is not None and is_encrypted_metadata(metadata):
+        with contextlib.suppress(KeyMaterialError):
+            return encrypting_key(metadata)
     return None
 
 
@@ -469,12 +471,10 @@ _NEEDED = ("referenced_data_file", "content_offset", "content_size_in_bytes")
 _NO_VECTOR: Mapping[str, Any] = dict.fromkeys(_NEEDED)
 
 
-def _drop_statistics(file: Mapping[str, Any]) -> Mapping[str, Any]:
+def _drop_statistics(values: Values) -> Mapping[str, Any]:
     """Return the members of a `data_file` that describe a deletion vector."""
-    target, start, size = map(file.get, _NEEDED)
-    if not (target or start or size):
-        return _NO_VECTOR
-    return dict(zip(_NEEDED, (target, start, size), strict=True))
+    place = values[TARGET], values[OFFSET], values[LENGTH]
+    return dict(zip(_NEEDED, place, strict=True)) if any(place) else _NO_VECTOR
 
 
 def _is_same_file(entry: FileEntry, other: FileEntry) -> bool:

@@ -72,8 +72,8 @@ class Planner:
     def files(self, snapshot: Snapshot) -> Iterator[PlannedFile]:
         """Yield the data files in the order of the manifests, each of which is read when needed.
 
-        The manifest list is read at once. With manifests of delete files, all manifests are read
-        before the first data file is yielded.
+        The manifest list is read at once, and manifests of delete files before the first data file
+        is yielded. With equality deletes, all manifests are.
         """
         manifests = self.choose_manifests(self._walk.manifests(snapshot))
         data = (
@@ -91,7 +91,7 @@ class Planner:
             planned = (PlannedFile(file, (), (), self._constants(file)) for file in data)
             return self._with_keys(planned)
         found = (entry for manifest in deletes for entry in self._live(manifest))
-        return self._with_keys(self.with_deletes(list(map(_Shortening(), data)), found))
+        return self._with_keys(self.with_deletes(map(_Shortening(), data), found))
 
     def _with_keys(self, files: Iterator[PlannedFile]) -> Iterator[PlannedFile]:
         """Yield files after their keys were requested together, if manifests have wrapped keys."""
@@ -110,14 +110,19 @@ class Planner:
         return manifests
 
     def with_deletes(
-        self, data: Sequence[FileEntry], found: Iterable[FileEntry]
+        self, data: Iterable[FileEntry], found: Iterable[FileEntry]
     ) -> Iterator[PlannedFile]:
         """Yield data files with the delete files among those found that apply to them."""
-        if not data:
-            return
-        oldest = min(file.sequence_number or 0 for file in data)
-        deletes = DeleteIndex(self._walk, self._spec, found, oldest)
-        for file in data:
+        files: Iterator[FileEntry] = iter(data)
+        oldest = 0
+        if (first := next(files, None)) is None:
+            return  # without reading the delete files
+        files, every = itertools.chain((first,), files), list(found)
+        if any(file.content == EQUALITY_DELETES for file in every):
+            files = iter(held := list(files))  # to read no deletes that are older than all of them
+            oldest = min(file.sequence_number or 0 for file in held)
+        deletes = DeleteIndex(self._walk, self._spec, every, oldest)
+        for file in files:
             positions, equality = deletes.of(file), deletes.equality_of(file)
             yield PlannedFile(file, positions, equality, self._constants(file))
 

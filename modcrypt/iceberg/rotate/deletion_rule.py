@@ -35,7 +35,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -77,7 +77,7 @@ class DeletionRule:
     locations: Locations
     own: Place  # the table's own folder, which contains the current version's `metadata/`
     store: str | None  # path of the table's key store; None if it is not a file
-    needed: frozenset[str]  # paths of the files that the kept snapshots need
+    needed: Set[str]  # paths of the files that the kept snapshots need
     kept_statistics: frozenset[str]  # case-folded names of the statistics files to keep
     _are_tables: dict[tuple[int, str], bool] = field(default_factory=dict)  # known folders
     # Whether locations are the table's own; each older version asks for the same one.
@@ -191,7 +191,7 @@ def _own_folder(table: TableVersion) -> Place:
     return folder
 
 
-def _find_needed(walk: Walk) -> frozenset[str]:
+def _find_needed(walk: Walk) -> Set[str]:
     """Find the paths of the files that snapshots need.
 
     Raises:
@@ -213,7 +213,8 @@ def _find_needed(walk: Walk) -> frozenset[str]:
     for table in inventory.tables:
         check_table(table, walk.metadata, report)
     raise_first(report.findings)
-    return frozenset(paths | inventory.paths())
+    paths |= inventory.paths()
+    return paths
 
 
 def _raise_first_error(tables: Iterable[ReachedTable]) -> None:

@@ -11,12 +11,12 @@ from modcrypt.jobs.engine import Job
 from modcrypt.jobs.failures import describe_result
 from modcrypt.jobs.listing import File
 from modcrypt.jobs.verbs.verb import Row, Verb
-from modcrypt.parquet.verify.file_verification import CheckedFile
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
 from modcrypt.parquet.verify.verification_results import Verification
 
-if TYPE_CHECKING:  # key services, which not every file needs
+if TYPE_CHECKING:  # key services, which not every file needs, and what only `verify` needs
     from modcrypt.kms.settings import Settings
+    from modcrypt.parquet.verify.file_verification import CheckedFile
 
 _FINDING = {
     "word": str, "severity": str, "message": str, "module": str, "start": int, "end": int,

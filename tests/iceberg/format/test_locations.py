@@ -112,6 +112,38 @@ def folder(tmp_path: Path) -> Path:
     return builder.folder
 
 
+def test_keys_of_files_in_known_folders_are_those_of_others() -> None:
+    """Some are known by their folder, after another file in it."""
+    mapped = {"s3://b/t": "/m", "s3://b/t/data/x": "/x", "file:/l": "/l", "s3://b/": "/b"}
+    names = (
+        "",
+        ".",
+        "..",
+        "a",
+        "x",
+        "x/y",
+        "a/b",
+        "a/../b",
+        "a\0",
+        "a.parquet",
+        "data/x",
+        "data/y",
+    )
+    folders = ("s3://b", "s3://b/t", "s3://b/t/data", "file:/l", "file:///l", "/l", "file:", "/o")
+    every = [f"{folder}/{name}" for folder in folders for name in names]
+    shared = Locations({prefix: Place(None, path) for prefix, path in mapped.items()})
+    for location in (*every, *reversed(every)):
+        assert find_key(shared, location) == find_key(Locations(shared.folders), location), location
+
+
+def find_key(locations: Locations, location: str) -> str:
+    """Return the key of a location, or the text of the error."""
+    try:
+        return locations.key(location)
+    except FormatError as error:
+        return str(error)
+
+
 def test_a_table_in_another_place_than_it_says(folder: Path, tmp_path: Path) -> None:
     moved = shutil.move(folder, tmp_path / "elsewhere")
     assert open_table(moved, SampleKms()).scan().num_rows == 2

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,9 @@ from modcrypt.iceberg.format.manifest_rows import entry_plan
 from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile, read_manifest
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.read.file_pruning import as_data_file, bind_test, statistics_of
-from modcrypt.iceberg.read.scan_planning import Planner
+from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.keys import Secret
 from tests.support.iceberg.builder import Builder, avro_file, entry_schema, field, varint
 from tests.support.iceberg.builder import struct as struct_type
 from tests.support.iceberg.sample_kms import SampleKms
@@ -359,6 +362,11 @@ def test_files_are_excluded_as_pyiceberg_does(
 @pytest.fixture
 def table(tmp_path: Path) -> IcebergTable:
     """A table of 60 files in 3 manifests and 3 partitions."""
+    return make_table(tmp_path)
+
+
+def make_table(tmp_path: Path, *deletes: dict[str, Any]) -> IcebergTable:
+    """Make a table, whose last snapshot has these delete files."""
     schema = struct_type(field(1, "id", "long"), field(2, "name", "string"))
     spec = [{"source-id": 1, "field-id": 1000, "name": "p", "transform": "truncate[20]"}]
     partition = [{"name": "p", "type": "long", "field-id": 1000}]
@@ -375,7 +383,9 @@ def table(tmp_path: Path) -> IcebergTable:
         before = list(builder.document.get("lists", ()))
         builder.document["lists"] = [*before, builder.manifest(files)]
         builder.snapshot(builder.document["lists"])
-    del builder.document["lists"]
+    lists = builder.document.pop("lists")
+    if deletes:
+        builder.snapshot([*lists, builder.manifest(deletes, content=1)])
     return open_table(builder.write(), SampleKms())
 
 
@@ -400,6 +410,36 @@ def test_a_plan_decodes_what_it_needs(
     assert len(decoded) == read
     assert len(reads) == 1 + read
     assert len({id(file.constants) for file in planned}) <= 3
+
+
+@pytest.mark.parametrize(("content", "read"), [(0, 1 + 1), (1, 1 + 2), (2, 1 + 4)])
+def test_manifests_are_read_when_their_files_are_needed(
+    content: int, read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the list and delete files; equality deletes may be older than all data files."""
+    kind = {"content": content, "equality_ids": [1] if content == 2 else None}
+    delete = data_file(1, file_path=f"{tmp_path}/t/d.parquet", partition={"p": 0}, **kind)
+    table = make_table(tmp_path, *[delete] * bool(content))
+    reads = count_calls(monkeypatch, Walk, "read")
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    planned = Planner(table.walk, schema_of(table.metadata), AlwaysTrue()).files(snapshot)
+    assert len(next(planned).deletes) == (content == 1)
+    assert len(reads) == read
+    assert sum(1 for _ in planned) == 59
+
+
+def test_a_planned_file_takes_few_objects(table: IcebergTable) -> None:
+    """Of those that Python's garbage collector visits, when it stops for all of them."""
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    gc.collect()
+    before = set(map(id, gc.get_objects()))
+    planned = list(Planner(table.walk, schema_of(table.metadata), AlwaysTrue()).files(snapshot))
+    gc.collect()
+    found = Counter(type(item) for item in gc.get_objects() if id(item) not in before)
+    kinds = {PlannedFile: 1, FileEntry: 1, entry_plan.StoredFile: 1, Secret: 2}
+    assert {kind: found[kind] / len(planned) for kind in kinds} == kinds
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.arrow import writer
+from tests.support.cases import each_case
 
 KEY = bytes(range(16))
 TABLE = pa.table({f"c{n}": list(range(100)) for n in range(5)})
@@ -51,6 +53,33 @@ def test_a_small_table_is_encoded_and_written_once(tmp_path: Path, calls: Counte
         "open": 3, "write": 1, "fsync": 2, "replace": 1,
         "ParquetWriter": 1, "_encode": 1,
     }  # fmt: skip
+
+
+READ = {"open": 1, "pread": 1}
+"""Calls that read the end of a file, with its footer."""
+
+WRITTEN = {"open": 4, "pread": 1, "preadv": 1, "write": 1, "fsync": 2, "replace": 1}
+
+
+@each_case(
+    ("work", "expected"),
+    [
+        (lambda plain, _: mc.encrypt_parquet(plain, f"{plain}.new", KEY), WRITTEN),
+        (lambda _, sealed: mc.decrypt_parquet(sealed, f"{sealed}.new", KEY), WRITTEN),
+        (lambda _, sealed: mc.verify_parquet(sealed, KEY), READ | {"preadv": 5}),
+        (lambda _, sealed: mc.inspect_parquet(sealed, KEY), READ | {"pread": 2, "preadv": 1}),
+    ],
+)
+def test_a_small_file_is_opened_once_and_read_by_few_calls(
+    work: Callable[[Path, Path], Any], expected: dict[str, int], tmp_path: Path,
+    calls: Counter[str],
+) -> None:  # fmt: skip
+    plain, sealed = tmp_path / "plain", tmp_path / "sealed"
+    pq.write_table(TABLE, plain)
+    mc.write_table(TABLE, sealed, KEY)
+    calls.clear()
+    work(plain, sealed)
+    assert calls == expected
 
 
 def test_a_small_file_is_read_by_one_call_a_part(tmp_path: Path, calls: Counter[str]) -> None:
