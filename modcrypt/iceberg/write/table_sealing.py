@@ -251,8 +251,8 @@ def _sign(
     same = current.metadata.document == table.metadata.document
     if current.place.path != table.place.path or not same:
         raise CommitConflictError(
-            f"{table.place.path} is not the current version of the table any more: open the table "
-            "again, check what has changed, and seal it"
+            f"{table.place.address} is not the current version of the table any more: open the "
+            "table again, check what has changed, and seal it"
         )
     members = describe_version(table.place, table.metadata)
     draft = Draft(table.metadata.uuid, members, valid_for=valid_for, writers=writers)

@@ -178,10 +178,10 @@ class Ledger:
                 if not missing and error.errno not in _NO_FILE:
                     raise
                 raise IntegrityError(
-                    f"{place.path} is missing: newer seals refer to it, so restore it from a copy"
+                    f"{place.address} is missing: newer seals refer to it, so restore it"
                 ) from None
             if source.size > MAX_SEAL or hash_statement(source)[0] != expected:
-                raise IntegrityError(f"{place.path} is not seal number {sequence}")
+                raise IntegrityError(f"{place.address} is not seal number {sequence}")
             yield source
 
     def check_follows(self, statement: Statement, trust: Trust, seen: Seen) -> None:
@@ -204,8 +204,8 @@ class Ledger:
             newer = older
         if (newer.sequence, newer.hash) != (seen.sequence, seen.hash):
             raise IntegrityError(
-                f"{self.place.path}: seal number {statement.sequence} does not follow {at} as it "
-                "was seen before"
+                f"{self.place.address}: seal number {statement.sequence} does not follow {at} as "
+                "it was seen before"
             )
 
     def _read_older(self, newer: Statement, trust: Trust) -> Statement:
@@ -267,7 +267,7 @@ class Ledger:
         try:
             yield
         except ModcryptError as error:
-            error.args = (f"{self.place.path}: {error}",)
+            error.args = (f"{self.place.address}: {error}",)
             raise
 
 

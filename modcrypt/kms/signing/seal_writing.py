@@ -212,6 +212,6 @@ def _lost(ledger: Ledger, statement: Statement | None, last: int) -> IntegrityEr
     found = "there is no seal" if statement is None else f"the seal has number {statement.sequence}"
     other = f" of another {ledger.what}" * (statement is not None and statement.sequence >= last)
     return IntegrityError(
-        f"{ledger.place.path}: {found}{other}, but number {last} was signed before: it was "
+        f"{ledger.place.address}: {found}{other}, but number {last} was signed before: it was "
         f"removed, replaced or rolled back; {_advise(ledger)}"
     )

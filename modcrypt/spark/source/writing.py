@@ -479,7 +479,7 @@ class Writer(DataSourceArrowWriter):
         check_columns(settings, options, schema)
         place = Place(*locate(options.folder, None))
         if place.filesystem is None and os.path.isfile(place.path):
-            raise NotADirectoryError(f"a table must be a folder; {place.path} is a file")
+            raise NotADirectoryError(f"a table must be a folder; {place.address} is a file")
         self._settings, self._options, self._schema = settings, options, schema
         self._overwrite, self._job = overwrite, new_job()
         remove_abandoned(options.folder)
