@@ -24,6 +24,7 @@ from modcrypt.cli.shared import (
 )
 from modcrypt.cli.shared_options import VerbCommand, VerbGroup, jobs_option, option, shared_option
 from modcrypt.errors import printable
+from modcrypt.report.text import format_count
 
 _GROUP_EXAMPLE = """\b
 Example: a writer signs the files of a folder, and a reader compares them
@@ -409,8 +410,8 @@ def _print_result(result: modcrypt.jobs.SealVerification, as_json: bool) -> None
         rows = [(printable(finding.path), finding.problem) for finding in result.findings]
         print_line(format_table(("file", "problem"), rows, left=(0, 1)))
     print_line(
-        f"seal {result.sequence}: {result.files} files, signed by {result.signer}; "
-        f"{len(result.findings)} differences; name {result.name}"
+        f"seal {result.sequence}: {format_count(result.files, 'file')}, signed by {result.signer}; "
+        f"{format_count(len(result.findings), 'difference')}; name {result.name}"
     )
 
 
@@ -423,6 +424,6 @@ def _print_update(update: modcrypt.jobs.SealUpdate, as_json: bool) -> None:
 
 def _describe_update(update: modcrypt.jobs.SealUpdate) -> str:
     return (
-        f"seal {update.sequence}: {len(update.added)} files added or replaced, "
+        f"seal {update.sequence}: {format_count(len(update.added), 'file')} added or replaced, "
         f"{len(update.removed)} removed, signed by {update.signer}"
     )

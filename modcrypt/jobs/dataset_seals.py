@@ -135,7 +135,7 @@ def seal_dataset(
             or replaced by an older one.
         at_least: Number that the old seal must have at least; the key's memory has a number, too.
         valid_for: Seconds after which readers refuse the seal; None for as long as the old one, 0
-            for ever.
+            for no limit.
         filesystem: The pyarrow or fsspec filesystem of `source`.
         jobs: Number of files read concurrently, 4 by default.
         progress: Function called with the number of files hashed, and of all files.

@@ -18,6 +18,7 @@ from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
 from modcrypt.parquet.signatures.signers import DatasetSeal
 from modcrypt.parquet.verify.file_verification import CheckedFile, FileAad
+from modcrypt.report.text import format_count
 
 Groups: TypeAlias = Mapping[bytes, Sequence[str]]
 """Paths of several files, by a part of their AAD that they share."""
@@ -220,7 +221,9 @@ class FileSet:
             first = islice((part for part in range(last) if part not in parts), MAX_LISTED)
             names = ", ".join(repr(template.prefix(part)) for part in first)
             more = f" and {missing - MAX_LISTED} more" if missing > MAX_LISTED else ""
-            message = f"{missing} parts before the last one are missing: {names}{more}"
+            message = (
+                f"missing before the last part: {format_count(missing, 'part')}: {names}{more}"
+            )
             self._add_finding("aad-prefix", message, "warning")
 
     def _compare_names(self, template: PrefixTemplate) -> None:
@@ -292,7 +295,7 @@ class FileSet:
         counts = [file.verification.num_rows for file in self._files]
         rows = sum(count for count in counts if count is not None)
         if None in counts:
-            why = f"{counts.count(None)} files do not state how many rows they have"
+            why = f"number of rows unknown in {format_count(counts.count(None), 'file')}"
             self._add_note("rows", why)
         elif rows != expected:
             self._add_finding(

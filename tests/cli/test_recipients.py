@@ -73,7 +73,7 @@ def test_every_verb_opens_files_with_an_identity(folder: Path) -> None:
     me = ("--identity", "file:me.key")
     assert read_back(folder, "mine.parquet", *me) == small_table()
     assert "authentic" in run_ok(folder, "verify", *me, "mine.parquet")
-    assert "recipients, 1" in run_ok(folder, "inspect", *me, "mine.parquet")
+    assert "1 recipient" in run_ok(folder, "inspect", *me, "mine.parquet")
     assert "id" in run_ok(folder, "schema", *me, "mine.parquet")
     run_ok(folder, "rekey", *me, "--to", "you.pub", "mine.parquet", "yours.parquet")
     assert read_back(folder, "yours.parquet", "--identity", "file:you.key") == small_table()

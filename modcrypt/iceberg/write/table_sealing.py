@@ -72,7 +72,7 @@ def seal_table(
         accept: Whether to seal the version whatever the old seal states, also if that was lost,
             rolled back, or of another table; look first at what has changed.
         valid_for: Seconds after which readers refuse the seal; None for as long as the old one, 0
-            for ever.
+            for no limit.
 
     Raises:
         IntegrityError: Others have changed the table since it was sealed; or the old seal is signed

@@ -44,7 +44,7 @@ class Remembered:
     sequence: int  # number of the statement
     hash: str  # hash of the statement, in hex
     writers: list[Any]  # changes of the writers, as JSON values
-    valid_for: int | None  # seconds for which statements are valid; None for ever
+    valid_for: int | None  # seconds for which statements are valid; None without limit
 
     @property
     def seen(self) -> Seen:

@@ -35,7 +35,7 @@ class Former:
     sequence: int  # number of the statement before, 0 for none
     hash: str | None  # hash of the statement before; None for none
     writers: tuple[WriterChange, ...] = ()  # changes of the writers until now
-    valid_for: int | None = None  # seconds for which statements are valid; None for ever
+    valid_for: int | None = None  # seconds for which statements are valid; None without limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class SealWriter:
     def encode(self, ledger: Ledger, former: Former, draft: Draft) -> bytes:
         """Return a signed statement, which may need further signatures."""
         if draft.valid_for is not None and draft.valid_for < 0:
-            raise ValueError("valid_for is a number of seconds, 0 for ever")
+            raise ValueError("valid_for is a number of seconds, or 0 for no limit")
         if draft.valid_for is None:
             draft = replace(draft, valid_for=former.valid_for)
         after = former.sequence, former.hash

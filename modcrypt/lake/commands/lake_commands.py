@@ -100,7 +100,7 @@ def _print_status(status: DatasetStatus, files: bool) -> None:
         print_long_table(("file", "state", "reason", "message"), rows)
         print_leaks(status.leaks)
         for strays in take_batches(status.strays, 100):
-            print_line(printable(f"strays: {', '.join(strays)}"))
+            print_line(printable(f"undeclared files: {', '.join(strays)}"))
 
 
 def print_leaks(leaks: Iterable[ValueLeak]) -> None:

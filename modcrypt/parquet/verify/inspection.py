@@ -131,7 +131,7 @@ class Inspection(FactSheet, JsonFields):
         notes = [
             *(("Visible without keys", sentence) for sentence in self.leaks),
             *(("Hidden here", sentence) for sentence in self.hidden),
-            *(("Peculiar", sentence) for sentence in self.quirks),
+            *(("Quirk", sentence) for sentence in self.quirks),
         ]
         return draw(
             title=format_name(self.name), facts=self.facts(),
@@ -196,7 +196,7 @@ def inspect_parquet(
             file.
 
     Returns:
-        The contents, leaks and peculiarities of the file.
+        The contents, leaks and quirks of the file.
 
     Raises:
         FormatError: The bytes are not a Parquet file, or the footer is invalid.
