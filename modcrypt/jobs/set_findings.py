@@ -221,9 +221,7 @@ class FileSet:
             first = islice((part for part in range(last) if part not in parts), MAX_LISTED)
             names = ", ".join(repr(template.prefix(part)) for part in first)
             more = f" and {missing - MAX_LISTED} more" if missing > MAX_LISTED else ""
-            message = (
-                f"missing before the last part: {format_count(missing, 'part')}: {names}{more}"
-            )
+            message = f"{format_count(missing, 'part')} missing before the last one: {names}{more}"
             self._add_finding("aad-prefix", message, "warning")
 
     def _compare_names(self, template: PrefixTemplate) -> None:

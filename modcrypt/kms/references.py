@@ -146,8 +146,3 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def missing_extra(service: str, extra: str) -> ModuleNotFoundError:
-    """Return the error for a service whose packages are not installed."""
-    return ModuleNotFoundError(f'{service} needs an extra: pip install "modcrypt[{extra}]"')

@@ -1285,7 +1285,7 @@ def test_a_missing_part_is_named(folder: Path) -> None:
     assert found == ["aad-prefix"]
     assert "1 of 4 parts are missing: b'people.part2'" in text
     assert (
-        "1 parts before the last one are missing: b'people.part2'"
+        "1 part missing before the last one: b'people.part2'"
         in (check_set(folder, expected_parts=None)[1])
     )
 
