@@ -83,7 +83,7 @@ def test_a_release_links_to_the_repository_that_it_was_built_in(tmp_path: Path) 
 
 def test_links_with_an_address_stay() -> None:
     text = "[a](b.md), [c](https://example.com)"
-    assert describe(text, None) == "a, [c](https://example.com)"
+    assert describe(f"![picture](a.svg)\n\n{text}", None) == "a, [c](https://example.com)"
     assert describe(text, "https://x/y") == "[a](https://x/y/b.md), [c](https://example.com)"
 
 
