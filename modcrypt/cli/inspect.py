@@ -44,7 +44,7 @@ Examples: what anyone can see; all modules, with the keys; a drawing
 
 @verb(epilog=_INSPECT_EXAMPLE)
 @paths_argument
-@option("--modules", "pages", help="Show the position of every module, including pages.")
+@option("--modules", "pages", help="Show the position of every part, including pages.")
 @decryption_options
 @files_options
 @html_options

@@ -166,8 +166,8 @@ def create(
 
     Every visible file is read and hashed; no other key is needed. If there is an older seal, it
     must be signed with the same key, or one that --signed-by names, and the files must be those
-    that it states: `add`, `remove` and `record` sign changes. --accept _modcrypt_seal.json goes on
-    after a seal that was lost or rolled back.
+    that it states: `add`, `remove` and `record` sign changes. --accept _modcrypt_seal.json
+    continues after a seal that was lost or rolled back.
     """
     with batch_bar("Hashing", 0, None) as bar:
         sealed = modcrypt.jobs.seal_dataset(
@@ -314,7 +314,7 @@ def witness(*, folder: str, needed: int, store: str, **options: Any) -> None:
 @signed_by_option
 @_needed_option
 def log(*, folder: str, signed_by: tuple[str, ...], needed: int, as_json: bool) -> None:
-    """Print who added, replaced and removed files of FOLDER, as its seals state it."""
+    """Print who added, replaced and removed files of FOLDER, according to its seals."""
     from modcrypt.kms.signing.sealed_statements import format_time
 
     history = modcrypt.jobs.seal_log(folder, _require_writers(signed_by), needed=needed)

@@ -57,10 +57,10 @@ Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
 
 
 CHECKS = """\
-verify checks every tag of every module, and that the contents fit together, but decodes no data. It
-continues after a fault and reports all of them. Without some or all keys, it checks what it can
-see, and reports what it could not authenticate. With --strict, values beside the files are faults,
-too, as modcrypt leaks finds them. With --record, an interrupted run resumes."""
+verify checks the tag of every page and part, and that the contents fit together, but decodes no
+data. It continues after a fault and reports all of them. Without some or all keys, it checks what
+it can see, and reports what it could not authenticate. With --strict, values beside the files are
+faults, too, as modcrypt leaks finds them. With --record, an interrupted run resumes."""
 """The end of the help, also of a plug-in's command that replaces `verify`."""
 
 _HELP = f"""\

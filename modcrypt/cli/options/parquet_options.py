@@ -78,12 +78,12 @@ _explicit_key_options = combine_options(
 parquet_key_options = cloup.option_group("Keys", _explicit_key_options)
 sidecar_options = combine_options(
     rare_option("--drop-summaries", help="Remove _metadata and _common_metadata."),
-    rare_option("--allow-leaks", help="Encrypt despite what modcrypt leaks finds."),
+    rare_option("--allow-leaks", help="Encrypt even if modcrypt leaks finds values."),
 )
 exact_option = shared_option(
     "--no-exact",
     rare=True,
-    help="Do not keep, or use, what restores every byte.",
+    help="Do not keep or use the data that restores every byte.",
 )
 output_options = cloup.option_group(
     "Output",

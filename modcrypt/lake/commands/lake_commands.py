@@ -134,12 +134,12 @@ def apply(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Make the files of a lake what its declaration says.
+    """Change the files of a lake to what its declaration says.
 
     Plaintext files are encrypted in place, files under other policies re-keyed, and keys that are
-    too old rotated. Nothing is decrypted, and nothing deleted but erased files, on request: what
-    keeps values beside the files is listed. Files that may be forged or moved, or cannot be read,
-    are refused and listed. An interrupted run is taken up by the next one; a run that finds
+    too old rotated. Nothing is decrypted. Only erased files are deleted, on request. Files that
+    keep values in plaintext are listed. Files that may be forged or moved, or cannot be read,
+    are refused and listed. The next run resumes an interrupted one; a run that finds
     everything as declared does nothing.
     """
     if accept_replaced and not dry_run:
