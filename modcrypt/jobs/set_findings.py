@@ -124,7 +124,7 @@ def find_shared_unique(count: int, names: str, *, alike: bool, rows_differ: bool
     message = f"{count:,} files have the same aad_file_unique, which is random: {names}. "
     if rows_differ:
         message += (
-            f"Their numbers of rows differ, so they are no copies: {_REUSED}, unless a holder of "
+            f"Their numbers of rows differ, so they are not copies: {_REUSED}, unless a holder of "
             "the footer key left out row groups of a copy"
         )
     else:

@@ -312,7 +312,7 @@ def create_once(place: Place, data: bytes) -> None:
 
 def _conflict(base: Place) -> CommitConflictError:
     return CommitConflictError(
-        f"{base.path} is not the table's current version any more: another writer has committed"
+        f"{base.path} is no longer the table's current version: another writer has committed"
     )
 
 

@@ -251,7 +251,7 @@ def _sign(
     same = current.metadata.document == table.metadata.document
     if current.place.path != table.place.path or not same:
         raise CommitConflictError(
-            f"{table.place.address} is not the current version of the table any more: open the "
+            f"{table.place.address} is no longer the current version of the table: open the "
             "table again, check what has changed, and seal it"
         )
     members = describe_version(table.place, table.metadata)

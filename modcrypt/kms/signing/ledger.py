@@ -276,4 +276,4 @@ def _parse_head(head: bytes, sequence: int) -> dict[str, Any]:
         members = strict_json(head)
         if isinstance(members, dict):
             return members
-    raise FormatError(f"seal number {sequence} is malformed: its first line is no object of JSON")
+    raise FormatError(f"seal number {sequence} is malformed: its first line is not a JSON object")

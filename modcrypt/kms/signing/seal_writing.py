@@ -91,7 +91,8 @@ class SealWriter:
         for key, sequence in trust.retired:
             if key.hex_id in own:
                 raise ValueError(
-                    f"the key {key.hex_id} may not sign any more since seal number {sequence}"
+                    f"the key {key.hex_id} has not been allowed to sign since seal number "
+                    f"{sequence}"
                 )
         if sum(id_ in trust.keys for id_ in own) < trust.needed:
             raise ValueError(

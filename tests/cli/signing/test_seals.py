@@ -150,7 +150,7 @@ def test_writers_change_and_a_witness_countersigns(folder: Path) -> None:
     )
     assert "seal 2" in run_ok(folder, *change)
     refusal = check_refusal(invoke(folder, "seals", "create", "--sign", "file:writer.key", "lake"))
-    assert "may not sign any more since seal number 2" in refusal
+    assert "has not been allowed to sign since seal number 2" in refusal
     witnessed = (*VERIFY, "--witnessed-by", "auditor.pub", "--witness-store", "audit", "lake")
     check_refusal(invoke(folder, *witnessed), "integrity", 1)
     sign = ("--signed-by", "writer.pub", "--sign", "file:auditor.key", "--store", "audit")
