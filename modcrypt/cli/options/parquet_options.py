@@ -78,19 +78,19 @@ _explicit_key_options = combine_options(
 parquet_key_options = cloup.option_group("Keys", _explicit_key_options)
 sidecar_options = combine_options(
     rare_option("--drop-summaries", help="Remove _metadata and _common_metadata."),
-    rare_option("--allow-leaks", help="Encrypt even if modcrypt leaks finds values."),
+    rare_option("--allow-leaks", help="Encrypt despite what modcrypt leaks finds."),
 )
 exact_option = shared_option(
     "--no-exact",
     rare=True,
-    help="Do not keep or use the data that restores every byte.",
+    help="Do not keep or use what restores every byte.",
 )
 output_options = cloup.option_group(
     "Output",
     shared_option(
         "--keep-unknown-fields",
         rare=True,
-        help="Keep Thrift fields unknown to modcrypt, which may hold statistics of any column.",
+        help="Keep unknown Thrift fields: statistics, perhaps.",
     ),
     force_option,
     threads_option,
