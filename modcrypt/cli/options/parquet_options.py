@@ -90,7 +90,7 @@ output_options = cloup.option_group(
     shared_option(
         "--keep-unknown-fields",
         rare=True,
-        help="Keep unknown Thrift fields: statistics, perhaps.",
+        help="Keep unknown Thrift fields, perhaps statistics.",
     ),
     force_option,
     threads_option,
