@@ -58,6 +58,7 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell --dictionary - --dictionary tools/glossary.txt
 
 # Compile what runs per page and per column chunk, in place; `make interpreted` undoes it.
 native: interpreted $(VENV)/dev

@@ -7,5 +7,5 @@ callers need are in packages: `modcrypt.errors`, `modcrypt.jobs`, `modcrypt.kms`
 from modcrypt.runtime.lazy_names import attach
 from modcrypt.runtime.moved_names import MOVED
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __getattr__, __dir__ = attach(__name__, MOVED)

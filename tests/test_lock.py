@@ -69,6 +69,15 @@ def test_releases_have_compiled_wheels_for_all_systems() -> None:
     assert settings["test-command"].endswith("tools/smoke.py --compiled")
 
 
+def test_workflows_run_only_pinned_actions_and_every_part_of_ci() -> None:
+    texts = {path.name: path.read_text() for path in ROOT.glob(".github/workflows/*.yml")}
+    used = re.findall(r"uses: *(\S+)", "".join(texts.values()))
+    assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action) for action in used), used
+    (default,) = re.findall(r"\|\| parts=\((.*)\)", (ROOT / ".ci/run").read_text())
+    (matrix,) = re.findall(r"part: \[(.*)\]", texts["pull-request.yml"])
+    assert matrix.replace(",", "").split() == default.split()
+
+
 def test_releases_run_only_what_is_pinned() -> None:
     text = (ROOT / ".github/workflows/release.yml").read_text()
     used = re.findall(r"uses: *(\S+)", text + (ROOT / "tools/conformance/action.yml").read_text())

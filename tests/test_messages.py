@@ -280,6 +280,41 @@ def test_no_credentials_for_a_store_are_a_file_error_of_every_verb(
         assert "c2lnbmF0dXJl" not in result.output
 
 
+def test_messages_name_files_in_stores_by_their_urls(folder: Path) -> None:
+    fsspec.filesystem("memory").pipe(
+        "/bucket/plain.parquet", (folder / "plain.parquet").read_bytes()
+    )
+    for line in (
+        "inspect memory://bucket/none", "verify memory://none",
+        "encrypt --to {me.pub} memory://bucket/none out",
+        "encrypt --to {me.pub} memory://none out",
+        "recipients list memory://bucket/plain.parquet", "recipients list memory://none",
+        "recipients add --identity file:{me.key} --to {me.pub} memory://bucket/plain.parquet",
+        "iceberg snapshots memory://bucket",
+    ):  # fmt: skip
+        with contextlib.chdir(folder):
+            arguments = line.replace("{", "").replace("}", "").split()
+            result = CliRunner().invoke(program, arguments, prog_name="modcrypt")
+        assert result.exit_code in (1, 2), result.output
+        *_, where = re.findall(r"memory://\w+", line)
+        assert f"{where}/" in result.output or f"{where}:" in result.output
+
+
+def test_advice_names_no_option_that_the_command_lacks(folder: Path) -> None:
+    keys = ("--key", "file:footer.key", "--column-key", "name=file:name.key")
+    lacking, share = ("--key", "file:footer.key"), ("--to", "next.toml", "two", "out")
+    with contextlib.chdir(folder):
+        CliRunner().invoke(program, ["encrypt", *keys, "plain.parquet", "two"])
+        for line, is_offered in (
+            (("cat", *lacking, "two"), True),
+            (("share", *lacking, "--column", "name", *share), False),
+            (("mask", *lacking, "--drop", "id", *share), False),
+        ):
+            result = CliRunner().invoke(program, line, prog_name="modcrypt")
+            assert "no key for column name; give it with --column-key" in result.output
+            assert ("--on-missing-key" in result.output) is is_offered
+
+
 @pytest.mark.parametrize(
     "use",
     [

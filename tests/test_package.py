@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from modcrypt.runtime import extras as extras_module
 from tests.support.paths import ROOT
 from tools.hatch_metadata import ADDRESS, describe
 
@@ -82,7 +83,7 @@ def test_a_release_links_to_the_repository_that_it_was_built_in(tmp_path: Path) 
 
 def test_links_with_an_address_stay() -> None:
     text = "[a](b.md), [c](https://example.com)"
-    assert describe(text, None) == "a, [c](https://example.com)"
+    assert describe(f"![picture](a.svg)\n\n{text}", None) == "a, [c](https://example.com)"
     assert describe(text, "https://x/y") == "[a](https://x/y/b.md), [c](https://example.com)"
 
 
@@ -90,6 +91,15 @@ def test_the_extra_all_has_every_other_one() -> None:
     extras = set(PROJECT["optional-dependencies"]) - {"all"}
     (everything,) = PROJECT["optional-dependencies"]["all"]
     assert set(everything.removeprefix("modcrypt[").removesuffix("]").split(",")) == extras
+
+
+def test_errors_name_extras_that_exist_and_bring_what_is_missing() -> None:
+    extras = PROJECT["optional-dependencies"]
+    for module, extra in [*extras_module._MODULES.items(), *extras_module._SCHEMES.items()]:
+        assert extra in extras, module
+    for scheme, package in (("s3", "s3fs"), ("gs", "gcsfs"), ("abfss", "adlfs")):
+        extra = extras_module.extra_of_scheme(scheme)
+        assert any(package in requirement for requirement in extras[str(extra)])
 
 
 def test_the_recipe_for_conda_asks_for_the_same_versions() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from modcrypt.kms.keyring import keyring_file
 from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from modcrypt.kms.wrapping import KeyWrapper
-from modcrypt.runtime.tracebacks import hide_frames
+from modcrypt.runtime.tracebacks import hide_frames, shorten_errors
 from tests.support.cases import each_case
 from tests.support.frame_watch import find_secrets
 
@@ -476,3 +477,27 @@ def test_no_error_while_files_are_read_or_rotated_carries_a_master_key(
         )
         results = mc.jobs.rotate_keys(path, KeyTools(ring), new_master_keys={"kf": "off"})
         assert [file.result for file in results] != ["rotated"]
+
+
+# --- Spark ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_iterator", [False, True])
+def test_what_spark_calls_raises_errors_without_frames_unless_they_are_bugs(
+    as_iterator: bool,
+) -> None:
+    def fail(error: Exception) -> Any:
+        raise error
+
+    def iterate(error: Exception) -> Any:
+        yield fail(error)
+
+    call = shorten_errors((lambda e: iterate(e)) if as_iterator else fail)
+    for error in (mc.errors.TagMismatchError("no"), FileNotFoundError("no"), ValueError("no")):
+        with pytest.raises(type(error), match="no") as caught:
+            list(call(error))
+        names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+        assert "fail" not in names
+    with pytest.raises(UnicodeError) as caught:
+        list(call(UnicodeError("a bug")))
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "fail"

@@ -15,6 +15,7 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 ADDRESS = "MODCRYPT_REPOSITORY"
+_IMAGE = re.compile(r"!\[[^\]]*\]\((?!https?:)[^)\s]+\)\n*")
 _RELATIVE_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<target>(?!https?:)[^)\s]+)\)")
 
 
@@ -41,6 +42,7 @@ def list_addresses(repository: str, files: str) -> dict[str, str]:
 
 
 def describe(readme: str, files: str | None) -> str:
-    """Return README.md with links to an address of files, or without links to files."""
+    """Return README.md without images, and with links to an address of files or to none."""
+    readme = _IMAGE.sub("", readme)
     shown = r"[\g<text>](" + files + r"/\g<target>)" if files else r"\g<text>"
     return _RELATIVE_LINK.sub(shown, readme)

@@ -137,7 +137,7 @@ def check_program(folder: Path, table: pa.Table) -> None:
     run(folder, 0, "decrypt", *key, "sealed.parquet", "back.parquet")
     check(pq.read_table(folder / "back.parquet").equals(table), "the program decrypts")
     verified = run(folder, 0, "verify", *key, "--html", "sealed.html", "sealed.parquet")
-    check("modules authenticated" in verified, "the program verifies")
+    check("pages and parts authenticated" in verified, "the program verifies")
     check("<!DOCTYPE html>" in (folder / "sealed.html").read_text(), "the drawing is there")
     (folder / "next.toml").write_text('footer_key = "file:text.key"\n')
     run(folder, 0, "rekey", *key, "--to", "next.toml", "sealed.parquet", "new.parquet")

@@ -25,10 +25,9 @@ def run() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("click", "cloup"):
             raise
-        sys.stderr.write(
-            "modcrypt: error: usage: the command line needs click, cloup and rich: "
-            "pip install 'modcrypt[cli]'\n"
-        )
+        from modcrypt.runtime.extras import missing_extra
+
+        sys.stderr.write(f"modcrypt: error: usage: {missing_extra('the command line', 'cli')}\n")
         sys.exit(2)
     program.main(prog_name="modcrypt")
 

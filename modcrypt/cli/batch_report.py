@@ -13,6 +13,7 @@ import click
 from modcrypt.cli.output.failures import show, use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_counts, format_failures, print_json, print_line
+from modcrypt.cli.shared_options import option_names
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code, exit_code
 from modcrypt.report.text import format_count, format_size
@@ -96,7 +97,8 @@ class FileReport:
     def _explain(self, file: FileResult) -> str:
         """Return the message of a result, for the command line."""
         if file.failed:
-            return show(file.result, file.message, self._arguments)
+            options = option_names(click.get_current_context().command)
+            return show(file.result, file.message, self._arguments, options)
         return use_option_names(file.message)
 
 

@@ -96,7 +96,7 @@ def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
     """Decrypt an encrypted Parquet file, or all files of a folder.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. modcrypt
-    authenticates every module that it reads. A file appears only when it is complete. An AAD prefix
+    authenticates everything that it reads. A file appears only when it is complete. An AAD prefix
     given here must be the one that the file was written with.
     """
     if (declared := find_declared(None, writes=True)) is not None:
@@ -158,7 +158,7 @@ Examples: two columns for a partner, whose public key you have; as a policy says
 @batch_options
 @output_options
 def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> int:
-    """Encrypt encrypted files again under other keys.
+    """Re-encrypt files under other keys.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. The policy of
     --to sets keys, algorithm, footer mode and AAD prefix. No page is decoded, and no plaintext is
@@ -198,7 +198,7 @@ def mask(
     restrictions: str | None,
     **options: Any,
 ) -> int:
-    """Remove, null or hash columns of encrypted files.
+    """Drop, null or hash columns of encrypted files.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. Other columns
     are not decoded. Without --to a file keeps its keys, key metadata and AAD prefix. No

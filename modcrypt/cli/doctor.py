@@ -50,7 +50,7 @@ MAX_PROBED = 20
     "--file FILE...",
     "files",
     callback=take_paths,
-    help="Parquet file or dataset whose keys to try, or file with a secret to check the mode of. "
+    help="Parquet file or dataset whose keys to try, or file with a secret whose mode to check. "
     "Repeatable.",
 )
 @option(
@@ -75,7 +75,7 @@ def doctor(
     """Check the machine, keys, secrets and logs; or explain bugs of the writers of FILEs.
 
     With FILE, doctor checks nothing else: it looks into Parquet files or folders, plaintext or,
-    with their keys, encrypted, for known bugs of their writers, and explains what follows.
+    with their keys, encrypted, for known bugs of their writers, and explains their effects.
 
     doctor checks Python, packages, AES, files with secrets, the policy and master keys. With --kms
     or --policy, it wraps and unwraps random bytes under each master key, which the key service may

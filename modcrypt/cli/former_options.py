@@ -65,7 +65,7 @@ def use_present_names(
     `mask` and `share` are not among them, but returned apart.
     """
     arguments = _replace_command(arguments)
-    command, former = _find_command(program, arguments), FormerOptions()
+    command, former = find_command(program, arguments), FormerOptions()
     if command.name in ("rekey", "mask", "share"):
         encrypt = program.get_command(click.Context(program), "encrypt")
         assert encrypt is not None  # it is one of the program's own
@@ -112,7 +112,8 @@ def _take_new(
     return kept, taken
 
 
-def _find_command(program: click.Command, arguments: Sequence[str]) -> click.Command:
+def find_command(program: click.Command, arguments: Sequence[str]) -> click.Command:
+    """Return the command that arguments name, or the group around it."""
     command, context = program, click.Context(program)
     rest = iter(arguments)
     for argument in rest:

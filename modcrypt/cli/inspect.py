@@ -44,7 +44,7 @@ Examples: what anyone can see; all modules, with the keys; a drawing
 
 @verb(epilog=_INSPECT_EXAMPLE)
 @paths_argument
-@option("--modules", "pages", help="Show the position of every module, including pages.")
+@option("--modules", "pages", help="Show the position of every part, including pages.")
 @decryption_options
 @files_options
 @html_options
@@ -118,7 +118,7 @@ def _print_inspection(inspection: Inspection, pages: bool, as_json: bool) -> Non
     for heading, sentences in (
         ("Visible without keys:", inspection.leaks if inspection.encrypted else ()),
         ("Hidden here:", inspection.hidden),
-        ("Peculiar:", inspection.quirks),
+        ("Quirks:", inspection.quirks),
     ):
         print_list(heading, sentences)
     if pages:
@@ -151,13 +151,15 @@ def _format_columns(inspection: Inspection) -> str:
         for column in inspection.columns or ()
     ]
     titles = (
-        "column", "type", "encryption", "key metadata", "key given", "codec", "stored", "unpacked",
-        "values", "visible",
+        "column", "type", "encryption", "key metadata", "key given", "codec", "stored",
+        "uncompressed", "values", "visible",
     )  # fmt: skip
     shown = [
         n for n, title in enumerate(titles) if n < 3 or any(row[n] is not None for row in rows)
     ]
-    left = [at for at, n in enumerate(shown) if titles[n] not in ("stored", "unpacked", "values")]
+    left = [
+        at for at, n in enumerate(shown) if titles[n] not in ("stored", "uncompressed", "values")
+    ]
     return format_table(
         [titles[n] for n in shown], [[row[n] for n in shown] for row in rows], left=left
     )

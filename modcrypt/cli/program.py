@@ -15,14 +15,14 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from modcrypt.cli.former_options import use_present_names
+from modcrypt.cli.former_options import find_command, use_present_names
 from modcrypt.cli.help.first_screen import list_commands
 from modcrypt.cli.help.help_screens import add_help_options, format_screen
 from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, paint, wrap_words
 from modcrypt.cli.shared import drop_stdout, print_json
-from modcrypt.cli.shared_options import VerbGroup, complete_paths, place_options
+from modcrypt.cli.shared_options import VerbGroup, complete_paths, option_names, place_options
 from modcrypt.runtime.plugins import COMMANDS, load_all
 
 LAKE, OTHERS = "A lake in one file, modcrypt.toml", "Other formats, Spark and shells"
@@ -137,7 +137,7 @@ class Program(VerbGroup):
                     click.echo(format_screen(error.ctx), err=True)
                     sys.exit(2)
                 error = click.UsageError("Missing command", error.ctx)
-            failure = explain(error, typed)
+            failure = explain(error, typed, option_names(find_command(self, arguments)))
             click.echo(paint(wrap_words(failure.line(), sys.stderr), RED, sys.stderr), err=True)
             if as_json:
                 try:

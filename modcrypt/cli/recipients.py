@@ -64,7 +64,7 @@ def recipients() -> None:
 def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
     """List the recipients of files, by their ids.
 
-    PATH is a file or a folder. No key is needed. The list is what a file states; it is not
+    PATH is a file or a folder. No key is needed. The list comes from the file and is not
     authenticated.
     """
     listed = list(modcrypt.jobs.list_recipients(list(paths)))

@@ -24,6 +24,7 @@ from modcrypt.cli.shared import (
 )
 from modcrypt.cli.shared_options import VerbCommand, VerbGroup, jobs_option, option, shared_option
 from modcrypt.errors import printable
+from modcrypt.report.text import format_count
 
 _GROUP_EXAMPLE = """\b
 Example: a writer signs the files of a folder, and a reader compares them
@@ -165,8 +166,8 @@ def create(
 
     Every visible file is read and hashed; no other key is needed. If there is an older seal, it
     must be signed with the same key, or one that --signed-by names, and the files must be those
-    that it states: `add`, `remove` and `record` sign changes. --accept _modcrypt_seal.json goes on
-    after a seal that was lost or rolled back.
+    that it states: `add`, `remove` and `record` sign changes. --accept _modcrypt_seal.json
+    continues after a seal that was lost or rolled back.
     """
     with batch_bar("Hashing", 0, None) as bar:
         sealed = modcrypt.jobs.seal_dataset(
@@ -313,7 +314,7 @@ def witness(*, folder: str, needed: int, store: str, **options: Any) -> None:
 @signed_by_option
 @_needed_option
 def log(*, folder: str, signed_by: tuple[str, ...], needed: int, as_json: bool) -> None:
-    """Print who added, replaced and removed files of FOLDER, as its seals state it."""
+    """Print who added, replaced and removed files of FOLDER, according to its seals."""
     from modcrypt.kms.signing.sealed_statements import format_time
 
     history = modcrypt.jobs.seal_log(folder, _require_writers(signed_by), needed=needed)
@@ -409,8 +410,8 @@ def _print_result(result: modcrypt.jobs.SealVerification, as_json: bool) -> None
         rows = [(printable(finding.path), finding.problem) for finding in result.findings]
         print_line(format_table(("file", "problem"), rows, left=(0, 1)))
     print_line(
-        f"seal {result.sequence}: {result.files} files, signed by {result.signer}; "
-        f"{len(result.findings)} differences; name {result.name}"
+        f"seal {result.sequence}: {format_count(result.files, 'file')}, signed by {result.signer}; "
+        f"{format_count(len(result.findings), 'difference')}; name {result.name}"
     )
 
 
@@ -423,6 +424,6 @@ def _print_update(update: modcrypt.jobs.SealUpdate, as_json: bool) -> None:
 
 def _describe_update(update: modcrypt.jobs.SealUpdate) -> str:
     return (
-        f"seal {update.sequence}: {len(update.added)} files added or replaced, "
+        f"seal {update.sequence}: {format_count(len(update.added), 'file')} added or replaced, "
         f"{len(update.removed)} removed, signed by {update.signer}"
     )

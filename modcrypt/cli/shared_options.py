@@ -218,6 +218,15 @@ def parameters_of(command: click.Command) -> list[click.Parameter]:
     return list(dict.fromkeys([*declared, *command.params, *inherited]))
 
 
+def option_names(command: click.Command) -> frozenset[str] | None:
+    """Return the spellings of a command's options; None for a group."""
+    if isinstance(command, click.Group):
+        return None
+    return frozenset(
+        name for each in parameters_of(command) for name in (*each.opts, *each.secondary_opts)
+    )
+
+
 def _implied(callback: Any, declared: Collection[str | None]) -> Iterator[click.Parameter]:
     """Yield the options that a function takes by parameters of their names."""
     for name in inspect.signature(callback).parameters if callback else ():

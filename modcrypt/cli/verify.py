@@ -57,10 +57,10 @@ Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
 
 
 CHECKS = """\
-verify checks every tag of every module, and that the contents fit together, but decodes no data. It
-continues after a fault and reports all of them. Without some or all keys, it checks what it can
-see, and reports what it could not authenticate. With --strict, values beside the files are faults,
-too, as modcrypt leaks finds them. With --record, an interrupted run resumes."""
+verify checks the tag of every page and part, and that the contents fit together, but decodes no
+data. It continues after a fault and reports all of them. Without some or all keys, it checks what
+it can see, and reports what it could not authenticate. With --strict, values beside the files are
+faults, too, as modcrypt leaks finds them. With --record, an interrupted run resumes."""
 """The end of the help, also of a plug-in's command that replaces `verify`."""
 
 _HELP = f"""\
@@ -385,9 +385,10 @@ def print_findings(
 
 
 def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticated]]) -> None:
-    """Print what was not authenticated; parts open by design share a line, without reasons.
+    """Print what was not authenticated.
 
-    The name of the file is None for a note about a set of files.
+    Parts that the format does not authenticate share a line, without reasons. The name
+    of the file is None for a note about a set of files.
     """
     from modcrypt.parquet.format.findings import fold
 
@@ -400,21 +401,21 @@ def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticat
         print_line("\n".join(["Not authenticated:", *map(printable, lines)]))
     if open_parts := fold(pair for pair in notes if pair[1].by_design):
         names = (f"{note.what}{_format_file_count(note.files)}" for note in open_parts)
-        print_line(printable(f"Open by design: {'; '.join(names)}"))
+        print_line(printable(f"Not authenticated by the format: {'; '.join(names)}"))
 
 
 def _format_file_count(count: int) -> str:
-    return f" ({count} file{'s' * (count != 1)})" if count else ""
+    return f" ({format_count(count, 'file')})" if count else ""
 
 
 def _verdict(files: Sequence[Verification], findings: Sequence[Finding], complete: bool) -> str:
     faults = sum(finding.severity == "fault" for finding in findings)
     modules, size = sum(f.modules for f in files), sum(f.authenticated_bytes for f in files)
-    checked = f"{modules:,} modules authenticated, {format_size(size)}"
+    checked = f"{format_count(modules, 'page or part')} authenticated, {format_size(size)}"
     if files and all(file.signed_by for file in files):
         checked += f"; signed by {', '.join(sorted({str(file.signed_by) for file in files}))}"
     if faults:
-        return f"{faults} fault{'s' * (faults != 1)}; {checked}"
+        return f"{format_count(faults, 'fault')}; {checked}"
     if complete:
         return f"authentic; {checked}"
     if not any(file.encrypted for file in files):

@@ -63,7 +63,8 @@ def open_sink_at(
     if place.filesystem is None:
         opened = open_local_sink(place, overwrite=overwrite, check=check)
     else:
-        opened = open_upload(place.filesystem, place.path, name or place.path, overwrite=overwrite)
+        name = name or place.address
+        opened = open_upload(place.filesystem, place.path, name, overwrite=overwrite)
     records = find_records(place)
     with opened as sink:
         hashing = HashingSink(sink) if records else None

@@ -15,7 +15,7 @@ from modcrypt.io.addresses import is_url
 from modcrypt.io.folders import open_folder, relative_to, split_below, symbolic_link_error
 from modcrypt.io.locks import LOCKS_FOLDERS, lock, unlock
 from modcrypt.io.recorded_writes import note_removed
-from modcrypt.io.store_errors import add_url_to_errors, format_url
+from modcrypt.io.store_errors import add_url_to_errors, format_url, redact_url
 from modcrypt.io.stores import is_arrow, is_same_store, locate
 
 Root: TypeAlias = "str | os.PathLike[str] | Place"
@@ -50,6 +50,11 @@ class Place:
         if self.filesystem is None:
             return os.path.abspath(self.path)
         return format_url(self.filesystem, self.path)
+
+    @property
+    def address(self) -> str:
+        """The path as the caller spelled it, or the store's URL without its query, for messages."""
+        return redact_url(self.filesystem, self.path)
 
     @property
     def _spelling(self) -> str:
@@ -140,7 +145,7 @@ class Place:
     def check_unchanged(self, stamp: Stamp | None) -> None:
         """Raise OSError if the file no longer has this stamp; None skips the check."""
         if stamp is not None and self.stamp() != stamp:
-            raise OSError(errno.ESTALE, "file changed while it was being processed", self.path)
+            raise OSError(errno.ESTALE, "file changed while it was being processed", self.address)
 
     def make_folder(self) -> None:
         """Make the folders above a local file; raise OSError (ELOOP) for a link below `root`."""

@@ -175,9 +175,9 @@ def _check_replaceable(target: str, at: int | None, place: Place) -> os.stat_res
     if stat.S_ISLNK(found.st_mode):
         raise symbolic_link_error(place.path, place.root)
     if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "destination is a directory", place.path)
+        raise IsADirectoryError(errno.EISDIR, "destination is a directory", place.address)
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "destination is not a regular file", place.path)
+        raise OSError(errno.EINVAL, "destination is not a regular file", place.address)
     return found
 
 

@@ -217,7 +217,7 @@ def open_source_at(
     Without `stamped`, which saves a request to a store, the source has no stamp.
     """
     stamp = None if place.filesystem is None or not stamped else place.stamp()
-    with _open_stored(place, name or place.path) as source:
+    with _open_stored(place, name or place.address) as source:
         source.place = place
         source.stamp = source.stamp or stamp
         check_source(place, source)

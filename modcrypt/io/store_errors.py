@@ -55,15 +55,15 @@ def add_url_to_errors(filesystem: Any, path: str) -> Iterator[None]:
         code = error.errno or _ERRNO.get(type(error), errno.EIO)
         text = os.strerror(code) if code == errno.ENOENT else error.strerror or str(error)
         text = _JAVA_TRACE.sub("", text)
-        raise OSError(code, _hide_queries(text), _redact_url(filesystem, path)) from error
+        raise OSError(code, _hide_queries(text), redact_url(filesystem, path)) from error
     except NotImplementedError as error:  # such as writing over HTTP
         text = "this kind of store does not support the operation"
-        raise OSError(errno.EOPNOTSUPP, text, _redact_url(filesystem, path)) from error
+        raise OSError(errno.EOPNOTSUPP, text, redact_url(filesystem, path)) from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] in ("builtins", "modcrypt", "pyarrow"):
             raise
         text = _hide_queries(f"{type(error).__name__}: {error}")
-        raise OSError(errno.EIO, text, _redact_url(filesystem, path)) from error
+        raise OSError(errno.EIO, text, redact_url(filesystem, path)) from error
 
 
 def format_url(filesystem: Any, path: str) -> str:
@@ -81,5 +81,6 @@ def _hide_queries(text: str) -> str:
     return printable(_QUERY.sub("?(hidden)", text), MAX_MESSAGE)
 
 
-def _redact_url(filesystem: Any, path: str) -> str:
-    return _hide_queries(path if filesystem is None else format_url(filesystem, path))
+def redact_url(filesystem: Any, path: str) -> str:
+    """Return a local path, or the URL of a file in a store without its query, for messages."""
+    return path if filesystem is None else _hide_queries(format_url(filesystem, path))

@@ -14,6 +14,7 @@ from typing import Any
 
 from modcrypt.io.addresses import add_authority, local_path
 from modcrypt.io.store_errors import HADOOP, add_url_to_errors
+from modcrypt.runtime.extras import extra_of_scheme, install_command
 
 
 def locate(where: Any, filesystem: Any) -> tuple[Any, str]:
@@ -42,40 +43,35 @@ def _locate_url(url: str) -> tuple[Any, str]:
             f"{url}: only Databricks supports dbfs URLs; use the path /dbfs/{url[match.end() :]}, "
             "or a volume (/Volumes/...), or pass filesystem="
         )
+    extra = extra_of_scheme(scheme)
+    missing = f"{url}: {scheme} URLs need an extra: {install_command(extra or 'fsspec')}"
     if scheme in HADOOP and find_spec("hdfs_native") is None:
-        raise ValueError(
-            f"{url}: reading and writing {scheme} URLs needs hdfs-native: pip install "
-            "modcrypt[hdfs]; or let Spark's own Parquet read them (modcrypt.spark.native)"
-        )
+        raise ValueError(f"{missing}; or let Spark's own Parquet read them (modcrypt.spark.native)")
     if scheme not in _ROOTED and not url.partition(":")[2].strip("/"):
         raise ValueError(f"{url}: the URL names no bucket or host; write {scheme}://BUCKET/PATH")
     try:
         import fsspec
     except ImportError:
-        raise ValueError(
-            f"{url}: reading and writing URLs needs fsspec: pip install fsspec"
-        ) from None
+        raise ValueError(missing) from None
     try:
         with add_url_to_errors(None, url):
             return _unwrap(*fsspec.core.url_to_fs(add_authority(_as_data_lake_url(url))))
     except ImportError as error:  # names the package of the protocol
-        raise ValueError(f"{url}: {error}") from None
+        raise ValueError(f"{missing} ({error})" if extra else f"{url}: {error}") from None
     except (TypeError, RuntimeError) as error:  # an argument is missing, or a setting of Hadoop
         raise ValueError(f"{url}: the URL or its configuration is incomplete: {error}") from None
     except ValueError as error:
         if not str(error).startswith("Protocol not known"):
             raise
-        package = f"pip install {_PACKAGES[scheme]}, " if scheme in _PACKAGES else ""
+        if extra:  # fsspec knows some protocols only once their packages are installed
+            raise ValueError(missing) from None
         raise ValueError(
-            f"{url}: fsspec knows no such protocol; {package}use another URL of the same store, or "
-            "pass filesystem="
+            f"{url}: fsspec knows no such protocol; use another URL of the same store, or pass "
+            "filesystem="
         ) from None
 
 
 _ROOTED = ("memory", *HADOOP)  # protocols whose URLs may be without a bucket or host
-
-_PACKAGES = {"abfs": "adlfs", "abfss": "adlfs", "wasb": "adlfs", "wasbs": "adlfs", "az": "adlfs"}
-"""Packages of protocols that fsspec knows only once they are installed."""
 
 
 def _as_data_lake_url(url: str) -> str:

@@ -391,7 +391,7 @@ class Conversion:
                 errno.EEXIST,
                 f"the file is encrypted, but not as the keys and options say ({difference.why}); "
                 "re-encrypt it with rekey instead of overwrite=True",
-                target.path,
+                target.address,
             )
         if not (in_place or self.overwrite):
             kind, how = FileExistsError, "exists and differs"
@@ -401,7 +401,7 @@ class Conversion:
                 errno.EEXIST,
                 f"destination {how} ({difference.why}); pass overwrite=True (or --force) to "
                 "replace it",
-                target.path,
+                target.address,
             )
         return False
 

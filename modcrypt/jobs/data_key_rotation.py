@@ -62,7 +62,7 @@ def replace_data_keys(
     prefix = file.footer.aad_prefix
     encryption = KeyedEncryption(retriever, policy, prefix, signing_key=signing_key)
     lost = file.footer.signature is not None and signing_key is None
-    refuse_lost_signature(decryption, place.path, lost=lost)
+    refuse_lost_signature(decryption, place.address, lost=lost)
     rekey_in_place(source, place, decryption, encryption)
     return 1 + len(policy.key_of_column), lost
 
@@ -70,14 +70,14 @@ def replace_data_keys(
 def _load_material(place: Place, key: FooterKey, expected: ExpectedKeys) -> KeyMaterial:
     """Return the material of a key; raise if its master key is not expected."""
     if not key.metadata:
-        raise KeyMaterialError(f"{place.path}: column {key.column} has no key metadata")
+        raise KeyMaterialError(f"{place.address}: column {key.column} has no key metadata")
     material = decode_metadata(key.metadata)
     if not isinstance(material, KeyMaterial):
         material = find_material(read_store(place), material)
-    expected.check_any(material, place.path)
+    expected.check_any(material, place.address)
     if RECIPIENTS in material.others:  # their public keys are not in the file
         raise KeyMaterialError(
-            f"{place.path} has recipients, who could not open it afterwards; use rekey with its "
+            f"{place.address} has recipients, who could not open it afterwards; use rekey with its "
             "policy and the recipients, or remove them first"
         )
     return material

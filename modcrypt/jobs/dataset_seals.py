@@ -135,7 +135,7 @@ def seal_dataset(
             or replaced by an older one.
         at_least: Number that the old seal must have at least; the key's memory has a number, too.
         valid_for: Seconds after which readers refuse the seal; None for as long as the old one, 0
-            for ever.
+            for no limit.
         filesystem: The pyarrow or fsspec filesystem of `source`.
         jobs: Number of files read concurrently, 4 by default.
         progress: Function called with the number of files hashed, and of all files.
@@ -315,7 +315,7 @@ def begin_change(ledger: Ledger, writer: SealWriter, *, signs: bool = True) -> F
     former = writer.begin(ledger, signs=signs)
     if former.statement is None:
         raise IntegrityError(
-            f"{ledger.place.path} does not exist: sign all files first, with seal_dataset "
+            f"{ledger.place.address} does not exist: sign all files first, with seal_dataset "
             "(modcrypt seals create)"
         )
     return former
@@ -325,7 +325,7 @@ def _load_all(ledger: Ledger, writer: SealWriter, former: Former) -> Seal:
     """Return the files that the statement to be followed states."""
     seal = load_newest(ledger, writer.trust)
     if seal is None or former.statement is None or seal.statement.hash != former.statement.hash:
-        raise CommitConflictError(f"{ledger.place.path} was replaced just now; try again")
+        raise CommitConflictError(f"{ledger.place.address} was replaced just now; try again")
     return seal
 
 
@@ -337,7 +337,7 @@ def _check_accepted(ledger: Ledger, findings: Iterable[SealFinding], accepted: s
     if left:
         names = list_names(f"{finding.path} ({finding.problem})" for finding in left)
         raise IntegrityError(
-            f"{ledger.folder.path} is not what its seal states: {names}; find out who changed "
+            f"{ledger.folder.address} is not what its seal states: {names}; find out who changed "
             "them, then name them with accept= (--accept), or sign your own changes with "
             "update_seal (modcrypt seals add, remove)"
         )

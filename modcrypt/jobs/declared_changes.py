@@ -215,8 +215,8 @@ def _check_others(
     ]
     if both:
         raise CommitConflictError(
-            f"{ledger.place.path}: another writer has sealed {list_names(both)} meanwhile; check "
-            "whose files are there, and seal them (modcrypt seals add)"
+            f"{ledger.place.address}: another writer has sealed {list_names(both)} meanwhile; "
+            "check whose files are there, and seal them (modcrypt seals add)"
         )
 
 
@@ -242,7 +242,7 @@ def _begin(ledger: Ledger, writer: SealWriter) -> Seen | None:
         return Seen.of(former.statement)
     if _has_files(ledger.folder):
         raise IntegrityError(
-            f"{ledger.place.path} does not exist, but the folder has files: check and sign them "
+            f"{ledger.place.address} does not exist, but the folder has files: check and sign them "
             "first, with seal_dataset (modcrypt seals create)"
         )
     return None

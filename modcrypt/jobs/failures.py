@@ -19,6 +19,7 @@ from modcrypt.errors import (
 )
 from modcrypt.module_ids import BlockId, ModuleId
 from modcrypt.report.json_fields import json_fields
+from modcrypt.runtime.extras import name_extra
 from modcrypt.runtime.tracebacks import format_origin
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -76,7 +77,9 @@ def describe(error: BaseException) -> Failure:
     if isinstance(error, ModcryptError):
         code = _exit_code_of_class(type(error))
         return Failure(error.word, str(error), code, getattr(error, "module", None))
-    if isinstance(error, ImportError):  # such as a missing fsspec file system
+    if isinstance(error, ModuleNotFoundError):
+        return Failure("usage", str(name_extra(error)), 2)
+    if isinstance(error, ImportError):
         return Failure("usage", str(error), 2)
     if isinstance(error, OSError):
         code = 2 if isinstance(error, _USAGE_OS_ERRORS) else 74

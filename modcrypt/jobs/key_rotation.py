@@ -283,7 +283,7 @@ class Rotation:
             if footer.metadata == SHREDDED:
                 return 0
             if not footer.metadata:
-                raise KeyMaterialError(f"{place.path}: the footer key has no key metadata")
+                raise KeyMaterialError(f"{place.address}: the footer key has no key metadata")
             if own.what == "dek":
                 return own._replace_data_keys(place, source, len(keys))
             material = decode_metadata(footer.metadata)
@@ -334,7 +334,7 @@ class Rotation:
     ) -> int:
         """Rotate the encrypted key metadata of an AGS1 stream."""
         material = parse_wrapped_metadata(source.read_at(0, source.size))
-        self._expected.check(material, None, place.path)
+        self._expected.check(material, None, place.address)
         if self.what != "mek" or self._dry_run:
             return int(self.what == "mek" and not self._rewrapping.is_current(material))
         rotated = self._rotate_material(material, under, may_change_wrapping=False)
@@ -371,7 +371,7 @@ class Rotation:
 
         tail = new_tail(source, self._decryption, change, self._signing_key)
         lost = tail is not None and tail.lost_signature
-        refuse_lost_signature(self._decryption, place.path, lost=lost)
+        refuse_lost_signature(self._decryption, place.address, lost=lost)
         if tail is None:
             return len(changed)
         self._rewrapping.check_data_keys(
@@ -399,7 +399,7 @@ class Rotation:
         material = decode_metadata(metadata)
         if not isinstance(material, KeyMaterial):
             raise KeyMaterialError(
-                f"{place.path}: key material is both in the file and in a separate store"
+                f"{place.address}: key material is both in the file and in a separate store"
             )
         return self._check_expected(material, place)
 
@@ -422,7 +422,7 @@ class Rotation:
         Readers still check which column needs which master key: rotation keeps the master key of
         each key, unless the caller replaces that master key everywhere.
         """
-        self._expected.check_any(material, place.path)
+        self._expected.check_any(material, place.address)
         return material
 
 

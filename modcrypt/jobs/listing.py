@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.stores import is_same_store, locate
+from modcrypt.report.text import format_count
 
 MakeFilesystem: TypeAlias = Callable[[], Any]
 """Function that makes a pyarrow or fsspec filesystem in each process that needs it, so that no
@@ -195,7 +196,7 @@ def list_tables(
     if not visible:
         raise ValueError(f"{names}: no files found; name a file, or a folder with files")
     if not matching:
-        raise ValueError(f"none of the {len(visible)} files in {names} matches {glob}")
+        raise ValueError(f"{names}: none of {format_count(len(visible), 'file')} matches {glob}")
     return list(matching.values())
 
 

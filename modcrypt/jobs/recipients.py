@@ -221,7 +221,7 @@ class _OpenedFile:
         tail = new_tail(self.source, properties, change, self.signing_key)
         if tail is None:
             return self.describe("current", recipients)
-        refuse_lost_signature(self.properties, self.place.path, lost=tail.lost_signature)
+        refuse_lost_signature(self.properties, self.place.address, lost=tail.lost_signature)
         replace_file(self.place, self.source, tail.data, keep=tail.start)
         return self.describe("changed", recipients, lost_signature=tail.lost_signature)
 
@@ -323,7 +323,7 @@ def _rotate(
         },
     )
     lost = footer.signature is not None and opened.signing_key is None
-    refuse_lost_signature(opened.properties, opened.place.path, lost=lost)
+    refuse_lost_signature(opened.properties, opened.place.address, lost=lost)
     rekey_in_place(opened.source, opened.place, opened.properties, encryption)
     return opened.describe("rotated", len(left), lost_signature=lost)
 

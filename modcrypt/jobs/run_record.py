@@ -153,7 +153,7 @@ class Record:
                 "according to the record, an interrupted run or a run with other options has "
                 "already processed this file; it was left as it is, so that hashes are not hashed "
                 "again: inspect it",
-                place.path,
+                place.address,
             )
 
     def end(self) -> None:

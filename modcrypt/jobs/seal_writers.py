@@ -105,7 +105,7 @@ def witness_seal(
     trust = make_trust(signed_by, needed)
     statement = ledger.read_head(trust)
     if statement is None:
-        raise IntegrityError(f"{ledger.place.path} does not exist: the dataset is not sealed")
+        raise IntegrityError(f"{ledger.place.address} does not exist: the dataset is not sealed")
     with ledger.name_errors():
         statement.check(at_least, "dataset")
     place = store if isinstance(store, Place) else Place(*locate(store, None))
@@ -146,7 +146,8 @@ def cosign_seal(
     if proposal is None:
         return proposed, False
     if proposal != proposed.name:
-        raise IntegrityError(f"{ledger.folder.path}: the proposal is {proposed.name}, another one")
+        where = ledger.folder.address
+        raise IntegrityError(f"{where}: the proposal is {proposed.name}, another one")
     signed = cosign(ledger, writer, found)
     if signed is None:
         return proposed, False
@@ -214,7 +215,7 @@ def seal_log(
     known = tuple(signed_by)
     found = ledger.read(make_trust(known, needed))
     if found is None:
-        raise IntegrityError(f"{ledger.place.path} does not exist: the dataset is not sealed")
+        raise IntegrityError(f"{ledger.place.address} does not exist: the dataset is not sealed")
     statement, content = found
     writers = _list_effective(statement.writers, make_trust(known, needed))
     keys = {key.hex_id: key for change in writers for key in change.keys}

@@ -18,6 +18,7 @@ from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
 from modcrypt.parquet.signatures.signers import DatasetSeal
 from modcrypt.parquet.verify.file_verification import CheckedFile, FileAad
+from modcrypt.report.text import format_count
 
 Groups: TypeAlias = Mapping[bytes, Sequence[str]]
 """Paths of several files, by a part of their AAD that they share."""
@@ -123,7 +124,7 @@ def find_shared_unique(count: int, names: str, *, alike: bool, rows_differ: bool
     message = f"{count:,} files have the same aad_file_unique, which is random: {names}. "
     if rows_differ:
         message += (
-            f"Their numbers of rows differ, so they are no copies: {_REUSED}, unless a holder of "
+            f"Their numbers of rows differ, so they are not copies: {_REUSED}, unless a holder of "
             "the footer key left out row groups of a copy"
         )
     else:
@@ -220,7 +221,7 @@ class FileSet:
             first = islice((part for part in range(last) if part not in parts), MAX_LISTED)
             names = ", ".join(repr(template.prefix(part)) for part in first)
             more = f" and {missing - MAX_LISTED} more" if missing > MAX_LISTED else ""
-            message = f"{missing} parts before the last one are missing: {names}{more}"
+            message = f"{format_count(missing, 'part')} missing before the last one: {names}{more}"
             self._add_finding("aad-prefix", message, "warning")
 
     def _compare_names(self, template: PrefixTemplate) -> None:
@@ -292,7 +293,7 @@ class FileSet:
         counts = [file.verification.num_rows for file in self._files]
         rows = sum(count for count in counts if count is not None)
         if None in counts:
-            why = f"{counts.count(None)} files do not state how many rows they have"
+            why = f"number of rows unknown in {format_count(counts.count(None), 'file')}"
             self._add_note("rows", why)
         elif rows != expected:
             self._add_finding(

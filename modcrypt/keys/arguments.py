@@ -86,7 +86,9 @@ def _wrap_argument(name: str | None, value: object) -> object:
     """Return the argument of a name, wrapped if it may be a key; no reference names hash keys."""
     wrapped = wrap_key(value) if name in _NAMES else value
     if name == "hash_key" and isinstance(wrapped, KeyReference):
-        raise ValueError("hash_key takes no reference; pass Key.from_file(path) or Key.from_env")
+        raise ValueError(
+            "hash_key does not take a reference; pass Key.from_file(path) or Key.from_env"
+        )
     return wrapped
 
 

@@ -179,7 +179,7 @@ class Pacer:
         if effort.waited >= WORTH_TELLING and now >= self._tell_from:
             self._tell_from = now + TELL_EVERY
             LOGGER.warning(
-                "the key service %s; modcrypt waits and goes on",
+                "the key service %s; modcrypt waits and continues",
                 "throttles" if effort.has_turn else "is unavailable",
             )
 

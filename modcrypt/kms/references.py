@@ -86,8 +86,15 @@ def _find_opener(scheme: str) -> Any:
     known = sorted({"vault"} | _OWN.names | entries.names)
     raise ValueError(
         f"unknown scheme in the key service URI; known schemes are {', '.join(known)}"
-        f"{suggest(scheme, known)}"
+        f"{_MEANT.get(scheme) or suggest(scheme, known) or _KEYRING}"
     )
+
+
+# The message does not repeat the URI, where a user may have put a secret.
+_KEYRING = "; a keyring is file:PATH"
+_VAULT = "; a Vault is vault://HOST:PORT/MOUNT"
+_MEANT = {"http": _VAULT, "https": _VAULT, "hashicorp": _VAULT, "openbao": _VAULT,
+          "keyring": _KEYRING}  # fmt: skip
 
 
 # --- parts of URIs, for the functions that open them ---------------------------------------------
@@ -131,8 +138,3 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def missing_extra(service: str, extra: str) -> ModuleNotFoundError:
-    """Return the error for a service whose packages are not installed."""
-    return ModuleNotFoundError(f'{service} needs an extra: pip install "modcrypt[{extra}]"')

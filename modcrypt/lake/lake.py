@@ -191,7 +191,7 @@ class Lake:
             KeyRetrievalError: The key service cannot be opened.
         """
         if (table := self._find_table(name)) is None:
-            raise ValueError(f"{name} is no Iceberg table; open it with Lake.dataset")
+            raise ValueError(f"{name} is not an Iceberg table; open it with Lake.dataset")
         return table
 
     def reference(self, name: str, **options: Any) -> LakeReference:

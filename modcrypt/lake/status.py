@@ -140,10 +140,11 @@ class DatasetStatus(DatasetSummary):
         text += f": {', '.join(parts)}" if parts else ""
         for count, what in (
             (len(self.waiting), "waiting in the source"),
-            (self.unverified, "not verified since"),
-            (len(self.strays), "stray"),
+            (self.unverified, "not verified since last change"),
         ):
             text += f"; {count:,} {what}" if count else ""
+        if self.strays:
+            text += f"; {format_count(len(self.strays), 'undeclared file')}"
         if self.leaks:
             text += f"; {format_count(len(self.leaks), 'leak')} beside the files"
         text += "".join(f"; {line}" for line in self.reach.describe())

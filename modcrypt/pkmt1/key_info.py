@@ -13,6 +13,7 @@ from modcrypt.errors import KeyMaterialError
 from modcrypt.pkmt1.material import DEFAULT_INSTANCE, KeyMaterial, decode_metadata
 from modcrypt.pkmt1.recipient_metadata import decode_recipients
 from modcrypt.report.json_fields import JsonFields
+from modcrypt.report.text import format_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +46,16 @@ class KeyInfo(JsonFields):
 
     def __str__(self) -> str:
         """Return a short description for people."""
+        recipients = format_count(len(self.recipients), "recipient")
         if self.kind == "PKMT1" and self.recipients:
-            return f"{replace(self, recipients=())}, {len(self.recipients)} recipients"
+            return f"{replace(self, recipients=())}, {recipients}"
         if self.kind != "PKMT1":
-            more = {"opaque": f", {self.size} bytes", "recipients": f", {len(self.recipients)}"}
-            return f"{self.kind}{more.get(self.kind, '')}"
+            text = {
+                "none": "no key metadata",
+                "opaque": f"opaque, {format_count(self.size, 'byte')}",
+                "recipients": recipients,
+            }
+            return text.get(self.kind, self.kind)
         if self.storage == "external":
             return f"PKMT1, external as {self.reference}"
         wrapping = f"KEK {self.kek_id}" if self.double_wrapping else "single wrapping"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count, format_short_count, format_size
+from modcrypt.runtime.extras import missing_extra
 
 if TYPE_CHECKING:  # an extra
     from jinja2 import Environment
@@ -70,9 +71,7 @@ def page_environment() -> Environment:
         from jinja2 import Environment, FunctionLoader, StrictUndefined
         from markupsafe import Markup, escape
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'HTML pages need jinja2: pip install "modcrypt[html]"', name=error.name
-        ) from None
+        raise missing_extra("an HTML page", "html", error.name) from None
 
     def make_readable(value: object) -> object:
         """Make the strings of expressions readable; leave markup of templates unchanged."""

@@ -32,4 +32,5 @@ _PLURALS = {
     "branch or tag": "branches and tags",
     "call of the key service": "calls of the key service",
     "key of a manifest list": "keys of manifest lists",
+    "page or part": "pages and parts",
 }

@@ -26,7 +26,7 @@ def fork_safe(lock: T) -> T:
 class cached_property(functools.cached_property[T]):  # noqa: N801  # as in the standard library
     """A `functools.cached_property` without the lock that only Python 3.11 has.
 
-    All objects of a class share that lock: a thread that holds it would wait for ever for another
+    All objects of a class share that lock: a thread that holds it would wait forever for another
     one that needs the property of another object, and so would a forked child.
     """
 

@@ -42,10 +42,16 @@ def attach(
         module = _read_stub(package).get(name)
         if module is None or not _is_there(module):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            loaded = import_module(module)
+        except ModuleNotFoundError as error:
+            from modcrypt.runtime.extras import name_extra
+
+            raise name_extra(error) from None
         if module == f"{package}.{name}":
-            return import_module(module)
+            return loaded
         # Store the value: otherwise a submodule of the same name would hide it on the next access.
-        value = namespace[name] = getattr(import_module(module), name)
+        value = namespace[name] = getattr(loaded, name)
         return value
 
     def __dir__() -> list[str]:  # noqa: N807

@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar, cast
+
+from modcrypt.errors import ModcryptError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +42,40 @@ def hide_init_frames(cls: type[R]) -> type[R]:
     """Wrap the constructor of a class, whose arguments may be secrets, with `hide_frames`."""
     setattr(cls, "__init__", hide_frames(cls.__init__))  # noqa: B010  # mypy refuses an assignment
     return cls
+
+
+def shorten_errors(method: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a method that Spark calls, so that errors that are no bugs have no frames below it.
+
+    Spark's messages contain the whole traceback, and what is wrong stands below it. An iterator
+    that the method returns is wrapped as well.
+    """
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            result = method(*args, **kwargs)
+        except _NO_BUGS as error:
+            raise _drop_known(error) from None
+        return cast("R", _shorten_errors_of(result)) if isinstance(result, Iterator) else result
+
+    return call
+
+
+_NO_BUGS = (ModcryptError, OSError, ImportError, ValueError)
+
+
+def _shorten_errors_of(results: Iterator[R]) -> Iterator[R]:
+    try:
+        yield from results
+    except _NO_BUGS as error:
+        raise _drop_known(error) from None
+
+
+def _drop_known(error: BaseException) -> BaseException:
+    """Return an error without its frames; a subclass of ValueError is a bug, and keeps them."""
+    is_bug = isinstance(error, ValueError) and type(error) is not ValueError
+    return error if is_bug else error.with_traceback(None)
 
 
 def format_origin(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from modcrypt.kms.references import missing_extra
+from modcrypt.runtime.extras import missing_extra
 from modcrypt.spark.commands.verify_on_spark import verify_on_spark as verify_files
 from modcrypt.spark.jobs.conversion import plan_conversion
 from modcrypt.spark.jobs.driver import run_table_job

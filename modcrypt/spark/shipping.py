@@ -25,7 +25,7 @@ from typing import IO, NamedTuple, cast
 
 from modcrypt.io.destinations import open_sink
 from modcrypt.io.sinks import Sink
-from modcrypt.kms.references import missing_extra
+from modcrypt.runtime.extras import missing_extra
 
 _MODULES = ("pyspark_modcrypt", "pyspark_modcrypt_job")
 """Modules beside the package, by which Spark finds the data sources."""

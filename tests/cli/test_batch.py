@@ -152,7 +152,7 @@ def test_a_pattern_narrows_a_folder(folder: Path) -> None:
     run_ok(folder, "encrypt", *KEY, "lake", "norway", "--glob", "country=NO/*.parquet")
     assert files_in(folder / "norway") == ["country=NO/a.parquet", "country=NO/b.parquet"]
     none = invoke(folder, "encrypt", *KEY, "lake", "none", "--glob", "*.orc")
-    assert "none of the 5 files in lake matches *.orc" in check_refusal(none)
+    assert "lake: none of 5 files matches *.orc" in check_refusal(none)
 
 
 def test_each_file_has_its_line_of_json_and_then_there_are_totals(folder: Path) -> None:

@@ -482,7 +482,7 @@ def test_columns_that_the_policy_leaves_in_plaintext_are_no_findings(
     folder: Path, kms: MemoryKms
 ) -> None:
     said = run_ok(folder, "verify", *POLICY, "--strict", "secret.parquet").splitlines()
-    assert said[0] == "Open by design: file crypto metadata; column day"
+    assert said[0] == "Not authenticated by the format: file crypto metadata; column day"
     assert said[1].startswith("secret.parquet: authentic; ")
     assert len(said) == 2
     found = as_json(folder, "verify", *POLICY, "--strict", "secret.parquet")
@@ -492,7 +492,8 @@ def test_columns_that_the_policy_leaves_in_plaintext_are_no_findings(
         "day",
     }
     said = run_ok(folder, "verify", *POLICY, "--strict", "many").splitlines()
-    assert said[0] == "Open by design: file crypto metadata (2 files); column day (2 files)"
+    parts = "file crypto metadata (2 files); column day (2 files)"
+    assert said[0] == f"Not authenticated by the format: {parts}"
     # Without the policy, nobody has said that the column may be so.
     said = run_ok(folder, "verify", "--kms", "test:", "secret.parquet").splitlines()
     assert said[:2] == ["Not authenticated:", "  column day: it is in plaintext"]

@@ -13,14 +13,14 @@ from tests.support.lake_folder import DECLARATION, write_day
 def test_the_lake_is_found_from_any_folder_below(lake: Path) -> None:
     answer = run(lake / "orders" / "day=2026-11-01", "status")
     assert answer.returncode == 0
-    assert answer.stdout == "orders: 4 files: 4 as declared; 4 not verified since\n"
+    assert answer.stdout == "orders: 4 files: 4 as declared; 4 not verified since last change\n"
     assert answer.stderr == ""
 
 
 def test_the_program_itself_does_the_same(lake: Path) -> None:
     answer = run_program(lake, "status", "orders", fork=False)
     assert (answer.returncode, answer.stderr) == (0, "")
-    assert answer.stdout == "orders: 4 files: 4 as declared; 4 not verified since\n"
+    assert answer.stdout == "orders: 4 files: 4 as declared; 4 not verified since last change\n"
 
 
 def test_status_lists_what_is_not_as_declared(lake: Path) -> None:
@@ -28,10 +28,11 @@ def test_status_lists_what_is_not_as_declared(lake: Path) -> None:
     (lake / "orders/notes.txt").write_text("no Parquet")
     answer = run(lake, "status", "--files")
     first, titles, row, last = answer.stdout.splitlines()
-    assert first == "orders: 5 files: 4 as declared, 1 plaintext; 4 not verified since; 1 stray"
+    counts = "5 files: 4 as declared, 1 plaintext; 4 not verified since last change"
+    assert first == f"orders: {counts}; 1 undeclared file"
     assert titles.split() == ["file", "state", "reason", "message"]
     assert row.split() == ["day=2026-11-03/part-0.parquet", "plaintext", "-", "-"]
-    assert last == "strays: notes.txt"
+    assert last == "undeclared files: notes.txt"
     answer = run(lake, "status", "--files", "--json")
     lines = [json.loads(line) for line in answer.stdout.splitlines()]
     assert [line["kind"] for line in lines] == ["dataset", *["file"] * 5]
@@ -65,7 +66,7 @@ def test_verify_without_a_path_verifies_the_lake(lake: Path) -> None:
     answer = run(lake, "verify")
     assert answer.returncode == 0
     assert answer.stdout.splitlines()[0] == (
-        "Open by design: file crypto metadata (4 files); column country (4 files)"
+        "Not authenticated by the format: file crypto metadata (4 files); column country (4 files)"
     )
     assert run(lake, "status").stdout == "orders: 4 files: 4 as declared\n"
 

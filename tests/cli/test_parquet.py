@@ -797,7 +797,7 @@ def test_without_click_it_says_what_to_install(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    assert "pip install 'modcrypt[cli]'" in check_failure(answer, 2, "usage")
+    assert 'pip install "modcrypt[cli]"' in check_failure(answer, 2, "usage")
 
 
 # --- signals and progress ------------------------------------------------------------------------

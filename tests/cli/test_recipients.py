@@ -73,7 +73,7 @@ def test_every_verb_opens_files_with_an_identity(folder: Path) -> None:
     me = ("--identity", "file:me.key")
     assert read_back(folder, "mine.parquet", *me) == small_table()
     assert "authentic" in run_ok(folder, "verify", *me, "mine.parquet")
-    assert "recipients, 1" in run_ok(folder, "inspect", *me, "mine.parquet")
+    assert "1 recipient" in run_ok(folder, "inspect", *me, "mine.parquet")
     assert "id" in run_ok(folder, "schema", *me, "mine.parquet")
     run_ok(folder, "rekey", *me, "--to", "you.pub", "mine.parquet", "yours.parquet")
     assert read_back(folder, "yours.parquet", "--identity", "file:you.key") == small_table()
@@ -126,7 +126,22 @@ def test_files_of_other_kinds_are_for_ags1(folder: Path) -> None:
 
 def test_without_keys_the_options_for_them_are_named(folder: Path) -> None:
     message = check_refusal(invoke(folder, "cat", "mine.parquet"), "no-key", 3)
-    assert "nor --identity, --kms or --policy" in message
+    assert "no --identity of its recipients is given" in message
+    private(folder / "footer", b"f" * 16)
+    run_ok(folder, "encrypt", "--key", "file:footer", "plain.parquet", "other.parquet")
+    message = check_refusal(invoke(folder, "cat", "other.parquet"), "no-key", 3)
+    assert "no --key is given, nor --identity, --kms or --policy" in message
+
+
+@pytest.mark.parametrize("verb", ["cat", "verify", "inspect", "schema", "encrypt --to me.pub"])
+def test_an_ags1_file_is_named_as_what_it_is(folder: Path, verb: str) -> None:
+    private(folder / "key", b"k" * 16)
+    run_ok(folder, "ags1", "encrypt", "--key", "file:key", "plain.parquet", "p.ags1")
+    out = ["out"] if verb.startswith("encrypt") else []
+    answer = invoke(folder, *verb.split(), "p.ags1", *out)
+    assert answer.exit_code == 1
+    assert "p.ags1 is an AGS1 stream, not a Parquet file; use modcrypt ags1" in answer.output
+    assert "takes files of any kind" not in answer.output
 
 
 def test_passphrases_come_from_a_file(folder: Path) -> None:

@@ -1590,12 +1590,18 @@ def test_urls_are_not_local_paths(url: str) -> None:
         ("dbfs:///mnt/x", "use the path /dbfs/mnt/x"),
         ("file:folder/x", "a file URL needs an absolute path"),
         ("file:", "a file URL needs an absolute path"),
-        ("viewfs:/x", r"viewfs URLs needs hdfs-native: pip install modcrypt\[hdfs\]"),
-        ("hdfs://namenode:8020/x", r"hdfs URLs needs hdfs-native: pip install modcrypt\[hdfs\]"),
+        ("viewfs:/x", r'viewfs URLs need an extra: pip install "modcrypt\[hdfs\]"'),
+        ("hdfs://namenode:8020/x", r'hdfs URLs need an extra: pip install "modcrypt\[hdfs\]"'),
         ("maprfs:/x", "fsspec knows no such protocol; use another URL"),
-        ("abfss://c@account.dfs.core.windows.net/x", "no such protocol; pip install adlfs"),
-        ("wasbs://c@account.blob.core.windows.net/x", "no such protocol; pip install adlfs"),
-        ("gs://bucket/x", "gs://bucket/x: Please install gcsfs"),
+        (
+            "abfss://c@account.dfs.core.windows.net/x",
+            r'URLs need an extra: pip install "modcrypt\[azure-storage\]"',
+        ),
+        (
+            "wasbs://c@account.blob.core.windows.net/x",
+            r'URLs need an extra: pip install "modcrypt\[azure-storage\]"',
+        ),
+        ("gs://bucket/x", r'gs://bucket/x: gs URLs need an extra: pip install "modcrypt\[gcs\]"'),
     ],
 )
 def test_urls_that_lead_nowhere_are_refused_and_make_no_folder(

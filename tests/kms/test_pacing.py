@@ -171,7 +171,7 @@ def test_a_long_wait_is_reported_once(clock: Time, caplog: pytest.LogCaptureFixt
     with pytest.raises(KmsUnavailableError):
         Pacer().call(fail())
     assert [record.getMessage() for record in caplog.records] == [
-        "the key service is unavailable; modcrypt waits and goes on"
+        "the key service is unavailable; modcrypt waits and continues"
     ]
 
 

@@ -76,6 +76,22 @@ def test_what_is_no_uri_is_refused(uri: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("uri", "hint"),
+    [
+        ("lake.keyring", "a keyring is file:PATH"),
+        ("keyring:lake", "a keyring is file:PATH"),
+        ("https://vault:8200/transit", "a Vault is vault://HOST:PORT/MOUNT"),
+        ("vault://localhost:8200", "such as vault://vault.example.com:8200/transit"),
+        ("vault://", "such as vault://vault.example.com:8200/transit"),
+        ("aws://alias/lake", "did you mean aws-kms"),
+    ],
+)
+def test_what_was_meant_is_suggested(uri: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=hint):
+        mc.kms.open_kms(uri)
+
+
+@pytest.mark.parametrize(
     "query", ["hunter2", "hunter2=1", "a=1&a=hunter2", "hunter2=", "a=1&&b=2", "=hunter2"]
 )
 def test_what_a_query_must_not_have_is_not_repeated(query: str) -> None:

@@ -229,8 +229,8 @@ def test_python_shreds_and_records(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="exactly one of columns"):
         lake.shred("orders", [FIRST])
     for parts, message in (
-        (["../orders"], "../orders is no path inside the dataset"),
-        ([str(tmp_path)], "no path inside"),
+        (["../orders"], "../orders is not a path inside the dataset"),
+        ([str(tmp_path)], "not a path inside"),
         (FIRST, "parts must be a list of paths"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -294,8 +294,8 @@ def test_another_column_without_a_key_is_still_an_error(tmp_path: Path) -> None:
 FAULTS = {
     "files = []": "names a partition, files or columns",
     'partition.month = "1"': "unknown partition month",
-    'files = ["."]': ". is no path inside the dataset",
-    'files = ["../other"]': "../other is no path inside the dataset",
+    'files = ["."]': ". is not a path inside the dataset",
+    'files = ["../other"]': "../other is not a path inside the dataset",
     'files = ["a"]\nwhen = "soon"': "when must be a date or a time",
     'files = ["a"]\nwho = "me"': "unknown member who",
     'files = "a"': "files must be a list of names",
@@ -324,8 +324,8 @@ def test_a_statement_without_a_time_is_a_mistake(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("{", "line 1: not valid JSON"),
-        ("[]", "line 1: is no erasure"),
-        ('{"schema": "modcrypt.lake.erasure/2"}', "line 1: is no erasure"),
+        ("[]", "line 1: is not an erasure"),
+        ('{"schema": "modcrypt.lake.erasure/2"}', "line 1: is not an erasure"),
         ('{"schema": "modcrypt.lake.erasure/1"}', "line 1: names no dataset"),
         ('{"schema": "modcrypt.lake.erasure/1", "dataset": "orders", "files": [1]}', "files must"),
     ],

@@ -16,7 +16,8 @@ def test_results_are_represented_by_a_line(tmp_path: Path) -> None:
     assert repr(planned.plan).startswith("<LakePlan: dataset: orders, plan: 4 to encrypt")
     assert repr(done).startswith("<LakeApplication: dataset: orders, result: 4 encrypted")
     assert repr(status) == (
-        "<DatasetStatus: dataset: orders, status: 4 files: 4 as declared; 4 not verified since>"
+        "<DatasetStatus: dataset: orders, status: 4 files: 4 as declared; "
+        "4 not verified since last change>"
     )
     assert repr(verified).startswith("<LakeVerification: dataset: orders, result: 4 of 4 files")
     assert "datasets: 1, files: 4, master keys: 2, not as declared: 0>" in repr(report)

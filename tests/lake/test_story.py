@@ -73,7 +73,7 @@ def test_a_lake_from_its_first_day_to_an_attack(tmp_path: Path) -> None:
 
     assert last_line(run(folder, "status")) == (
         "orders: 62 files: 58 as declared, 1 plaintext, 1 under keys that are not declared, 2 with "
-        "the AAD prefix of another place; 3 not verified since"
+        "the AAD prefix of another place; 3 not verified since last change"
     )
     verified = run(folder, "verify")
     assert verified.returncode == 1

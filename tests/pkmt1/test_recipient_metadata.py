@@ -127,7 +127,7 @@ def test_malformed_material_is_refused_without_repeating_it(fault: str) -> None:
 
 def test_inspection_describes_recipients() -> None:
     info = key_info(FOOTER.encode().encode())
-    assert (info.kind, str(info)) == ("recipients", "recipients, 2")
+    assert (info.kind, str(info)) == ("recipients", "2 recipients")
     assert info.recipients == (FIRST.id.hex(), SECOND.id.hex())
     both = key_info(add_to_pkmt1(PKMT1, FOOTER).encode())
     assert str(both) == "PKMT1, master key kä, single wrapping, 2 recipients"

@@ -216,7 +216,7 @@ def test_the_driver_loads_nothing_but_results() -> None:
 
     from modcrypt.spark.jobs.lake_jobs import _load_result
 
-    with pytest.raises(pickle.UnpicklingError, match="no part of a result"):
+    with pytest.raises(pickle.UnpicklingError, match="not part of a result"):
         _load_result(pickle.dumps((os.system, None)))
 
 

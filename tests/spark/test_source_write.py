@@ -416,7 +416,7 @@ def test_a_note_leads_out_of_no_folder(tmp_path: Path) -> None:
         notes.mkdir(exist_ok=True)
         (notes / "x.json").write_text(json.dumps({**note, "hidden": hidden}))
         for use in (ids_in, lambda table: remove_abandoned(str(table))):
-            with pytest.raises(ValueError, match="no note of a write; check"):
+            with pytest.raises(ValueError, match="not a note of a write; check"):
                 use(table)
     shutil.rmtree(notes)
     (outside / ".hidden").touch()

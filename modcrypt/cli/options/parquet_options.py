@@ -83,14 +83,14 @@ sidecar_options = combine_options(
 exact_option = shared_option(
     "--no-exact",
     rare=True,
-    help="Do not keep, or use, what restores every byte.",
+    help="Do not keep or use what restores every byte.",
 )
 output_options = cloup.option_group(
     "Output",
     shared_option(
         "--keep-unknown-fields",
         rare=True,
-        help="Keep Thrift fields unknown to modcrypt, which may hold statistics of any column.",
+        help="Keep unknown Thrift fields, perhaps statistics.",
     ),
     force_option,
     threads_option,

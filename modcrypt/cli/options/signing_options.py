@@ -35,7 +35,7 @@ signed_by_option = shared_option(
 valid_option = shared_option(
     "--valid-days DAYS",
     type=click.IntRange(min=0),
-    help="Days until readers refuse the seal; 0: for ever. Default: as the old one.",
+    help="Days until readers refuse the seal; 0: no limit. Default: as the old one.",
 )
 seal_options = combine_options(
     signed_by_option,

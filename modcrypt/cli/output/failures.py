@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import click
@@ -50,6 +50,7 @@ _OPTION_NAMES = (
     ("generate fresh metadata for each file", "make fresh metadata by --new-key-metadata"),
     ('pass accept_algorithms=["AES_GCM_V1"]', "pass --accept-algorithm AES_GCM_V1"),
     ('pass accept_algorithms=["AES_GCM_CTR_V1"]', "pass --accept-algorithm AES_GCM_CTR_V1"),
+    ("no identity of its recipients is given", "no --identity of its recipients is given"),
     (
         "no footer key is given",
         "no --key is given, nor --identity, --kms or --policy",
@@ -76,6 +77,7 @@ _OPTION_NAMES = (
     ("map its beginning to a folder with location_map", "map its beginning with --location-map"),
     ("open the table with load_table", "name the catalog with --catalog"),
     ("open_table(at_least=...)", "--at-least"),
+    ("open the catalog by that name", "name it with --catalog-name"),
     ("open the table with key_store", "open the table with --key-store"),
     ("(expire_history removes", "(expire removes"),
     ("expire_history drops them", "expire drops them"),
@@ -98,12 +100,17 @@ _OPTION_NAMES = (
     ("SQL catalog (load_table)", "SQL catalog (--catalog)"),
     ("with seal_table", "with modcrypt iceberg seal"),
     ("two passphrases: remove passphrase=,", "two passphrases: remove --passphrase,"),
-    ("use inspect_ags1", "use modcrypt ags1 inspect"),
+    ("read it with modcrypt.ags1", "use modcrypt ags1 decrypt, cat or inspect"),
 )
 
 
-def explain(error: BaseException, arguments: Sequence[str]) -> Failure:
-    """Return the report and exit code for an exception that ends the program."""
+def explain(
+    error: BaseException, arguments: Sequence[str], options: Collection[str] | None = None
+) -> Failure:
+    """Return the report and exit code for an exception that ends the program.
+
+    `options` are those of the command: advice to pass another one is left out. None keeps all.
+    """
     if isinstance(error, click.ClickException):
         message = use_option_names(error.format_message().rstrip("."))
         if isinstance(error, click.UsageError) and error.ctx is not None:
@@ -113,18 +120,26 @@ def explain(error: BaseException, arguments: Sequence[str]) -> Failure:
         failure = Failure("interrupted", f"ended by {error.signal}", int(error.code or 1))
     else:
         failure = describe(error)
-    return replace(failure, message=show(failure.word, failure.message, arguments))
+    return replace(failure, message=show(failure.word, failure.message, arguments, options))
 
 
-def show(word: str, message: str, arguments: Sequence[str]) -> str:
+_ADVICE = re.compile(r"(?:; |, or )(?:pass|use) (?P<option>--[a-z][a-z0-9-]*)[^;]*")
+
+
+def show(
+    word: str, message: str, arguments: Sequence[str], options: Collection[str] | None = None
+) -> str:
     """Return the library's message of a failure for the command line, which names options.
 
-    `word` is the error code. The message may repeat `arguments`, those of the program.
+    `word` is the error code. The message may repeat `arguments`, those of the program. `options`
+    are as in `explain`.
     """
     message = use_option_names(message)
+    if options is not None:
+        message = _ADVICE.sub(lambda advice: advice[0] * (advice["option"] in options), message)
     if word == "usage":
         message += suggest_columns(message)
-    if word == "format" and "encrypt" in arguments and "a Parquet file" in message:
+    if word == "format" and "encrypt" in arguments and "AGS1" not in message:
         message += "; modcrypt ags1 encrypt takes files of any kind"
     looks = looks_like_key if word == "usage" else looks_like_private_key
     message = _hide_keys(message, arguments, looks)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from modcrypt.errors import FormatError, ModcryptError
+from modcrypt.runtime.extras import missing_extra
 
 _LIBRARIES = ("pyiceberg", "fastavro", "pyroaring")
 
@@ -45,6 +46,4 @@ def require_extra() -> None:
     """
     for library in _LIBRARIES:
         if find_spec(library) is None:
-            raise ModuleNotFoundError(
-                f'Iceberg tables need {library}: pip install "modcrypt[iceberg]"', name=library
-            )
+            raise missing_extra(f"the package {library}", "iceberg", library)

@@ -122,7 +122,7 @@ def _check_others(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
     if others := sorted(changed - _OF_SERVER - _OF_UPDATES):
         raise UnsupportedFormatError(
-            f"a REST catalog takes no change of {', '.join(others)} from modcrypt"
+            f"a REST catalog does not accept changes of {', '.join(others)} from modcrypt"
         )
 
 

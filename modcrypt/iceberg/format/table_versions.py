@@ -101,12 +101,12 @@ class FolderVersions:
         in_catalog = [name for name in file_names(folder) if _CATALOG_NAME.fullmatch(name)]
         if not versions and in_catalog:
             raise FormatError(
-                f"{folder.path}: a catalog knows which metadata.json of this table is current: "
+                f"{folder.address}: a catalog knows which metadata.json of this table is current: "
                 "pass the path of that file, or open the table with load_table"
             )
         if not versions:
             why = "not a table: v1.metadata.json does not exist"
-            raise FileNotFoundError(errno.ENOENT, why, folder.path)
+            raise FileNotFoundError(errno.ENOENT, why, folder.address)
         newest = folder.below(versions[max(versions)])
         if in_catalog:
             _check_alone(newest, in_catalog)
@@ -137,8 +137,8 @@ class FolderVersions:
         protocols = getattr(self.folder.filesystem, "protocol", ())
         if _EXCLUSIVE.isdisjoint({protocols} if isinstance(protocols, str) else protocols):
             raise ValueError(
-                f"{self.folder.path}: this file system would lose one of two simultaneous commits: "
-                "keep the table in a SQL catalog (load_table), or open it with fsspec's s3"
+                f"{self.folder.address}: this file system would lose one of two simultaneous "
+                "commits: keep the table in a SQL catalog (load_table), or open it with fsspec's s3"
             )
 
     def check_free(self) -> None:
@@ -206,7 +206,7 @@ class FolderVersions:
             remove_new(place)
             raise _conflict(base)
         why = "others committed so fast that this commit may be lost"
-        raise OSError(errno.ESTALE, why, place.path)
+        raise OSError(errno.ESTALE, why, place.address)
 
     def _write_hint(self, number: int) -> None:
         """Write the number to the version hint, as Java does; a failure of this is ignored."""
@@ -236,7 +236,7 @@ def read_metadata(
     """
     with open_source_at(place) as source:
         if source.size > MAX_METADATA:
-            raise LimitError(f"{place.path}: more than {MAX_METADATA} bytes of table metadata")
+            raise LimitError(f"{place.address}: more than {MAX_METADATA} bytes of table metadata")
         data = source.read_at(0, source.size)
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data, place.path)
@@ -312,7 +312,7 @@ def create_once(place: Place, data: bytes) -> None:
 
 def _conflict(base: Place) -> CommitConflictError:
     return CommitConflictError(
-        f"{base.path} is not the table's current version any more: another writer has committed"
+        f"{base.path} is no longer the table's current version: another writer has committed"
     )
 
 

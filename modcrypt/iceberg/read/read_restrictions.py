@@ -158,7 +158,7 @@ class _FilterParser:
             case {"type": "reference", "name": str(text), **rest} if not rest:
                 name = text
         if name is None or name not in self._schema._name_to_id:
-            raise restriction_error("the row filter has a term that is no column of the schema")
+            raise restriction_error("the row filter has a term that is not a column of the schema")
         return ex.Reference(name)
 
 

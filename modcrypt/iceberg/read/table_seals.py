@@ -82,7 +82,7 @@ def check_table_seal(
     ledger = table_ledger(place)
     statement = ledger.read_head(Trust(signed_by, needed))
     if statement is None:
-        raise IntegrityError(f"{ledger.place.path} does not exist: the table is not sealed")
+        raise IntegrityError(f"{ledger.place.address} does not exist: the table is not sealed")
     with ledger.name_errors():
         statement.check(at_least, "table", None if statement.dataset is None else table.uuid)
         seal = parse_table_seal(statement)

@@ -148,14 +148,14 @@ class TableVersion:
 
     def _check_version(self, place: Place, metadata: TableMetadata) -> Self:
         if metadata.uuid != self.metadata.uuid:
-            raise IntegrityError(f"{place.path}: this is the metadata of another table")
+            raise IntegrityError(f"{place.address}: this is the metadata of another table")
         self.expected.check(metadata)
         if metadata.document != self.metadata.document:  # else it is checked, or its own commit
             self.expected.check_seal(place, metadata)
         _check_follows(metadata, self.metadata, self.expected)
         if place == self.place and metadata.document != self.metadata.document:
             raise IntegrityError(
-                f"{place.path}: metadata.json was altered after the table was opened; commits "
+                f"{place.address}: metadata.json was altered after the table was opened; commits "
                 "write new ones. If it was restored on purpose, open the table again"
             )
         return self.with_metadata(metadata, place)

@@ -108,8 +108,8 @@ class TableRotation(JsonFields):
         if self.older_snapshots:
             what = "their files under the old data" if self.what == "dek" else "the old wrapped"
             steps.append(
-                f"{len(self.older_snapshots)} older snapshots keep {what} keys: expire_history "
-                "drops them"
+                f"{format_count(len(self.older_snapshots), 'older snapshot')} with {what} keys: "
+                "expire_history drops them"
             )
         if staged := self._count_staged():
             steps.append(

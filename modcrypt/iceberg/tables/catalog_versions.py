@@ -25,6 +25,7 @@ from modcrypt.errors import (
     IntegrityError,
     ModcryptError,
     UnsupportedFormatError,
+    list_names,
     printable,
 )
 from modcrypt.iceberg.format.deletion import remove_new
@@ -261,7 +262,14 @@ class CatalogVersions:
         return replace(place, root=posixpath.dirname(posixpath.dirname(place.path)))
 
     def _missing_error(self) -> ValueError:
-        return ValueError(f"the catalog has no table {self._name}")
+        message = f"the catalog has no table {self._name}"
+        pointer = self._pointer
+        if isinstance(pointer, SqlPointer) and (others := pointer.other_catalogs()):
+            message += (
+                f", but its database has one in the catalog {list_names(others)}, not in "
+                f"{printable(str(self.catalog.name))}: open the catalog by that name"
+            )
+        return ValueError(message)
 
     def _taken_error(self) -> FileExistsError:
         return FileExistsError(f"the catalog already has a table {self._name}")

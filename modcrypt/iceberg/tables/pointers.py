@@ -88,7 +88,7 @@ class Pointed(NamedTuple):
                 return
             if not self._is(hash_as_java(read_metadata(place))):
                 raise IntegrityError(
-                    f"{place.path}: the catalog has another hash of the table's metadata: the "
+                    f"{place.address}: the catalog has another hash of the table's metadata: the "
                     "file was altered; restore it, or register an older one that is intact"
                 )
 
@@ -99,9 +99,9 @@ class Pointed(NamedTuple):
             found = read_metadata(place).master_key_id
             if found != self.master_key_id:
                 raise IntegrityError(
-                    f"{place.path}: the catalog has the master key {self.master_key_id!r} for this "
-                    f"table, and the file {found!r}: it was altered; restore it, or register an "
-                    "older one that is intact"
+                    f"{place.address}: the catalog has the master key {self.master_key_id!r} for "
+                    f"this table, and the file {found!r}: it was altered; restore it, or register "
+                    "an older one that is intact"
                 )
 
     def _is(self, digest: str) -> bool:

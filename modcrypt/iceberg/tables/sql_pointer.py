@@ -46,6 +46,12 @@ class SqlPointer:
             location = session.scalar(query)
         return Pointed(location) if location else None
 
+    def other_catalogs(self) -> list[str]:
+        """Return the names of the database's other catalogs that have such a table."""
+        _, *is_table = self._is_this_row()
+        with _database_errors(), Session(self.catalog.engine) as session:
+            return sorted(session.scalars(select(IcebergTables.catalog_name).where(*is_table)))
+
     def check_writable(self) -> None:
         """Raise UnsupportedFormatError if a lost race would go unnoticed."""
         if not self.catalog.engine.dialect.supports_sane_rowcount:

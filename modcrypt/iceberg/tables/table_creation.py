@@ -114,7 +114,7 @@ class NewPlace:
                 "metadata.json, remove that file"
             )
             raise FileExistsError(
-                f"{self.folder.path}: this folder already has a table"
+                f"{self.folder.address}: this folder already has a table"
                 f"{'' if isinstance(self.versions, FolderVersions) else in_catalog}"
             )
 

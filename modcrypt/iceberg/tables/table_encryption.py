@@ -96,7 +96,7 @@ def encrypt_table(
     resolver = resolver_of(kms, key_store)
     old = _open_source(source, resolver, location_map, filesystem)
     if old.metadata.is_encrypted:
-        raise ValueError(f"{old.place.path}: the table is already encrypted")
+        raise ValueError(f"{old.place.address}: the table is already encrypted")
     old.metadata.check_members()
     place = new_place(destination, catalog, identifier, location, filesystem)
     place.check_free()

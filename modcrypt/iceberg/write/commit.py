@@ -202,7 +202,7 @@ def _make_successor(table: Table, make: Make[Table]) -> TableMetadata:
         if table.versions.current() == table.place:
             raise
         raise CommitConflictError(
-            f"{table.place.path}: another writer has committed and dropped the history"
+            f"{table.place.address}: another writer has committed and dropped the history"
         ) from None
 
 
@@ -286,9 +286,9 @@ def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion)
             done = table.versions.read()
             continue
         if not is_expected:
-            raise CommitConflictError(f"{place.path}: another writer has rotated the master key")
+            raise CommitConflictError(f"{place.address}: another writer has rotated the master key")
     raise IntegrityError(
-        f"{done.place.path}: snapshot {', '.join(map(str, sorted(ids)))} was committed, and its "
+        f"{done.place.address}: snapshot {', '.join(map(str, sorted(ids)))} was committed, and its "
         "KEK is not under the table's master key, which another writer has rotated at the same "
         "time: do not repeat the change, but rotate mek with both master keys in master_key_ids"
     )

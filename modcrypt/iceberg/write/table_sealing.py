@@ -72,7 +72,7 @@ def seal_table(
         accept: Whether to seal the version whatever the old seal states, also if that was lost,
             rolled back, or of another table; look first at what has changed.
         valid_for: Seconds after which readers refuse the seal; None for as long as the old one, 0
-            for ever.
+            for no limit.
 
     Raises:
         IntegrityError: Others have changed the table since it was sealed; or the old seal is signed
@@ -251,8 +251,8 @@ def _sign(
     same = current.metadata.document == table.metadata.document
     if current.place.path != table.place.path or not same:
         raise CommitConflictError(
-            f"{table.place.path} is not the current version of the table any more: open the table "
-            "again, check what has changed, and seal it"
+            f"{table.place.address} is no longer the current version of the table: open the "
+            "table again, check what has changed, and seal it"
         )
     members = describe_version(table.place, table.metadata)
     draft = Draft(table.metadata.uuid, members, valid_for=valid_for, writers=writers)

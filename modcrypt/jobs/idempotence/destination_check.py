@@ -64,7 +64,7 @@ def _check_apart(source: Place, destination: Place) -> None:
         raise OSError(
             errno.EINVAL,
             "destination is a link to the source; choose another destination",
-            destination.path,
+            destination.address,
         )
 
 

@@ -66,6 +66,7 @@ from modcrypt.pkmt1.material import (
     decode_material,
     try_decode_metadata,
 )
+from modcrypt.report.text import format_count
 from modcrypt.runtime.former_names import accept_former_names
 
 REMAINS = (
@@ -479,7 +480,7 @@ def _end_master_key(
     """Have the key service destroy a master key, or disable it if it can't destroy keys."""
     state, message = "kept", "modcrypt can't destroy keys of this key service; use its own tools"
     if failed:
-        message = f"{failed} files have failed and may still need the master key"
+        message = f"{format_count(failed, 'file')} failed and may still need the master key"
     else:
         for result, method, more in _ENDS:
             end = getattr(tools.client, method, None)

@@ -19,7 +19,8 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.pacing import parse_retry_after
-from modcrypt.kms.references import is_loopback, missing_extra
+from modcrypt.kms.references import is_loopback
+from modcrypt.runtime.extras import missing_extra
 
 try:
     import boto3

@@ -30,8 +30,9 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.client import Capabilities, UnpicklableClient
-from modcrypt.kms.references import missing_extra, parse_kms_uri
+from modcrypt.kms.references import parse_kms_uri
 from modcrypt.pkmt1.material import MAX_WRAPPED
+from modcrypt.runtime.extras import missing_extra
 from modcrypt.runtime.tracebacks import hide_frames
 
 try:

@@ -19,7 +19,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.private_files import only_root_can_write, read_secret
 from modcrypt.keys import Secret
-from modcrypt.kms.references import missing_extra
+from modcrypt.runtime.extras import missing_extra
 from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.tracebacks import hide_frames
 

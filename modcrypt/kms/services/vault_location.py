@@ -52,7 +52,10 @@ def parse_location(parts: KmsUri) -> tuple[Engine, str | None]:
     """
     found = _LOCATION.fullmatch(parts.location)
     if found is None or parts.fragment or int(found["port"] or 0) >= 1 << 16:
-        raise ValueError(f"the URI of a Vault engine must have the form {_FORM}")
+        raise ValueError(
+            f"the URI of a Vault engine must have the form {_FORM}, such as "
+            "vault://vault.example.com:8200/transit"
+        )
     host, port = found["host"], found["port"]
     steps = found["path"][1:].split("/")
     name = steps.pop() if len(steps) > 2 and steps[-2] == "keys" else None

@@ -19,9 +19,9 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.pacing import parse_retry_after
-from modcrypt.kms.references import missing_extra
 from modcrypt.kms.services.vault_location import Engine
 from modcrypt.pkmt1.material import MAX_WRAPPED
+from modcrypt.runtime.extras import missing_extra
 from modcrypt.runtime.tracebacks import hide_frames
 
 try:

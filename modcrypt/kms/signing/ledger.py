@@ -179,10 +179,10 @@ class Ledger:
                 if not missing and error.errno not in _NO_FILE:
                     raise
                 raise IntegrityError(
-                    f"{place.path} is missing: newer seals refer to it, so restore it from a copy"
+                    f"{place.address} is missing: newer seals refer to it, so restore it"
                 ) from None
             if source.size > MAX_SEAL or hash_statement(source)[0] != expected:
-                raise IntegrityError(f"{place.path} is not seal number {sequence}")
+                raise IntegrityError(f"{place.address} is not seal number {sequence}")
             yield source
 
     def check_follows(self, statement: Statement, trust: Trust, seen: Seen) -> None:
@@ -205,8 +205,8 @@ class Ledger:
             newer = older
         if (newer.sequence, newer.hash) != (seen.sequence, seen.hash):
             raise IntegrityError(
-                f"{self.place.path}: seal number {statement.sequence} does not follow {at} as it "
-                "was seen before"
+                f"{self.place.address}: seal number {statement.sequence} does not follow {at} as "
+                "it was seen before"
             )
 
     def _read_older(self, newer: Statement, trust: Trust) -> Statement:
@@ -268,7 +268,7 @@ class Ledger:
         try:
             yield
         except ModcryptError as error:
-            error.args = (f"{self.place.path}: {error}",)
+            error.args = (f"{self.place.address}: {error}",)
             raise
 
 
@@ -277,4 +277,4 @@ def _parse_head(head: bytes, sequence: int) -> dict[str, Any]:
         members = strict_json(head)
         if isinstance(members, dict):
             return members
-    raise FormatError(f"seal number {sequence} is malformed: its first line is no object of JSON")
+    raise FormatError(f"seal number {sequence} is malformed: its first line is not a JSON object")

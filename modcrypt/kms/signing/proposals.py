@@ -53,12 +53,12 @@ def read_proposal(ledger: Ledger, writer: SealWriter) -> Proposal:
             _verify(source, ledger, writer)  # before all of it is read
             data = source.read_at(0, source.size)
     except (FileNotFoundError, NotADirectoryError):
-        raise IntegrityError(f"{place.path} does not exist: no seal is proposed") from None
+        raise IntegrityError(f"{place.address} does not exist: no seal is proposed") from None
     with open_source(data) as source:
         statement, content = _verify(source, ledger, writer)
     if (statement.previous, statement.sequence) != (former.hash, former.sequence + 1):
         raise CommitConflictError(
-            f"{place.path}: the proposal does not follow the newest seal, number "
+            f"{place.address}: the proposal does not follow the newest seal, number "
             f"{former.sequence}; propose it again"
         )
     _check_states_changes(statement, former, place)
@@ -72,7 +72,7 @@ def _check_states_changes(statement: Statement, former: Former, place: Place) ->
     )  # fmt: skip
     if not same or list_since(former.statement) != statement.members["since"]:
         raise IntegrityError(
-            f"{place.path}: the proposal changes more than files: the writers, the dataset, how "
+            f"{place.address}: the proposal changes more than files: the writers, the dataset, how "
             "long seals are valid or which ones add up"
         )
 

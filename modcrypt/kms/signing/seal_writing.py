@@ -29,7 +29,7 @@ class Former:
     sequence: int  # number of the statement before, 0 for none
     hash: str | None  # hash of the statement before; None for none
     writers: tuple[WriterChange, ...] = ()  # changes of the writers until now
-    valid_for: int | None = None  # seconds for which statements are valid; None for ever
+    valid_for: int | None = None  # seconds for which statements are valid; None without limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ class SealWriter:
         for key, sequence in trust.retired:
             if key.hex_id in own:
                 raise ValueError(
-                    f"the key {key.hex_id} may not sign any more since seal number {sequence}"
+                    f"the key {key.hex_id} has not been allowed to sign since seal number "
+                    f"{sequence}"
                 )
         if sum(id_ in trust.keys for id_ in own) < trust.needed:
             raise ValueError(
@@ -96,7 +97,7 @@ class SealWriter:
     def encode(self, ledger: Ledger, former: Former, draft: Draft) -> bytes:
         """Return a signed statement, which may need further signatures."""
         if draft.valid_for is not None and draft.valid_for < 0:
-            raise ValueError("valid_for is a number of seconds, 0 for ever")
+            raise ValueError("valid_for is a number of seconds, or 0 for no limit")
         if draft.valid_for is None:
             draft = replace(draft, valid_for=former.valid_for)
         after = former.sequence, former.hash
@@ -206,6 +207,6 @@ def _lost(ledger: Ledger, statement: Statement | None, last: int) -> IntegrityEr
     found = "there is no seal" if statement is None else f"the seal has number {statement.sequence}"
     other = f" of another {ledger.what}" * (statement is not None and statement.sequence >= last)
     return IntegrityError(
-        f"{ledger.place.path}: {found}{other}, but number {last} was signed before: it was "
+        f"{ledger.place.address}: {found}{other}, but number {last} was signed before: it was "
         f"removed, replaced or rolled back; {_advise(ledger)}"
     )

@@ -98,7 +98,7 @@ class Statement:
 
     @property
     def valid_for(self) -> int | None:
-        """Seconds for which the statement is valid; None for ever."""
+        """Seconds for which the statement is valid; None without limit."""
         return self.expires and self.expires - (self.time or 0)
 
     def read_content(self, source: Source) -> bytes | None:
@@ -141,7 +141,7 @@ class Draft:
     dataset: str  # id of the dataset
     members: Mapping[str, Any]  # members that the format defines
     content: bytes | None = None  # content, JSON in one line; None without
-    # Seconds until readers refuse the statement; 0 for ever, None for as long as the statement
+    # Seconds until readers refuse the statement; 0 for no limit, None for as long as the statement
     # before
     valid_for: int | None = None
     writers: WriterChange | None = None  # A change of the keys that may sign

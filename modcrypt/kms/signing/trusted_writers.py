@@ -101,8 +101,8 @@ class Trust:
         for key, sequence in self.retired:
             if find_signers({key.hex_id: key}, signatures, message):
                 raise IntegrityError(
-                    f"the seal is signed by {key.hex_id}, which may not sign any more since seal "
-                    f"number {sequence}"
+                    f"the seal is signed by {key.hex_id}, which has not been allowed to sign since "
+                    f"seal number {sequence}"
                 )
         if found:
             raise IntegrityError(

@@ -43,7 +43,7 @@ def countersign(
     """
     if statement.dataset is None:
         raise IntegrityError(
-            f"{ledger.place.path}: seals of version 1 cannot be countersigned; its writer makes "
+            f"{ledger.place.address}: seals of version 1 cannot be countersigned; its writer makes "
             "one of version 2 with the next change"
         )
     place = _place_of(store, statement.dataset, key.verifier)
@@ -70,10 +70,10 @@ def check_witnesses(
                 seen = read_statement(source, make_trust([key]), WITNESS)
         except (FileNotFoundError, NotADirectoryError):
             raise IntegrityError(
-                f"{place.path} does not exist: the witness {key.hex_id} has not countersigned"
+                f"{place.address} does not exist: the witness {key.hex_id} has not countersigned"
             ) from None
         except IntegrityError as error:
-            raise IntegrityError(f"{place.path}: {error}") from None
+            raise IntegrityError(f"{place.address}: {error}") from None
         _check_same(seen, statement, key)
 
 

@@ -100,7 +100,7 @@ def _print_status(status: DatasetStatus, files: bool) -> None:
         print_long_table(("file", "state", "reason", "message"), rows)
         print_leaks(status.leaks)
         for strays in take_batches(status.strays, 100):
-            print_line(printable(f"strays: {', '.join(strays)}"))
+            print_line(printable(f"undeclared files: {', '.join(strays)}"))
 
 
 def print_leaks(leaks: Iterable[ValueLeak]) -> None:
@@ -134,12 +134,12 @@ def apply(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Make the files of a lake what its declaration says.
+    """Change the files of a lake to what its declaration says.
 
     Plaintext files are encrypted in place, files under other policies re-keyed, and keys that are
-    too old rotated. Nothing is decrypted, and nothing deleted but erased files, on request: what
-    keeps values beside the files is listed. Files that may be forged or moved, or cannot be read,
-    are refused and listed. An interrupted run is taken up by the next one; a run that finds
+    too old rotated. Nothing is decrypted. Only erased files are deleted, on request. Files that
+    keep values in plaintext are listed. Files that may be forged or moved, or cannot be read,
+    are refused and listed. The next run resumes an interrupted one; a run that finds
     everything as declared does nothing.
     """
     if accept_replaced and not dry_run:

@@ -209,8 +209,8 @@ def impact(
 def why(*, file: str, column: str | None, as_json: bool, **options: Any) -> int:
     """Explain why a file or column of a lake opens or not.
 
-    The steps lead from the file over its data key, KEK and master key to the key service. The step
-    that refuses is named, and what would help.
+    The steps lead from the file through its data key, KEK and master key to the key service.
+    modcrypt names the step that refuses, and the remedy.
     """
     lake = open_lake(options)
     steps = lake.why(file, column)

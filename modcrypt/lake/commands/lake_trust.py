@@ -27,7 +27,7 @@ Examples: the declaration of this folder; its hash for a CI system; trust it no 
 @click.argument("file", required=False)
 @option("--print", "only_prints", help="Print the hash for MODCRYPT_TRUST; record nothing.")
 @option("--list", "lists", help="List the trusted declarations.")
-@option("--remove", "removes", help="Trust the declaration no more.")
+@option("--remove", "removes", help="Stop trusting the declaration.")
 @exclude_each_other("only_prints", "lists", "removes")
 def trust(
     *, file: str | None, only_prints: bool, lists: bool, removes: bool, as_json: bool

@@ -50,7 +50,7 @@ lake_verify_options = cloup.option_group(
     rare_option(
         "--resume",
         default=None,
-        help="Take up an interrupted verification: skip the files that it found correct.",
+        help="Resume an interrupted verification: skip the files that it found correct.",
     ),
     rare_option(
         "--no-evidence", help="Do not record the result in modcrypt.evidence.jsonl.", default=None
@@ -275,7 +275,7 @@ def _print_result(result: LakeVerification) -> None:
     for line in result.describe_missing():
         print_line(printable(line))
     if result.limits:
-        print_line(printable(f"Open by design: {'; '.join(result.limits)}"))
+        print_line(printable(f"Not authenticated by the format: {'; '.join(result.limits)}"))
     print_line(printable(result.summary()))
 
 

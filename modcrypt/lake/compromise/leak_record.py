@@ -172,8 +172,8 @@ def read_record(declaration: str) -> LeakRecord:
             record._take(json.loads(text))
         except (LookupError, TypeError, ValueError, RecursionError):
             raise FormatError(
-                f"{record.path}: line {number} is no line of a record of leaks; restore the file, "
-                "or remove it, and apply takes the inventory again"
+                f"{record.path}: line {number} is not a line of a record of leaks; restore the "
+                "file, or remove it, and apply takes the inventory again"
             ) from None
     return record
 

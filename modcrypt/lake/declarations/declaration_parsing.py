@@ -363,10 +363,10 @@ class _DatasetParsing(Members):
         for old, new in keys.items():
             if new not in declared and not varies:
                 hint = self.faults.suggest(new, declared)
-                message = f"{new} is no master key of the dataset{hint}"
+                message = f"{new} is not a master key of the dataset{hint}"
                 self.fault(("previous", "master_keys"), message, new)
             if old in declared:
-                message = f"{old} is still a master key of the dataset, so it is no previous one"
+                message = f"{old} is still a master key of the dataset, so it is not a previous one"
                 self.fault(("previous", "master_keys"), message, old)
         return Previous(
             master_keys=dict(keys),

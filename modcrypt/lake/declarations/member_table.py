@@ -110,7 +110,7 @@ OWN_MEMBERS = _collect(
     _free(
         "include", Kind('a pattern, such as "*.parquet"', NAME.schema),
         "Pattern that the paths of the dataset's files match, such as *.parquet. Other visible "
-        "files are strays.",
+        "files are undeclared.",
     ),
     _free(
         "partitions", Kind('a list of names, such as ["day"]', NAMES.schema),

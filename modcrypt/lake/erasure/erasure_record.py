@@ -89,7 +89,7 @@ def _parse_line(
     """Return the content of a line; None if the declaration has no such dataset any more."""
     given = strict_json(line, surrogates=True)
     if not isinstance(given, dict) or given.get("schema") != SCHEMA:
-        raise ValueError(f"is no erasure of the form {SCHEMA}")
+        raise ValueError(f"is not an erasure of the form {SCHEMA}")
     dataset = given.get("dataset")
     if not isinstance(dataset, str):
         raise ValueError("names no dataset")

@@ -201,7 +201,7 @@ def _list_contradictions(
 def list_path_faults(paths: Iterable[str]) -> list[str]:
     """Return a fault for each path that does not lead into the dataset."""
     return [
-        f"{printable(path, MAX_NAME)} is no path inside the dataset" for path in paths
+        f"{printable(path, MAX_NAME)} is not a path inside the dataset" for path in paths
         if posixpath.normpath(path) != path or path.startswith(("/", "../")) or path in (".", "..")
     ]  # fmt: skip
 

@@ -118,7 +118,7 @@ def parse_line(text: bytes) -> EvidenceLine:
     except (KeyMaterialError, RecursionError):
         raise ValueError("is not valid JSON, or a member is repeated") from None
     if not written or given.get("schema") != SCHEMA:
-        raise ValueError(f"is no evidence of the form {SCHEMA}")
+        raise ValueError(f"is not evidence of the form {SCHEMA}")
     if written != text + b"\n":  # other forms would have other hashes
         raise ValueError("is not written as modcrypt writes it")
     members = {name: value for name, value in given.items() if name not in _FRAME}

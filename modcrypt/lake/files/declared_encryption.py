@@ -80,7 +80,7 @@ class DeclaredEncryption:
         listed = policies.find_listed(target)
         if listed is None:
             raise ValueError(
-                f"{target.path} is not in the dataset {policies.dataset.name}, which is at "
+                f"{target.address} is not in the dataset {policies.dataset.name}, which is at "
                 f"{policies.dataset.location}"
             )
         return policies.writing(policies.policy(policies.path_of(listed), columns))

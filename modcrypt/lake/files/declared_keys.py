@@ -124,7 +124,7 @@ class DeclaredKeys:
         """Return the declared properties; if the columns are needed and closed, nothing opens."""
         policies = self.policies
         if policies.find_listed(place) is None:
-            raise ValueError(f"{place.path} is not in the dataset {policies.dataset.name}")
+            raise ValueError(f"{place.address} is not in the dataset {policies.dataset.name}")
         path, columns = policies.path_of(place), None
         ids = {*self.master_key_ids, *policies.dataset.previous.master_keys}
         if not self.exactly:

@@ -1,4 +1,4 @@
-"""The files of a dataset, listed one by one in the order of their paths, and its strays.
+"""The files of a dataset, listed one by one in the order of their paths, and its undeclared files.
 
 A listing holds one local folder, or one folder below the dataset's in a store, in memory. It
 follows symbolic links for reading, except to what it lists anyway.

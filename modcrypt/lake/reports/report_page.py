@@ -32,7 +32,7 @@ _EVENTS = {
 _BAD = ("failed", "refused", "faults", "closed", "exposed", "strays", "leaks")
 """Results that call for action."""
 
-_NOUNS = {"faults": "fault", "strays": "stray", "leaks": "leak"}
+_NOUNS = {"faults": "fault", "strays": "undeclared file", "leaks": "leak"}
 
 _APPLY, _VERIFY, _LEAKS = "modcrypt apply", "modcrypt verify", "modcrypt leaks"
 

@@ -203,8 +203,8 @@ class LakeVerification(DatasetSummary):
             text += f"; {format_count(self.fault_count, 'fault')}"
         if totals.closed:
             text += f"; {format_count(totals.closed, 'file')} not opened completely"
-        size = format_size(totals.bytes)
-        return f"{self.dataset}: {text}; {totals.modules:,} modules authenticated, {size}"
+        size, parts = format_size(totals.bytes), format_count(totals.modules, "page or part")
+        return f"{self.dataset}: {text}; {parts} authenticated, {size}"
 
     def name_of(self, file: VerifiedFile) -> str:
         """Return the path or URL of a file."""

@@ -43,7 +43,7 @@ def split_restrictions(document: Any) -> tuple[Any, list[tuple[int, str]]]:
     Raise UnsupportedFormatError if they cannot be applied: a reader must fail.
     """
     if not isinstance(document, Mapping) or document.keys() - MEMBERS:
-        raise restriction_error("they are no object, or have members that are not known")
+        raise restriction_error("they are not an object, or have unknown members")
     actions = list(_list_actions(document.get("required-column-projections")))
     return document.get("required-row-filter"), actions
 

@@ -63,6 +63,7 @@ from modcrypt.parquet.signatures.signature_block import (
     take_signature,
 )
 from modcrypt.parquet.signatures.signers import SealedFooter
+from modcrypt.pkmt1.key_info import key_info
 
 _OPEN_BY_DESIGN = (
     "the format encrypts it in no file: the algorithm's name, the border between AAD prefix and "
@@ -185,7 +186,7 @@ class _Opening:
         aads = self._prepare(fields, footer.start)
         if footer.footer_key is None or not aads:
             if report.strict:
-                raise KeyNotFoundError("the footer is encrypted and no footer key is given")
+                raise KeyNotFoundError(f"the footer is encrypted and {self._describe_lack()}")
             self._add_region("unchecked" if footer.footer_key else "locked")
             self._give_up(footer.locked or footer.answer.why)
             return
@@ -263,8 +264,8 @@ class _Opening:
         footer = self.footer
         if self.properties.check_footer_integrity and self.report.strict:
             raise KeyNotFoundError(
-                "the plaintext footer is signed, but no footer key is given to verify it; pass the "
-                "footer key, or check_footer_integrity=False to read it unverified"
+                f"the plaintext footer is signed, and {self._describe_lack()}; pass it to verify "
+                "the signature, or check_footer_integrity=False to read it unverified"
             )
         if aads:
             footer.accept_cipher(self._make_cipher(aads[0][0]))
@@ -476,6 +477,12 @@ class _Opening:
             return
         key = self.footer.key_name if self.footer.encrypted else None
         self.report.add_region(*self.footer.inside, "footer", state, key=key)
+
+    def _describe_lack(self) -> str:
+        """Return which key the caller would have to give."""
+        if key_info(self.footer.key_metadata).kind == "recipients":
+            return "no identity of its recipients is given"
+        return "no footer key is given"
 
     def _give_up(self, why: str) -> None:
         """Note that the modules could not be checked."""

@@ -49,7 +49,7 @@ def chunk_faults(md: ThriftStruct, leaf: Leaf, rows: int, pages: PageFacts) -> I
     yield from _size_faults(md, leaf)
 
 
-_NO_VALUES = "the chunk's bounds are no values of the column's type"
+_NO_VALUES = "the chunk's bounds are not values of the column's type"
 
 
 def claim_faults(md: ThriftStruct, element: ThriftStruct) -> Iterator[str]:
@@ -323,7 +323,7 @@ def _bound_faults(
     try:
         known = [(read(low), read(high)) for low, high in bounds]
     except ValueError:
-        yield "a bound is no value of the column's type"
+        yield "a bound is not a value of the column's type"
         return
     if any(map(_has_nan, known)):
         return  # NaN has no order; known writers leave it out of bounds

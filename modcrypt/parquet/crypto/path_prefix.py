@@ -78,7 +78,7 @@ class PathPrefix:
             )
         inside = place.inside(root)
         if inside is None:
-            raise ValueError(f"{place.path!r} is not inside root, the dataset's folder")
+            raise ValueError(f"{place.address!r} is not inside root, the dataset's folder")
         return inside
 
 

@@ -56,7 +56,7 @@ class Dataset:
             raise ValueError(
                 "there are no files: the list is empty"
                 if self.root is None
-                else f"there are no files in {self.root.path!r}"
+                else f"there are no files in {self.root.address!r}"
             )
 
 
@@ -216,7 +216,7 @@ def _list_places(place: Place, folder_links: list[Place] | None) -> list[Place]:
     else:
         info = as_arrow(place.filesystem).get_file_info(place.path)
         if info.type == pafs.FileType.NotFound:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.address)
         is_folder = info.type == pafs.FileType.Directory
     if not is_folder:
         return [place]

@@ -80,11 +80,12 @@ def read_record(place: Place, decode: Callable[[Any], T], what: str) -> T | None
     try:
         with open_source_at(place) as source:
             if source.size > MAX_RECORD:
-                raise LimitError(f"{place.path} has more than {MAX_RECORD} bytes and is no {what}")
+                size = f"more than {MAX_RECORD} bytes"
+                raise LimitError(f"{place.address} has {size} and is not a {what}")
             data = source.read_at(0, source.size)
     except FileNotFoundError:
         return None
     try:
         return decode(json.loads(data))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
-        raise FormatError(f"{place.path} is no {what}") from None
+        raise FormatError(f"{place.address} is not a {what}") from None

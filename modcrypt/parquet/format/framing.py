@@ -18,6 +18,7 @@ from modcrypt.io.sources import Source
 
 MAGIC_PLAINTEXT = b"PAR1"
 MAGIC_ENCRYPTED = b"PARE"
+_MAGIC_AGS1 = b"AGS1"
 MAGIC_SIZE = 4
 TAIL_SIZE = 8
 SIGNATURE_SIZE = 28
@@ -60,6 +61,10 @@ def read_tail(source: Source) -> Tail:
     head = last[:MAGIC_SIZE] if size <= first else source.read_at(0, MAGIC_SIZE)
     magic = last[-MAGIC_SIZE:]
     if magic not in (MAGIC_PLAINTEXT, MAGIC_ENCRYPTED):
+        if source.read_at(0, len(_MAGIC_AGS1)) == _MAGIC_AGS1:
+            raise FormatError(
+                f"{source.name} is an AGS1 stream, not a Parquet file; read it with modcrypt.ags1"
+            )
         raise FormatError(
             f"{source.name}: does not end in PAR1 or PARE: not a Parquet file, or truncated"
         )

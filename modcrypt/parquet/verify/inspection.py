@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from modcrypt.errors import FormatError
 from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.keys import hide_keys
 from modcrypt.parquet.crypto.chunk_opening import Chunk
@@ -34,8 +33,6 @@ from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
-
-_AGS1_MAGIC = b"AGS1"
 
 _KeyKind: TypeAlias = Literal["footer key", "column key", "hidden"]
 
@@ -134,7 +131,7 @@ class Inspection(FactSheet, JsonFields):
         notes = [
             *(("Visible without keys", sentence) for sentence in self.leaks),
             *(("Hidden here", sentence) for sentence in self.hidden),
-            *(("Peculiar", sentence) for sentence in self.quirks),
+            *(("Quirk", sentence) for sentence in self.quirks),
         ]
         return draw(
             title=format_name(self.name), facts=self.facts(),
@@ -199,7 +196,7 @@ def inspect_parquet(
             file.
 
     Returns:
-        The contents, leaks and peculiarities of the file.
+        The contents, leaks and quirks of the file.
 
     Raises:
         FormatError: The bytes are not a Parquet file, or the footer is invalid.
@@ -211,10 +208,6 @@ def inspect_parquet(
     if decryption is not None:
         decryption = as_decryption(decryption)
     with open_source(source, filesystem=filesystem) as opened:
-        if opened.size >= 4 and opened.read_at(0, 4) == _AGS1_MAGIC:
-            raise FormatError(
-                f"{opened.name} is an AGS1 stream, not a Parquet file; use inspect_ags1"
-            )
         view = view_footer(opened, decryption)
         walk = RegionWalk(view, view_chunks(view, opened), pages)
         walk.run()

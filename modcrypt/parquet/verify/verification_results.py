@@ -89,9 +89,9 @@ class Verification(VerificationResult):
     def complete(self) -> bool:
         """True if there is no fault, and tags or signatures authenticate the whole file.
 
-        Parts that are open by design do not count: file crypto metadata, which holds only what the
-        tags depend on and what identifies keys, and columns that the caller's policy leaves in
-        plaintext.
+        Parts that the format does not authenticate do not count: file crypto metadata, which holds
+        only what the tags depend on and what identifies keys, and columns that the caller's policy
+        leaves in plaintext.
         """
         return self.ok and all(note.by_design for note in self.not_authenticated)
 
@@ -124,7 +124,7 @@ class Verification(VerificationResult):
             ("Rows", rows),
             ("Row groups", f"{self.row_groups:,}"),
             ("Columns", f"{len(self.columns):,}"),
-            ("Modules verified", f"{self.modules:,}, {self.authenticated_bytes:,} bytes"),
+            ("Pages and parts verified", f"{self.modules:,}, {self.authenticated_bytes:,} bytes"),
         ]
 
 

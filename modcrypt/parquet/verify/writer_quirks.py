@@ -1,4 +1,4 @@
-"""Identify the writer of a file, and describe peculiarities of writers in sentences."""
+"""Identify the writer of a file, and describe quirks of writers in sentences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAX_FAULTS = 10
 
 
 def identify_writer(view: FooterView, created_by: str | None) -> str | None:
-    """Return the writer's name by `created_by` or by unique peculiarities; None if unknown."""
+    """Return the writer's name by `created_by` or by unique quirks; None if unknown."""
     if created_by is not None:
         known = (name for start, name in _WRITERS.items() if created_by.startswith(start))
         return next(known, None)

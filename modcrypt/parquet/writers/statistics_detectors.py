@@ -81,7 +81,7 @@ def zero_of(element: SchemaElement, sign: int) -> bytes:
 
 
 def bounds_of_another_size(_: PlainView, chunk: Chunk) -> Iterator[str]:
-    """Find bounds that are no values of the column's type."""
+    """Find bounds that are not values of the column's type."""
     read = bound_reader(chunk.element)
     if read is None:
         return

@@ -28,6 +28,7 @@ from modcrypt.jobs.set_findings import (
 )
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.parquet.verify.verification_results import DatasetVerification
+from modcrypt.report.text import format_count
 from modcrypt.spark.jobs.table_jobs import verify_table
 
 if TYPE_CHECKING:
@@ -75,7 +76,10 @@ def verify_on_spark(
     if not as_json:
         names = ("authentic", "partial", "failed")
         texts = format_counts({name: counts[name] for name in names})
-        print_line(f"{counts['files']} files: {texts}; {counts['modules']:,} modules")
+        print_line(
+            f"{format_count(counts['files'], 'file')}: {texts}; "
+            f"{format_count(counts['modules'], 'page or part')}"
+        )
     return verification_code(
         ok=totals["ok"],
         missing={row["word"] for row in words} - {None},

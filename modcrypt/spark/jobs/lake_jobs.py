@@ -273,7 +273,7 @@ class _ResultUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _RESULTS:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a result")
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of a result")
         return _RESULTS[module, name]
 
 

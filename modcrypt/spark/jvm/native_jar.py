@@ -19,7 +19,7 @@ from typing import Any
 
 from modcrypt import __version__
 from modcrypt.io.destinations import open_sink
-from modcrypt.kms.references import missing_extra
+from modcrypt.runtime.extras import missing_extra
 from modcrypt.spark.jvm.java_home import java_home
 from modcrypt.spark.procedures import write_java_source
 

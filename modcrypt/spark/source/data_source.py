@@ -23,6 +23,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
+from modcrypt.runtime.tracebacks import shorten_errors
 from modcrypt.spark.source.options import read_options, write_options
 
 
@@ -34,6 +35,7 @@ class ModcryptDataSource(DataSource):
         """Return the name by which Spark finds the data source."""
         return "modcrypt"
 
+    @shorten_errors
     def schema(self) -> StructType:
         """Read the schema from the footer of the table's first file."""
         from modcrypt.spark.source.streaming import READ_OPTIONS
@@ -42,6 +44,7 @@ class ModcryptDataSource(DataSource):
         # Spark calls this for streams, too.
         return table_schema(*read_options(self.options, READ_OPTIONS))
 
+    @shorten_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of a table with this schema: the table's own, or a part of it."""
         from modcrypt.spark.source.reading import Reader, RowCounter
@@ -51,6 +54,7 @@ class ModcryptDataSource(DataSource):
             return RowCounter(settings, options)
         return Reader(settings, options, schema)
 
+    @shorten_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer for rows of this schema."""
         from modcrypt.spark.source.writing import Writer
@@ -58,12 +62,14 @@ class ModcryptDataSource(DataSource):
         settings, options = write_options(self.options)
         return Writer(settings, options, schema, overwrite)
 
+    @shorten_errors
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  # Spark's name
         """Return a stream reader for new files of a folder."""
         from modcrypt.spark.source.streaming import stream_reader
 
         return stream_reader(self.options, schema)
 
+    @shorten_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  # Spark's name
         """Return a writer for the batches of a stream."""
         from modcrypt.spark.source.streaming import stream_writer

@@ -34,6 +34,7 @@ from modcrypt.parquet.arrow.decoding import merge_small
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset, parse_partition
 from modcrypt.parquet.format.framing import FileIdentity
+from modcrypt.runtime.tracebacks import shorten_errors
 from modcrypt.spark.source.arrow_types import check_types, conform, to_spark_arrow_schema
 from modcrypt.spark.source.filter_terms import filter_terms, find_matches, split_terms
 from modcrypt.spark.source.options import Alternatives, ReadOptions, ReadSettings
@@ -359,6 +360,7 @@ class PieceReader:
         self._terms = filter_terms(options.filters, to_spark_arrow_schema(schema))
         self._restrictions = make_restrictions(options)
 
+    @shorten_errors
     def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the pieces of one task; raises as `read_pieces`."""
         assert isinstance(partition, Pieces)
@@ -370,6 +372,7 @@ class PieceReader:
 class Reader(PieceReader, spark.DataSourceReader):
     """A reader of a table."""
 
+    @shorten_errors
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
         files = find_files(self._options, self._schema, self._settings)
@@ -392,6 +395,7 @@ class RowCounter(spark.DataSourceReader):
         if self._restrictions is not None and self._restrictions.has_row_filter:
             raise ValueError("rowCounts counts all rows of files, but readRestrictions filter rows")
 
+    @shorten_errors
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
         files = find_files(self._options, StructType(), self._settings)
@@ -405,6 +409,7 @@ class RowCounter(spark.DataSourceReader):
         pieces = [Piece(file.path, file.values) for file in files]
         return [Pieces(pieces[n : n + size]) for n in range(0, len(pieces), size)]
 
+    @shorten_errors
     def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the footers of one task's files; raises as `read_pieces`."""
         assert isinstance(partition, Pieces)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from modcrypt.kms.references import missing_extra
 from modcrypt.parquet.arrow.column_masks import (
     SALT_SIZE,
     Mask,
@@ -30,6 +29,7 @@ from modcrypt.parquet.arrow.column_masks import (
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.format.schema import leaf_elements
 from modcrypt.parquet.rewrite.file_rewrite import find_masked
+from modcrypt.runtime.extras import missing_extra
 from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.spark.source.arrow_types import conform
 from modcrypt.spark.source.options import ReadOptions, ReadSettings

@@ -129,9 +129,9 @@ def _settle(table: Place, task: str, name: str) -> Place:
             _move(origin, destination)
     if not _exists(target):
         raise FileNotFoundError(
-            f"{target.path} is part of a published batch, but was lost from {source.path} before "
-            f"it was moved. To write the batch again, remove its other files, which have the same "
-            f"query and batch in their names, and the record in {RECORDS}"
+            f"{target.address} is part of a published batch, but was lost from {source.address} "
+            "before it was moved. To write the batch again, remove its other files, which have the "
+            f"same query and batch in their names, and the record in {RECORDS}"
         )
     return target
 

@@ -47,6 +47,7 @@ from modcrypt.io.sources import open_source_at
 from modcrypt.io.stores import forget_listings, locate
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.discovery import is_dataset, list_complete
+from modcrypt.runtime.tracebacks import shorten_errors
 from modcrypt.spark.source.options import (
     ReadOptions,
     ReadSettings,
@@ -141,6 +142,7 @@ class FolderStream(PieceReader, DataSourceStreamReader, SupportsTriggerAvailable
         """Remember the current files; a later run reads later files."""
         self._until = frozenset(self._list_names())
 
+    @shorten_errors
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  # Spark's name
         """Choose the files of the next batch: the oldest that have not been read."""
         marks = start["seen"]
@@ -156,6 +158,7 @@ class FolderStream(PieceReader, DataSourceStreamReader, SupportsTriggerAvailable
             return start
         return {"files": new, "seen": start["seen"] + "".join(map(_hash_name, new))}
 
+    @shorten_errors
     def partitions(self, start: Offset, end: Offset) -> list[Pieces]:
         """Divide a batch's files among tasks; raise FileNotFoundError if one no longer exists."""
         if start["seen"] == end["seen"]:
@@ -240,6 +243,7 @@ class TableStream(DataSourceStreamArrowWriter):
         self._settings, self._options, self._schema = settings, options, schema
         self._checkpoint, self._job = checkpoint, new_job()
 
+    @shorten_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task; raises as `write_task`."""
         context = TaskContext.get()
@@ -255,6 +259,7 @@ class TableStream(DataSourceStreamArrowWriter):
         written = write_task(self._settings, options, self._schema, all_rows, job)
         return replace(written, query=query)
 
+    @shorten_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Publish the files of a batch once; raises as `publish_batch`."""
         reports = check_reports(messages)

@@ -60,6 +60,7 @@ from modcrypt.parquet.datasets.dataset_writer import write_dataset
 from modcrypt.parquet.datasets.discovery import DatasetFolder, as_arrow, list_complete, read_notes
 from modcrypt.parquet.datasets.write_notes import NOTES, WriteNote, note_place, read_note
 from modcrypt.pkmt1.external import store_of
+from modcrypt.runtime.tracebacks import shorten_errors
 from modcrypt.spark.source.abandoned_writes import (
     ABANDONED_AFTER,
     describe_driver,
@@ -479,7 +480,7 @@ class Writer(DataSourceArrowWriter):
         check_columns(settings, options, schema)
         place = Place(*locate(options.folder, None))
         if place.filesystem is None and os.path.isfile(place.path):
-            raise NotADirectoryError(f"a table must be a folder; {place.path} is a file")
+            raise NotADirectoryError(f"a table must be a folder; {place.address} is a file")
         self._settings, self._options, self._schema = settings, options, schema
         self._overwrite, self._job = overwrite, new_job()
         remove_abandoned(options.folder)
@@ -489,6 +490,7 @@ class Writer(DataSourceArrowWriter):
         with open_sink_at(_running_mark(options.folder, self._job)) as sink:
             sink.append(describe_driver().encode())
 
+    @shorten_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task; raises as `write_task`."""
         try:
@@ -508,6 +510,7 @@ class Writer(DataSourceArrowWriter):
     def _is_running(self) -> bool:
         return _running_mark(self._options.folder, self._job).stamp() is not None
 
+    @shorten_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the files that the tasks reported; raises as `publish_files`."""
         reports, folder, settings = check_reports(messages), self._options.folder, self._settings

@@ -1107,7 +1107,7 @@ def test_a_missing_library_is_named_with_its_extra(builder: Builder, library: st
         f"try: i.open_table({str(path)!r}, Kms())\n"
         "except ModuleNotFoundError as error: print(error)"
     )
-    assert run(code) == f'Iceberg tables need {library}: pip install "modcrypt[iceberg]"'
+    assert run(code) == f'the package {library} needs an extra: pip install "modcrypt[iceberg]"'
 
 
 def test_ids_of_master_keys_are_no_single_text(builder: Builder) -> None:

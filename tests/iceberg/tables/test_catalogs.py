@@ -118,6 +118,12 @@ def test_a_catalog_in_memory_is_a_sql_catalog(kms: SampleKms, tmp_path: Path) ->
 def test_expectations(catalog: SqlCatalog, table: IcebergTable, kms: SampleKms) -> None:
     with pytest.raises(ValueError, match=r"the catalog has no table shop\.nothing"):
         load_table(catalog, "shop.nothing", kms)
+    other = SqlCatalog("other", uri=str(catalog.engine.url))
+    with pytest.raises(
+        ValueError, match=rf"shop\.orders, but .* in the catalog {catalog.name}, not"
+    ):
+        load_table(other, "shop.orders", kms)
+    other.close()
     with pytest.raises(IntegrityError, match="an older state"):
         load_table(catalog, "shop.orders", kms, at_least=1)
     with pytest.raises(IntegrityError, match="none of those expected"):

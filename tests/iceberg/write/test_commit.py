@@ -66,7 +66,7 @@ def test_java_finds_the_version(java: Judge, lake: IcebergTable, tmp_path: Path)
 def test_a_conflict_is_not_overwritten(lake: IcebergTable) -> None:
     other = set_note(lake, "other")
     lake.versions.commit(lake.place, other)
-    with pytest.raises(CommitConflictError, match="not the table's current version any more"):
+    with pytest.raises(CommitConflictError, match="no longer the table's current version"):
         lake.versions.commit(lake.place, set_note(lake, "ours"))
     assert lake.refreshed().metadata.properties["note"] == "other"
 

@@ -179,7 +179,7 @@ def test_a_commit_between_the_change_and_its_seal_is_reported(
         seal_commit(*arguments)
 
     monkeypatch.setattr(f"{commit.__name__}.seal_commit", commit_first)
-    with pytest.raises(IntegrityError, match=r"not the current version.*has been changed"):
+    with pytest.raises(IntegrityError, match=r"no longer the current version.*has been changed"):
         reopen(folder, kms, signing_key=WRITER).append(rows(4))  # nobody is to try again
     assert ids(open_table(folder, kms)) == [1, 2, 3, 4, 5]
 

@@ -326,7 +326,7 @@ def test_the_command_line_answers_with_exit_codes(config: Path, keyring: mc.Keyr
 def test_a_damaged_record_is_an_error_with_its_line(config: Path, line: str) -> None:
     declare(config, "pii@1")
     config.with_suffix(".leaks.jsonl").write_text(f"{line}\n")
-    with pytest.raises(mc.errors.FormatError, match="line 1 is no line of a record of leaks"):
+    with pytest.raises(mc.errors.FormatError, match="line 1 is not a line of a record of leaks"):
         Lake.open(config).status()
 
 

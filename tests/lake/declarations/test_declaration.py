@@ -184,12 +184,12 @@ def test_all_mistakes_are_reported_at_once_with_line_and_suggestion() -> None:
         (
             '[dataset.a]\nlocation = "a"\nfooter_key = "k"\n[dataset.a.previous]\n'
             'master_keys = { o = "kk" }',
-            "line 5: kk is no master key of the dataset; did you mean k?",
+            "line 5: kk is not a master key of the dataset; did you mean k?",
         ),
         (
             '[dataset.a]\nlocation = "a"\nfooter_key = "k"\n[dataset.a.previous]\n'
             'master_keys = { k = "k" }',
-            "line 5: k is still a master key of the dataset, so it is no previous one",
+            "line 5: k is still a master key of the dataset, so it is not a previous one",
         ),
         (
             '[dataset.a]\nlocation = "~no-such-user/a"\nfooter_key = "k"\n'

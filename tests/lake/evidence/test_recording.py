@@ -237,7 +237,7 @@ def _lose_key(folder: Path) -> None:
 UNWRITABLE = {
     "is no file": (_block, OSError, "apply has not begun, because it cannot be recorded"),
     "writable by others": (_open_to_all, KeyRetrievalError, "writable by others"),
-    "garbled": (_garble, FormatError, "line 1 of .* is no evidence.*report --check"),
+    "garbled": (_garble, FormatError, "line 1 of .* is not evidence.*report --check"),
     "no signing key": (_lose_key, KeyRetrievalError, "not begun.*operator.key does not exist"),
 }
 

@@ -556,7 +556,7 @@ BOUNDS = {"n": ((39).to_bytes(8, "little"), (57).to_bytes(8, "little")), "t": (b
         ("ColumnIndex", lambda i: i.null_counts.pop(), "3 null_counts for 4 pages"),
         ("ColumnIndex", lambda i: i.min_values.pop(), "3 min_values for 4 pages"),
         ("ColumnIndex", _put("max_values", 3, BOUNDS["n"][1]), "do not add up to the chunk's"),
-        ("ColumnIndex", _put("max_values", 0, b""), "no value of the column's type"),
+        ("ColumnIndex", _put("max_values", 0, b""), "not a value of the column's type"),
         ("ColumnIndex", _put("min_values", 3, LOW), "not in the order"),
         ("ColumnIndex", _put("max_values", 3, LOW), "minimum is above its maximum"),
     ],
@@ -1285,7 +1285,7 @@ def test_a_missing_part_is_named(folder: Path) -> None:
     assert found == ["aad-prefix"]
     assert "1 of 4 parts are missing: b'people.part2'" in text
     assert (
-        "1 parts before the last one are missing: b'people.part2'"
+        "1 part missing before the last one: b'people.part2'"
         in (check_set(folder, expected_parts=None)[1])
     )
 
@@ -1343,7 +1343,7 @@ def test_files_of_one_properties_object_are_no_copies(how: str, tmp_path: Path) 
     assert "used one properties object for several files" in finding.message
     assert "can be exchanged for each other undetected" in finding.message
     assert "properties of its own, or re-key" in finding.message
-    assert "so they are no copies" in finding.message
+    assert "so they are not copies" in finding.message
 
 
 @pytest.mark.parametrize("how", WAYS)
@@ -1572,5 +1572,5 @@ def test_a_damaged_note_is_a_format_error_for_everyone(noted_folder: Path, hidde
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
     put_note(noted_folder, hidden=hidden)
     for act in (mc.read_table, mc.verify_dataset):
-        with pytest.raises(FormatError, match="no note of a write"):
+        with pytest.raises(FormatError, match="not a note of a write"):
             act(noted_folder, keys)
