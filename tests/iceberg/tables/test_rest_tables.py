@@ -672,11 +672,12 @@ def test_a_store_is_opened_with_vended_settings(rest: RestTable) -> None:
         "s3://bucket/t/metadata/1.metadata.json", rest.load().metadata,
         {"s3.access-key-id": "id", "s3.secret-access-key": "secret", "py-io-impl": "os.system"},
     )  # fmt: skip
-    store = rest_versions._open_store(catalog, answer, "t")
+    versions = RestVersions(catalog, "t")
+    store = versions._open_store(answer)
     assert store.client_kwargs["aws_access_key_id"] == "id"
     assert store.client_kwargs["endpoint_url"] == "http://a"
     local = answer._replace(location="file:///t/metadata/1.metadata.json")
-    assert rest_versions._open_store(catalog, local, "t") is None
+    assert versions._open_store(local) is None
 
 
 def test_the_credentials_of_the_longest_prefix_are_taken() -> None:
