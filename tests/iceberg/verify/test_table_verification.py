@@ -14,7 +14,6 @@ import pickle
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +40,7 @@ from modcrypt.iceberg.verify.table_findings import TableFinding
 from modcrypt.report import render_html
 from tests.support.cases import each_case
 from tests.support.iceberg import builder
+from tests.support.iceberg.altered_documents import GONE, Change, alter
 from tests.support.iceberg.builder import Builder, id_field
 from tests.support.iceberg.by_hand import open_ags1, unwrap_entry
 from tests.support.iceberg.java_vector import LOCATION
@@ -204,27 +204,8 @@ def avro_with(rows: list[dict[str, Any]]) -> bytes:
 # --- metadata.json that was altered --------------------------------------------------------------
 
 
-GONE = object()
-Change = Callable[[Any], None]
-
-
-def put_at(path: str, value: Any) -> Change:
-    """Return a change of one value, or its removal if it is GONE; the path leads to it."""
-
-    def change(document: Any) -> None:
-        *way, last = (int(part) if part.isdecimal() else part for part in path.split("/"))
-        for part in way:
-            document = document[part]
-        if value is GONE:
-            del document[last]
-        else:
-            document[last] = value(document[last]) if callable(value) else value
-
-    return change
-
-
-drop_key = put_at("snapshots/1/key-id", GONE)
-rows_of_avro = put_at("a/record_count", lambda count: count - 1)
+drop_key = alter({"snapshots/1/key-id": GONE})
+rows_of_avro = alter({"a/record_count": lambda count: count - 1})
 
 
 def exchange_keys(d: dict[str, Any]) -> None:
@@ -268,26 +249,26 @@ for _ in range(400):
     ("change", "word"),
     [
         (exchange_columns, "integrity"),
-        (put_at("schemas/0/fields/0/type", "timestamp"), "integrity"),
+        (alter({"schemas/0/fields/0/type": "timestamp"}), "integrity"),
         (exchange_ids, "integrity"),
-        (put_at("partition-specs/0/fields", [PARTITIONED]), "integrity"),
-        (put_at("schemas/0/fields/0/type", NESTED), "integrity"),
+        (alter({"partition-specs/0/fields": [PARTITIONED]}), "integrity"),
+        (alter({"schemas/0/fields/0/type": NESTED}), "integrity"),
         (drop_key, "plaintext"),
-        (put_at("encryption-keys/2", GONE), "no-key"),
-        (put_at("encryption-keys/0", GONE), "no-key"),
+        (alter({"encryption-keys/2": GONE}), "no-key"),
+        (alter({"encryption-keys/0": GONE}), "no-key"),
         (exchange_keys, "truncation"),
         (alter_entry, "key-material"),
-        (put_at("encryption-keys/0/properties/KEY_TIMESTAMP", "1795237555591"), "key-material"),
-        (put_at("encryption-keys/0/properties", GONE), "key-material"),
-        (put_at("encryption-keys/0/encrypted-by-id", "keyB"), "key-material"),
+        (alter({"encryption-keys/0/properties/KEY_TIMESTAMP": "1795237555591"}), "key-material"),
+        (alter({"encryption-keys/0/properties": GONE}), "key-material"),
+        (alter({"encryption-keys/0/encrypted-by-id": "keyB"}), "key-material"),
         (use_older_list, "integrity"),
         (rename_snapshot, "integrity"),
-        (put_at("snapshots/0/sequence-number", 2), "integrity"),
-        (put_at("snapshots/2/manifest-list", "file:///etc/passwd"), "format"),
-        (put_at("snapshots/2/manifest-list", "/warehouse/t16/../secret"), "format"),
-        (put_at("current-snapshot-id", 7), "format"),
-        (put_at("refs/old", {"snapshot-id": 999, "type": "tag"}), "format"),
-        (put_at("last-sequence-number", 2), "integrity"),
+        (alter({"snapshots/0/sequence-number": 2}), "integrity"),
+        (alter({"snapshots/2/manifest-list": "file:///etc/passwd"}), "format"),
+        (alter({"snapshots/2/manifest-list": "/warehouse/t16/../secret"}), "format"),
+        (alter({"current-snapshot-id": 7}), "format"),
+        (alter({"refs/old": {"snapshot-id": 999, "type": "tag"}}), "format"),
+        (alter({"last-sequence-number": 2}), "integrity"),
     ],
 )
 def test_altered_table_metadata_is_found(t16: Path, change: Change, word: str) -> None:
@@ -567,23 +548,23 @@ def two_sizes(files: dict[str, Any]) -> None:
 @each_case(
     ("change", "name", "word"),
     [
-        (put_at("p/record_count", 41), "p.parquet", "truncation"),
+        (alter({"p/record_count": 41}), "p.parquet", "truncation"),
         (rows_of_avro, "a.avro", "truncation"),
-        (put_at("p/file_size_in_bytes", lambda size: size + 1), "p.parquet", "truncation"),
-        (put_at("a/file_size_in_bytes", lambda size: size - 28), "a.avro", "truncation"),
+        (alter({"p/file_size_in_bytes": lambda size: size + 1}), "p.parquet", "truncation"),
+        (alter({"a/file_size_in_bytes": lambda size: size - 28}), "a.avro", "truncation"),
         (positions_of_vector, "dv.puffin", "format"),
-        (put_at("v/content_offset", lambda offset: offset + 1), "dv.puffin", "format"),
-        (put_at("v/content_offset", 1 << 40), "dv.puffin", "format"),
-        (put_at("v/content_size_in_bytes", None), "dv.puffin", "format"),
-        (put_at("p/key_metadata", None), "p.parquet", "plaintext"),
+        (alter({"v/content_offset": lambda offset: offset + 1}), "dv.puffin", "format"),
+        (alter({"v/content_offset": 1 << 40}), "dv.puffin", "format"),
+        (alter({"v/content_size_in_bytes": None}), "dv.puffin", "format"),
+        (alter({"p/key_metadata": None}), "p.parquet", "plaintext"),
         (
-            put_at("p/key_metadata", builder.key_metadata(os.urandom(16), os.urandom(16), None)),
+            alter({"p/key_metadata": builder.key_metadata(os.urandom(16), os.urandom(16), None)}),
             "p.parquet",
             "tag",
         ),
-        (put_at("p/key_metadata", b"\x02" + bytes(20)), "p.parquet", "key-material"),
-        (put_at("p/key_metadata", b"\x81\x00\x04lost" + bytes(80)), "p.parquet", "no-key"),
-        (put_at("p/file_path", "s3://elsewhere/p.parquet"), "p.parquet", "format"),
+        (alter({"p/key_metadata": b"\x02" + bytes(20)}), "p.parquet", "key-material"),
+        (alter({"p/key_metadata": b"\x81\x00\x04lost" + bytes(80)}), "p.parquet", "no-key"),
+        (alter({"p/file_path": "s3://elsewhere/p.parquet"}), "p.parquet", "format"),
         (list_twice, "p.parquet", "key-material"),
         (two_sizes, "p.parquet", "truncation"),
         (two_sizes, "p.parquet", "format"),
@@ -624,13 +605,13 @@ def test_files_that_were_deleted_are_not_missed_and_are_counted(tmp_path: Path) 
 def test_an_encrypted_file_whose_key_was_left_out_is_no_plaintext_file(
     tmp_path: Path, name: str
 ) -> None:
-    change = put_at(f"{name}/key_metadata", None)
+    change = alter({f"{name}/key_metadata": None})
     found = verify_built(build_table(tmp_path, change), require_encrypted=False)
     assert [finding.word for finding in faults(found)] == ["no-key"]
 
 
 def test_files_in_orc_are_warned_of(tmp_path: Path) -> None:
-    found = verify_built(build_table(tmp_path, put_at("a/file_format", "ORC")))
+    found = verify_built(build_table(tmp_path, alter({"a/file_format": "ORC"})))
     assert [(finding.word, finding.severity) for finding in found.findings] == [
         ("unsupported", "warning")
     ]
