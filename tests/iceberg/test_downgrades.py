@@ -28,7 +28,6 @@ from modcrypt.iceberg import (
     FileKeyStore,
     IcebergTable,
     KeyPolicy,
-    create_table,
     expire_history,
     load_table,
     open_table,
@@ -43,6 +42,7 @@ from tests.support.cases import each_case
 from tests.support.iceberg.altered_documents import GONE, Change, alter
 from tests.support.iceberg.builder import Builder, arrow, field, struct
 from tests.support.iceberg.concurrent_commits import with_rival_commits
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.shared_table import both
 
@@ -262,7 +262,7 @@ def test_an_older_snapshot_made_the_current_one_is_what_at_least_is_for(
 
 
 def test_at_least_counts_for_the_branch_main(tmp_path: Path) -> None:
-    table = create_table(tmp_path, ROWS.schema, SampleKms(), master_key_id="keyA")
+    table = make_table(tmp_path, ROWS.schema)
     table = table.append(ROWS).append(ROWS)
 
     def move_table(document: dict[str, Any]) -> None:
@@ -294,9 +294,7 @@ def test_a_manifest_list_in_the_place_of_another(
     tmp_path: Path, change: Change, kek_per: Any
 ) -> None:
     """A manifest list seals what it says of itself; metadata.json is not sealed."""
-    table = create_table(
-        tmp_path, ROWS.schema, SampleKms(), master_key_id="keyA", policy=KeyPolicy(kek_per=kek_per)
-    )
+    table = make_table(tmp_path, ROWS.schema, policy=KeyPolicy(kek_per=kek_per))
     newest = table.append(ROWS).append(ROWS).place
     document = json.loads(Path(newest.path).read_text())
     change(document)
@@ -367,7 +365,7 @@ def test_a_table_object_remembers_what_it_has_seen(tmp_path: Path, how: str, cha
         catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db")
         catalog.create_namespace("n")
         given = {"catalog": catalog, "identifier": "n.t"}
-    table = create_table(tmp_path / "t", ROWS.schema, SampleKms(), master_key_id="keyA", **given)
+    table = make_table(tmp_path / "t", ROWS.schema, **given)
     table = table.append(ROWS).append(ROWS)
     tamper(table, change, how)
     before = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
@@ -403,9 +401,7 @@ def test_a_version_that_was_altered_is_not_sealed_by_a_rotation(
     """Manifests that were read before would be written anew, with headers that vouch for it."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
     rows = pa.table({"id": [1, 2], "region": ["EU", "US"]})
-    table = create_table(
-        tmp_path, rows.schema, SampleKms(), master_key_id="keyA", partition_spec=spec
-    ).append(rows)
+    table = make_table(tmp_path, rows.schema, partition_spec=spec).append(rows)
     tamper(table, change, "altered")
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     for use in (
@@ -419,7 +415,7 @@ def test_a_version_that_was_altered_is_not_sealed_by_a_rotation(
 
 
 def test_a_master_key_that_is_expected_is_followed_and_its_own_rotation(tmp_path: Path) -> None:
-    create_table(tmp_path, ROWS.schema, SampleKms(), master_key_id="keyA").append(ROWS)
+    make_table(tmp_path, ROWS.schema).append(ROWS)
     own = open_table(tmp_path, SampleKms())
     both_keys = open_table(tmp_path, SampleKms(), master_key_ids=["keyA", "keyB"])
     own = rotate_table(own, "mek", new_master_key_id="keyB").table
@@ -438,10 +434,9 @@ def test_how_new_files_are_encrypted_is_not_changed_unseen(
 ) -> None:
     """A KEK per partition is what shredding one is for; before an append, and while it retries."""
     monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
-    table = create_table(
-        tmp_path, ROWS.schema, SampleKms(), master_key_id="keyA", key_length=32,
-        policy=KeyPolicy(kek_per="partition"),
-    ).append(ROWS)  # fmt: skip
+    table = make_table(
+        tmp_path, ROWS.schema, key_length=32, policy=KeyPolicy(kek_per="partition")
+    ).append(ROWS)
     if first == 0:
         tamper(table, change, "newer")
     else:
@@ -453,7 +448,7 @@ def test_how_new_files_are_encrypted_is_not_changed_unseen(
 
 def test_sequence_numbers_are_not_used_again(tmp_path: Path) -> None:
     """Equality deletes apply to rows with lower ones."""
-    table = create_table(tmp_path, ROWS.schema, SampleKms(), master_key_id="keyA")
+    table = make_table(tmp_path, ROWS.schema)
     tamper(table.append(ROWS).append(ROWS), count_again, "altered")
     fresh = open_table(tmp_path, SampleKms())
     for use in (lambda: fresh.append(ROWS), lambda: rotate_table(fresh, "dek")):
@@ -463,7 +458,7 @@ def test_sequence_numbers_are_not_used_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"next-row-id": 0}, {"next-row-id": None}])
 def test_row_ids_are_not_used_again(tmp_path: Path, change: dict[str, Any]) -> None:
-    table = create_table(tmp_path, ROWS.schema, SampleKms(), master_key_id="keyA")
+    table = make_table(tmp_path, ROWS.schema)
     tamper(table.append(ROWS), alter(change), "altered")
     fresh = open_table(tmp_path, SampleKms())
     for use in (lambda: fresh.append(ROWS), lambda: rotate_table(fresh, "dek")):
@@ -475,7 +470,7 @@ def test_what_a_commit_has_written_goes_if_the_table_is_refused_when_it_tries_ag
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
-    table = create_table(tmp_path, ROWS.schema, SampleKms(), master_key_id="keyA").append(ROWS)
+    table = make_table(tmp_path, ROWS.schema).append(ROWS)
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
 
     def another_key() -> None:
@@ -502,10 +497,9 @@ def test_no_new_key_is_made_under_a_master_key_that_the_others_are_not_under(
     tmp_path: Path, change: Any, where: Any
 ) -> None:
     store = FileKeyStore.create(tmp_path / "store.json")
-    table = create_table(
-        tmp_path / "t", ROWS.schema, SampleKms(), master_key_id="keyA", key_store=store,
-        policy=KeyPolicy(store=where),
-    ).append(ROWS)  # fmt: skip
+    table = make_table(
+        tmp_path / "t", ROWS.schema, key_store=store, policy=KeyPolicy(store=where)
+    ).append(ROWS)
     tamper(table, change, "altered")
     kms = SampleKms()
     table = open_table(tmp_path / "t", kms, key_store=store)
@@ -523,7 +517,7 @@ def test_no_new_key_is_made_under_a_master_key_that_the_others_are_not_under(
 
 def test_a_table_whose_history_was_taken_away_is_refused(tmp_path: Path) -> None:
     """Nothing is left that agrees with its master key, and its rows are gone without a word."""
-    made = create_table(tmp_path / "t", ROWS.schema, SampleKms(), master_key_id="keyA")
+    made = make_table(tmp_path / "t", ROWS.schema)
     tamper(made.append(ROWS), another_master_key_and_no_history, "altered")
     with pytest.raises(IntegrityError, match=r"master_key_ids=\['keyB'\]"):
         open_table(tmp_path / "t", SampleKms())
@@ -536,10 +530,9 @@ def test_a_rotation_that_stopped_after_the_key_store_is_finished_by_naming_the_k
     tmp_path: Path, what: Any
 ) -> None:
     store = FileKeyStore.create(tmp_path / "store.json")
-    create_table(
-        tmp_path / "t", ROWS.schema, SampleKms(), master_key_id="keyA", key_store=store,
-        policy=KeyPolicy(store="key-store"),
-    ).append(ROWS)  # fmt: skip
+    make_table(
+        tmp_path / "t", ROWS.schema, key_store=store, policy=KeyPolicy(store="key-store")
+    ).append(ROWS)
     table = open_table(tmp_path / "t", SampleKms(), key_store=store)
     masters = table.walk.resolver.masters
     store.replace(
@@ -564,7 +557,7 @@ def test_the_uri_of_a_key_service_names_the_master_key_that_is_expected(
     ring = Keyring.create(tmp_path / "ring", plaintext=True)
     for name in ("payroll", "sandbox"):
         ring.create_key(name)
-    table = create_table(tmp_path / "t", ROWS.schema, ring, master_key_id="payroll").append(ROWS)
+    table = make_table(tmp_path / "t", ROWS.schema, ring, master_key_id="payroll").append(ROWS)
 
     def to_sandbox(document: dict[str, Any]) -> None:
         document["properties"]["encryption.key-id"] = "sandbox"
@@ -747,7 +740,7 @@ def test_schemas_and_specs_evolve(regions: Builder, change: Any, filters: str | 
 def test_an_id_that_is_no_whole_number_is_refused(tmp_path: Path, member: str, name: str) -> None:
     """pyiceberg would read "0" as 0, and the comparison with headers would not."""
     rows = pa.table({"id": [1], "region": ["EU"], "name": ["a"]})
-    table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    table = make_table(tmp_path, rows.schema).append(rows)
 
     def as_text(document: dict[str, Any]) -> None:
         exchange_names(document)
@@ -765,9 +758,7 @@ def test_rows_are_not_written_under_a_spec_with_another_meaning(tmp_path: Path) 
     """The header of a new manifest would vouch for it."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
     rows = pa.table({"id": [1, 2], "region": ["EU", "US"], "name": ["a", "b"]})
-    table = create_table(
-        tmp_path, rows.schema, SampleKms(), master_key_id="keyA", partition_spec=spec
-    ).append(rows)
+    table = make_table(tmp_path, rows.schema, partition_spec=spec).append(rows)
 
     tamper(table, alter({"partition-specs/0/fields/0/source-id": 3}), "altered")
     with pytest.raises(IntegrityError, match="another partition spec"):

@@ -31,7 +31,6 @@ from modcrypt.iceberg import (
     KeyPolicy,
     TableVerification,
     append,
-    create_table,
     open_table,
     verify_table,
 )
@@ -44,6 +43,7 @@ from tests.support.iceberg.altered_documents import GONE, Change, alter
 from tests.support.iceberg.builder import Builder, id_field
 from tests.support.iceberg.by_hand import open_ags1, unwrap_entry
 from tests.support.iceberg.java_vector import LOCATION
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.iceberg.shared_table import both
 from tests.support.paths import ROOT
@@ -795,9 +795,7 @@ def test_a_service_that_goes_away_is_not_asked_for_every_file(
     monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "0")
     policy = KeyPolicy(wrapping="single")
     schema = pa.schema([("id", pa.int64())])
-    made = create_table(
-        str(tmp_path), schema, SampleKms(), master_key_id="keyA", properties=policy.properties()
-    )
+    made = make_table(str(tmp_path), schema, properties=policy.properties())
     for start in range(4):
         made = append(made, pa.table({"id": [start]}))
     kms = Refusing(ConnectionError())
@@ -961,12 +959,8 @@ def test_tables_under_each_policy_are_whole_and_their_damage_is_found(
     tmp_path: Path, policy: KeyPolicy, keks: int
 ) -> None:
     kms, store = SampleKms(), FileKeyStore.create(tmp_path / "keks.json")
-    made = create_table(
-        str(tmp_path / "t"),
-        pa.schema([("id", pa.int64())]),
-        kms,
-        master_key_id="keyA",
-        properties=policy.properties(),
+    made = make_table(
+        str(tmp_path / "t"), pa.schema([("id", pa.int64())]), kms, properties=policy.properties()
     )
     made = open_table(tmp_path / "t", kms, key_store=store)
     for start in (0, 10, 20):
