@@ -70,16 +70,11 @@ def versions_in(table: Any) -> set[str]:
     return {path.name for path in Path(table.place.path).parent.glob("*.json")}
 
 
-def test_a_purge_leaves_nothing(glue: GlueTable) -> None:
-    check_purge(glue)
-
-
-def test_an_interrupted_purge_is_resumed(glue: GlueTable) -> None:
-    check_interrupted_purge(glue)
-
-
-def test_all_tables_of_a_namespace_move_to_another_master_key(glue: GlueTable) -> None:
-    check_rotation_of_namespace(glue)
+@pytest.mark.parametrize(
+    "check", [check_purge, check_interrupted_purge, check_rotation_of_namespace]
+)
+def test_what_holds_in_every_catalog(glue: GlueTable, check: Any) -> None:
+    check(glue)
 
 
 def test_every_change_of_a_folders_table(glue: GlueTable) -> None:

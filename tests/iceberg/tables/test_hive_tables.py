@@ -20,15 +20,11 @@ from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.tables import hive_locks
 from modcrypt.iceberg.tables.hive_pointer import HivePointer
 from tests.support.iceberg.catalog_tables import (
+    CATALOG_CHECKS,
     append_in_processes,
     check_encryption,
-    check_interrupted_purge,
-    check_purge,
-    check_purge_before_the_drop,
-    check_rotation_of_namespace,
 )
 from tests.support.iceberg.cli_runs import Run, check_changes, check_seals, run
-from tests.support.iceberg.concurrent_commits import check_orphans_of_a_commit
 from tests.support.iceberg.hive_catalog import HiveTable, lost_answers
 from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.server_fixtures import metastore
@@ -44,20 +40,9 @@ def hive(metastore: str) -> HiveTable:
     return HiveTable.make(metastore)
 
 
-def test_a_purge_leaves_nothing(hive: HiveTable) -> None:
-    check_purge(hive)
-
-
-def test_an_interrupted_purge_is_resumed(hive: HiveTable) -> None:
-    check_interrupted_purge(hive)
-
-
-def test_a_marker_beside_a_live_table_is_stale(hive: HiveTable) -> None:
-    check_purge_before_the_drop(hive)
-
-
-def test_the_files_of_a_commit_that_ends_meanwhile_are_no_orphans(hive: HiveTable) -> None:
-    check_orphans_of_a_commit(hive)
+@pytest.mark.parametrize("check", CATALOG_CHECKS)
+def test_what_holds_in_every_catalog(hive: HiveTable, check: Any) -> None:
+    check(hive)
 
 
 def test_every_change_of_a_folders_table(hive: HiveTable) -> None:
@@ -88,10 +73,6 @@ def test_the_command_line_opens_a_metastore_by_its_uri(
 ) -> None:
     check_changes(run, tmp_path, hive.uri, hive)
     assert hive.entry().parameters["encryption.key-id"] == "keyB"
-
-
-def test_all_tables_of_a_namespace_move_to_another_master_key(hive: HiveTable) -> None:
-    check_rotation_of_namespace(hive)
 
 
 def test_seals(hive: HiveTable, run: Run, tmp_path: Path) -> None:

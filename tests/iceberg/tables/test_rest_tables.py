@@ -31,15 +31,8 @@ from modcrypt.iceberg.tables.catalogs import list_tables, parse_identifier
 from modcrypt.iceberg.tables.rest_versions import RestVersions
 from modcrypt.iceberg.write import commit as commits
 from tests.support.cases import each_case
-from tests.support.iceberg.catalog_tables import (
-    check_encryption,
-    check_interrupted_purge,
-    check_purge,
-    check_purge_before_the_drop,
-    check_rotation_of_namespace,
-)
+from tests.support.iceberg.catalog_tables import CATALOG_CHECKS, check_encryption
 from tests.support.iceberg.cli_runs import Run, check_changes, check_seals, run
-from tests.support.iceberg.concurrent_commits import check_orphans_of_a_commit
 from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.rest_catalog import RestTable
 from tests.support.iceberg.sample_kms import SampleKms
@@ -75,6 +68,11 @@ def before_commit(monkeypatch: pytest.MonkeyPatch) -> Before:
     return set_act
 
 
+@pytest.mark.parametrize("check", CATALOG_CHECKS)
+def test_what_holds_in_every_catalog(rest: RestTable, check: Any) -> None:
+    check(rest)
+
+
 def test_every_change_of_a_folders_table(rest: RestTable) -> None:
     rest.load().append(rows(1)).append(rows(2))
     for name, change in CHANGES.items():
@@ -86,22 +84,6 @@ def test_every_change_of_a_folders_table(rest: RestTable) -> None:
         assert verify_table(again).ok, name
     assert again.metadata.master_key_id == "keyB"
     assert again.snapshots().num_rows == 1
-
-
-def test_a_purge_leaves_nothing(rest: RestTable) -> None:
-    check_purge(rest)
-
-
-def test_an_interrupted_purge_is_resumed(rest: RestTable) -> None:
-    check_interrupted_purge(rest)
-
-
-def test_a_marker_beside_a_live_table_is_stale(rest: RestTable) -> None:
-    check_purge_before_the_drop(rest)
-
-
-def test_the_files_of_a_commit_that_ends_meanwhile_are_no_orphans(rest: RestTable) -> None:
-    check_orphans_of_a_commit(rest)
 
 
 def test_a_plaintext_table_is_encrypted_into_a_catalog(rest: RestTable, tmp_path: Path) -> None:
@@ -131,10 +113,6 @@ def test_the_command_line_opens_a_catalog_by_its_uri(
 ) -> None:
     check_changes(run, tmp_path, rest.uri, rest)
     assert rest.load().metadata.master_key_id == "keyB"
-
-
-def test_all_tables_of_a_namespace_move_to_another_master_key(rest: RestTable) -> None:
-    check_rotation_of_namespace(rest)
 
 
 def test_seals(rest: RestTable, run: Run, tmp_path: Path) -> None:
