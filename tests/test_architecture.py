@@ -104,7 +104,6 @@ IMPORTERS = {
     "hvac": {"modcrypt.kms.services.vault_requests"},
     "requests": {
         "modcrypt.kms.services",
-        "modcrypt.iceberg.tables.rest_catalog",
         "modcrypt.iceberg.tables.rest_requests",
     },
     "urllib3": {"modcrypt.kms.services.bounded_http"},

@@ -19,7 +19,7 @@ from modcrypt.runtime.moved_names import MOVED
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import KEY, invoke, private, run
-from tests.support.iceberg.catalog_tables import SCHEMA
+from tests.support.iceberg.made_tables import SCHEMA
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.keys import FOOTER_KEY
 from tests.support.tables import write_plain

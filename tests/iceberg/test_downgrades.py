@@ -28,7 +28,6 @@ from modcrypt.iceberg import (
     FileKeyStore,
     IcebergTable,
     KeyPolicy,
-    create_table,
     expire_history,
     load_table,
     open_table,
@@ -40,20 +39,22 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.write import commit as committing
 from modcrypt.kms import open_kms
 from tests.support.cases import each_case
+from tests.support.iceberg.altered_documents import GONE, Change, alter
 from tests.support.iceberg.builder import Builder, arrow, field, struct
 from tests.support.iceberg.concurrent_commits import with_rival_commits
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.shared_table import both
 
 UUID = "8b19a876-2225-48ad-a5f4-1c191de63807"
 SCHEMA = struct(field(1, "id", "long"))
 ARROW = arrow([(1, "id", pa.int64())])
+ROWS = pa.table([[1, 2, 3]], schema=ARROW)
 
 
 def build_table(folder: Path, *, encrypted: bool = True) -> Builder:
     builder = Builder(folder, SCHEMA, encrypted=encrypted)
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
-    builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows)])])
+    builder.snapshot([builder.manifest([builder.parquet("a.parquet", ROWS)])])
     builder.write()
     return builder
 
@@ -63,33 +64,17 @@ def folder(tmp_path: Path) -> Path:
     return build_table(tmp_path / "t").folder
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def edit(folder: Path, change: Change) -> None:
     path = folder / "metadata" / "v1.metadata.json"
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
 
 
-def drop_key_id(document: dict[str, Any]) -> None:
-    document["snapshots"][0].pop("key-id")
-
-
-def drop_keys(document: dict[str, Any]) -> None:
-    drop_key_id(document)
-    document.pop("encryption-keys")
-
-
-def drop_property(document: dict[str, Any]) -> None:
-    document["properties"].clear()
-
-
-def lower_format(document: dict[str, Any]) -> None:
-    drop_keys(document)
-    document["format-version"] = 2
-
-
-def another_key(document: dict[str, Any]) -> None:
-    document["snapshots"][0]["key-id"] = "nobody"
+drop_key_id = alter({"snapshots/0/key-id": GONE})
+drop_keys = alter({"snapshots/0/key-id": GONE, "encryption-keys": GONE})
+drop_property = alter({"properties": {}})
+lower_format = alter({"snapshots/0/key-id": GONE, "encryption-keys": GONE, "format-version": 2})
 
 
 @pytest.mark.parametrize("change", [drop_key_id, drop_keys, drop_property, lower_format])
@@ -109,7 +94,7 @@ def test_a_sealed_file_without_its_key_is_never_taken_for_plaintext(
 
 
 def test_a_key_that_is_not_there(folder: Path) -> None:
-    edit(folder, another_key)
+    edit(folder, alter({"snapshots/0/key-id": "nobody"}))
     with pytest.raises(KeyNotFoundError):
         open_table(folder, SampleKms()).scan().to_arrow()
 
@@ -130,11 +115,10 @@ def test_a_table_in_plaintext_in_the_place_of_the_encrypted(folder: Path, tmp_pa
 def test_files_without_key_metadata_in_an_encrypted_table(tmp_path: Path, what: str) -> None:
     """Only who has the keys can write such a manifest; it is an error nevertheless."""
     builder = Builder(tmp_path, SCHEMA)
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
-    data = builder.parquet("a.parquet", rows)
+    data = builder.parquet("a.parquet", ROWS)
     builder.encrypted = what not in ("parquet",)
     if what == "parquet":
-        data = builder.parquet("a.parquet", rows)
+        data = builder.parquet("a.parquet", ROWS)
     builder.encrypted = False
     manifest = builder.manifest([data]) if what == "manifest" else None
     deletes = []
@@ -245,14 +229,14 @@ def test_an_older_metadata_json_is_caught_by_its_sequence_number(t16: Path) -> N
 
 def test_another_table_that_takes_the_place_of_one(folder: Path) -> None:
     table = open_table(folder, SampleKms())
-    edit(folder, lambda document: document.update({"table-uuid": UUID[:-1] + "0"}))
+    edit(folder, alter({"table-uuid": UUID[:-1] + "0"}))
     with pytest.raises(IntegrityError, match="another table"):
         table.refreshed()
 
 
 def test_expectations_hold_for_every_version(folder: Path) -> None:
     table = open_table(folder, SampleKms(), master_key_ids=["keyA"])
-    edit(folder, lambda document: document["properties"].update({"encryption.key-id": "keyB"}))
+    edit(folder, another_master_key)
     with pytest.raises(IntegrityError, match="master key"):
         table.refreshed()
 
@@ -271,16 +255,15 @@ def test_an_older_snapshot_made_the_current_one_is_what_at_least_is_for(
     builder.write()
     assert open_table(tmp_path, SampleKms(), at_least=2).scan().num_rows == 2
     id_ = older if current == "first" else current
-    edit(tmp_path, lambda document: document.update({"current-snapshot-id": id_}))
+    edit(tmp_path, alter({"current-snapshot-id": id_}))
     assert open_table(tmp_path, SampleKms()).scan().num_rows == (current == "first")
     with pytest.raises(IntegrityError, match="older state"):
         open_table(tmp_path, SampleKms(), at_least=2)
 
 
 def test_at_least_counts_for_the_branch_main(tmp_path: Path) -> None:
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
-    table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
-    table = table.append(rows).append(rows)
+    table = make_table(tmp_path, ROWS.schema)
+    table = table.append(ROWS).append(ROWS)
 
     def move_table(document: dict[str, Any]) -> None:
         document["refs"]["main"]["snapshot-id"] = document["snapshots"][0]["snapshot-id"]
@@ -308,14 +291,11 @@ def renumber(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize("change", [swap_manifest_lists, renumber])
 @pytest.mark.parametrize("kek_per", ["table", "files"])
 def test_a_manifest_list_in_the_place_of_another(
-    tmp_path: Path, change: Callable[[dict[str, Any]], None], kek_per: Any
+    tmp_path: Path, change: Change, kek_per: Any
 ) -> None:
     """A manifest list seals what it says of itself; metadata.json is not sealed."""
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
-    table = create_table(
-        tmp_path, rows.schema, SampleKms(), master_key_id="keyA", policy=KeyPolicy(kek_per=kek_per)
-    )
-    newest = table.append(rows).append(rows).place
+    table = make_table(tmp_path, ROWS.schema, policy=KeyPolicy(kek_per=kek_per))
+    newest = table.append(ROWS).append(ROWS).place
     document = json.loads(Path(newest.path).read_text())
     change(document)
     Path(newest.path).write_text(json.dumps(document))
@@ -323,7 +303,7 @@ def test_a_manifest_list_in_the_place_of_another(
     uses: list[Callable[[], Any]] = [
         lambda: table.scan().to_arrow(),
         table.files,
-        lambda: table.append(rows),
+        lambda: table.append(ROWS),
     ]
     if kek_per == "files":  # whose manifests are looked into
         uses.append(lambda: rotate_table(table, "kek"))
@@ -341,8 +321,7 @@ def drop_history(document: dict[str, Any]) -> None:
     document["encryption-keys"] = []
 
 
-def another_master_key(document: dict[str, Any]) -> None:
-    document["properties"]["encryption.key-id"] = "keyB"
+another_master_key = alter({"properties/encryption.key-id": "keyB"})
 
 
 def another_master_key_and_no_history(document: dict[str, Any]) -> None:
@@ -350,26 +329,24 @@ def another_master_key_and_no_history(document: dict[str, Any]) -> None:
     drop_history(document)
 
 
-def drop_current_snapshot(document: dict[str, Any]) -> None:
-    document["current-snapshot-id"] = None
+drop_current_snapshot = alter({"current-snapshot-id": None})
 
 
 def roll_back(document: dict[str, Any]) -> None:
     document["current-snapshot-id"] = document["snapshots"][0]["snapshot-id"]
 
 
-def count_again(document: dict[str, Any]) -> None:
-    """Have the next commit take sequence numbers that deletes and rows have already."""
-    document["last-sequence-number"] = 1
+# Have the next commit take sequence numbers that deletes and rows have already.
+count_again = alter({"last-sequence-number": 1})
 
 
-TAMPERED: list[Callable[[dict[str, Any]], None]] = [
+TAMPERED: list[Change] = [
     another_master_key, another_master_key_and_no_history, drop_history, drop_current_snapshot,
     roll_back, count_again,
 ]  # fmt: skip
 
 
-def tamper(table: IcebergTable, change: Callable[[dict[str, Any]], None], how: str) -> None:
+def tamper(table: IcebergTable, change: Change, how: str) -> None:
     """Alter the newest metadata.json of a table, or put a newer one beside it."""
     path = Path(table.place.path)
     document = json.loads(path.read_text())
@@ -383,19 +360,18 @@ def tamper(table: IcebergTable, change: Callable[[dict[str, Any]], None], how: s
 @each_case("change", TAMPERED)
 def test_a_table_object_remembers_what_it_has_seen(tmp_path: Path, how: str, change: Any) -> None:
     """Whoever writes with it writes under the master key, and after the rows, that it knows."""
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
     given: dict[str, Any] = {}
     if how == "catalog":
         catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db")
         catalog.create_namespace("n")
         given = {"catalog": catalog, "identifier": "n.t"}
-    table = create_table(tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA", **given)
-    table = table.append(rows).append(rows)
+    table = make_table(tmp_path / "t", ROWS.schema, **given)
+    table = table.append(ROWS).append(ROWS)
     tamper(table, change, how)
     before = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
     uses: list[Callable[[], Any]] = [
         table.refreshed,
-        lambda: table.append(rows),
+        lambda: table.append(ROWS),
         lambda: set_policy(table, KeyPolicy(kek_per="day")),
         lambda: rotate_table(table, "mek"),
         lambda: rotate_table(table, "kek", new_master_key_id="keyA"),
@@ -413,16 +389,9 @@ def test_a_table_object_remembers_what_it_has_seen(tmp_path: Path, how: str, cha
         catalog.close()
 
 
-def other_transform(document: dict[str, Any]) -> None:
-    document["partition-specs"][0]["fields"][0]["transform"] = "void"
-
-
-def other_name(document: dict[str, Any]) -> None:
-    document["schemas"][0]["fields"][0]["name"] = "number"
-
-
-def other_default(document: dict[str, Any]) -> None:
-    document["schemas"][0]["fields"][1]["write-default"] = "EU"
+other_transform = alter({"partition-specs/0/fields/0/transform": "void"})
+other_name = alter({"schemas/0/fields/0/name": "number"})
+other_default = alter({"schemas/0/fields/1/write-default": "EU"})
 
 
 @pytest.mark.parametrize("change", [other_transform, other_name, other_default])
@@ -432,9 +401,7 @@ def test_a_version_that_was_altered_is_not_sealed_by_a_rotation(
     """Manifests that were read before would be written anew, with headers that vouch for it."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
     rows = pa.table({"id": [1, 2], "region": ["EU", "US"]})
-    table = create_table(
-        tmp_path, rows.schema, SampleKms(), master_key_id="keyA", partition_spec=spec
-    ).append(rows)
+    table = make_table(tmp_path, rows.schema, partition_spec=spec).append(rows)
     tamper(table, change, "altered")
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     for use in (
@@ -448,21 +415,16 @@ def test_a_version_that_was_altered_is_not_sealed_by_a_rotation(
 
 
 def test_a_master_key_that_is_expected_is_followed_and_its_own_rotation(tmp_path: Path) -> None:
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
-    create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    make_table(tmp_path, ROWS.schema).append(ROWS)
     own = open_table(tmp_path, SampleKms())
     both_keys = open_table(tmp_path, SampleKms(), master_key_ids=["keyA", "keyB"])
     own = rotate_table(own, "mek", new_master_key_id="keyB").table
-    assert own.append(rows).scan().num_rows == 6
-    assert both_keys.append(rows).metadata.master_key_id == "keyB"
+    assert own.append(ROWS).scan().num_rows == 6
+    assert both_keys.append(ROWS).metadata.master_key_id == "keyB"
 
 
-def longer_keys(document: dict[str, Any]) -> None:
-    document["properties"]["encryption.data-key-length"] = "16"
-
-
-def one_kek_for_all(document: dict[str, Any]) -> None:
-    document["properties"]["modcrypt.encryption.kek-per"] = "table"
+longer_keys = alter({"properties/encryption.data-key-length": "16"})
+one_kek_for_all = alter({"properties/modcrypt.encryption.kek-per": "table"})
 
 
 @pytest.mark.parametrize("change", [longer_keys, one_kek_for_all])
@@ -472,38 +434,34 @@ def test_how_new_files_are_encrypted_is_not_changed_unseen(
 ) -> None:
     """A KEK per partition is what shredding one is for; before an append, and while it retries."""
     monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
-    table = create_table(
-        tmp_path, rows.schema, SampleKms(), master_key_id="keyA", key_length=32,
-        policy=KeyPolicy(kek_per="partition"),
-    ).append(rows)  # fmt: skip
+    table = make_table(
+        tmp_path, ROWS.schema, key_length=32, policy=KeyPolicy(kek_per="partition")
+    ).append(ROWS)
     if first == 0:
         tamper(table, change, "newer")
     else:
         table = with_rival_commits(table, lambda: tamper(table, change, "newer"), 1)
-    for use in (lambda: table.append(rows), lambda: rotate_table(table, "dek")):
+    for use in (lambda: table.append(ROWS), lambda: rotate_table(table, "dek")):
         with pytest.raises(IntegrityError, match="how new files are encrypted"):
             use()
 
 
 def test_sequence_numbers_are_not_used_again(tmp_path: Path) -> None:
     """Equality deletes apply to rows with lower ones."""
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
-    table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
-    tamper(table.append(rows).append(rows), count_again, "altered")
+    table = make_table(tmp_path, ROWS.schema)
+    tamper(table.append(ROWS).append(ROWS), count_again, "altered")
     fresh = open_table(tmp_path, SampleKms())
-    for use in (lambda: fresh.append(rows), lambda: rotate_table(fresh, "dek")):
+    for use in (lambda: fresh.append(ROWS), lambda: rotate_table(fresh, "dek")):
         with pytest.raises(FormatError, match="above last-sequence-number"):
             use()
 
 
 @pytest.mark.parametrize("change", [{"next-row-id": 0}, {"next-row-id": None}])
 def test_row_ids_are_not_used_again(tmp_path: Path, change: dict[str, Any]) -> None:
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
-    table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
-    tamper(table.append(rows), lambda document: document.update(change), "altered")
+    table = make_table(tmp_path, ROWS.schema)
+    tamper(table.append(ROWS), alter(change), "altered")
     fresh = open_table(tmp_path, SampleKms())
-    for use in (lambda: fresh.append(rows), lambda: rotate_table(fresh, "dek")):
+    for use in (lambda: fresh.append(ROWS), lambda: rotate_table(fresh, "dek")):
         with pytest.raises(FormatError, match="above next-row-id"):
             use()
 
@@ -512,14 +470,13 @@ def test_what_a_commit_has_written_goes_if_the_table_is_refused_when_it_tries_ag
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
-    table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    table = make_table(tmp_path, ROWS.schema).append(ROWS)
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
 
     def another_key() -> None:
         tamper(table, another_master_key, "newer")
 
-    for use in (lambda table: table.append(rows), lambda table: rotate_table(table, "dek")):
+    for use in (lambda table: table.append(ROWS), lambda table: rotate_table(table, "dek")):
         with pytest.raises(IntegrityError, match="open the table again"):
             use(with_rival_commits(table, another_key, 1))
         (tmp_path / "metadata/v3.metadata.json").unlink()
@@ -529,9 +486,9 @@ def test_what_a_commit_has_written_goes_if_the_table_is_refused_when_it_tries_ag
 # --- a table that nobody here has seen -----------------------------------------------------------
 
 
-def no_current_snapshot_and_another_master_key(document: dict[str, Any]) -> None:
-    another_master_key(document)
-    drop_current_snapshot(document)
+no_current_snapshot_and_another_master_key = alter(
+    {"properties/encryption.key-id": "keyB", "current-snapshot-id": None}
+)
 
 
 @pytest.mark.parametrize("change", [another_master_key, no_current_snapshot_and_another_master_key])
@@ -539,17 +496,15 @@ def no_current_snapshot_and_another_master_key(document: dict[str, Any]) -> None
 def test_no_new_key_is_made_under_a_master_key_that_the_others_are_not_under(
     tmp_path: Path, change: Any, where: Any
 ) -> None:
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
     store = FileKeyStore.create(tmp_path / "store.json")
-    table = create_table(
-        tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA", key_store=store,
-        policy=KeyPolicy(store=where),
-    ).append(rows)  # fmt: skip
+    table = make_table(
+        tmp_path / "t", ROWS.schema, key_store=store, policy=KeyPolicy(store=where)
+    ).append(ROWS)
     tamper(table, change, "altered")
     kms = SampleKms()
     table = open_table(tmp_path / "t", kms, key_store=store)
     uses: list[Callable[[], Any]] = [
-        lambda: table.append(rows),
+        lambda: table.append(ROWS),
         lambda: rotate_table(table, "mek"),
         lambda: rotate_table(table, "kek"),
         lambda: rotate_table(table, "dek"),
@@ -562,25 +517,22 @@ def test_no_new_key_is_made_under_a_master_key_that_the_others_are_not_under(
 
 def test_a_table_whose_history_was_taken_away_is_refused(tmp_path: Path) -> None:
     """Nothing is left that agrees with its master key, and its rows are gone without a word."""
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
-    made = create_table(tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA")
-    tamper(made.append(rows), another_master_key_and_no_history, "altered")
+    made = make_table(tmp_path / "t", ROWS.schema)
+    tamper(made.append(ROWS), another_master_key_and_no_history, "altered")
     with pytest.raises(IntegrityError, match=r"master_key_ids=\['keyB'\]"):
         open_table(tmp_path / "t", SampleKms())
     reported = open_table(tmp_path / "t", SampleKms(), master_key_ids=["keyB"])
-    assert reported.append(rows).scan().num_rows == 3
+    assert reported.append(ROWS).scan().num_rows == 3
 
 
 @pytest.mark.parametrize("what", ["mek", "kek"])
 def test_a_rotation_that_stopped_after_the_key_store_is_finished_by_naming_the_key(
     tmp_path: Path, what: Any
 ) -> None:
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
     store = FileKeyStore.create(tmp_path / "store.json")
-    create_table(
-        tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA", key_store=store,
-        policy=KeyPolicy(store="key-store"),
-    ).append(rows)  # fmt: skip
+    make_table(
+        tmp_path / "t", ROWS.schema, key_store=store, policy=KeyPolicy(store="key-store")
+    ).append(ROWS)
     table = open_table(tmp_path / "t", SampleKms(), key_store=store)
     masters = table.walk.resolver.masters
     store.replace(
@@ -588,13 +540,13 @@ def test_a_rotation_that_stopped_after_the_key_store_is_finished_by_naming_the_k
         for key in list(store.keys().values())
     )
     with pytest.raises(KeyMaterialError, match="new_master_key_id"):
-        table.append(rows)
+        table.append(ROWS)
     expected = open_table(
         tmp_path / "t", SampleKms(), key_store=store, master_key_ids=["keyA", "keyB"]
     )
-    assert expected.append(rows).scan().num_rows == 6
+    assert expected.append(ROWS).scan().num_rows == 6
     table = rotate_table(table, what, new_master_key_id="keyB").table
-    assert table.append(rows).scan().num_rows == 9
+    assert table.append(ROWS).scan().num_rows == 9
 
 
 @pytest.mark.parametrize("how", ["uri", "client", "tools"])
@@ -605,8 +557,7 @@ def test_the_uri_of_a_key_service_names_the_master_key_that_is_expected(
     ring = Keyring.create(tmp_path / "ring", plaintext=True)
     for name in ("payroll", "sandbox"):
         ring.create_key(name)
-    rows = pa.table([[1, 2, 3]], schema=ARROW)
-    table = create_table(tmp_path / "t", rows.schema, ring, master_key_id="payroll").append(rows)
+    table = make_table(tmp_path / "t", ROWS.schema, ring, master_key_id="payroll").append(ROWS)
 
     def to_sandbox(document: dict[str, Any]) -> None:
         document["properties"]["encryption.key-id"] = "sandbox"
@@ -614,7 +565,7 @@ def test_the_uri_of_a_key_service_names_the_master_key_that_is_expected(
 
     uri = f"file:{tmp_path}/ring#payroll"
     kms: Any = {"uri": uri, "client": open_kms(uri), "tools": KeyTools(uri)}[how]
-    assert open_table(tmp_path / "t", kms).append(rows).scan().num_rows == 6
+    assert open_table(tmp_path / "t", kms).append(ROWS).scan().num_rows == 6
     tamper(table, to_sandbox, "newer")
     with pytest.raises(IntegrityError, match="'sandbox', which is none of those expected"):
         open_table(tmp_path / "t", kms)
@@ -672,33 +623,22 @@ def regions(tmp_path: Path) -> Builder:
     return builder
 
 
-def a_field_for_the_spec_of_deletes(document: dict[str, Any]) -> None:
-    """Have what is deleted everywhere be deleted nowhere."""
-    document["partition-specs"][0]["fields"] = [BY_REGION]
+# Have what is deleted everywhere be deleted nowhere.
+a_field_for_the_spec_of_deletes = alter({"partition-specs/0/fields": [BY_REGION]})
+# Have what is deleted in one region be deleted in all.
+no_field_for_the_spec_of_data = alter({"partition-specs/1/fields": []})
+a_void_transform = alter({"partition-specs/1/fields/0/transform": "void"})
+# Have filters by name prune by the region.
+the_spec_of_another_column = alter({"partition-specs/1/fields/0/source-id": 2})
+# Of both members, pyiceberg takes the other one.
+a_second_column_for_the_spec = alter(
+    {"partition-specs/1/fields": [{**BY_REGION, "source-id": 2, "source-ids": [3]}]}
+)
 
 
-def no_field_for_the_spec_of_data(document: dict[str, Any]) -> None:
-    """Have what is deleted in one region be deleted in all."""
-    document["partition-specs"][1]["fields"] = []
-
-
-def a_void_transform(document: dict[str, Any]) -> None:
-    document["partition-specs"][1]["fields"] = [{**BY_REGION, "transform": "void"}]
-
-
-def the_spec_of_another_column(document: dict[str, Any]) -> None:
-    """Have filters by name prune by the region."""
-    document["partition-specs"][1]["fields"] = [{**BY_REGION, "source-id": 2}]
-
-
-def a_second_column_for_the_spec(document: dict[str, Any]) -> None:
-    """Of both members, pyiceberg takes the other one."""
-    document["partition-specs"][1]["fields"] = [{**BY_REGION, "source-id": 2, "source-ids": [3]}]
-
-
-def the_spec_in_the_words_of_version_1(document: dict[str, Any]) -> None:
-    document["partition-spec"] = [{**BY_REGION, "source-id": 2}]
-    document["partition-specs"] = []
+the_spec_in_the_words_of_version_1 = alter(
+    {"partition-spec": [{**BY_REGION, "source-id": 2}], "partition-specs": []}
+)
 
 
 def exchange_names(document: dict[str, Any]) -> None:
@@ -717,20 +657,16 @@ def another_id_and_a_default(document: dict[str, Any]) -> None:
     )
 
 
-def a_default(document: dict[str, Any]) -> None:
-    """Have rows of files without the column have a value."""
-    document["schemas"][0]["fields"][1]["initial-default"] = "nobody"
+# Have rows of files without the column have a value.
+a_default = alter({"schemas/0/fields/1/initial-default": "nobody"})
+a_default_as_pyiceberg_names_it = alter({"schemas/0/fields/1/initial_default": "nobody"})
 
 
-def a_default_as_pyiceberg_names_it(document: dict[str, Any]) -> None:
-    document["schemas"][0]["fields"][1]["initial_default"] = "nobody"
-
-
-SPECS: list[Callable[[dict[str, Any]], None]] = [
+SPECS: list[Change] = [
     a_field_for_the_spec_of_deletes, no_field_for_the_spec_of_data, a_void_transform,
     the_spec_of_another_column, a_second_column_for_the_spec, the_spec_in_the_words_of_version_1,
 ]  # fmt: skip
-SCHEMAS: list[Callable[[dict[str, Any]], None]] = [
+SCHEMAS: list[Change] = [
     exchange_names, names_exchanged_in_the_words_of_version_1, another_id_and_a_default, a_default,
     a_default_as_pyiceberg_names_it,
 ]  # fmt: skip
@@ -804,7 +740,7 @@ def test_schemas_and_specs_evolve(regions: Builder, change: Any, filters: str | 
 def test_an_id_that_is_no_whole_number_is_refused(tmp_path: Path, member: str, name: str) -> None:
     """pyiceberg would read "0" as 0, and the comparison with headers would not."""
     rows = pa.table({"id": [1], "region": ["EU"], "name": ["a"]})
-    table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    table = make_table(tmp_path, rows.schema).append(rows)
 
     def as_text(document: dict[str, Any]) -> None:
         exchange_names(document)
@@ -822,13 +758,8 @@ def test_rows_are_not_written_under_a_spec_with_another_meaning(tmp_path: Path) 
     """The header of a new manifest would vouch for it."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
     rows = pa.table({"id": [1, 2], "region": ["EU", "US"], "name": ["a", "b"]})
-    table = create_table(
-        tmp_path, rows.schema, SampleKms(), master_key_id="keyA", partition_spec=spec
-    ).append(rows)
+    table = make_table(tmp_path, rows.schema, partition_spec=spec).append(rows)
 
-    def by_name(document: dict[str, Any]) -> None:
-        document["partition-specs"][0]["fields"][0]["source-id"] = 3
-
-    tamper(table, by_name, "altered")
+    tamper(table, alter({"partition-specs/0/fields/0/source-id": 3}), "altered")
     with pytest.raises(IntegrityError, match="another partition spec"):
         open_table(tmp_path, SampleKms()).append(rows)

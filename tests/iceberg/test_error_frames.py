@@ -27,7 +27,6 @@ from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
     SqliteKeyStore,
-    create_table,
     encrypt_table,
     expire_history,
     open_table,
@@ -39,6 +38,7 @@ from modcrypt.keys import Secret
 from modcrypt.kms import AuditEvent
 from tests.support.failing_steps import Steps, check_failing_runs, record_keys
 from tests.support.frame_watch import find_secrets
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
@@ -85,9 +85,9 @@ class Lake:
         return KeyTools(FailingKms(self.steps), audit=audit)
 
     def create(self, name: str = "table") -> IcebergTable:
-        return create_table(
-            self.folder / name, SCHEMA, self.tools(), master_key_id="keyA",
-            partition_spec=BY_PART, policy=self.policy, **self.options(),
+        return make_table(
+            self.folder / name, SCHEMA, self.tools(), partition_spec=BY_PART, policy=self.policy,
+            **self.options(),
         )  # fmt: skip
 
     def table(self) -> IcebergTable:

@@ -10,15 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.iceberg import (
-    IcebergTable,
-    KeyPolicy,
-    create_table,
-    open_table,
-    rotate_table,
-    verify_table,
-)
+from modcrypt.iceberg import IcebergTable, KeyPolicy, open_table, rotate_table, verify_table
 from tests.support.iceberg.cli_runs import Run, error_line, run
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.partitioned_table import BY_PART, ROWS
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
 
@@ -46,10 +40,7 @@ def test_each_use_is_recorded_with_the_kek_that_it_was_for(tmp_path: Path) -> No
     events: Events = []
     tools = mc.KeyTools(SampleKms(), audit=events.append)
     policy = KeyPolicy(kek_per="partition")
-    table = create_table(
-        tmp_path / "t", ROWS.schema, tools, master_key_id="keyA", partition_spec=BY_PART,
-        policy=policy,
-    )  # fmt: skip
+    table = make_table(tmp_path / "t", ROWS.schema, tools, partition_spec=BY_PART, policy=policy)
     trial = [("wrap", "keyA", None, "ok", 1), ("unwrap", "keyA", None, "ok", 1)]
     assert take_uses(events) == trial
     table = table.append(ROWS)
@@ -92,8 +83,8 @@ def test_each_use_is_recorded_with_the_kek_that_it_was_for(tmp_path: Path) -> No
 def test_data_keys_in_single_wrapping_are_counted(tmp_path: Path) -> None:
     events: Events = []
     tools = mc.KeyTools(SampleKms(), audit=events.append)
-    table = create_table(
-        tmp_path / "t", ROWS.schema, tools, master_key_id="keyA", partition_spec=BY_PART,
+    table = make_table(
+        tmp_path / "t", ROWS.schema, tools, partition_spec=BY_PART,
         policy=KeyPolicy(wrapping="single", kek_per="files"),
     )  # fmt: skip
     take_uses(events)
@@ -106,7 +97,7 @@ def test_data_keys_in_single_wrapping_are_counted(tmp_path: Path) -> None:
 
 def test_a_refusal_is_recorded_and_what_can_not_be_recorded_is_not_done(tmp_path: Path) -> None:
     folder, events = tmp_path / "t", Events()
-    made = create_table(folder, ROWS.schema, SampleKms(), master_key_id="keyA").append(ROWS)
+    made = make_table(folder, ROWS.schema).append(ROWS)
     (kek,) = made.metadata.kek_ids()
     with pytest.raises(mc.errors.KeyAccessDeniedError):
         open_audited(folder, events, Refusing("keyA")).scan().to_arrow()

@@ -56,8 +56,11 @@ def verify_declared_table(
     result = verify_table(table, jobs=jobs, progress=progress)
     findings = [finding for finding in result.findings if finding.location is None]
     own: list[Finding] = [finding for finding in findings if not _is_refusal(finding)]
-    if declared.dataset.strict:
-        own = list(map(_raise_abandoned, own))
+    if declared.dataset.strict:  # files that no snapshot names any more are a fault, too
+        own = [
+            replace(finding, severity="fault") if finding.word == UNREACHED else finding
+            for finding in own
+        ]
     if why := declared.compare_policy(table):
         own.insert(0, Finding(word=POLICY, message=f"the table's policy: {why}"))
     files = _list_files(result, filter(_is_refusal, findings))
@@ -70,11 +73,6 @@ def verify_declared_table(
 
 def _is_refusal(finding: Finding) -> bool:
     return finding.severity == "warning" and finding.word in _CLOSED
-
-
-def _raise_abandoned(finding: Finding) -> Finding:
-    """Return a finding about files that no snapshot names any more as a fault."""
-    return replace(finding, severity="fault") if finding.word == UNREACHED else finding
 
 
 def _report_closed(declared: DeclaredTable, error: ModcryptError) -> LakeVerification:

@@ -59,10 +59,6 @@ class RestrictedScan:
         self.schema = arrow_schema(table.select(*wanted))
         """Schema of the rows."""
 
-    def to_table(self) -> pa.Table:
-        """Read all rows."""
-        return pa.Table.from_batches(self.to_batches(), self.schema)
-
     def count(self) -> int:
         """Return the number of rows."""
         return sum(batch.num_rows for batch in self.to_batches())

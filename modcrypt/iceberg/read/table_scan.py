@@ -81,10 +81,6 @@ class TableScan:
         self.schema = arrow_schema(self._wanted)
         """Schema of the rows."""
 
-    def to_table(self) -> pa.Table:
-        """Read all rows."""
-        return pa.Table.from_batches(self.to_batches(), self.schema)
-
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows batch by batch."""
         if self._snapshot is None:

@@ -55,7 +55,7 @@ from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.table_copying import Contents
 from modcrypt.iceberg.write.append import encrypt_key_metadata
 from modcrypt.iceberg.write.manifest_writing import PartitionPaths, partition_values
-from modcrypt.iceberg.write.moved_deletes import MovedFile, write_moved
+from modcrypt.iceberg.write.moved_deletes import MovedFile, encrypt_file, write_moved
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
@@ -237,11 +237,8 @@ class DekRotation:
         if not folder.startswith(f"{own}/"):  # another folder, whose files were registered
             folder = f"{own}/data"
         location = f"{folder}/{uuid.uuid4()}{posixpath.splitext(entry.location)[1]}"
-        with table.walk.open_stored(entry.location, entry.size) as source:
-            keys, changes = self.new_files.write(
-                location, entry.file_format, source, table.metadata.key_length
-            )
-        return MovedFile(location, keys, changes)
+        length = table.metadata.key_length
+        return encrypt_file(self.new_files, table.walk, entry, location, str, length)
 
     def _move_deletes(self, table: IcebergTable) -> None:
         """Rewrite position delete files with the new locations of data files."""
@@ -260,9 +257,7 @@ class DekRotation:
                 data = file.read()
         else:
             data = walk.read(entry.location, walk.file_keys(entry), entry.size)
-        rename = self._make_rename(table)
-        keys, changes = write_moved(self.new_files, location, entry, data, rename, length)
-        return MovedFile(location, keys, changes)
+        return write_moved(self.new_files, location, entry, data, self._make_rename(table), length)
 
     def _make_rename(self, table: IcebergTable) -> Callable[[str], str]:
         def rename(location: str) -> str:

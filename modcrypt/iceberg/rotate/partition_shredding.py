@@ -133,7 +133,9 @@ class _Plan:
 
     def has(self, path: str) -> bool:
         """Return whether a path of partitions is in the partition."""
-        return self.partition.items() <= _read_values(path).items()
+        folders = (folder.partition("=") for folder in path.split("/"))
+        values = {unquote_plus(name): unquote_plus(value) for name, mark, value in folders if mark}
+        return self.partition.items() <= values.items()
 
     def is_shredded(self, entry: FileEntry) -> bool:
         """Return whether the key of a file is under a KEK of the partition."""
@@ -185,11 +187,6 @@ class _Plan:
                     "that it is erased; run modcrypt iceberg rotate dek and expire first"
                 )
         return len(files)
-
-
-def _read_values(path: str) -> dict[str, str]:
-    folders = (folder.partition("=") for folder in path.split("/"))
-    return {unquote_plus(name): unquote_plus(value) for name, mark, value in folders if mark}
 
 
 def _describe(partition: Mapping[str, str]) -> str:

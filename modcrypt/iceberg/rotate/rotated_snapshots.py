@@ -29,9 +29,7 @@ from modcrypt.iceberg.format.manifests import (
     ADDED,
     DATA,
     DELETED,
-    EQUALITY_DELETES,
     EXISTING,
-    POSITION_DELETES,
     FileEntry,
     ManifestFile,
 )
@@ -47,7 +45,14 @@ from modcrypt.iceberg.write.manifest_writing import (
 )
 from modcrypt.iceberg.write.moved_deletes import Rename
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, ancestors, new_snapshot_id
+from modcrypt.iceberg.write.snapshot_writing import (
+    MAIN,
+    add_snapshot,
+    ancestors,
+    count_file,
+    new_snapshot_id,
+    stored_size,
+)
 from modcrypt.keys import Secret
 
 FileId: TypeAlias = tuple[str, int | None]
@@ -216,15 +221,13 @@ class RotatedSnapshots:
         change = _Change(new, new) if base is None else _Change.of(live, base.live)
         listed = [*(row.row for row in rows.values()), *gone]
         replaced = sum(rows[manifest.location].row is not manifest.row for manifest, _ in manifests)
-        summary = {
-            **self._summary(change, is_new=base is None), **_count_manifests(listed, by, replaced)
-        }  # fmt: skip
         parent = head.snapshot if base is None else base.snapshot
         keeps_schema = head.snapshot.schema_id is not None and not self.tags.isdisjoint(head.refs)
         version = add_snapshot(
             self.table, by.snapshot_id, listed, self.keys.of_list, self.files,
             operation="replace" if base is None else change.operation(head.operations),
-            summary=summary, parent=parent, refs=head.refs,
+            summary=self._summary(change, is_new=base is None), replaced=replaced, parent=parent,
+            refs=head.refs,
             new_keys=() if self.has_new_keys else self.keys.entries,
             schema_id=head.snapshot.schema_id if keeps_schema else None,
         )  # fmt: skip
@@ -352,10 +355,10 @@ class RotatedSnapshots:
         """Count what a snapshot adds and removes, as Java does."""
         counts = Counter[str]()
         for id_, live in change.added.items():
-            _count(counts, live.entry, "added", "added", self._new_size(id_, live.entry))
+            count_file(counts, live.entry, "added", "added", self._new_size(id_, live.entry))
         for id_, live in change.removed.items():
-            size = _size(live.entry) if is_new else self._new_size(id_, live.entry)
-            _count(counts, live.entry, "deleted", "removed", size)
+            size = stored_size(live.entry) if is_new else self._new_size(id_, live.entry)
+            count_file(counts, live.entry, "deleted", "removed", size)
         partitions = {
             (live.entry.spec_id, repr(sorted(live.entry.partition_by_id.items())))
             for live in (*change.added.values(), *change.removed.values())
@@ -365,7 +368,7 @@ class RotatedSnapshots:
 
     def _new_size(self, id_: FileId, entry: FileEntry) -> int:
         new = self.moved.get(id_)
-        return _size(entry, None if new is None else new.members.get("file_size_in_bytes"))
+        return stored_size(entry, None if new is None else new.members.get("file_size_in_bytes"))
 
 
 @dataclass(frozen=True)
@@ -410,33 +413,3 @@ def file_id(table: IcebergTable, entry: FileEntry) -> FileId:
 def tag_names(metadata: TableMetadata) -> frozenset[str]:
     """Return the names of a table's tags."""
     return frozenset(name for name, ref in metadata.refs.items() if ref.get("type") == "tag")
-
-
-_RECORDS = {
-    DATA: "records", POSITION_DELETES: "position-deletes", EQUALITY_DELETES: "equality-deletes",
-}  # fmt: skip
-
-
-def _count(counts: Counter[str], entry: FileEntry, verb: str, of_deletes: str, size: int) -> None:
-    """Add a file to the counts of a summary; Java counts each deletion vector as a file."""
-    is_data = entry.content == DATA
-    counts[f"{of_deletes}-files-size"] += size
-    counts[f"{verb}-data-files" if is_data else f"{of_deletes}-delete-files"] += 1
-    counts[f"{verb if is_data else of_deletes}-{_RECORDS[entry.content]}"] += entry.record_count
-
-
-def _size(entry: FileEntry, otherwise: int | None = None) -> int:
-    if entry.file_format == "PUFFIN":
-        return int(entry.file["content_size_in_bytes"])
-    return entry.size if otherwise is None else otherwise
-
-
-def _count_manifests(
-    listed: Sequence[Mapping[str, Any]], by: _Commit, replaced: int
-) -> dict[str, str]:
-    created = sum(row["added_snapshot_id"] == by.snapshot_id for row in listed)
-    return {
-        "manifests-created": str(created),
-        "manifests-kept": str(len(listed) - created),
-        "manifests-replaced": str(replaced),
-    }

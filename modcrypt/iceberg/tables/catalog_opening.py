@@ -80,7 +80,7 @@ def open_pyiceberg_catalog(name: str, **properties: str) -> Catalog:
     settings: dict[str, Any] = merge_config(Config().get_catalog_config(name) or {}, {**properties})
     if not _is_rest(name, settings):
         return load_catalog(name, **properties)
-    from modcrypt.iceberg.tables.rest_catalog import LimitedRestCatalog  # importing it takes long
+    from modcrypt.iceberg.tables.rest_requests import LimitedRestCatalog  # importing it takes long
     from modcrypt.kms.services.bounded_http import UnacceptableAnswerError
 
     try:

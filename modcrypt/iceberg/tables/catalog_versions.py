@@ -99,7 +99,7 @@ class CatalogVersions:
         create_once(place, metadata.encode())
         try:
             # A metastore may repeat a request, and then find its own change instead of `old`.
-            swapped = self._swap_location(old, new, metadata) or self._has_version(new)
+            swapped = self._pointer.swap(old, new, metadata) or self._has_version(new)
         except CommitConflictError:
             _remove(place)
             raise
@@ -227,9 +227,6 @@ class CatalogVersions:
             return pointed is not None
         log = read_metadata(self._find_place(pointed.location)).log
         return any(name == location.rpartition("/")[2] for _, name in log)
-
-    def _swap_location(self, old: str, new: str, metadata: TableMetadata) -> bool:
-        return self._pointer.swap(old, new, metadata)
 
     def _check_namespace(self) -> None:
         self._pointer.check_writable()

@@ -27,7 +27,7 @@ from thrift.Thrift import TException
 
 from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.format.table_metadata import KEY_ID, TableMetadata
-from modcrypt.iceberg.tables.hive_locks import table_lock
+from modcrypt.iceberg.tables.hive_locks import HeldLock, table_lock
 from modcrypt.iceberg.tables.pointers import Pointed, is_iceberg
 
 if TYPE_CHECKING:
@@ -74,15 +74,10 @@ class HivePointer:
 
     def swap(self, old: str, new: str, metadata: TableMetadata) -> bool:
         """Alter the table under its lock; see `Pointer`."""
-        with (
-            metastore_errors(),
-            table_lock(self._connect, self.database, self.name) as lock,
-            metastore_errors(),  # the metastore's exceptions cannot cross a context manager
-        ):
-            table = self._find_table(lock.client)
-            known = {} if table is None else _parameters_of(table)
-            if table is None or not is_iceberg(known) or known.get(LOCATION) != old:
+        with self._lock_entry(old) as (lock, table):
+            if table is None:
                 return False
+            known = _parameters_of(table)
             table.parameters = {**_parameters(known, metadata, new), PREVIOUS: old}
             lock.ensure_held()
             return self._alter(lock.client, table, old)
@@ -100,18 +95,11 @@ class HivePointer:
 
     def drop(self, old: str) -> bool:
         """Drop the table under its lock; see `Pointer`."""
-        with (
-            metastore_errors(),
-            table_lock(self._connect, self.database, self.name) as lock,
-            metastore_errors(),
-        ):
-            table = self._find_table(lock.client)
-            known = {} if table is None else _parameters_of(table)
-            if not is_iceberg(known) or known.get(LOCATION) != old:
-                return False
-            lock.ensure_held()
-            lock.client.drop_table(self.database, self.name, deleteData=False)
-        return True
+        with self._lock_entry(old) as (lock, table):
+            if table is not None:
+                lock.ensure_held()
+                lock.client.drop_table(self.database, self.name, deleteData=False)
+            return table is not None
 
     def register(self, location: str, metadata: TableMetadata) -> None:
         """Create the table in the metastore; see `Pointer`."""
@@ -128,6 +116,18 @@ class HivePointer:
     def default_location(self) -> str:
         """Return the folder in the database's folder; see `Pointer`."""
         return str(self.catalog._resolve_table_location(None, self.database, self.name))
+
+    @contextlib.contextmanager
+    def _lock_entry(self, old: str) -> Iterator[tuple[HeldLock, Table | None]]:
+        """Hold the table's lock; yield it with the table, or None if its location is not `old`."""
+        with (
+            metastore_errors(),
+            table_lock(self._connect, self.database, self.name) as lock,
+            metastore_errors(),  # the metastore's exceptions cannot cross a context manager
+        ):
+            table = self._find_table(lock.client)
+            known = {} if table is None else _parameters_of(table)
+            yield lock, table if is_iceberg(known) and known.get(LOCATION) == old else None
 
     def _connect(self) -> contextlib.AbstractContextManager[Client]:
         """Open a connection of its own: that of the catalog serves one thread at a time."""

@@ -4,7 +4,8 @@ pyiceberg's own requests drop the `key-id` of snapshots and know no updates of k
 are those of the REST catalog's specification.
 
 pyiceberg limits neither size nor duration of answers, unpacks compressed ones, and follows
-redirects with the user's headers. So `bound_requests` limits the session.
+redirects with the user's headers. So `LimitedRestCatalog` limits its session from the first request
+on, and `bound_requests` that of a catalog which its caller has opened.
 """
 
 from __future__ import annotations
@@ -60,6 +61,27 @@ _EXPIRED = {HTTPStatus.UNAUTHORIZED, 419}  # 419: the REST catalog's code for an
 
 _BOUNDED: WeakSet[Session] = WeakSet()
 _SETTINGS: WeakKeyDictionary[RestCatalog, Mapping[str, str]] = WeakKeyDictionary()
+
+
+class LimitedRestCatalog(RestCatalog):
+    """A REST catalog whose answers are limited, and that keeps its user's settings apart.
+
+    pyiceberg asks for a token and the server's settings when it creates the catalog, and adds the
+    latter to the user's.
+    """
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        self.own_settings = dict(properties)
+        super().__init__(name, **properties)
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        limit_session(session)  # again: signing adds an adapter
+        return session
+
+    def _create_legacy_oauth2_auth_manager(self, session: Session) -> Any:
+        limit_session(session)  # it asks for a token at once
+        return super()._create_legacy_oauth2_auth_manager(session)
 
 
 def bound_requests(catalog: RestCatalog) -> None:
@@ -199,8 +221,10 @@ def commit(
     }  # fmt: skip
     response = _send(catalog, "POST", identifier, json.dumps(body, ensure_ascii=False).encode())
     if response.status_code == HTTPStatus.OK:
-        with _as_unknown_outcomes():
+        try:
             return _read_answer(response, name)
+        except ModcryptError as error:
+            raise OSError(str(error)) from None  # the server has carried out the request, or not
     if response.status_code in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}:
         raise CommitConflictError(f"{name}: another writer was faster: {_reason(response)}")
     if response.status_code in _REFUSED - _PASSING:
@@ -225,15 +249,6 @@ def drop(catalog: RestCatalog, identifier: Identifier) -> bool:
 _REFUSED = frozenset(range(400, 500))
 _PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 """Statuses of refusals, and those among them that a gateway may give to a request under way."""
-
-
-@contextlib.contextmanager
-def _as_unknown_outcomes() -> Iterator[None]:
-    """Convert errors of an answer to OSError: the server has carried out the request, or not."""
-    try:
-        yield
-    except ModcryptError as error:
-        raise OSError(str(error)) from None
 
 
 def check_writable(catalog: RestCatalog) -> None:

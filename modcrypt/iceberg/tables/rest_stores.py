@@ -76,7 +76,11 @@ def merge_settings(own: Mapping[str, Any], vended: Settings, table: str) -> dict
             itself, or a value is not one of its setting.
     """
     mine = {name: own[name] for name in own if str(name).startswith(BEGINNINGS)}
-    theirs = {name: vended[name] for name in vended if vended[name] and _is_vended(name)}
+    theirs = {
+        name: value
+        for name, value in vended.items()
+        if value and (name in _VENDED or name.startswith("adls.sas-token."))
+    }
     for name, value in theirs.items():
         _check_value(name, value, table)
     if not _has_pair(theirs):  # a part of credentials is none
@@ -90,10 +94,6 @@ def merge_settings(own: Mapping[str, Any], vended: Settings, table: str) -> dict
 def names_address(settings: Mapping[str, Any]) -> bool:
     """Return whether settings name the host of a store, or that of a proxy."""
     return not _ADDRESSES.isdisjoint(settings)
-
-
-def _is_vended(name: str) -> bool:
-    return name in _VENDED or name.startswith("adls.sas-token.")
 
 
 def _is_key(name: str) -> bool:

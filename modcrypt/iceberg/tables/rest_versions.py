@@ -7,7 +7,7 @@ take the metadata from its answer, and read no metadata.json from the store.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -109,8 +109,36 @@ class RestVersions(CatalogVersions):
 
     def _find_file(self, answer: TableAnswer) -> Place:
         """Return the place of the metadata.json, in a store with the credentials of the answer."""
-        filesystem = self.filesystem or _open_store(self.catalog, answer, self._name, self._load)
+        filesystem = self.filesystem or self._open_store(answer)
         return replace(self, filesystem=filesystem)._find_place(answer.location)
+
+    def _open_store(self, answer: TableAnswer) -> Any:
+        """Return the file system that the catalog's settings and the server's describe; or None.
+
+        The table's own properties are not asked: anyone who may write the table can set them.
+        """
+        scheme, separator, _ = answer.location.partition("://")
+        if not separator or scheme == "file" or not is_opened(answer.location):
+            return None
+        own, vended = _split_settings(self.catalog)
+
+        def settings_of(current: TableAnswer) -> dict[str, Any]:
+            return merge_settings(own, {**vended, **current.config}, self._name)
+
+        settings = settings_of(answer)
+        if not settings:
+            return None
+        from pyiceberg.io.fsspec import FsspecFileIO
+
+        filesystem = FsspecFileIO(settings).get_fs(scheme)
+        if scheme.lower() in ("s3", "s3a", "s3n") and expires(answer.config):
+
+            def renew() -> dict[str, Any]:
+                newest = self._load()
+                return {**settings_of(newest), EXPIRY: newest.config.get(EXPIRY, "")}
+
+            renew_credentials(filesystem, {**settings, EXPIRY: answer.config[EXPIRY]}, renew)
+        return filesystem
 
 
 def _has_all(updates: Sequence[Update], metadata: TableMetadata) -> bool:
@@ -142,37 +170,3 @@ def _split_settings(catalog: RestCatalog) -> tuple[Mapping[str, Any], Mapping[st
     vended = {name: value for name, value in served if catalog.properties.get(name) == value}
     mine = catalog.properties.keys() - vended.keys()
     return {name: catalog.properties[name] for name in mine}, vended
-
-
-def _open_store(
-    catalog: RestCatalog,
-    answer: TableAnswer,
-    table: str,
-    load: Callable[[], TableAnswer] | None = None,
-) -> Any:
-    """Return the file system that the catalog's settings and the server's describe; or None.
-
-    The table's own properties are not asked: anyone who may write the table can set them.
-    """
-    scheme, separator, _ = answer.location.partition("://")
-    if not separator or scheme == "file" or not is_opened(answer.location):
-        return None
-    own, vended = _split_settings(catalog)
-
-    def settings_of(current: TableAnswer) -> dict[str, Any]:
-        return merge_settings(own, {**vended, **current.config}, table)
-
-    settings = settings_of(answer)
-    if not settings:
-        return None
-    from pyiceberg.io.fsspec import FsspecFileIO
-
-    filesystem = FsspecFileIO(settings).get_fs(scheme)
-    if load is not None and scheme.lower() in ("s3", "s3a", "s3n") and expires(answer.config):
-
-        def renew() -> dict[str, Any]:
-            newest = load()
-            return {**settings_of(newest), EXPIRY: newest.config.get(EXPIRY, "")}
-
-        renew_credentials(filesystem, {**settings, EXPIRY: answer.config[EXPIRY]}, renew)
-    return filesystem

@@ -67,31 +67,28 @@ class SqlPointer:
             .where(*self._is_this_row(), IcebergTables.metadata_location == old)
             .values(metadata_location=new, previous_metadata_location=old)
         )
-        with _database_errors(), Session(self.catalog.engine) as session:
-            result = session.execute(statement)
-            session.commit()
-        return bool(result.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result has it
+        return self._execute(statement)
 
     def drop(self, old: str) -> bool:
         """Delete the row; see `Pointer`."""
-        statement = delete(IcebergTables).where(
-            *self._is_this_row(), IcebergTables.metadata_location == old
-        )
-        with _database_errors(), Session(self.catalog.engine) as session:
-            result = session.execute(statement)
-            session.commit()
-        return bool(result.rowcount)  # type: ignore[attr-defined]  # a DELETE's result has it
+        this_row = (*self._is_this_row(), IcebergTables.metadata_location == old)
+        return self._execute(delete(IcebergTables).where(*this_row))
 
     def register(self, location: str, metadata: TableMetadata) -> None:
         """Add a row; see `Pointer`."""
         row = self.catalog._create_table_row(self.namespace, self.name, location)
-        with _database_errors(), Session(self.catalog.engine) as session:
-            session.execute(insert(IcebergTables).values(**row))
-            session.commit()
+        self._execute(insert(IcebergTables).values(**row))
 
     def default_location(self) -> str:
         """Return the folder in the catalog's warehouse; see `Pointer`."""
         return str(self.catalog._resolve_table_location(None, self.namespace, self.name))
+
+    def _execute(self, statement: Any) -> bool:
+        """Execute a change in a transaction of its own; return whether it changed the row."""
+        with _database_errors(), Session(self.catalog.engine) as session:
+            result: Any = session.execute(statement)
+            session.commit()
+        return bool(result.rowcount)
 
     def _is_this_row(self) -> tuple[Any, ...]:
         return (

@@ -40,7 +40,7 @@ from modcrypt.iceberg.write.manifest_writing import (
     write_manifest,
     write_manifest_list,
 )
-from modcrypt.iceberg.write.moved_deletes import MovedFile, write_moved
+from modcrypt.iceberg.write.moved_deletes import MovedFile, encrypt_file
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import MAIN
 from modcrypt.io.places import Place
@@ -202,14 +202,8 @@ class Copy:
         return location
 
     def _copy_file(self, entry: FileEntry, name: str) -> MovedFile:
-        walk, length = self.contents.walk, self.target.metadata.key_length
-        if entry.content == POSITION_DELETES:
-            data = walk.read(entry.location, None, entry.size)
-            keys, changes = write_moved(self.files, name, entry, data, self._rename, length)
-        else:
-            with walk.open_stored(entry.location, entry.size) as source:
-                keys, changes = self.files.write(name, entry.file_format, source, length)
-        return MovedFile(name, keys, changes)
+        length = self.target.metadata.key_length
+        return encrypt_file(self.files, self.contents.walk, entry, name, self._rename, length)
 
     # --- manifests and snapshots ----------------------------------------------------------------
 

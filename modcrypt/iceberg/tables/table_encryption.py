@@ -23,7 +23,6 @@ from pyiceberg.table.metadata import TableMetadataUtil, TableMetadataV1
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.table_metadata import EMPTY_HISTORY, TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
-from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.read.table_version import Expectation
 from modcrypt.iceberg.tables.table import (
     IcebergTable,
@@ -94,7 +93,9 @@ def encrypt_table(
         OSError: The file system failed.
     """
     resolver = resolver_of(kms, key_store)
-    old = _open_source(source, resolver, location_map, filesystem)
+    read, versions = find_versions(getattr(source, "metadata_location", source), filesystem)
+    expected = Expectation(require_encrypted=False)
+    old = open_located_table(read, versions, resolver, expected, location_map, filesystem)
     if old.metadata.is_encrypted:
         raise ValueError(f"{old.place.address}: the table is already encrypted")
     old.metadata.check_members()
@@ -122,14 +123,6 @@ def encrypt_table(
                     place.check_free()
                     files.offered = None
             raise
-
-
-def _open_source(
-    source: Any, resolver: KeyResolver, location_map: Mapping[str, Any] | None, filesystem: Any
-) -> IcebergTable:
-    read, versions = find_versions(getattr(source, "metadata_location", source), filesystem)
-    expected = Expectation(require_encrypted=False)
-    return open_located_table(read, versions, resolver, expected, location_map, filesystem)
 
 
 def _empty_metadata(

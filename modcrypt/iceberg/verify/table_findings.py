@@ -21,9 +21,6 @@ ORPHAN = "orphan"
 UNREACHED = "unreached"
 """Error code for an orphan so old that no running write can still commit it."""
 
-UNREACHED = "unreached"
-"""Error code for an orphan so old that no running write can still commit it."""
-
 UNSIGNED = "table metadata"
 STATISTICS = "statistics"
 ORPHANS = "orphans"

@@ -147,7 +147,12 @@ class _Addition:
             keys.of_list,
             self.new_files,
             operation="append",
-            summary={**self.properties, **self._summary(len(manifests), merges)},
+            summary={
+                **self.properties,
+                **count_added(self.files),
+                "changed-partition-count": str(len(set(paths))),
+            },
+            replaced=merges.replaced,
             new_keys=keys.entries,
             parent=parent,
             refs=(self.branch,),
@@ -164,15 +169,6 @@ class _Addition:
             write_manifest(table, spec, rows, self.new_files, content=DATA, snapshot_id=snapshot_id)
             for rows in groups
         ]
-
-    def _summary(self, created: int, merges: Merges) -> dict[str, str]:
-        return {
-            **count_added(self.files),
-            "changed-partition-count": str(len({file.partition_path for file in self.files})),
-            "manifests-created": str(created),
-            "manifests-kept": str(len(merges.kept)),
-            "manifests-replaced": str(merges.replaced),
-        }
 
 
 def check_same_spec(metadata: TableMetadata, base: TableMetadata, spec_id: int) -> None:

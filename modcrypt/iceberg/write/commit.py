@@ -172,20 +172,15 @@ def _commit(
                 raise
             conflict = error
         else:  # use the committed metadata: reading it again could fail
-            after = table.with_metadata(_accepted(done.metadata, new, table), done.place)
+            same = done.metadata.master_key_id == new.master_key_id
+            # If a server has merged another master key, the table is to refuse that key when it
+            # reads the next version, unless its reader expects it.
+            accepted = same or table.expected.master_key_ids is not None
+            after = table.with_metadata(done.metadata if accepted else new, done.place)
             after = replace(after, own_commits=() if foreign else table.next_commits())
             return table, after, sealing
         time.sleep(retries.pause(attempt))
     raise AssertionError("the loop ends with a commit or an error")
-
-
-def _accepted(committed: TableMetadata, sent: TableMetadata, table: TableVersion) -> TableMetadata:
-    """Return the committed metadata, or what was sent if a server has merged another master key.
-
-    The table then refuses that key when it reads the next version, unless its reader expects it.
-    """
-    same = committed.master_key_id == sent.master_key_id
-    return committed if same or table.expected.master_key_ids is not None else sent
 
 
 def _check_not_purged(table: TableVersion) -> None:

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.manifests import FileEntry
+from modcrypt.iceberg.format.manifests import POSITION_DELETES, FileEntry
+from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.sources import MemorySource
 from modcrypt.keys.metadata import StandardKeyMetadata
@@ -55,17 +56,27 @@ class MovedFile:
 
 def write_moved(
     files: NewFiles, location: str, entry: FileEntry, data: bytes, rename: Rename, key_length: int
-) -> tuple[StandardKeyMetadata, dict[str, Any]]:
+) -> MovedFile:
     """Write a position delete file with new locations of data files.
 
     `data` is the old file in plaintext, `key_length` is in bytes; `rename` returns the new location
-    for an old one. Return the new file's key metadata, and the changed members of its entry. Raise
-    as `move_deletes` and `NewFiles.write` do.
+    for an old one. Raise as `move_deletes` and `NewFiles.write` do.
     """
     moved, bounds = move_deletes(data, entry.file_format, rename, entry.location)
     source = MemorySource(moved, entry.location)
     keys, changes = files.write(location, entry.file_format, source, key_length)
-    return keys, {**_move_bounds(entry, bounds), **changes}
+    return MovedFile(location, keys, {**_move_bounds(entry, bounds), **changes})
+
+
+def encrypt_file(
+    files: NewFiles, walk: Walk, entry: FileEntry, location: str, rename: Rename, key_length: int
+) -> MovedFile:
+    """Encrypt a plaintext data or delete file at another location; see `write_moved`."""
+    if entry.content == POSITION_DELETES:
+        data = walk.read(entry.location, None, entry.size)
+        return write_moved(files, location, entry, data, rename, key_length)
+    with walk.open_stored(entry.location, entry.size) as source:
+        return MovedFile(location, *files.write(location, entry.file_format, source, key_length))
 
 
 def move_deletes(

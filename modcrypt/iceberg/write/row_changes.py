@@ -29,7 +29,6 @@ from modcrypt.iceberg.format.manifests import (
 )
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import writing_keys, writing_policy
-from modcrypt.iceberg.read.position_deletes import place_of_vector
 from modcrypt.iceberg.read.scan_planning import PlannedFile
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.iceberg.write.append import added_rows, check_same_spec, count_added, open_for_writing
@@ -45,7 +44,13 @@ from modcrypt.iceberg.write.manifest_writing import (
 )
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.row_selection import Candidates, ListedManifest
-from modcrypt.iceberg.write.snapshot_writing import add_snapshot, branch_head, new_snapshot_id
+from modcrypt.iceberg.write.snapshot_writing import (
+    add_snapshot,
+    branch_head,
+    count_file,
+    new_snapshot_id,
+    stored_size,
+)
 
 
 class NothingToDoError(Exception):
@@ -159,35 +164,33 @@ class RowChange:
         paths = [file.partition_path for file in added]
         keys = writing_keys(table, writing_policy(metadata, self.seen), paths)
         of_files = iter(keys.of_files)
-        manifests = list[Row]()
+        rows, new = list[Row](), self.new_files
         for spec, files in by_spec.items():
-            rows = added_rows(files, [next(of_files) for _ in files], snapshot_id)
-            manifests.append(
-                write_manifest(
-                    table, spec, rows, self.new_files, content=DATA, snapshot_id=snapshot_id
-                )
+            entries = added_rows(files, [next(of_files) for _ in files], snapshot_id)
+            rows.append(
+                write_manifest(table, spec, entries, new, content=DATA, snapshot_id=snapshot_id)
             )
         kept = [manifest for manifest in candidates.others if _has_files(manifest)]
         for listed in candidates.manifests:
             if removed.note(listed):
-                manifests.append(self._write_removed(table, listed, removed, snapshot_id))
+                rows.append(self._write_removed(table, listed, removed, snapshot_id))
             elif _has_files(listed.manifest):
                 kept.append(listed.manifest)
-        changed = {*paths, *removed.partitions}
         summary = {
-            **self.properties, **count_added(added), **removed.summary(),
-            "changed-partition-count": str(len(changed)),
-            "manifests-created": str(len(manifests)), "manifests-kept": str(len(kept)),
-            "manifests-replaced": str(removed.manifests),
-        }  # fmt: skip
+            **self.properties,
+            **count_added(added),
+            **{name: str(count) for name, count in removed.counts.items()},
+            "changed-partition-count": str(len({*paths, *removed.partitions})),
+        }
         return add_snapshot(
             table,
             snapshot_id,
-            [*manifests, *(manifest.row for manifest in kept)],
+            [*rows, *(manifest.row for manifest in kept)],
             keys.of_list,
-            self.new_files,
+            new,
             operation=_operation(added, removed),
             summary=summary,
+            replaced=removed.manifests,
             new_keys=keys.entries,
             parent=parent,
             refs=(self.branch,),
@@ -235,28 +238,11 @@ class _Removed:
         paths = PartitionPaths(metadata, spec_id)
         for entry in gone:
             self.partitions.add(paths.path(partition_values(metadata, entry)))
-            self._count(entry)
+            count_file(self.counts, entry, "deleted", "removed", stored_size(entry))
+            if entry.content != DATA:
+                is_vector = entry.file_format == "PUFFIN"
+                self.counts["removed-dvs" if is_vector else "removed-position-delete-files"] += 1
         return True
-
-    def _count(self, entry: FileEntry) -> None:
-        """Count a file as Java's summaries do."""
-        counts = self.counts
-        if entry.content == DATA:
-            counts["deleted-data-files"] += 1
-            counts["deleted-records"] += entry.record_count
-            counts["removed-files-size"] += entry.size
-            return
-        counts["removed-delete-files"] += 1
-        counts["removed-position-deletes"] += entry.record_count
-        if entry.file_format == "PUFFIN":
-            counts["removed-dvs"] += 1
-            counts["removed-files-size"] += place_of_vector(entry)[1]
-        else:
-            counts["removed-position-delete-files"] += 1
-            counts["removed-files-size"] += entry.size
-
-    def summary(self) -> dict[str, str]:
-        return {name: str(count) for name, count in self.counts.items()}
 
 
 def change_rows(

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from modcrypt.iceberg.format.manifests import DATA, EQUALITY_DELETES, POSITION_DELETES, FileEntry
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.write.manifest_writing import SnapshotFields, write_manifest_list
 
@@ -72,6 +74,7 @@ def add_snapshot(
     *,
     operation: str,
     summary: Mapping[str, str],
+    replaced: int = 0,
     new_keys: Sequence[EncryptedKey] = (),
     parent: Snapshot | None = None,
     refs: Sequence[str] = (MAIN,),
@@ -83,13 +86,17 @@ def add_snapshot(
         snapshot_id: Id from `new_snapshot_id`.
         rows: Rows of all manifests of the snapshot, the new ones first, as in Java.
         operation: `append`, `replace`, `overwrite` or `delete`.
-        summary: Other members of the snapshot's summary, but for the totals.
+        summary: Other members of the snapshot's summary, but for numbers of manifests and totals.
+        replaced: Number of manifests that others replace.
         parent: Snapshot that it follows; None for the current one.
         refs: Branches and tags that name it from now on; they keep their retention.
         schema_id: Id of its schema; None for the current one.
     """
-    base = table.metadata
+    base, rows = table.metadata, list(rows)
     parent = parent or base.current
+    created = sum(row["added_snapshot_id"] == snapshot_id for row in rows)
+    numbers = {"created": created, "kept": len(rows) - created, "replaced": replaced}
+    summary = {**summary, **{f"manifests-{name}": str(n) for name, n in numbers.items()}}
     fields = SnapshotFields(
         snapshot_id,
         None if parent is None else parent.id,
@@ -128,6 +135,28 @@ def add_snapshot(
         snapshots=[*(base.document.get("snapshots") or []), document],
         **members,
     )
+
+
+_RECORDS = {
+    DATA: "records", POSITION_DELETES: "position-deletes", EQUALITY_DELETES: "equality-deletes",
+}  # fmt: skip
+
+
+def count_file(
+    counts: Counter[str], entry: FileEntry, verb: str, of_deletes: str, size: int
+) -> None:
+    """Add a file to the counts of a summary; Java counts each deletion vector as a file."""
+    is_data = entry.content == DATA
+    counts[f"{of_deletes}-files-size"] += size
+    counts[f"{verb}-data-files" if is_data else f"{of_deletes}-delete-files"] += 1
+    counts[f"{verb if is_data else of_deletes}-{_RECORDS[entry.content]}"] += entry.record_count
+
+
+def stored_size(entry: FileEntry, otherwise: int | None = None) -> int:
+    """Return the bytes of a file, or of a deletion vector alone; `otherwise` overrides a file's."""
+    if entry.file_format == "PUFFIN":
+        return int(entry.file["content_size_in_bytes"])
+    return entry.size if otherwise is None else otherwise
 
 
 _TOTAL = re.compile(r"[0-9]{1,18}")

@@ -156,7 +156,8 @@ class _Source:
         """Raise ValueError unless the keys are unique and have no nulls."""
         for name in self.keys:
             column = _plain(self.rows.column(name))
-            if column.null_count or (pa.types.is_floating(column.type) and _has_nan(column)):
+            is_float = pa.types.is_floating(column.type)
+            if column.null_count or (is_float and pc.any(pc.is_nan(column)).as_py()):
                 raise ValueError(f"the key column {name!r} of the data has nulls or NaN")
         found = self.match(self.rows)
         if len(pc.unique(found)) < self.rows.num_rows:
@@ -277,10 +278,6 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     return pc.add(values, 0.0) if pa.types.is_floating(values.type) else values
-
-
-def _has_nan(values: pa.Array) -> bool:
-    return bool(pc.any(pc.is_nan(values)).as_py())
 
 
 def _number(values: pa.Array, known: pa.Array) -> pa.Array:

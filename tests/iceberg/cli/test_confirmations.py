@@ -14,7 +14,7 @@ from modcrypt.iceberg import IcebergTable, append, create_table, open_table
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal
 from tests.support.folder_contents import files
-from tests.support.iceberg.catalog_tables import SCHEMA
+from tests.support.iceberg.made_tables import SCHEMA
 from tests.support.iceberg.table_changes import rows
 from tests.support.paths import ROOT
 from tests.support.tables import write_plain

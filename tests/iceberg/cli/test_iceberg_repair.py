@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from modcrypt.iceberg import IcebergTable, create_table, open_table
+from modcrypt.iceberg import IcebergTable, open_table
 from tests.support.iceberg.cli_runs import Run, lines, run
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.plaintext_manifests import rewrite_in_plaintext
 from tests.support.iceberg.sample_kms import SampleKms
 
@@ -19,8 +20,8 @@ SAMPLE = ("--kms", "sample:")
 
 
 @pytest.fixture
-def table(tmp_path: Path, kms: SampleKms) -> IcebergTable:
-    made = create_table(tmp_path / "t", pa.schema([("id", pa.int64())]), kms, master_key_id="keyA")
+def table(tmp_path: Path) -> IcebergTable:
+    made = make_table(tmp_path / "t")
     return made.append(pa.table({"id": [1]})).append(pa.table({"id": [2]}))
 
 

@@ -13,11 +13,11 @@ import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform
 
-from modcrypt.iceberg import create_table, expire_history, rotate_table
+from modcrypt.iceberg import expire_history, rotate_table
 from modcrypt.iceberg.format.java_metadata import encode_as_java, hash_as_java
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from tests.support.iceberg.java_judge import Judge
-from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.made_tables import make_table
 
 SCHEMA = pa.schema(
     [
@@ -43,11 +43,8 @@ def java_form(java: Judge, folder: Path, document: dict[str, Any]) -> tuple[byte
 
 
 @pytest.fixture
-def document(tmp_path: Path, kms: SampleKms) -> dict[str, Any]:
-    table = create_table(
-        tmp_path / "t", SCHEMA, kms, master_key_id="keyA", partition_spec=SPEC,
-        properties=PROPERTIES,
-    )  # fmt: skip
+def document(tmp_path: Path) -> dict[str, Any]:
+    table = make_table(tmp_path / "t", SCHEMA, partition_spec=SPEC, properties=PROPERTIES)
     rows = pa.table(
         {"id": [1], **{name: pa.nulls(1, SCHEMA.field(name).type) for name in SCHEMA.names[1:]}},
         SCHEMA,

@@ -14,18 +14,12 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyiceberg.catalog.sql import SqlCatalog
 
 from modcrypt.errors import FormatError
-from modcrypt.iceberg import (
-    IcebergTable,
-    create_table,
-    expire_history,
-    load_table,
-    open_table,
-    rotate_table,
-)
+from modcrypt.iceberg import IcebergTable, expire_history, load_table, open_table, rotate_table
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.io.places import Place
 from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, struct
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 
 HERE = Place(None, "/tables/t")
@@ -181,7 +175,7 @@ def test_a_metadata_json_in_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = pa.table({"id": pa.array([1], pa.int64())})
-    made = create_table(tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    made = make_table(tmp_path / "t", rows.schema).append(rows)
     monkeypatch.chdir(tmp_path / "t" / "metadata")
     assert open_table(made.place.name, SampleKms()).append(rows).scan().num_rows == 2
 
@@ -217,7 +211,7 @@ def linked_table(tmp_path: Path) -> Path:
     (tmp_path / "disk").mkdir()
     (tmp_path / "mounted").symlink_to("disk")
     table = tmp_path / "mounted" / "t"
-    create_table(table, ROWS.schema, SampleKms(), master_key_id="keyA").append(ROWS).append(ROWS)
+    make_table(table, ROWS.schema).append(ROWS).append(ROWS)
     shutil.move(table / "data", tmp_path / "data")
     (table / "data").symlink_to(tmp_path / "data")
     return table
@@ -257,7 +251,7 @@ def test_who_moved_a_folder_says_where_it_is(linked_table: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("folder", ["data", "metadata"])
 def test_no_file_is_deleted_through_a_link(tmp_path: Path, folder: str) -> None:
-    table = create_table(tmp_path / "t", ROWS.schema, SampleKms(), master_key_id="keyA")
+    table = make_table(tmp_path / "t", ROWS.schema)
     table = rotate_table(table.append(ROWS), "dek").table
     planned = expire_history(table, dry_run=True)
     shutil.move(tmp_path / "t" / folder, tmp_path / folder)
@@ -275,10 +269,7 @@ def test_no_file_is_deleted_through_a_link(tmp_path: Path, folder: str) -> None:
 def test_a_catalogs_table_is_not_continued_through_a_link(tmp_path: Path) -> None:
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
     catalog.create_namespace("n")
-    create_table(
-        tmp_path / "t", ROWS.schema, SampleKms(), master_key_id="keyA", catalog=catalog,
-        identifier="n.t",
-    ).append(ROWS)  # fmt: skip
+    make_table(tmp_path / "t", ROWS.schema, catalog=catalog, identifier="n.t").append(ROWS)
     shutil.move(tmp_path / "t" / "metadata", tmp_path / "metadata")
     (tmp_path / "t" / "metadata").symlink_to(tmp_path / "metadata")
     before, table = names(tmp_path / "metadata"), load_table(catalog, "n.t", SampleKms())
@@ -316,7 +307,7 @@ def test_a_local_location_that_leads_elsewhere(location: str) -> None:
 def test_tables_are_created_and_opened_by_each_spelling(tmp_path: Path, start: str) -> None:
     rows = pa.table({"id": [1, 2, 3]})
     where, kms = f"{start}{tmp_path}/t", SampleKms()
-    create_table(where, rows.schema, kms, master_key_id="keyA", location=where).append(rows)
+    make_table(where, rows.schema, location=where).append(rows)
     for other in ("", "file:", "file://"):
         assert open_table(f"{other}{tmp_path}/t", kms).scan().num_rows == 3
     moved = shutil.move(tmp_path / "t", tmp_path / "moved")
@@ -335,9 +326,7 @@ def test_a_catalog_names_local_files_by_each_spelling(
     uri = f"sqlite:///{tmp_path}/catalog.db"
     catalog = SqlCatalog("test", uri=uri, warehouse=f"{start}{tmp_path}/warehouse")
     catalog.create_namespace("n")
-    create_table(
-        None, rows.schema, kms, master_key_id="keyA", catalog=catalog, identifier="n.t"
-    ).append(rows)
+    make_table(None, rows.schema, catalog=catalog, identifier="n.t").append(rows)
     with sqlite3.connect(tmp_path / "catalog.db") as connection:
         ((location,),) = connection.execute("select metadata_location from iceberg_tables")
         assert location.startswith(f"{start}{tmp_path}/warehouse/n/t/metadata/")

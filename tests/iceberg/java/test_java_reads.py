@@ -19,19 +19,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
 
-from modcrypt.iceberg import (
-    FileKeyStore,
-    IcebergTable,
-    KeyPolicy,
-    create_table,
-    encrypt_table,
-    open_table,
-)
+from modcrypt.iceberg import FileKeyStore, IcebergTable, KeyPolicy, encrypt_table, open_table
 from modcrypt.iceberg.rotate.expiry import expire_history
 from modcrypt.iceberg.rotate.key_pruning import prune_keys
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from tests.support.iceberg.java_judge import JavaError, Judge, plain_rows
-from tests.support.iceberg.java_tables import PEOPLE, append, delete, ids, people
+from tests.support.iceberg.java_tables import PEOPLE, append, delete, ids, partition_spec, people
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.shared_table import both
 from tests.support.shared_vectors import shared_vectors
@@ -88,12 +82,7 @@ def _digest(text: str) -> str:
 @pytest.fixture
 def java_table(java: Judge, kms: SampleKms, tmp_path: Path) -> IcebergTable:
     """A table of Java's: partitions, Parquet and Avro, vectors, a tag, two KEKs, an unused key."""
-    spec = {
-        "spec-id": 0,
-        "fields": [
-            {"source-id": 1, "field-id": 1000, "transform": "bucket[2]", "name": "id_bucket"}
-        ],
-    }
+    spec = partition_spec((1, "bucket[2]", "id_bucket"))
     metadata = java.create(tmp_path / "written", PEOPLE, spec=spec)
     first = [append(*range(10)), {"do": "tag", "name": "first"}]
     metadata = java.commit(metadata, *first, shift_ms=-800 * 24 * 60 * 60 * 1000)
@@ -241,12 +230,9 @@ def arrow(*of: int) -> pa.Table:
     ("spec", "key_length"), [*zip(SPECS.values(), (16, 24, 32, 16), strict=True)], ids=SPECS
 )
 def test_java_reads_what_was_appended(
-    java: Judge, kms: SampleKms, tmp_path: Path, spec: PartitionSpec, key_length: int
+    java: Judge, tmp_path: Path, spec: PartitionSpec, key_length: int
 ) -> None:
-    table = create_table(
-        tmp_path / "t", COLUMNS, kms, master_key_id="keyA", partition_spec=spec,
-        key_length=key_length,
-    )  # fmt: skip
+    table = make_table(tmp_path / "t", COLUMNS, partition_spec=spec, key_length=key_length)
     assert java.read(table.place.path) == []
     table = table.append(arrow(*range(10)))
     first = java.read(table.place.path, lineage=True)
@@ -273,16 +259,14 @@ def test_java_reads_what_was_appended(
         assert found == [row for row in plain_rows(table.scan()) if row[term] == value] != []
 
 
-def test_java_reads_nested_and_many_types_that_were_appended(
-    java: Judge, kms: SampleKms, tmp_path: Path
-) -> None:
+def test_java_reads_nested_and_many_types_that_were_appended(java: Judge, tmp_path: Path) -> None:
     data = small_table()
-    table = create_table(tmp_path / "t", data.schema, kms, master_key_id="keyA").append(data)
+    table = make_table(tmp_path / "t", data.schema).append(data)
     assert java.read(table.place.path) == plain_rows(data)
 
 
 def test_both_append_to_one_table_by_turns(java: Judge, kms: SampleKms, tmp_path: Path) -> None:
-    table = create_table(tmp_path / "t", COLUMNS, kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t", COLUMNS)
     table = table.append(arrow(0, 1, 2))
     java.commit(table.place.path, append(3, 4, format="avro"), delete(1))
     table = table.append(arrow(5, 6))  # made of the version of Java's
@@ -303,9 +287,7 @@ def test_both_append_to_one_table_by_turns(java: Judge, kms: SampleKms, tmp_path
 def test_java_compacts_and_expires_what_modcrypt_wrote(
     java: Judge, kms: SampleKms, tmp_path: Path
 ) -> None:
-    table = create_table(
-        tmp_path / "t", COLUMNS, kms, master_key_id="keyA", partition_spec=SPECS["bucket"]
-    )
+    table = make_table(tmp_path / "t", COLUMNS, partition_spec=SPECS["bucket"])
     table = table.append(arrow(*range(6))).append(arrow(*range(6, 9)))
     metadata = java.commit(
         table.place.path,
@@ -318,15 +300,12 @@ def test_java_compacts_and_expires_what_modcrypt_wrote(
     assert ids(plain_rows(table.scan())) == [0, 1, 3, 4, 5, 6, 7, 8] == ids(java.read(metadata))
 
 
-def test_java_reads_a_table_of_a_sql_catalog(java: Judge, kms: SampleKms, tmp_path: Path) -> None:
+def test_java_reads_a_table_of_a_sql_catalog(java: Judge, tmp_path: Path) -> None:
     with SqlCatalog(
         "shop", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=str(tmp_path)
     ) as shop:
         shop.create_namespace("shop")
-        table = create_table(
-            tmp_path / "orders", COLUMNS, kms, master_key_id="keyA", catalog=shop,
-            identifier="shop.orders",
-        )  # fmt: skip
+        table = make_table(tmp_path / "orders", COLUMNS, catalog=shop, identifier="shop.orders")
         table = table.append(arrow(1, 2)).append(arrow(3))
         moved = rotate_table(table, "mek", new_master_key_id="keyB").table
         assert java.read(moved.place.path) == plain_rows(moved.scan())
@@ -347,12 +326,7 @@ def test_java_reads_an_encrypted_copy(
     java: Judge, kms: SampleKms, tmp_path: Path, version: int, history: bool
 ) -> None:
     """Of tables that Java wrote in plaintext, with what deletes each version has."""
-    spec = {
-        "spec-id": 0,
-        "fields": [
-            {"source-id": 1, "field-id": 1000, "transform": "bucket[2]", "name": "id_bucket"}
-        ],
-    }
+    spec = partition_spec((1, "bucket[2]", "id_bucket"))
     properties = {**PLAIN, "format-version": str(version)}
     source = java.create(tmp_path / "plain", PEOPLE, spec=spec, properties=properties)
     steps = [append(*range(8)), append(*range(8, 12), format="avro"), {"do": "tag", "name": "old"}]
@@ -387,10 +361,8 @@ IN_MANIFESTS: Mapping[str, KeyPolicy] = {
 }
 
 
-def create_bucketed(kms: SampleKms, folder: Path, policy: KeyPolicy) -> IcebergTable:
-    return create_table(
-        folder, COLUMNS, kms, master_key_id="keyA", partition_spec=SPECS["bucket"], policy=policy
-    )
+def create_bucketed(folder: Path, policy: KeyPolicy) -> IcebergTable:
+    return make_table(folder, COLUMNS, partition_spec=SPECS["bucket"], policy=policy)
 
 
 @pytest.mark.parametrize("policy", SINGLE.values(), ids=SINGLE)
@@ -398,7 +370,7 @@ def test_java_refuses_single_wrapping(
     java: Judge, kms: SampleKms, tmp_path: Path, policy: KeyPolicy
 ) -> None:
     """To Java, what is under the master key is a KEK."""
-    table = create_bucketed(kms, tmp_path / "t", policy).append(arrow(*range(6)))
+    table = create_bucketed(tmp_path / "t", policy).append(arrow(*range(6)))
     for act in (
         lambda: java.read(table.place.path),
         lambda: java.commit(table.place.path, append(6)),
@@ -414,7 +386,7 @@ def test_java_refuses_keys_that_are_sealed_in_manifests(
     java: Judge, kms: SampleKms, tmp_path: Path, policy: KeyPolicy
 ) -> None:
     """It refuses their first byte; what it need not open, it keeps as it is."""
-    table = create_bucketed(kms, tmp_path / "t", policy).append(arrow(*range(6)))
+    table = create_bucketed(tmp_path / "t", policy).append(arrow(*range(6)))
     with pytest.raises(JavaError, match="Version byte"):
         java.read(table.place.path)
     metadata = java.commit(table.place.path, append(6, 7), {"do": "rewrite-manifests"})
@@ -427,9 +399,9 @@ def test_java_refuses_keys_that_are_sealed_in_manifests(
     assert sealed.count(False) == 2  # Java's
 
 
-def test_java_refuses_keks_of_a_key_store(java: Judge, kms: SampleKms, tmp_path: Path) -> None:
-    table = create_table(
-        tmp_path / "t", COLUMNS, kms, master_key_id="keyA", policy=KeyPolicy(store="key-store"),
+def test_java_refuses_keks_of_a_key_store(java: Judge, tmp_path: Path) -> None:
+    table = make_table(
+        tmp_path / "t", COLUMNS, policy=KeyPolicy(store="key-store"),
         key_store=FileKeyStore.create(tmp_path / "keks.json"),
     ).append(arrow(1))  # fmt: skip
     assert ids(plain_rows(table.scan())) == [1]
@@ -445,7 +417,7 @@ def test_java_refuses_keks_of_a_key_store(java: Judge, kms: SampleKms, tmp_path:
 def test_java_reads_the_other_forms(
     java: Judge, kms: SampleKms, tmp_path: Path, policy: KeyPolicy
 ) -> None:
-    table = create_table(tmp_path / "t", COLUMNS, kms, master_key_id="keyA", policy=policy)
+    table = make_table(tmp_path / "t", COLUMNS, policy=policy)
     table = table.append(arrow(*range(6))).append(arrow(6))
     assert java.read(table.place.path) == plain_rows(table.scan())
     metadata = java.commit(table.place.path, append(7), delete(1))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-
-from modcrypt.iceberg import create_table, open_table, repair_manifests
+from modcrypt.iceberg import open_table, repair_manifests
 from tests.support.iceberg.java_judge import Judge, plain_rows
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.plaintext_manifests import rewrite_in_plaintext
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.table_changes import rows
 
 
 def test_java_reads_repaired_manifests(java: Judge, kms: SampleKms, tmp_path: Path) -> None:
-    schema = pa.schema([("id", pa.int64())])
-    table = create_table(tmp_path / "t", schema, kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t")
     for id_ in (1, 2, 3):
-        table = table.append(pa.table({"id": [id_, -id_]}, schema))
+        table = table.append(rows(id_, -id_))
     before = java.read(table.place.path, lineage=True)
     repaired = repair_manifests(rewrite_in_plaintext(table, manifests=2)).table
     assert java.read(repaired.place.path, lineage=True) == before

@@ -17,6 +17,7 @@ import pytest
 from modcrypt.errors import ModcryptError, PlaintextError
 from modcrypt.iceberg import open_table
 from tests.support.cases import each_case
+from tests.support.iceberg.builder import field, struct
 from tests.support.iceberg.java_judge import JavaError, plain_rows
 from tests.support.iceberg.java_tables import (
     ALL_TYPES,
@@ -62,13 +63,7 @@ def test_all_types(both: Both, file_format: str, key_length: int) -> None:
 
 def nested_schema() -> dict[str, Any]:
     found = schema(("id", "long"))
-    inner = {
-        "type": "struct",
-        "fields": [
-            {"id": 11, "name": "zip", "required": True, "type": "string"},
-            {"id": 12, "name": "since", "required": False, "type": "date"},
-        ],
-    }
+    inner = struct(field(11, "zip", "string", required=True), field(12, "since", "date"))
     found["fields"] += [
         {"id": 2, "name": "home", "required": False, "type": inner},
         {

@@ -20,18 +20,13 @@ import pytest
 from pyiceberg import expressions as py
 
 from modcrypt.iceberg import IcebergTable, rotate_table, verify_table
+from tests.support.iceberg.builder import field, struct
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.java_tables import Both, delete, ids, schema
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.randomness import dice
 
-INNER = {
-    "type": "struct",
-    "fields": [
-        {"id": 101, "name": "x", "required": True, "type": "int"},
-        {"id": 102, "name": "y", "required": False, "type": "string"},
-    ],
-}
+INNER = struct(field(101, "x", "int", required=True), field(102, "y", "string"))
 COLUMNS = schema(
     ("id", "long"),
     ("n", "int"),

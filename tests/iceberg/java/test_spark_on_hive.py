@@ -18,7 +18,6 @@ from modcrypt.errors import IntegrityError, PlaintextError
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
-    create_table,
     expire_history,
     load_table,
     prune_keys,
@@ -30,6 +29,7 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.format.manifests import DATA
 from tests.support.iceberg.fault_words import fault_words
 from tests.support.iceberg.hive_catalog import HiveTable
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.server_fixtures import metastore
 from tests.support.kms.key_servers import MotoKms, kms_server
 from tests.support.spark.iceberg_spark import IcebergSpark, aws_kms, why_unavailable
@@ -137,7 +137,7 @@ def test_spark_reads_and_changes_a_table_that_modcrypt_made(
         ("place", pa.struct([("street", pa.string()), ("number", pa.int32())])),
     ]  # fmt: skip
     schema = pa.schema(fields)
-    table = create_table(
+    table = make_table(
         None, schema, KMS, master_key_id=masters[0], catalog=hive.catalog, identifier=hive.name,
         properties={"hive2": 'ü"\\\x1b'},
     )  # fmt: skip
@@ -202,7 +202,7 @@ def test_both_refuse_metadata_with_another_hash(
 ) -> None:
     hive = HiveTable(metastore, "shop.altered")
     schema = pa.schema([("id", pa.int64())])
-    create_table(
+    make_table(
         None, schema, KMS, master_key_id=masters[0], catalog=hive.catalog, identifier=hive.name
     )
     hive.change(metadata_hash="A" * 43 + "=")

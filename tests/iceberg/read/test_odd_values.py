@@ -21,17 +21,18 @@ from pyiceberg.transforms import (
 )
 
 from modcrypt.errors import UnsupportedFormatError
-from modcrypt.iceberg import IcebergTable, create_table, open_table
+from modcrypt.iceberg import IcebergTable, open_table
 from tests.support.iceberg.builder import Builder, arrow, field, struct
 from tests.support.iceberg.built_tables import ids, open_built, position_deletes, spec
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.java_tables import Both, delete, schema
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 
 
-def create(folder: Path, kms: SampleKms, *columns: pa.Table) -> IcebergTable:
+def create(folder: Path, *columns: pa.Table) -> IcebergTable:
     """Make a table of the columns; each Arrow table is a commit, and so a file."""
-    table = create_table(folder / "t", columns[0].schema, kms, master_key_id="keyA")
+    table = make_table(folder / "t", columns[0].schema)
     for column in columns:
         table = table.append(column)
     return table
@@ -53,13 +54,11 @@ def test_position_deletes_by_partition_apply_where_that_is_nan(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("zero", [0.0, -0.0])
-def test_both_zeros_are_in_a_set_with_one_of_them(
-    tmp_path: Path, kms: SampleKms, zero: float
-) -> None:
+def test_both_zeros_are_in_a_set_with_one_of_them(tmp_path: Path, zero: float) -> None:
     schema = pa.schema([("id", pa.int64()), ("f", pa.float64())])
     values = [0.0, -0.0, 1.5, None, float("nan"), 2.5]
     both = pa.table({"id": range(6), "f": values}, schema=schema)
-    table = create(tmp_path, kms, both, both.slice(0, 1), both.slice(1, 1))
+    table = create(tmp_path, both, both.slice(0, 1), both.slice(1, 1))
 
     def find_ids(expression: str) -> list[int]:
         return sorted(table.scan(columns=["id"], filters=expression)["id"].to_pylist())
@@ -69,19 +68,17 @@ def test_both_zeros_are_in_a_set_with_one_of_them(
     assert find_ids(f"f not in ({zero}, 1.5, 2.5)") == [3, 4]
 
 
-def test_a_text_is_cut_before_what_no_text_follows(tmp_path: Path, kms: SampleKms) -> None:
+def test_a_text_is_cut_before_what_no_text_follows(tmp_path: Path) -> None:
     """The upper bound of a text that is cut has its last character counted up: to a surrogate."""
     texts = ["a" * 15 + "\ud7ff" + "b", "a" * 15 + "\U0010ffff" * 2, "a" * 16 + "b"]
     schema = pa.schema([("s", pa.string())])
     for number, text in enumerate(texts):
-        table = create(tmp_path / str(number), kms, pa.table({"s": [text]}, schema=schema))
+        table = create(tmp_path / str(number), pa.table({"s": [text]}, schema=schema))
         for expression in (f"s >= '{text}'", f"s = '{text}'", f"s like '{text[:16]}%'"):
             assert table.scan(filters=expression)["s"].to_pylist() == [text]
 
 
-def test_a_struct_is_null_though_a_field_of_it_is_required(
-    java: Judge, tmp_path: Path, kms: SampleKms
-) -> None:
+def test_a_struct_is_null_though_a_field_of_it_is_required(java: Judge, tmp_path: Path) -> None:
     """Null, or left out: what Arrow has for the field within is null, and Parquet stores none."""
     inner = pa.struct([pa.field("x", pa.int64(), nullable=False), ("y", pa.string())])
     schema = pa.schema([("id", pa.int64()), ("s", inner), ("l", pa.list_(inner))])
@@ -89,7 +86,7 @@ def test_a_struct_is_null_though_a_field_of_it_is_required(
         {"id": 1},
         {"id": 2, "s": {"x": 5, "y": None}, "l": [{"x": 6, "y": None}, None]},
     ]
-    table = create(tmp_path, kms, pa.Table.from_pylist(rows, schema)).append(pa.table({"id": [3]}))
+    table = create(tmp_path, pa.Table.from_pylist(rows, schema)).append(pa.table({"id": [3]}))
     whole = [{"s": None, "l": None, **row} for row in (*rows, {"id": 3})]
     assert sorted(table.scan().to_pylist(), key=lambda row: row["id"]) == whole
     assert java.read(table.place.path) == plain_rows(table.scan())
@@ -98,23 +95,21 @@ def test_a_struct_is_null_though_a_field_of_it_is_required(
     assert find_ids(table, "not (s.x is null) and id < 9") == [2]
 
 
-def test_a_null_of_a_required_field(tmp_path: Path, kms: SampleKms) -> None:
+def test_a_null_of_a_required_field(tmp_path: Path) -> None:
     inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     schema = pa.schema([("s", inner)])
-    table = create(tmp_path, kms, pa.Table.from_pylist([{"s": {"x": 1}}], schema))
+    table = create(tmp_path, pa.Table.from_pylist([{"s": {"x": 1}}], schema))
     lies = pa.StructArray.from_arrays([pa.array([None, 1], pa.int64())], fields=list(inner))
     with pytest.raises(ValueError, match="x is required, but null in the data"):
         table.append(pa.table([lies], schema))
     assert table.refreshed().scan().num_rows == 1
 
 
-def test_texts_too_long_for_statistics_have_no_bounds(
-    java: Judge, tmp_path: Path, kms: SampleKms
-) -> None:
+def test_texts_too_long_for_statistics_have_no_bounds(java: Judge, tmp_path: Path) -> None:
     """Arrow keeps none of texts over 4096 bytes: those of other row groups are not the file's."""
-    table = create_table(
-        tmp_path / "t", pa.schema([("id", pa.int64()), ("s", pa.string())]), kms,
-        master_key_id="keyA", properties={"write.parquet.row-group-limit": "1"},
+    table = make_table(
+        tmp_path / "t", pa.schema([("id", pa.int64()), ("s", pa.string())]),
+        properties={"write.parquet.row-group-limit": "1"},
     )  # fmt: skip
     texts = ["b", "a" * 5000, "c" * 5000]
     table = table.append(pa.table({"id": [1, 2, 3], "s": texts}))
@@ -125,12 +120,10 @@ def test_texts_too_long_for_statistics_have_no_bounds(
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("ns", "UTC")])
-def test_bounds_of_nanoseconds(
-    java: Judge, tmp_path: Path, kms: SampleKms, kind: pa.DataType
-) -> None:
+def test_bounds_of_nanoseconds(java: Judge, tmp_path: Path, kind: pa.DataType) -> None:
     """Not of microseconds: the least of one in them may be too much, the greatest too little."""
     moments = pa.array([1700000000123456789, -1001, None], pa.int64()).cast(kind)
-    table = create(tmp_path, kms, *(pa.table({"at": moments.slice(n, 1)}) for n in range(3)))
+    table = create(tmp_path, *(pa.table({"at": moments.slice(n, 1)}) for n in range(3)))
     zone = "" if kind.tz is None else "+00:00"
     for text in ("2023-11-14T22:13:20.123456789", "1969-12-31T23:59:59.999998999"):
         reported = {"type": "eq", "term": "at", "value": text + zone}
@@ -162,9 +155,7 @@ def test_partitions_of_times(
     values = pa.array([1, 2, 86399999999, None], pa.int64()).cast(kind)
     rows = pa.table({"id": range(4), "at": values})
     spec = PartitionSpec(PartitionField(2, 1000, transform, "part"))
-    table = create_table(
-        tmp_path / "t", rows.schema, kms, master_key_id="keyA", partition_spec=spec
-    ).append(rows)
+    table = make_table(tmp_path / "t", rows.schema, partition_spec=spec).append(rows)
     assert table.scan().sort_by("id") == rows.cast(table.scan().schema)
     # By the partitions, in which Java looks for it.
     reported = {"type": "eq", "term": "at", "value": first}
@@ -176,14 +167,12 @@ def test_partitions_of_times(
 
 @pytest.mark.parametrize(("kind", "bits"), [(pa.int32(), 31), (pa.int64(), 63)])
 def test_the_least_number_is_found_though_it_can_not_be_cut(
-    java: Judge, tmp_path: Path, kms: SampleKms, kind: pa.DataType, bits: int
+    java: Judge, tmp_path: Path, kind: pa.DataType, bits: int
 ) -> None:
     """Cut to a multiple of 5 it would be less: to Java, and Rust, it is one of the greatest."""
     rows = pa.table({"id": range(3), "n": pa.array([-(2**bits), 2**bits - 1, 0], kind)})
     spec = PartitionSpec(PartitionField(2, 1000, TruncateTransform(5), "part"))
-    table = create_table(
-        tmp_path / "t", rows.schema, kms, master_key_id="keyA", partition_spec=spec
-    ).append(rows)
+    table = make_table(tmp_path / "t", rows.schema, partition_spec=spec).append(rows)
     assert find_ids(table, f"n = -{2**bits}") == [0]
     assert find_ids(table, "n < -5") == [0]
     assert find_ids(table, "n > 0") == [1]
@@ -191,26 +180,22 @@ def test_the_least_number_is_found_though_it_can_not_be_cut(
     assert [row["id"] for row in java.read(table.place.path, filter=reported)] == [0]
 
 
-def test_filters_beyond_the_dates_of_python(tmp_path: Path, kms: SampleKms) -> None:
+def test_filters_beyond_the_dates_of_python(tmp_path: Path) -> None:
     """Partitions are looked for by months: of the day before the first one, too."""
     days = [datetime.date.min, datetime.date(2026, 2, 28), datetime.date.max]
     rows = pa.table({"id": range(3), "day": days})
     spec = PartitionSpec(PartitionField(2, 1000, MonthTransform(), "part"))
-    table = create_table(
-        tmp_path / "t", rows.schema, kms, master_key_id="keyA", partition_spec=spec
-    ).append(rows)
+    table = make_table(tmp_path / "t", rows.schema, partition_spec=spec).append(rows)
     assert find_ids(table, "day < '0001-01-01'") == find_ids(table, "day > '9999-12-31'") == []
     assert find_ids(table, "not (day < '0001-01-01')") == [0, 1, 2]
     assert find_ids(table, "day > '9999-12-30' or day < '0001-01-02'") == [0, 2]
 
 
-def test_partitions_by_nanoseconds(java: Judge, tmp_path: Path, kms: SampleKms) -> None:
+def test_partitions_by_nanoseconds(java: Judge, tmp_path: Path) -> None:
     """Not read by Java: its reader of records has no constants of this type."""
     rows = pa.table({"at": pa.array([1, 2, -1001], pa.int64()).cast(pa.timestamp("ns"))})
     spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "at"))
-    table = create_table(
-        tmp_path / "t", rows.schema, kms, master_key_id="keyA", partition_spec=spec
-    ).append(rows)
+    table = make_table(tmp_path / "t", rows.schema, partition_spec=spec).append(rows)
     assert table.scan().sort_by("at").equals(rows.sort_by("at"))
     places = {file["partition"] for file in java.files(table.place.path)["files"]}
     assert places == {
@@ -225,10 +210,7 @@ def test_a_struct_without_fields(
     java: Judge, kms: SampleKms, tmp_path: Path, file_format: str
 ) -> None:
     """All of them were dropped: what is left of the struct is whether it is null."""
-    inner = {
-        "type": "struct",
-        "fields": [{"id": 3, "name": "x", "required": False, "type": "int"}],
-    }
+    inner = struct(field(3, "x", "int"))
     both = Both(java, kms, tmp_path / "t").create(schema(("id", "long"), ("s", inner)))
     rows = [{"id": 1, "s": {"x": 1}}, {"id": 2, "s": None}]
     both.commit({"do": "append", "rows": rows, "format": file_format})
@@ -256,9 +238,9 @@ def find_ids(table: IcebergTable, filters: Any) -> list[int]:
     return sorted(table.scan(columns=["id"], filters=filters)["id"].to_pylist())
 
 
-def test_rows_of_manifests_are_not_pickled(tmp_path: Path, kms: SampleKms) -> None:
+def test_rows_of_manifests_are_not_pickled(tmp_path: Path) -> None:
     """They hold the keys of files in the clear."""
-    table = create(tmp_path, kms, pa.table({"id": [1]}))
+    table = create(tmp_path, pa.table({"id": [1]}))
     current = table.metadata.current
     assert current is not None
     (manifest,) = table.walk.manifests(current)

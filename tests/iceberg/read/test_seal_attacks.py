@@ -26,6 +26,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.kms.signing.ledger import SEAL_NAME
 from tests.support.cases import each_case
+from tests.support.folder_contents import files
 from tests.support.iceberg.sample_kms import SampleKms
 
 WRITER, OTHER = mc.SigningKey.generate(), mc.SigningKey.generate()
@@ -130,10 +131,6 @@ def entries(kms: SampleKms, folder: Path) -> dict[str, Callable[[], object]]:
     }
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @each_case("attack", list(ATTACKS))
 def test_every_way_of_opening_refuses(attack: str, folder: Path, kms: SampleKms) -> None:
     for name in entries(kms, folder):
@@ -141,10 +138,10 @@ def test_every_way_of_opening_refuses(attack: str, folder: Path, kms: SampleKms)
         shutil.copytree(folder.parent / "pristine", folder)
         enter = entries(kms, folder)[name]
         ATTACKS[attack](folder)
-        before = contents(folder)
+        before = files(folder)
         with pytest.raises(mc.ModcryptError):
             enter()
-        assert contents(folder) == before, f"{name} changed the table"
+        assert files(folder) == before, f"{name} changed the table"
 
 
 def test_without_an_attack_each_way_succeeds(folder: Path, kms: SampleKms) -> None:

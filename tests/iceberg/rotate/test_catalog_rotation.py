@@ -13,16 +13,16 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 
 from modcrypt.errors import KeyAccessDeniedError, PlaintextError
-from modcrypt.iceberg import KeyPolicy, create_table, load_table, rotate_catalog, rotate_table
+from modcrypt.iceberg import KeyPolicy, load_table, rotate_catalog, rotate_table
 from modcrypt.iceberg.rotate import catalog_rotation
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.references import open_kms
 from tests.support.iceberg.cli_runs import Run, error_line, lines, run
+from tests.support.iceberg.made_tables import SCHEMA, make_table
 from tests.support.iceberg.sample_kms import SampleKms
 
 __all__ = ["run"]  # a fixture
 
-SCHEMA = pa.schema([("id", pa.int64())])
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 NAMES = ("crm.people", "shop.orders", "shop.eu.orders")
 
@@ -38,7 +38,7 @@ def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
 
 def fill(catalog: SqlCatalog, kms: Any, master_key_id: str) -> None:
     for name in NAMES:
-        create_table(
+        make_table(
             None, SCHEMA, kms, master_key_id=master_key_id, catalog=catalog, identifier=name
         ).append(ROWS)
 
@@ -134,7 +134,7 @@ def test_keys_under_the_master_key_itself_are_not_passed_over(
     ring.create_key("lake")
     where = f"file:{tmp_path}/lake.keyring"
     policy = KeyPolicy(wrapping="single")
-    create_table(
+    make_table(
         None, SCHEMA, where, master_key_id="lake", catalog=catalog, identifier=("crm", "a.b"),
         policy=policy,
     ).append(ROWS)  # fmt: skip

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, encrypt_table, open_table, verify_table
-from modcrypt.iceberg.keys.key_resolver import KeyResolver
-from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.rotate.expiry import expire_history
-from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, Rewrite
 from modcrypt.iceberg.rotate.rotation_report import TableRotation
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from tests.support.cases import each_case
@@ -37,6 +33,7 @@ from tests.support.iceberg.branched_table import (
 from tests.support.iceberg.by_hand import document, open_ags1, parse_key_metadata
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.dry_runs import with_planned_values
+from tests.support.iceberg.elsewhere import Elsewhere
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.resealed_tables import reseal, seal_singly, sealer_under
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
@@ -467,29 +464,6 @@ def test_a_conflict_without_end_leaves_nothing_behind(lake: IcebergTable, java: 
     assert {Path(path).name[-13:] for path in orphans} == {"metadata.json"}
 
 
-class Elsewhere:
-    """Does the work as another process would: from pickles, with the key service alone."""
-
-    def __init__(self, *, twice: bool = False, forget: bool = False) -> None:
-        self.twice, self.forget = twice, forget
-        self.seen: list[bytes] = []
-
-    def __call__(
-        self, table: IcebergTable, job: IcebergKey, rewrite: Rewrite, items: Sequence[RekeyItem]
-    ) -> Iterable[RekeyedFile]:
-        resolver = KeyResolver(SampleKms())
-        opened, sent = resolver.open_key(job), pickle.loads(pickle.dumps(rewrite))
-        done = []
-        for item in items:
-            self.seen.append(pickle.dumps(item))
-            copy = pickle.loads(self.seen[-1])
-            for _ in range(1 + self.twice):
-                new = sent(table.walk.locations, copy, opened, resolver)
-            self.seen.append(pickle.dumps(new))
-            done.append(new)
-        return done[1:] if self.forget else done
-
-
 def test_another_process_may_do_the_work_and_no_key_is_in_what_it_is_sent(
     t16: Path, table: IcebergTable
 ) -> None:
@@ -500,13 +474,13 @@ def test_another_process_may_do_the_work_and_no_key_is_in_what_it_is_sent(
     done = rotate_table(table, "dek", run=work)
     assert all_rows(done.table) == before
     new = {parse_key_metadata(entry.key_metadata).key for *_, entry in live(done.table).values()}
-    sent = b"".join(work.seen)
-    assert len(work.seen) == 8
+    sent = b"".join(work.sent)
+    assert work.items == 4
     for key in old | new:
         assert key not in sent
         assert key.hex().encode() not in sent
     assert len(files(t16)) == count + 5 + 3 + 1 + 2  # second attempts left nothing behind
-    for call in work.seen:
+    for call in work.sent:
         assert "sealed" not in repr(pickle.loads(call))
 
 
@@ -520,7 +494,7 @@ def test_each_file_is_written_once_however_often_the_commit_is_tried(
 
     work, count = Elsewhere(), len(files(t16))
     done = rotate_table(with_rival_commits(table, set_property, 2), "dek", run=work)
-    assert len(work.seen) == 2 * 4
+    assert work.items == 4
     assert len(files(t16)) == count + 2 + 5 + 3 + 1 + 2  # and what somebody else has committed
     assert done.table.scan().num_rows == 137
 

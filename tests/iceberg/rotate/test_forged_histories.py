@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
@@ -22,37 +21,30 @@ from modcrypt.iceberg import (
     FileKeyStore,
     IcebergTable,
     KeyPolicy,
-    create_table,
     expire_history,
     open_table,
     rotate_table,
 )
 from modcrypt.iceberg.write.commit import commit
 from tests.support.cases import each_case
+from tests.support.folder_contents import files
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.table_changes import ids, rows
 
 Document = dict[str, Any]
 FAR = str(10**17)
 
 
-def ids(*values: int) -> pa.Table:
-    return pa.table({"id": pa.array(values, pa.int64())})
-
-
 def create(folder: Path, snapshots: int = 3, **given: Any) -> IcebergTable:
-    table = create_table(folder, ids().schema, SampleKms(), master_key_id="keyA", **given)
+    table = make_table(folder, **given)
     for number in range(snapshots):
-        table = table.append(ids(number))
+        table = table.append(rows(number))
     return table
 
 
-def rows(folder: Path, **given: Any) -> list[int]:
-    found: list[int] = open_table(folder, SampleKms(), **given).scan()["id"].to_pylist()
-    return sorted(found)
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def stored_ids(folder: Path, **given: Any) -> list[int]:
+    return ids(open_table(folder, SampleKms(), **given))
 
 
 def alter(table: IcebergTable, change: Callable[[Document], object], how: str = "same") -> None:
@@ -117,12 +109,12 @@ def test_no_snapshot_goes_that_is_newer_than_all_that_stay(
 ) -> None:
     table = create(tmp_path)
     alter(table, change, how)
-    before = contents(tmp_path)
+    before = files(tmp_path)
     fresh = open_table(tmp_path, SampleKms(), master_key_ids=["keyA"])
     for dry_run in (True, False):
         with pytest.raises(IntegrityError, match=r"metadata\.json was (replaced or )?altered"):
             expire_history(fresh, force=force, dry_run=dry_run)
-    assert contents(tmp_path) == before
+    assert files(tmp_path) == before
 
 
 def test_a_table_that_was_rolled_back_on_purpose_is_expired_by_naming_its_snapshot(
@@ -137,7 +129,7 @@ def test_a_table_that_was_rolled_back_on_purpose_is_expired_by_naming_its_snapsh
         expire_history(table)
     done = expire_history(table, keep=[first])
     assert len(done.snapshots) == 2
-    assert rows(tmp_path) == [0]
+    assert stored_ids(tmp_path) == [0]
 
 
 def test_a_branch_that_is_newer_than_the_current_snapshot_goes_if_that_is_named(
@@ -182,15 +174,15 @@ def test_no_file_goes_that_lies_in_the_folder_of_another_table(
     alter(table, add_their_snapshots)
     for path in (tmp_path / inside / "metadata").glob("*.json"):
         path.rename(path.with_name(name))
-    before = contents(tmp_path / inside)
+    before = files(tmp_path / inside)
     mapped = {str(tmp_path): str(tmp_path)}
     done = expire_history(open_table(tmp_path / "a", SampleKms(), location_map=mapped))
-    assert contents(tmp_path / inside) == before
+    assert files(tmp_path / inside) == before
     assert {snapshot.manifest_list for snapshot in other.metadata.snapshots[:2]} <= set(
         done.unreadable
     )
     assert len(done.manifest_lists) == 2
-    assert rows(tmp_path / "a") == [0, 1, 2]
+    assert stored_ids(tmp_path / "a") == [0, 1, 2]
 
 
 @each_case("inside", ["b", "a/data/b"])
@@ -208,7 +200,7 @@ def test_a_table_that_is_given_the_state_of_another_table_loses_nothing(
         document["location"] = {"a": str(tmp_path / "a"), "b": str(tmp_path / inside)}[location]
 
     alter(table, become_the_other, "newer")
-    before = contents(tmp_path)
+    before = files(tmp_path)
     fresh = open_table(
         tmp_path / "a",
         SampleKms(),
@@ -219,7 +211,7 @@ def test_a_table_that_is_given_the_state_of_another_table_loses_nothing(
     for dry_run in (True, False):
         with pytest.raises(IntegrityError, match="another table"):
             expire_history(fresh, force=force, dry_run=dry_run)
-    assert contents(tmp_path) == before
+    assert files(tmp_path) == before
 
 
 def test_another_tables_list_does_not_vouch_even_if_its_metadata_is_gone(tmp_path: Path) -> None:
@@ -232,11 +224,11 @@ def test_another_tables_list_does_not_vouch_even_if_its_metadata_is_gone(tmp_pat
     alter(table, become_the_other, "newer")
     for path in (tmp_path / "b/metadata").glob("*.json"):
         path.unlink()
-    before = contents(tmp_path)
+    before = files(tmp_path)
     mapped = {str(tmp_path): str(tmp_path)}
     with pytest.raises(IntegrityError, match="another table"):
         expire_history(open_table(tmp_path / "a", SampleKms(), location_map=mapped))
-    assert contents(tmp_path) == before
+    assert files(tmp_path) == before
 
 
 # --- the location --------------------------------------------------------------------------------
@@ -249,7 +241,7 @@ def test_no_metadata_goes_that_was_written_for_another_location(
 ) -> None:
     """Either the table claims to be empty, or copies of another table's files are its newest."""
     table, other = create(tmp_path / "a"), create(tmp_path / "b", 5)
-    honest = contents(tmp_path / "a")
+    honest = files(tmp_path / "a")
 
     def move_and_empty(document: Document) -> None:
         empty_as_if_never_written(document)
@@ -266,8 +258,8 @@ def test_no_metadata_goes_that_was_written_for_another_location(
     where = {str(tmp_path / mapped): str(tmp_path / mapped)} if mapped else None
     with contextlib.suppress(IntegrityError):
         expire_history(open_table(tmp_path / "a", SampleKms(), location_map=where))
-    after = contents(tmp_path / "a")
-    assert not [path for path in honest if path.suffix != ".text" and path not in after]
+    after = files(tmp_path / "a")
+    assert not [name for name in honest if not name.endswith(".text") and name not in after]
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -309,10 +301,10 @@ def test_no_metadata_goes_that_alone_has_the_keks_of_files(
         document["encryption-keys"] = others + change(keks)
 
     alter(open_table(tmp_path, SampleKms()), change_keks, how)
-    before = contents(tmp_path)
+    before = files(tmp_path)
     with pytest.raises(KeyRetrievalError):
         expire_history(open_table(tmp_path, SampleKms()))
-    assert contents(tmp_path) == before
+    assert files(tmp_path) == before
 
 
 # --- the key store -------------------------------------------------------------------------------
@@ -327,7 +319,7 @@ def test_no_kek_goes_that_is_newer_than_those_that_are_needed(
     store = FileKeyStore.create(tmp_path / "keks.json")
     policy = KeyPolicy(kek_per=kek_per, files=1, store="key-store")
     first = create(tmp_path / "t", 1, key_store=store, policy=policy)
-    table = rotate_table(first, "kek").table.append(ids(1))
+    table = rotate_table(first, "kek").table.append(rows(1))
     honest, old = Path(table.place.path).read_bytes(), first.metadata.document
 
     def put_back(document: Document) -> None:
@@ -337,7 +329,7 @@ def test_no_kek_goes_that_is_newer_than_those_that_are_needed(
     expire_history(open_table(tmp_path / "t", SampleKms(), key_store=store))
     (tmp_path / "t/metadata/v5.metadata.json").unlink(missing_ok=True)
     Path(table.place.path).write_bytes(honest)
-    assert rows(tmp_path / "t", key_store=store) == [0, 1]
+    assert stored_ids(tmp_path / "t", key_store=store) == [0, 1]
 
 
 def empty_with_old_keys(document: Document) -> None:
@@ -368,4 +360,4 @@ def test_no_kek_of_another_table_goes_from_a_key_store_that_they_share(
     with contextlib.suppress(IntegrityError, KeyNotFoundError):
         expire_history(open_table(tmp_path / "a", SampleKms(), key_store=store))
     assert store.keys() == before
-    assert rows(tmp_path / "b", key_store=store) == [0, 1, 2]
+    assert stored_ids(tmp_path / "b", key_store=store) == [0, 1, 2]

@@ -13,6 +13,7 @@ from modcrypt.iceberg import IcebergTable
 from modcrypt.iceberg.format.table_metadata import EncryptedKey
 from modcrypt.iceberg.rotate.key_pruning import prune_keys
 from tests.support.folder_contents import files
+from tests.support.iceberg.builder import field, struct
 from tests.support.iceberg.by_hand import document, manifest_lists
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge
@@ -120,9 +121,7 @@ def test_what_somebody_else_commits_meanwhile_is_looked_at_again(
 def test_many_keys_that_java_left_go(tmp_path: Path, java: Judge) -> None:
     from modcrypt.iceberg import open_table
 
-    schema = {"type": "struct", "schema-id": 0, "fields": [
-        {"id": 1, "name": "id", "type": "long", "required": False}]}  # fmt: skip
-    metadata = java.create(tmp_path, schema)
+    metadata = java.create(tmp_path, struct(field(1, "id", "long")))
     for n in range(4):
         metadata = java.commit(metadata, {"do": "append", "rows": [{"id": n}]})
     metadata = java.commit(metadata, {"do": "expire"})

@@ -7,32 +7,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.iceberg import (
     IcebergTable,
-    create_table,
     expire_history,
     open_table,
     repair_table,
     rotate_table,
     verify_table,
 )
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
-
-SCHEMA = pa.schema([("id", pa.int64())])
-
-
-def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64())})
+from tests.support.iceberg.table_changes import ids, rows
 
 
 @pytest.fixture
-def three(tmp_path: Path, kms: SampleKms) -> IcebergTable:
+def three(tmp_path: Path) -> IcebergTable:
     """Make a table of three snapshots."""
-    table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t")
     for id_ in (1, 2, 3):
         table = table.append(rows(id_))
     return table
@@ -59,7 +53,7 @@ def test_a_key_is_found_in_an_older_version(three: IcebergTable) -> None:
     assert (planned.restored, planned.lost) == ((newest.key_id,), ())
     assert planned.table.place == table.place
     done = repair_table(table).table
-    assert sorted(done.scan()["id"].to_pylist()) == [1, 2, 3]
+    assert ids(done) == [1, 2, 3]
     assert verify_table(done).ok
     assert repair_table(done).restored == ()
     assert repair_table(done).table.place == done.place
@@ -93,7 +87,7 @@ def test_a_lost_kek_moves_to_the_tables_master_key(three: IcebergTable, new_id: 
         alone = open_table(folder, SampleKms(), master_key_ids=[new_id])
         assert repair_table(alone, dry_run=True).restored == ()
     done = repair_table(open_table(folder, SampleKms(), master_key_ids=["keyA", new_id])).table
-    assert sorted(done.scan()["id"].to_pylist()) == [1, 2, 3]
+    assert ids(done) == [1, 2, 3]
     assert {done.metadata.keys[id_].encrypted_by for id_ in keks} == {new_id}
 
 
@@ -109,11 +103,11 @@ def test_a_snapshot_without_a_key_is_dropped_on_request(three: IcebergTable) -> 
     assert found.table.place == table.place
     done = repair_table(table, drop_lost=True)
     assert done.dropped
-    assert sorted(done.table.scan()["id"].to_pylist()) == [1, 2, 3]
+    assert ids(done.table) == [1, 2, 3]
     opened = open_table(Path(table.place.path).parent.parent, SampleKms())
     assert opened.metadata.refs["main"]["snapshot-id"] == intact
     assert verify_table(opened).ok
-    assert sorted(opened.append(rows(5)).scan()["id"].to_pylist()) == [1, 2, 3, 5]
+    assert ids(opened.append(rows(5))) == [1, 2, 3, 5]
 
 
 def test_a_table_does_not_go_back_to_the_rows_of_another_branch(three: IcebergTable) -> None:
@@ -131,7 +125,7 @@ def test_a_table_does_not_go_back_to_the_rows_of_another_branch(three: IcebergTa
             path.unlink()
     done = repair_table(table, drop_lost=True)
     assert (done.lost, done.newest_intact) == ((second.id,), first.id)
-    assert done.table.scan()["id"].to_pylist() == [1]
+    assert ids(done.table) == [1]
     assert sorted(done.table.scan("audit")["id"].to_pylist()) == [1, 2, 3]
 
 

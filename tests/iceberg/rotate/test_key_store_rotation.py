@@ -9,15 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.transforms import IdentityTransform
 
 import modcrypt as mc
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
     SqliteKeyStore,
-    create_table,
     expire_history,
     open_table,
     rotate_table,
@@ -30,22 +27,12 @@ from modcrypt.iceberg.write import commit as committing
 from modcrypt.iceberg.write.new_files import NewFiles
 from tests.support.cases import each_case
 from tests.support.iceberg.concurrent_commits import with_rival_commits
+from tests.support.iceberg.made_tables import make_table
+from tests.support.iceberg.partitioned_table import BY_KIND, KINDS, some
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
+from tests.support.iceberg.table_changes import ids
 
-SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string())])
-BY_KIND = PartitionSpec(
-    PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="kind")
-)
 PER = ("partition", "files")
-
-
-def some(*ids: int) -> pa.Table:
-    return pa.table({"id": ids, "kind": ["ab"[id_ % 2] for id_ in ids]}, schema=SCHEMA)
-
-
-def ids(table: IcebergTable) -> list[int]:
-    found: list[int] = table.refreshed().scan()["id"].to_pylist()
-    return sorted(found)
 
 
 class Lake:
@@ -55,10 +42,13 @@ class Lake:
         self.folder = folder
         self.store = SqliteKeyStore.create(folder / "keks.db")
         policy = KeyPolicy(kek_per=per, files=1, store="key-store")
-        self.table = create_table(
-            folder / "t", SCHEMA, SampleKms(), master_key_id="keyA", partition_spec=BY_KIND,
-            policy=policy, key_store=self.store,
-        ).append(some(1, 2)).append(some(3, 4))  # fmt: skip
+        self.table = (
+            make_table(
+                folder / "t", KINDS, partition_spec=BY_KIND, policy=policy, key_store=self.store
+            )
+            .append(some(1, 2))
+            .append(some(3, 4))
+        )
 
     def open(self, *refused: str) -> IcebergTable:
         return open_table(self.folder / "t", Refusing(*refused), key_store=self.store)
@@ -67,7 +57,7 @@ class Lake:
         return set(self.store.keys())
 
 
-OF_C = pa.table({"id": [5], "kind": ["c"]}, schema=SCHEMA)
+OF_C = pa.table({"id": [5], "kind": ["c"]}, schema=KINDS)
 
 
 def spare(lake: Lake) -> str:
@@ -232,8 +222,8 @@ def test_a_lost_master_key_of_old_keks_keeps_no_rotation_up(lake: Lake) -> None:
     assert {key.master_key_id for key in lake.store.keys().values()} == {"keyB"}
 
 
-def test_an_empty_table_has_nothing_to_rotate(tmp_path: Path, kms: SampleKms) -> None:
-    table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
+def test_an_empty_table_has_nothing_to_rotate(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", KINDS)
     done = rotate_table(table, "kek")
     assert (done.committed, done.table.place) == (False, table.place)
     assert rotate_table(table, "kek", new_master_key_id="keyB").master_key_id == "keyB"

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import modcrypt as mc
 from modcrypt.errors import IntegrityError, ModcryptError, PlaintextError
 from modcrypt.iceberg import (
     IcebergTable,
-    create_table,
     expire_history,
     open_table,
     remove_orphan_files,
@@ -25,18 +23,10 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.format.encrypted_files import decryption_properties
 from modcrypt.keys import Secret
 from tests.support.iceberg.fault_words import fault_words
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.plaintext_manifests import Rows, rewrite_in_plaintext
 from tests.support.iceberg.sample_kms import SampleKms
-
-SCHEMA = pa.schema([("id", pa.int64())])
-
-
-def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64())})
-
-
-def ids_of(table: IcebergTable) -> list[int]:
-    return sorted(table.scan()["id"].to_pylist())
+from tests.support.iceberg.table_changes import ids, rows
 
 
 def reopen(table: IcebergTable, **options: Any) -> IcebergTable:
@@ -53,9 +43,9 @@ def forget_all_but_current(table: IcebergTable) -> IcebergTable:
 
 
 @pytest.fixture
-def three(tmp_path: Path, kms: SampleKms) -> IcebergTable:
+def three(tmp_path: Path) -> IcebergTable:
     """Make a table of three files in three manifests."""
-    table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t")
     for id_ in (1, 2, 3):
         table = table.append(rows(id_, -id_))
     return table
@@ -82,7 +72,7 @@ def test_plaintext_manifests_are_encrypted(three: IcebergTable, manifests: int) 
     assert done.manifests == planned.manifests
     assert done.older_snapshots == (table.metadata.snapshots[-1].id,)
     repaired = reopen(table)
-    assert ids_of(repaired) == ALL
+    assert ids(repaired) == ALL
     last = repaired.metadata.snapshots[-1]
     assert last.operation == "replace"
     assert last.parent == table.metadata.snapshots[-1].id
@@ -122,7 +112,7 @@ def test_the_repaired_table_is_rotated_and_expired(three: IcebergTable) -> None:
     repaired = repair_manifests(table).table
     done = expire_history(rotate_table(repaired, "dek").table, force=True).table
     assert remove_orphan_files(done, older_than_days=0).left == ()
-    assert ids_of(done) == ALL
+    assert ids(done) == ALL
     assert verify_table(done).ok
     assert not any(Path(path).exists() for path in leaked)
 
@@ -133,7 +123,7 @@ def test_a_later_snapshot_and_a_second_rewrite_are_repaired(three: IcebergTable)
     table = rewrite_on_plaintext(table)
     done = repair_manifests(table)
     assert done.untrusted == ()
-    assert ids_of(done.table) == [-4, *ALL, 4]
+    assert ids(done.table) == [-4, *ALL, 4]
 
 
 def append_beside(table: IcebergTable, id_: int) -> IcebergTable:
@@ -159,7 +149,7 @@ def test_entries_are_trusted_only_on_request(three: IcebergTable) -> None:
     assert reopen(table).place == table.place
     done = repair_manifests(table, trust_plaintext=True)
     assert done.replaced
-    assert ids_of(reopen(table)) == ALL
+    assert ids(reopen(table)) == ALL
 
 
 def without_key(found: Rows) -> Rows:
@@ -219,7 +209,7 @@ def test_altered_entries_are_replaced_by_authentic_ones(
 ) -> None:
     table = rewrite_in_plaintext(three, alter=alter)
     assert lineage(repair_manifests(table).table)[0][5] == lineage(three)[0][5]
-    assert ids_of(reopen(table)) == ALL
+    assert ids(reopen(table)) == ALL
 
 
 def test_a_file_that_was_deleted_before_does_not_come_back(three: IcebergTable) -> None:
@@ -316,7 +306,7 @@ def test_files_of_plaintext_manifests_are_encrypted(three: IcebergTable) -> None
     with pytest.raises(PlaintextError, match="encrypt_plaintext=True"):
         rotate_table(table, "dek")
     rotate_table(table, "dek", encrypt_plaintext=True)
-    assert ids_of(reopen(table)) == ALL
+    assert ids(reopen(table)) == ALL
     expired = expire_history(reopen(table)).table
     assert fault_words(expired) == {"plaintext"}  # the manifests, for which no rule deletes
     remove_orphan_files(expired, older_than_days=0, foreign=True)

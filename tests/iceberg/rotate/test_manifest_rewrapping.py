@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 import modcrypt as mc
-from modcrypt.iceberg import IcebergTable, KeyPolicy, open_table, rotate_table, verify_table
-from modcrypt.iceberg.keys.key_resolver import KeyResolver
-from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
-from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, Rewrite
+from modcrypt.iceberg import KeyPolicy, open_table, rotate_table, verify_table
 from modcrypt.keys import key_bytes
 from tests.support.folder_contents import files
+from tests.support.iceberg.elsewhere import Elsewhere
 from tests.support.iceberg.partitioned_table import two_appends
 from tests.support.iceberg.resealed_tables import file_keys
 from tests.support.iceberg.sample_kms import SampleKms
@@ -25,30 +21,6 @@ POLICIES = [
     KeyPolicy(kek_per="partition"),
     KeyPolicy(kek_per="files", files=1),
 ]
-
-
-class Elsewhere:
-    """Does the work as another process would: from pickles, with the key service alone."""
-
-    def __init__(self, *, twice: bool = False, forget: bool = False) -> None:
-        self.twice, self.forget = twice, forget
-        self.sent: list[bytes] = []
-
-    def __call__(
-        self, table: IcebergTable, job: IcebergKey, exchange: Rewrite, items: Sequence[RekeyItem]
-    ) -> Iterable[RekeyedFile]:
-        resolver = KeyResolver(SampleKms())
-        opened = resolver.open_key(job)
-        self.sent += [pickle.dumps(job), pickle.dumps(exchange)]
-        done = []
-        for item in items:
-            self.sent.append(pickle.dumps(item))
-            locations, found = table.walk.locations, pickle.loads(self.sent[1])
-            for _ in range(1 + self.twice):
-                new = found(locations, pickle.loads(self.sent[-1]), opened, resolver)
-            self.sent.append(pickle.dumps(new))
-            done.append(new)
-        return done[1:] if self.forget else done
 
 
 @pytest.mark.parametrize(

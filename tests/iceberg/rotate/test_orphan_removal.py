@@ -14,7 +14,6 @@ import pytest
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg import (
     IcebergTable,
-    create_table,
     expire_history,
     open_table,
     remove_orphan_files,
@@ -24,15 +23,16 @@ from modcrypt.iceberg.tables.sql_pointer import SqlPointer
 from modcrypt.iceberg.verify import table_findings
 from tests.support.iceberg.concurrent_commits import check_orphans_of_a_commit
 from tests.support.iceberg.local_tables import make_folder_table, make_sql_table
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 
 DAY = 24 * 60 * 60
 
 
 @pytest.fixture
-def table(tmp_path: Path, kms: SampleKms) -> IcebergTable:
+def table(tmp_path: Path) -> IcebergTable:
     schema = pa.schema([("id", pa.int64())])
-    made = create_table(tmp_path / "t", schema, kms, master_key_id="keyA")
+    made = make_table(tmp_path / "t", schema)
     return made.append(pa.table({"id": [1]})).append(pa.table({"id": [2]}))
 
 
@@ -75,9 +75,7 @@ def test_the_files_of_a_commit_that_ends_meanwhile_stay(
 
 
 def test_another_tables_files_stay(table: IcebergTable, tmp_path: Path) -> None:
-    other = create_table(
-        tmp_path / "t/data/other", table_schema(), SampleKms(), master_key_id="keyA"
-    )
+    other = make_table(tmp_path / "t/data/other", table_schema())
     other = other.append(pa.table({"id": [3]}))
     for path in (tmp_path / "t/data/other").rglob("*"):
         os.utime(path, (0, 0))
@@ -89,7 +87,7 @@ def test_another_tables_files_stay(table: IcebergTable, tmp_path: Path) -> None:
 
 
 def test_files_of_a_table_in_the_same_folder_stay(table: IcebergTable, tmp_path: Path) -> None:
-    other = create_table(tmp_path / "o", table_schema(), SampleKms(), master_key_id="keyA")
+    other = make_table(tmp_path / "o", table_schema())
     orphan = plant(tmp_path / "t/data/old.parquet", days=4)
     name = "00001-12345678-1234-1234-1234-123456789012.metadata.json"
     copy = plant(tmp_path / "t/metadata/v0.metadata.json", days=4, data=other.metadata.encode())
@@ -103,7 +101,7 @@ def test_many_findings_do_not_hide_a_table_in_the_same_folder(
     table: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_findings, "MAX_TABLE_FINDINGS", 2)
-    other = create_table(tmp_path / "o", table_schema(), SampleKms(), master_key_id="keyA")
+    other = make_table(tmp_path / "o", table_schema())
     plant(tmp_path / "t/metadata/v0.metadata.json", days=4, data=other.metadata.encode())
     uuid = "12345678-1234-1234-1234-123456789012"
     for number in range(3):
@@ -202,9 +200,7 @@ def test_what_the_writers_would_not_have_written_stays(table: IcebergTable, tmp_
 @pytest.mark.parametrize("value", ["false", "FALSE", "no", ""])
 def test_a_table_whose_files_others_may_need_keeps_all(tmp_path: Path, value: str) -> None:
     properties = {"gc.enabled": value}
-    made = create_table(
-        tmp_path / "t", table_schema(), SampleKms(), master_key_id="keyA", properties=properties
-    )
+    made = make_table(tmp_path / "t", table_schema(), properties=properties)
     orphan = plant(tmp_path / "t/data/old.parquet", days=99)
     for dry_run in (True, False):
         with pytest.raises(ValueError, match=r"gc\.enabled.*rule gc\.enabled: set the table"):

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -24,7 +23,6 @@ from modcrypt.iceberg import (
     FileKeyStore,
     IcebergTable,
     KeyPolicy,
-    create_table,
     expire_history,
     load_table,
     open_table,
@@ -35,15 +33,13 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.write.commit import commit
 from tests.support.cases import each_case
 from tests.support.iceberg.fault_words import fault_words
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.table_changes import ids, rows
 from tests.support.randomness import dice, examples
 
 STORE = "keks.json"
 Document = dict[str, Any]
-
-
-def ids(*values: int) -> pa.Table:
-    return pa.table({"id": pa.array(values, pa.int64())})
 
 
 def statistics(table: IcebergTable, name: str, snapshot: int) -> Document:
@@ -67,14 +63,13 @@ def genuine_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planted") / "t"
     folder.mkdir()
     store = FileKeyStore.create(folder / STORE)
-    table = create_table(
-        folder, ids().schema, SampleKms(), master_key_id="keyA", key_store=store,
-        policy=KeyPolicy(kek_per="partition", store="key-store"),
-    )  # fmt: skip
-    table = expire_history(table.append(ids(1)).append(ids(2))).table
-    table = rotate_table(table.append(ids(3)), "kek").table
+    table = make_table(
+        folder, key_store=store, policy=KeyPolicy(kek_per="partition", store="key-store")
+    )
+    table = expire_history(table.append(rows(1)).append(rows(2))).table
+    table = rotate_table(table.append(rows(3)), "kek").table
     tagged = table.metadata.snapshots[-1].id
-    table = table.append(ids(4)).append(ids(5))
+    table = table.append(rows(4)).append(rows(5))
     first, last = table.metadata.snapshots[0].id, table.metadata.snapshots[-1].id
     files = [statistics(table, "old.stats", first), statistics(table, "new.stats", last)]
     refs = {**table.metadata.refs, "kept": reference(tagged)}
@@ -283,7 +278,7 @@ def test_an_expiry_deletes_what_it_deletes_of_the_honest_twin(
     assert sorted(done.keys) == sorted(honest.keys)
     assert expected["unreadable"] == []
     after = open_folder(folder)
-    assert sorted(after.scan()["id"].to_pylist()) == [1, 2, 3, 4, 5]
+    assert ids(after) == [1, 2, 3, 4, 5]
     assert after.scan(after.metadata.snapshots[0].id).equals(
         open_folder(twin).scan(after.metadata.snapshots[0].id).to_arrow()
     )
@@ -301,11 +296,8 @@ def test_nor_does_it_of_a_catalogs_table(tmp_path: Path, seed: int) -> None:
     store = FileKeyStore.create(folder / STORE)
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
     catalog.create_namespace("n")
-    table = create_table(
-        folder, ids().schema, SampleKms(), master_key_id="keyA", key_store=store,
-        catalog=catalog, identifier="n.t",
-    ).append(ids(1))  # fmt: skip
-    table = rotate_table(expire_history(table).table.append(ids(2)), "dek").table
+    table = make_table(folder, key_store=store, catalog=catalog, identifier="n.t").append(rows(1))
+    table = rotate_table(expire_history(table).table.append(rows(2)), "dek").table
     honest, before = expire_history(table, dry_run=True).fields(), contents(folder)
     Planting(folder, table.place.path, dice(seed)).plant_all()
 
@@ -317,18 +309,15 @@ def test_nor_does_it_of_a_catalogs_table(tmp_path: Path, seed: int) -> None:
     gone = before.keys() - contents(folder).keys()
     assert gone == {str(Path(path).relative_to(folder)) for path in named}
     after = load_table(catalog, "n.t", SampleKms(), key_store=store)
-    assert sorted(after.scan()["id"].to_pylist()) == [1, 2]
+    assert ids(after) == [1, 2]
     assert fault_words(after) <= {"plaintext"}  # what was planted stays
 
 
 def test_nor_of_another_table_within_the_folder(tmp_path: Path) -> None:
     """A deleted version that the log names is forged, with the keys and snapshots of that table."""
-    outer, inner = (
-        create_table(tmp_path / name, ids().schema, SampleKms(), master_key_id="keyA")
-        for name in ("t", "t/data/deep/inner")
-    )
-    outer = expire_history(outer.append(ids(1)).append(ids(2))).table
-    inner = inner.append(ids(3))
+    outer, inner = (make_table(tmp_path / name) for name in ("t", "t/data/deep/inner"))
+    outer = expire_history(outer.append(rows(1)).append(rows(2))).table
+    inner = inner.append(rows(3))
     stats = statistics(inner, "inner.stats", inner.metadata.snapshots[0].id)
     document: Document = outer.metadata.document
     logged = document["metadata-log"][-1]

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from modcrypt.errors import CommitConflictError, FormatError, IntegrityError
@@ -14,7 +13,6 @@ from modcrypt.iceberg import (
     FileKeyStore,
     IcebergTable,
     KeyPolicy,
-    create_table,
     open_table,
     purge_table,
     remove_orphan_files,
@@ -26,18 +24,19 @@ from modcrypt.iceberg.tables import sql_pointer
 from modcrypt.io.places import Place
 from tests.support.folder_contents import files
 from tests.support.iceberg.branched_table import SCHEMA as BRANCHED
-from tests.support.iceberg.branched_table import rows
+from tests.support.iceberg.branched_table import rows as java_rows
 from tests.support.iceberg.catalog_tables import check_purge_before_the_drop
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge
-from tests.support.iceberg.local_tables import SqlTable, make_folder_table, make_sql_table
+from tests.support.iceberg.local_tables import (
+    SqlTable,
+    make_folder_table,
+    make_sql_table,
+    table_files,
+)
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
-
-SCHEMA = pa.schema([("id", pa.int64())])
-
-
-def ids(*values: int) -> pa.Table:
-    return pa.table({"id": pa.array(values, pa.int64())})
+from tests.support.iceberg.table_changes import rows
 
 
 @pytest.fixture(params=["folder", "sql"])
@@ -45,13 +44,9 @@ def named(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """A table with history, whose keys have been rotated."""
     make = make_folder_table if request.param == "folder" else make_sql_table
     named = make(tmp_path / "here")
-    table = named.load().append(ids(1)).append(ids(2))
+    table = named.load().append(rows(1)).append(rows(2))
     rotate_table(rotate_table(table, "dek").table, "kek")
     return named
-
-
-def table_files(folder: Path) -> set[str]:
-    return {str(path) for path in folder.rglob("*") if path.is_file() and path.suffix != ".db"}
 
 
 def test_all_files_go(named: Any, tmp_path: Path) -> None:
@@ -75,20 +70,14 @@ def test_all_files_go(named: Any, tmp_path: Path) -> None:
 def test_a_new_table_can_have_the_name(named: Any, tmp_path: Path) -> None:
     purge_table(named.load())
     if isinstance(named, SqlTable):
-        create_table(
-            None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=named.catalog,
-            identifier=named.name,
-        )  # fmt: skip
+        make_table(None, catalog=named.catalog, identifier=named.name)
     else:
-        create_table(named.uri, SCHEMA, SampleKms(), master_key_id="keyA")
-    assert named.load().append(ids(5)).scan().num_rows == 1
+        make_table(named.uri)
+    assert named.load().append(rows(5)).scan().num_rows == 1
 
 
 def test_a_table_whose_files_others_may_need_is_refused(tmp_path: Path) -> None:
-    table = create_table(
-        tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA",
-        properties={"gc.enabled": "false"},
-    ).append(ids(1))  # fmt: skip
+    table = make_table(tmp_path / "t", properties={"gc.enabled": "false"}).append(rows(1))
     (tmp_path / "t/metadata" / f"{table.place.name}.purge").touch()  # of an interrupted purge
     before = files(tmp_path)
     for options in ({}, {"dry_run": True}, {"unregistered": True}):
@@ -98,10 +87,8 @@ def test_a_table_whose_files_others_may_need_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
-    table = create_table(tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA").append(ids(1))
-    other = create_table(
-        tmp_path / "t/data/other", SCHEMA, SampleKms(), master_key_id="keyA"
-    ).append(ids(2))
+    table = make_table(tmp_path / "t").append(rows(1))
+    other = make_table(tmp_path / "t/data/other").append(rows(2))
     foreign = tmp_path / "t/legacy/part.parquet"
     foreign.parent.mkdir()
     foreign.write_bytes(b"PAR1")
@@ -115,10 +102,7 @@ def test_its_keks_go_from_a_key_store(tmp_path: Path) -> None:
     store = FileKeyStore.create(tmp_path / "keks.json")
     policy = KeyPolicy(store="key-store")
     made = [
-        create_table(
-            tmp_path / name, SCHEMA, SampleKms(), master_key_id="keyA", key_store=store,
-            policy=policy,
-        ).append(ids(1))
+        make_table(tmp_path / name, key_store=store, policy=policy).append(rows(1))
         for name in ("a", "b")
     ]  # fmt: skip
     assert len(store.keys()) == 2
@@ -132,8 +116,8 @@ def test_its_keks_go_from_a_key_store(tmp_path: Path) -> None:
 
 
 def test_a_commit_before_the_purge_is_purged_with_it(tmp_path: Path) -> None:
-    table = make_folder_table(tmp_path / "t").load().append(ids(1))
-    rival = with_rival_commits(table, lambda: table.append(ids(2)), 1)
+    table = make_folder_table(tmp_path / "t").load().append(rows(1))
+    rival = with_rival_commits(table, lambda: table.append(rows(2)), 1)
     done = purge_table(rival)
     assert len(done.deleted.data_files) == 2
     assert table_files(tmp_path) == set()
@@ -143,11 +127,11 @@ def test_a_commit_to_a_catalog_before_the_purge_stops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = make_sql_table(tmp_path / "c")
-    table = named.load().append(ids(1))
+    table = named.load().append(rows(1))
     real = sql_pointer.SqlPointer.drop
 
     def drop(self: Any, old: str) -> bool:
-        named.load().append(ids(2))
+        named.load().append(rows(2))
         return real(self, old)
 
     monkeypatch.setattr(sql_pointer.SqlPointer, "drop", drop)
@@ -171,7 +155,7 @@ def test_a_table_that_is_renamed_before_the_drop_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
     named = make_sql_table(tmp_path / "c")
-    table = named.load().append(ids(1))
+    table = named.load().append(rows(1))
     moved, real = list[SqlTable](), sql_pointer.SqlPointer.drop
 
     def drop(self: Any, old: str) -> bool:
@@ -197,7 +181,7 @@ def test_a_table_that_is_renamed_before_the_drop_loses_nothing(
 def test_a_drop_that_a_gateway_repeats_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = make_sql_table(tmp_path / "c").load().append(ids(1))
+    table = make_sql_table(tmp_path / "c").load().append(rows(1))
     real = sql_pointer.SqlPointer.drop
     monkeypatch.setattr(
         sql_pointer.SqlPointer, "drop", lambda self, old: real(self, old) and real(self, old)
@@ -211,7 +195,7 @@ def test_a_drop_that_a_gateway_repeats_is_resumed(
 def test_a_drop_whose_answer_is_lost_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = make_sql_table(tmp_path / "c").load().append(ids(1))
+    table = make_sql_table(tmp_path / "c").load().append(rows(1))
     real = sql_pointer.SqlPointer.drop
 
     def drop(self: Any, old: str) -> bool:
@@ -250,7 +234,7 @@ def test_a_marker_beside_a_live_table_is_stale(tmp_path: Path) -> None:
 
 def test_a_marker_stays_where_no_catalog_says_that_the_table_is_whole(tmp_path: Path) -> None:
     """A table in a folder, whose newest version a catalog had under its name there."""
-    table = make_folder_table(tmp_path / "t").load().append(ids(1))
+    table = make_folder_table(tmp_path / "t").load().append(rows(1))
     marker = Path(f"{table.place.path}.purge")
     marker.write_bytes(b"of an interrupted purge")
     for foreign in (False, True):
@@ -261,7 +245,7 @@ def test_a_marker_stays_where_no_catalog_says_that_the_table_is_whole(tmp_path: 
 
 
 def test_only_checksums_of_hadoop_go_with_a_file(tmp_path: Path) -> None:
-    table = create_table(tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA").append(ids(1))
+    table = make_table(tmp_path / "t").append(rows(1))
     one, other = (
         path.with_name(f".{path.name}.crc")
         for path in (Path(table.place.path), *(tmp_path / "t/data").rglob("*.parquet"))
@@ -277,11 +261,11 @@ def test_a_catalog_that_drops_a_newer_version_loses_nothing(
 ) -> None:
     """As a REST catalog does, which compares nothing."""
     named = make_sql_table(tmp_path / "c")
-    table = named.load().append(ids(1))
+    table = named.load().append(rows(1))
     pointers, real = [], sql_pointer.SqlPointer.drop
 
     def drop(self: Any, old: str) -> bool:
-        newest = named.load().append(ids(2))
+        newest = named.load().append(rows(2))
         pointers.append((self, newest))
         return real(self, f"file://{newest.place.path}")
 
@@ -297,7 +281,7 @@ def test_a_catalog_that_drops_a_newer_version_loses_nothing(
 
 
 def test_a_writer_that_comes_too_late_finds_no_table(tmp_path: Path) -> None:
-    table = make_folder_table(tmp_path / "t").load().append(ids(1))
+    table = make_folder_table(tmp_path / "t").load().append(rows(1))
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -309,24 +293,24 @@ def test_a_writer_that_comes_too_late_finds_no_table(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="names none"):
         open_table(tmp_path / "t", SampleKms())
     with pytest.raises((IntegrityError, FormatError)):
-        table.append(ids(2))
+        table.append(rows(2))
 
 
-@pytest.mark.parametrize("rows", [(), (1,)])
+@pytest.mark.parametrize("stored", [(), (1,)])
 def test_a_writer_cannot_continue_a_table_that_is_being_purged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: tuple[int, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: tuple[int, ...]
 ) -> None:
     """An empty table, too: its purge has nothing to drop, and ends it all the same."""
     named = make_folder_table(tmp_path)
     table = named.load(master_key_ids=["keyA"])
-    table = table.append(ids(*rows)) if rows else table
+    table = table.append(rows(*stored)) if stored else table
     delete, seen = Expiry.delete, []
 
     def append_before(expiry: Expiry, last: IcebergTable) -> tuple[str, ...]:
         with pytest.raises(
             (FileNotFoundError, IntegrityError), match=r"purged|older state"
         ) as caught:
-            table.append(ids(2))
+            table.append(rows(2))
         seen.append(caught.value)
         return delete(expiry, last)
 
@@ -337,7 +321,7 @@ def test_a_writer_cannot_continue_a_table_that_is_being_purged(
 
 
 def test_a_version_that_another_program_commits_after_the_end_is_left(tmp_path: Path) -> None:
-    table = make_folder_table(tmp_path).load().append(ids(1))
+    table = make_folder_table(tmp_path).load().append(rows(1))
     later = Path(table.place.path).with_name("v4.metadata.json")
     delete = Expiry.delete
 
@@ -410,7 +394,7 @@ def test_plaintext_files_that_were_registered_from_elsewhere_stay(
     hive = tmp_path / "hive"
     reported: Any = {"encryption.key-id": None, "write.data.path": str(hive)}
     metadata = java.create(tmp_path / "plain", BRANCHED, properties=reported)
-    java.commit(metadata, {"do": "append", "rows": rows(1, 2)})
+    java.commit(metadata, {"do": "append", "rows": java_rows(1, 2)})
     (data,) = hive.rglob("*.parquet")
     places = {str(tmp_path / "plain"): str(tmp_path / "plain"), str(hive): str(hive)}
     table = open_table(
@@ -426,7 +410,7 @@ def test_a_writer_overtaken_by_a_whole_purge_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of the version that it is about to create has become free again."""
-    table = make_folder_table(tmp_path).load().append(ids(1))
+    table = make_folder_table(tmp_path).load().append(rows(1))
     create_once = table_versions.create_once
 
     def create_after_purge(place: Place, data: bytes) -> None:
@@ -436,6 +420,6 @@ def test_a_writer_overtaken_by_a_whole_purge_leaves_nothing(
 
     monkeypatch.setattr(table_versions, "create_once", create_after_purge)
     with pytest.raises(FileNotFoundError, match="not a table") as caught:
-        table.append(ids(2))
+        table.append(rows(2))
     assert isinstance(caught.value.__cause__, CommitConflictError)
     assert table_files(tmp_path) == set()

@@ -19,6 +19,7 @@ from tests.support.iceberg.local_tables import (
     SqlTable,
     make_folder_table,
     make_sql_table,
+    table_files,
 )
 from tests.support.iceberg.sample_kms import SampleKms
 
@@ -40,10 +41,6 @@ purge_table(table, dry_run=True)  # what is imported on the way is there
 kill_at(int(last), names.split(","))
 purge_table(table)
 """
-
-
-def files(folder: Path) -> set[str]:
-    return {str(path) for path in folder.rglob("*") if path.is_file() and path.suffix != ".db"}
 
 
 @pytest.mark.parametrize("make", [make_folder_table, make_sql_table])
@@ -70,11 +67,11 @@ def check_resumed(named: FolderTable | SqlTable, folder: Path, last: str) -> str
         purge_table(named.load())
         assert_purged(folder)
         return "whole"
-    if not files(folder):
+    if not table_files(folder):
         return "gone"
     known: Any = {"master_key_ids": ["keyA"]}
     if not list(folder.rglob("*.metadata.json")):
-        (small,) = files(folder)  # all but the hint, or the marker
+        (small,) = table_files(folder)  # all but the hint, or the marker
         Path(small).unlink()
     elif isinstance(named, SqlTable):
         purge_table(open_table(last, SampleKms(), **known), unregistered=True)
@@ -85,7 +82,7 @@ def check_resumed(named: FolderTable | SqlTable, folder: Path, last: str) -> str
 
 
 def assert_purged(folder: Path) -> None:
-    left = {name for name in files(folder) if not name.endswith(".tmp")}
+    left = {name for name in table_files(folder) if not name.endswith(".tmp")}
     assert left == set()
 
 
@@ -122,4 +119,4 @@ def test_writers_at_the_same_time_leave_nothing_behind(tmp_path: Path, make: Any
         assert ended
         assert not list(folder.rglob("*.metadata.json"))
         # A writer whose folder went away does not know whether its commit is there: its files stay.
-        assert files(folder) == set() or not isinstance(ended[0], CommitConflictError)
+        assert table_files(folder) == set() or not isinstance(ended[0], CommitConflictError)

@@ -9,17 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.transforms import IdentityTransform
 
 from modcrypt.errors import KeyRetrievalError
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
     SqliteKeyStore,
-    create_table,
     expire_history,
     open_table,
     prune_keys,
@@ -32,16 +28,14 @@ from modcrypt.iceberg.format.table_versions import FolderVersions
 from modcrypt.iceberg.rotate.manifests.wrapped_in_manifests import encrypting_keys
 from modcrypt.iceberg.tables import rest_requests
 from tests.support.iceberg.concurrent_commits import with_rival_commits
+from tests.support.iceberg.made_tables import make_table
+from tests.support.iceberg.partitioned_table import BY_KIND, KINDS, some
 from tests.support.iceberg.rest_catalog import RestTable
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
 from tests.support.iceberg.server_fixtures import server
 
 __all__ = ["server"]  # a fixture
 
-SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string())])
-BY_KIND = PartitionSpec(
-    PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="kind")
-)
 POLICIES = {
     "partition": KeyPolicy(kek_per="partition"),
     "files": KeyPolicy(kek_per="files", files=1),
@@ -50,10 +44,6 @@ POLICIES = {
 }
 
 Open = Callable[..., IcebergTable]
-
-
-def some(*ids: int) -> pa.Table:
-    return pa.table({"id": ids, "kind": ["ab"[id_ % 2] for id_ in ids]}, schema=SCHEMA)
 
 
 def ids(table: IcebergTable, snapshot: Any = None) -> list[int]:
@@ -69,19 +59,19 @@ def make(
     store = SqliteKeyStore.create(tmp_path / "keks.db")
     uri = request.getfixturevalue("server") if request.param == "rest" else None
 
-    def make_table(policy: KeyPolicy) -> Open:
+    def make_and_open(policy: KeyPolicy) -> Open:
         own: dict[str, Any] = {"key_store": store} if policy.store == "key-store" else {}
         made = {"policy": policy, "partition_spec": BY_KIND, **own}
         if uri is not None:
-            table = RestTable.make(uri, SCHEMA, **made)
+            table = RestTable.make(uri, KINDS, **made)
             return lambda kms=None, **more: table.load(kms, **own, **more)
         monkeypatch.setattr(FolderVersions, "merges", True)
-        create_table(tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA", **made)
+        make_table(tmp_path / "t", KINDS, **made)
         return lambda kms=None, **more: open_table(
             tmp_path / "t", kms or SampleKms(), **own, **more
         )
 
-    return make_table
+    return make_and_open
 
 
 def sealed_by(table: IcebergTable, ref: Any = None) -> set[str]:
@@ -250,7 +240,7 @@ def test_without_the_old_master_key_nothing_changes(make: Callable[[KeyPolicy], 
 def test_a_rival_rotation_at_the_server(
     server: str, monkeypatch: pytest.MonkeyPatch, name: str, rival: Any
 ) -> None:
-    named = RestTable.make(server, SCHEMA, policy=POLICIES[name], partition_spec=BY_KIND)
+    named = RestTable.make(server, KINDS, policy=POLICIES[name], partition_spec=BY_KIND)
     both = {"master_key_ids": ["keyA", "keyB"]}
     table = named.load(**both).append(some(1, 2)).append(some(3))
     real = rest_requests.commit

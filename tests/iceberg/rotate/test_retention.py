@@ -14,10 +14,11 @@ import pyarrow as pa
 import pytest
 
 from modcrypt.errors import FormatError, IntegrityError
-from modcrypt.iceberg import IcebergTable, create_table, expire_history, open_table
+from modcrypt.iceberg import IcebergTable, expire_history, open_table
 from tests.support.cases import each_case
 from tests.support.iceberg.branched_table import SCHEMA, rows
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 
 DAY = 24 * 60 * 60 * 1000
@@ -29,7 +30,7 @@ AGES = (9, 8, 7, 6, 5.5, 4, 3, 2)
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table with a snapshot for each age."""
     folder = tmp_path_factory.mktemp("aged") / "t"
-    table = create_table(folder, pa.schema([("id", pa.int64())]), SampleKms(), master_key_id="keyA")
+    table = make_table(folder)
     for number in range(len(AGES)):
         table = table.append(pa.table({"id": [number]}))
     return folder

@@ -26,7 +26,6 @@ from modcrypt.iceberg import (
     KeyPolicy,
     SqliteKeyStore,
     append,
-    create_table,
     expire_history,
     load_table,
     open_table,
@@ -53,6 +52,7 @@ from tests.support.iceberg.by_hand import (
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.dry_runs import with_planned_values
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.resealed_tables import file_keys, reseal, seal_singly, sealer_under
 from tests.support.iceberg.sample_kms import MASTERS, Refusing, SampleKms
 from tests.support.iceberg.shared_table import SNAPSHOTS, all_rows, both, reopen
@@ -407,10 +407,9 @@ def test_tables_of_every_policy(policy: KeyPolicy, kind: Any, tmp_path: Path) ->
     spec = PartitionSpec(
         PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="kind")
     )
-    table = create_table(
-        tmp_path / "table", schema, SampleKms(), master_key_id="keyA", partition_spec=spec,
-        policy=policy, key_store=store,
-    )  # fmt: skip
+    table = make_table(
+        tmp_path / "table", schema, partition_spec=spec, policy=policy, key_store=store
+    )
     table = append(append(table, rows), rows)
     before = table.walk.resolver.keks(table.metadata)
     old = set(before)
@@ -641,9 +640,7 @@ def test_a_table_of_a_catalog(tmp_path: Path, kms: SampleKms) -> None:
     )
     catalog.create_namespace("n")
     rows = pa.table({"id": range(5)})
-    table = create_table(
-        None, rows.schema, kms, master_key_id="keyA", catalog=catalog, identifier="n.t"
-    )
+    table = make_table(None, rows.schema, kms, catalog=catalog, identifier="n.t")
     append(append(table, rows), rows)
     table = load_table(catalog, "n.t", kms, master_key_ids=["keyA", "keyB"])
     for what in ("mek", "kek", "dek"):

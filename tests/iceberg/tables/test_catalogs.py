@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.memory import InMemoryCatalog
@@ -31,7 +30,6 @@ from modcrypt.errors import (
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
-    create_table,
     encrypt_table,
     expire_history,
     load_table,
@@ -48,13 +46,9 @@ from modcrypt.io import stores
 from tests.support.iceberg.catalog_tables import append_in_processes
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.made_tables import SCHEMA, make_table
 from tests.support.iceberg.sample_kms import SampleKms
-
-SCHEMA = pa.schema([("id", pa.int64())])
-
-
-def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64())})
+from tests.support.iceberg.table_changes import ids, rows
 
 
 def sqlite(folder: Path) -> SqlCatalog:
@@ -72,10 +66,8 @@ def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
 
 
 @pytest.fixture
-def table(catalog: SqlCatalog, kms: SampleKms) -> IcebergTable:
-    return create_table(
-        None, SCHEMA, kms, master_key_id="keyA", catalog=catalog, identifier="shop.orders"
-    )
+def table(catalog: SqlCatalog) -> IcebergTable:
+    return make_table(None, catalog=catalog, identifier="shop.orders")
 
 
 def catalog_rows(folder: Path) -> list[tuple[str, str, str | None]]:
@@ -105,12 +97,10 @@ def test_rows_through_a_catalog(
     assert catalog.load_table("shop.orders").metadata.current_snapshot() is not None
 
 
-def test_a_catalog_in_memory_is_a_sql_catalog(kms: SampleKms, tmp_path: Path) -> None:
+def test_a_catalog_in_memory_is_a_sql_catalog(tmp_path: Path) -> None:
     memory = InMemoryCatalog("memory", warehouse=f"file://{tmp_path}/w")
     memory.create_namespace("shop")
-    table = create_table(
-        None, SCHEMA, kms, master_key_id="keyA", catalog=memory, identifier="shop.orders"
-    )
+    table = make_table(None, catalog=memory, identifier="shop.orders")
     assert table.append(rows(1)).scan().num_rows == 1
     memory.close()
 
@@ -318,9 +308,9 @@ def test_a_dropped_table_is_not_written_to(catalog: SqlCatalog, table: IcebergTa
 
 
 @pytest.fixture
-def registered_table(catalog: SqlCatalog, kms: SampleKms, tmp_path: Path) -> IcebergTable:
+def registered_table(catalog: SqlCatalog, tmp_path: Path) -> IcebergTable:
     """Make a table in a folder, and register it in a catalog as it is then."""
-    made = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA").append(rows(1))
+    made = make_table(tmp_path / "t").append(rows(1))
     catalog.register_table("shop.taken", made.place.path)
     return made
 
@@ -354,7 +344,7 @@ def test_a_table_that_a_catalog_has_gone_on_with_is_refused_in_its_folder(
     assert {path for path in (tmp_path / "t").rglob("*") if path.is_file()} == before
     table = load_table(catalog, "shop.taken", kms)
     table = expire_history(rotate_table(table, "dek").table).table
-    assert sorted(table.scan()["id"].to_pylist()) == [1, 2]
+    assert ids(table) == [1, 2]
 
 
 @pytest.mark.parametrize("key", ["mek", "kek"])
@@ -395,7 +385,7 @@ def test_other_metadata_files_in_a_folder_are_no_catalogs_versions_of_its_table(
     registered_table: IcebergTable, kms: SampleKms, tmp_path: Path
 ) -> None:
     """A copy of an older version, that of another table, and what is damaged."""
-    other = create_table(tmp_path / "u", SCHEMA, kms, master_key_id="keyA")
+    other = make_table(tmp_path / "u")
     other = other.append(rows(1)).append(rows(2))
     data = Path(registered_table.place.path).read_bytes()
     for number, planted in enumerate((data, Path(other.place.path).read_bytes(), b"{}", b"")):

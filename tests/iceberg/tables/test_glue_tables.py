@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from moto.glue.models import glue_backends
 
@@ -25,14 +24,13 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.tables.glue_pointer import MAX_COMMENT, GluePointer, make_table_input
 from tests.support.cases import each_case, one_in
 from tests.support.iceberg.catalog_tables import (
-    SCHEMA,
     append_often,
     check_encryption,
     check_interrupted_purge,
     check_purge,
     check_rotation_of_namespace,
 )
-from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
+from tests.support.iceberg.cli_runs import Run, check_changes, check_seals, run
 from tests.support.iceberg.glue_catalog import (
     GlueTable,
     Step,
@@ -49,6 +47,7 @@ from tests.support.iceberg.glue_catalog import (
     serve_and_lose,
     use_store,
 )
+from tests.support.iceberg.made_tables import SCHEMA, make_table
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.table_changes import CHANGES, ids, rows
 
@@ -71,16 +70,11 @@ def versions_in(table: Any) -> set[str]:
     return {path.name for path in Path(table.place.path).parent.glob("*.json")}
 
 
-def test_a_purge_leaves_nothing(glue: GlueTable) -> None:
-    check_purge(glue)
-
-
-def test_an_interrupted_purge_is_resumed(glue: GlueTable) -> None:
-    check_interrupted_purge(glue)
-
-
-def test_all_tables_of_a_namespace_move_to_another_master_key(glue: GlueTable) -> None:
-    check_rotation_of_namespace(glue)
+@pytest.mark.parametrize(
+    "check", [check_purge, check_interrupted_purge, check_rotation_of_namespace]
+)
+def test_what_holds_in_every_catalog(glue: GlueTable, check: Any) -> None:
+    check(glue)
 
 
 def test_every_change_of_a_folders_table(glue: GlueTable) -> None:
@@ -159,7 +153,7 @@ def test_a_plaintext_table_is_encrypted_into_glue(glue: GlueTable, tmp_path: Pat
 
 
 def test_a_folders_table_is_registered(glue: GlueTable, tmp_path: Path) -> None:
-    made = create_table(tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA").append(rows(1))
+    made = make_table(tmp_path / "t").append(rows(1))
     taken = GlueTable(glue.uri, glue.name.replace("orders", "taken"))
     glue.catalog.register_table(taken.name, made.place.path)
     assert ids(taken.load().append(rows(2))) == [1, 2]
@@ -169,13 +163,7 @@ def test_the_command_line_opens_a_configured_catalog(
     glue: GlueTable, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(monkeypatch, "shop", glue.uri)
-    pq.write_table(rows(1, 2), tmp_path / "rows.parquet")
-    catalog = ("--kms", "sample:", "--catalog", "shop")
-    run("append", *catalog, glue.name, tmp_path / "rows.parquet")
-    run("rotate", "mek", *catalog, "--new-master-key", "keyB", glue.name)
-    (snapshot,) = lines(run("snapshots", "--catalog", "shop", "--json", glue.name))
-    assert snapshot["operation"] == "append"
-    assert ids(glue.load()) == [1, 2]
+    check_changes(run, tmp_path, "shop", glue)
     check_seals(run, tmp_path, "shop", GlueTable.make(glue.uri).name)
 
 
@@ -187,10 +175,7 @@ def test_a_table_in_s3(glue: GlueTable, monkeypatch: pytest.MonkeyPatch) -> None
     database = glue.name.replace(".orders", "s")
     glue.catalog.create_namespace(database, {"location": f"s3://lake/{database}"})
     stored = GlueTable(glue.uri, f"{database}.orders")
-    table = create_table(
-        None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=glue.catalog,
-        identifier=stored.name,
-    )  # fmt: skip
+    table = make_table(None, catalog=glue.catalog, identifier=stored.name)
     table.append(rows(1))
     for change in CHANGES.values():
         change(stored.load())

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from modcrypt.errors import CommitConflictError, IntegrityError
-from modcrypt.iceberg import create_table, verify_table
+from modcrypt.iceberg import verify_table
 from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.tables import hive_locks
 from modcrypt.iceberg.tables.hive_pointer import HivePointer
 from tests.support.iceberg.catalog_tables import (
-    SCHEMA,
+    CATALOG_CHECKS,
     append_in_processes,
     check_encryption,
-    check_interrupted_purge,
-    check_purge,
-    check_purge_before_the_drop,
-    check_rotation_of_namespace,
 )
-from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
-from tests.support.iceberg.concurrent_commits import check_orphans_of_a_commit
+from tests.support.iceberg.cli_runs import Run, check_changes, check_seals, run
 from tests.support.iceberg.hive_catalog import HiveTable, lost_answers
-from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.server_fixtures import metastore
 from tests.support.iceberg.table_changes import CHANGES, ids, rows
 
@@ -45,20 +40,9 @@ def hive(metastore: str) -> HiveTable:
     return HiveTable.make(metastore)
 
 
-def test_a_purge_leaves_nothing(hive: HiveTable) -> None:
-    check_purge(hive)
-
-
-def test_an_interrupted_purge_is_resumed(hive: HiveTable) -> None:
-    check_interrupted_purge(hive)
-
-
-def test_a_marker_beside_a_live_table_is_stale(hive: HiveTable) -> None:
-    check_purge_before_the_drop(hive)
-
-
-def test_the_files_of_a_commit_that_ends_meanwhile_are_no_orphans(hive: HiveTable) -> None:
-    check_orphans_of_a_commit(hive)
+@pytest.mark.parametrize("check", CATALOG_CHECKS)
+def test_what_holds_in_every_catalog(hive: HiveTable, check: Any) -> None:
+    check(hive)
 
 
 def test_every_change_of_a_folders_table(hive: HiveTable) -> None:
@@ -87,18 +71,8 @@ def test_a_plaintext_table_is_encrypted_into_a_metastore(hive: HiveTable, tmp_pa
 def test_the_command_line_opens_a_metastore_by_its_uri(
     hive: HiveTable, run: Run, tmp_path: Path
 ) -> None:
-    pq.write_table(rows(1, 2), tmp_path / "rows.parquet")
-    catalog = ("--kms", "sample:", "--catalog", hive.uri)
-    run("append", *catalog, hive.name, tmp_path / "rows.parquet")
-    run("rotate", "mek", *catalog, "--new-master-key", "keyB", hive.name)
-    (snapshot,) = lines(run("snapshots", "--catalog", hive.uri, "--json", hive.name))
-    assert snapshot["operation"] == "append"
-    assert ids(hive.load()) == [1, 2]
+    check_changes(run, tmp_path, hive.uri, hive)
     assert hive.entry().parameters["encryption.key-id"] == "keyB"
-
-
-def test_all_tables_of_a_namespace_move_to_another_master_key(hive: HiveTable) -> None:
-    check_rotation_of_namespace(hive)
 
 
 def test_seals(hive: HiveTable, run: Run, tmp_path: Path) -> None:
@@ -107,10 +81,7 @@ def test_seals(hive: HiveTable, run: Run, tmp_path: Path) -> None:
 
 def test_names_are_taken_once(hive: HiveTable) -> None:
     with pytest.raises(FileExistsError, match="already has a table"):
-        create_table(
-            None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=hive.catalog,
-            identifier=hive.name,
-        )  # fmt: skip
+        make_table(None, catalog=hive.catalog, identifier=hive.name)
     with pytest.raises(ValueError, match="the catalog has no table"):
         HiveTable(hive.uri, "nowhere.orders").load()
 
@@ -239,18 +210,24 @@ with table_lock(lambda: HiveCatalog._create_hive_client(catalog.properties), *sy
 """
 
 
-def test_the_lock_of_a_killed_process_is_released(
-    hive: HiveTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = hive.load()
+@contextmanager
+def held_lock(hive: HiveTable) -> Iterator[None]:
+    """Have another process hold the lock of a table, until it is killed at the end."""
     command = [sys.executable, "-c", _HOLD, hive.uri, *hive.name.split(".")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        monkeypatch.setattr(hive_locks, "PATIENCE", 0.5)
-        with pytest.raises(CommitConflictError, match="another writer holds"):
-            table.versions.commit(table.place, table.metadata)
-        holder.send_signal(signal.SIGKILL)
+        yield
+        holder.kill()
+
+
+def test_the_lock_of_a_killed_process_is_released(
+    hive: HiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = hive.load()
+    monkeypatch.setattr(hive_locks, "PATIENCE", 0.5)
+    with held_lock(hive), pytest.raises(CommitConflictError, match="another writer holds"):
+        table.versions.commit(table.place, table.metadata)
     assert len(hive.locks()) == 1
     monkeypatch.undo()
     assert ids(table.append(rows(1))) == [1]
@@ -261,11 +238,8 @@ def test_the_lock_of_another_machine_is_left(
     hive: HiveTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = hive.load()
-    command = [sys.executable, "-c", _HOLD, hive.uri, *hive.name.split(".")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        holder.send_signal(signal.SIGKILL)
+    with held_lock(hive):
+        pass
     monkeypatch.setattr(hive_locks, "PATIENCE", 0.5)
     monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
     with pytest.raises(CommitConflictError, match="another writer holds"):

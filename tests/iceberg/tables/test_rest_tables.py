@@ -7,9 +7,8 @@ import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import pyarrow.parquet as pq
 import pytest
 import requests
 from pyiceberg.catalog.rest import Capability, RestCatalog
@@ -19,7 +18,6 @@ from modcrypt.errors import CommitConflictError, FormatError, IntegrityError, Un
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
-    create_table,
     expire_history,
     load_table,
     rotate_catalog,
@@ -33,16 +31,9 @@ from modcrypt.iceberg.tables.catalogs import list_tables, parse_identifier
 from modcrypt.iceberg.tables.rest_versions import RestVersions
 from modcrypt.iceberg.write import commit as commits
 from tests.support.cases import each_case
-from tests.support.iceberg.catalog_tables import (
-    SCHEMA,
-    check_encryption,
-    check_interrupted_purge,
-    check_purge,
-    check_purge_before_the_drop,
-    check_rotation_of_namespace,
-)
-from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
-from tests.support.iceberg.concurrent_commits import check_orphans_of_a_commit
+from tests.support.iceberg.catalog_tables import CATALOG_CHECKS, check_encryption
+from tests.support.iceberg.cli_runs import Run, check_changes, check_seals, run
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.rest_catalog import RestTable
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.server_fixtures import server
@@ -58,16 +49,28 @@ def rest(server: str) -> RestTable:
     return RestTable.make(server)
 
 
-def before_commits(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+Before: TypeAlias = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def before_commit(monkeypatch: pytest.MonkeyPatch) -> Before:
     """Act once, when the next request to commit is about to be sent."""
     real = rest_requests.commit
 
-    def commit(*arguments: Any) -> Any:
-        monkeypatch.setattr(rest_requests, "commit", real)
-        act()
-        return real(*arguments)
+    def set_act(act: Callable[[], object]) -> None:
+        def commit(*arguments: Any) -> Any:
+            monkeypatch.setattr(rest_requests, "commit", real)
+            act()
+            return real(*arguments)
 
-    monkeypatch.setattr(rest_requests, "commit", commit)
+        monkeypatch.setattr(rest_requests, "commit", commit)
+
+    return set_act
+
+
+@pytest.mark.parametrize("check", CATALOG_CHECKS)
+def test_what_holds_in_every_catalog(rest: RestTable, check: Any) -> None:
+    check(rest)
 
 
 def test_every_change_of_a_folders_table(rest: RestTable) -> None:
@@ -83,39 +86,17 @@ def test_every_change_of_a_folders_table(rest: RestTable) -> None:
     assert again.snapshots().num_rows == 1
 
 
-def test_a_purge_leaves_nothing(rest: RestTable) -> None:
-    check_purge(rest)
-
-
-def test_an_interrupted_purge_is_resumed(rest: RestTable) -> None:
-    check_interrupted_purge(rest)
-
-
-def test_a_marker_beside_a_live_table_is_stale(rest: RestTable) -> None:
-    check_purge_before_the_drop(rest)
-
-
-def test_the_files_of_a_commit_that_ends_meanwhile_are_no_orphans(rest: RestTable) -> None:
-    check_orphans_of_a_commit(rest)
-
-
 def test_a_plaintext_table_is_encrypted_into_a_catalog(rest: RestTable, tmp_path: Path) -> None:
     check_encryption(rest, tmp_path)
 
 
 def test_names_are_taken_once(rest: RestTable) -> None:
     with pytest.raises(FileExistsError, match="already has a table"):
-        create_table(
-            None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=rest.catalog,
-            identifier=rest.name,
-        )  # fmt: skip
+        make_table(None, catalog=rest.catalog, identifier=rest.name)
     with pytest.raises(ValueError, match="the catalog has no table"):
         RestTable(rest.uri, "nowhere.orders").load()
     with pytest.raises(ValueError, match="no namespace"):
-        create_table(
-            None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=rest.catalog,
-            identifier="nowhere.orders",
-        )  # fmt: skip
+        make_table(None, catalog=rest.catalog, identifier="nowhere.orders")
 
 
 def test_readers_take_the_metadata_from_the_server(
@@ -130,18 +111,8 @@ def test_readers_take_the_metadata_from_the_server(
 def test_the_command_line_opens_a_catalog_by_its_uri(
     rest: RestTable, run: Run, tmp_path: Path
 ) -> None:
-    pq.write_table(rows(1, 2), tmp_path / "rows.parquet")
-    catalog = ("--kms", "sample:", "--catalog", rest.uri)
-    run("append", *catalog, rest.name, tmp_path / "rows.parquet")
-    run("rotate", "mek", *catalog, "--new-master-key", "keyB", rest.name)
-    (snapshot,) = lines(run("snapshots", "--catalog", rest.uri, "--json", rest.name))
-    assert snapshot["operation"] == "append"
-    assert ids(rest.load()) == [1, 2]
+    check_changes(run, tmp_path, rest.uri, rest)
     assert rest.load().metadata.master_key_id == "keyB"
-
-
-def test_all_tables_of_a_namespace_move_to_another_master_key(rest: RestTable) -> None:
-    check_rotation_of_namespace(rest)
 
 
 def test_seals(rest: RestTable, run: Run, tmp_path: Path) -> None:
@@ -149,13 +120,13 @@ def test_seals(rest: RestTable, run: Run, tmp_path: Path) -> None:
 
 
 def test_the_unsealed_changes_of_another_writer_are_not_sealed(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+    rest: RestTable, before_commit: Before
 ) -> None:
     """The server has put them into the version that would be sealed."""
     writer = SigningKey.generate()
     seal_table(rest.load().append(rows(1)), writer)
     table = rest.load(signing_key=writer, signed_by=[writer.verifier])
-    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "kek"))
+    before_commit(lambda: rotate_table(rest.load(), "kek"))
     with pytest.raises(IntegrityError, match="at the same time; the table has been changed"):
         table.append(rows(2))
     with pytest.raises(IntegrityError, match="seal"):
@@ -200,12 +171,10 @@ def test_what_the_server_adds_to_a_commit_is_not_sealed(
 # --- races ---------------------------------------------------------------------------------------
 
 
-def test_an_append_after_a_rotation_brings_its_keks(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_append_after_a_rotation_brings_its_keks(rest: RestTable, before_commit: Before) -> None:
     """No requirement sees the rotation: no branch has changed."""
     table = rest.load().append(rows(1))
-    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "kek"))
+    before_commit(lambda: rotate_table(rest.load(), "kek"))
     table.append(rows(2))
     assert ids(rest.load()) == [1, 2]
     assert verify_table(rest.load()).ok
@@ -213,10 +182,10 @@ def test_an_append_after_a_rotation_brings_its_keks(
 
 @pytest.mark.parametrize("second", ["mek", "kek"])
 def test_two_rotations_end_under_one_master_key(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch, second: Any
+    rest: RestTable, before_commit: Before, second: Any
 ) -> None:
     table = rest.load(master_key_ids=["keyA", "keyB"]).append(rows(1))
-    before_commits(monkeypatch, lambda: rotate_table(table, "mek", new_master_key_id="keyB"))
+    before_commit(lambda: rotate_table(table, "mek", new_master_key_id="keyB"))
     rotate_table(table, second)
     found = rest.load()
     assert ids(found) == [1]
@@ -227,22 +196,20 @@ def test_two_rotations_end_under_one_master_key(
 
 @pytest.mark.parametrize("second", ["mek", "kek"])
 def test_a_rotation_undoes_one_to_a_master_key_that_it_does_not_expect(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch, second: Any
+    rest: RestTable, before_commit: Before, second: Any
 ) -> None:
     """Otherwise readers would refuse the KEKs, or an unsigned property would choose the key."""
     table = rest.load().append(rows(1))
-    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "mek", new_master_key_id="keyB"))
+    before_commit(lambda: rotate_table(rest.load(), "mek", new_master_key_id="keyB"))
     with pytest.raises(IntegrityError, match="moved the table to the master key 'keyB'"):
         rotate_table(table, second)
     assert rest.load().metadata.master_key_id == "keyA"
     assert ids(rest.load().append(rows(2))) == [1, 2]
 
 
-def test_a_rotation_moves_the_keks_of_another_one(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rotation_moves_the_keks_of_another_one(rest: RestTable, before_commit: Before) -> None:
     table = rest.load().append(rows(1))
-    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "kek"))
+    before_commit(lambda: rotate_table(rest.load(), "kek"))
     rotate_table(table, "mek", new_master_key_id="keyB")
     assert rest.load().metadata.master_key_id == "keyB"
     assert ids(rest.load().append(rows(2))) == [1, 2]
@@ -252,12 +219,12 @@ def test_a_rotation_moves_the_keks_of_another_one(
 @pytest.mark.parametrize("what", ["mek", "kek"])
 @pytest.mark.parametrize("expected", [None, ["keyA", "keyB"]])
 def test_no_snapshot_lands_under_a_former_master_key(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch, change: str, what: Any, expected: Any
+    rest: RestTable, before_commit: Before, change: str, what: Any, expected: Any
 ) -> None:
     """Its KEK was made, or carried, before the rotation."""
     table = rest.load(master_key_ids=expected).append(rows(1))
     table = set_policy(table, KeyPolicy(kek_per="day"))  # the next snapshot makes a KEK
-    before_commits(monkeypatch, lambda: rotate_table(rest.load(), what, new_master_key_id="keyB"))
+    before_commit(lambda: rotate_table(rest.load(), what, new_master_key_id="keyB"))
     context = nullcontext() if expected else pytest.raises(IntegrityError, match="is now under")
     with context:
         CHANGES[change](table)
@@ -268,10 +235,10 @@ def test_no_snapshot_lands_under_a_former_master_key(
 
 
 def test_a_table_remembers_its_master_key_when_a_server_merges_another(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+    rest: RestTable, before_commit: Before
 ) -> None:
     table = rest.load().append(rows(1))
-    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "mek", new_master_key_id="keyB"))
+    before_commit(lambda: rotate_table(rest.load(), "mek", new_master_key_id="keyB"))
     table = table.append(rows(2))
     with pytest.raises(IntegrityError, match="is now under 'keyB'"):
         table.append(rows(3))
@@ -279,7 +246,7 @@ def test_a_table_remembers_its_master_key_when_a_server_merges_another(
 
 
 def test_a_snapshot_that_others_have_built_upon_stays(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, before_commit: Before
 ) -> None:
     both = ["keyA", "keyB"]
     table, real = rest.load(), commits.check_merged
@@ -293,7 +260,7 @@ def test_a_snapshot_that_others_have_built_upon_stays(
         rest.load(master_key_ids=both).append(rows(2))
         return real(*arguments)
 
-    before_commits(monkeypatch, rotate)
+    before_commit(rotate)
     with pytest.raises(IntegrityError, match="do not repeat the change"):
         table.append(rows(1))
     rotate_table(rest.load(master_key_ids=both), "mek")
@@ -327,45 +294,43 @@ def test_a_rotation_drops_keks_that_an_append_brings_back(
     assert verify_table(found).ok
 
 
-def test_an_append_retries_after_another(rest: RestTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_retries_after_another(rest: RestTable, before_commit: Before) -> None:
     table = rest.load()
-    before_commits(monkeypatch, lambda: rest.load().append(rows(1)))
+    before_commit(lambda: rest.load().append(rows(1)))
     table.append(rows(2))
     assert ids(rest.load()) == [1, 2]
 
 
-def test_changes_of_rows_retry_after_another(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_of_rows_retry_after_another(rest: RestTable, before_commit: Before) -> None:
     table = rest.load().append(rows(1, 2, 3))
-    before_commits(monkeypatch, lambda: rest.load().append(rows(4, 5)))
+    before_commit(lambda: rest.load().append(rows(4, 5)))
     table.delete("id in (2, 4)")
     assert ids(rest.load()) == [1, 3, 5]
-    before_commits(monkeypatch, lambda: rest.load().delete("id = 1"))
+    before_commit(lambda: rest.load().delete("id = 1"))
     done = rest.load().upsert(rows(1, 6), ["id"])
     assert (done.rows_updated, done.rows_inserted, ids(done.table)) == (0, 2, [1, 3, 5, 6])
     assert verify_table(rest.load()).ok
 
 
-def test_two_writers_begin_a_branch(rest: RestTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_writers_begin_a_branch(rest: RestTable, before_commit: Before) -> None:
     table = rest.load().append(rows(1))
-    before_commits(monkeypatch, lambda: rest.load().append(rows(2), branch="b"))
+    before_commit(lambda: rest.load().append(rows(2), branch="b"))
     table = table.append(rows(3), branch="b")
     assert sorted(table.scan("b")["id"].to_pylist()) == [1, 2, 3]
-    before_commits(monkeypatch, lambda: rest.load().delete("id = 2", branch="b"))
+    before_commit(lambda: rest.load().delete("id = 2", branch="b"))
     table = table.delete("id = 3", branch="b")
     assert table.scan("b")["id"].to_pylist() == ids(table) == [1]
 
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_snapshot_of_a_branch_under_a_former_master_key_is_undone(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch, begun: bool
+    rest: RestTable, before_commit: Before, begun: bool
 ) -> None:
     table = rest.load().append(rows(1))
     if begun:
         table = table.append(rows(2), branch="b")
     table = set_policy(table, KeyPolicy(kek_per="day"))  # the next snapshot makes a KEK
-    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "mek", new_master_key_id="keyB"))
+    before_commit(lambda: rotate_table(rest.load(), "mek", new_master_key_id="keyB"))
     with pytest.raises(IntegrityError, match="is now under"):
         table.append(rows(4), branch="b")
     found = rest.load(master_key_ids=["keyB"])
@@ -377,10 +342,10 @@ def test_a_snapshot_of_a_branch_under_a_former_master_key_is_undone(
 
 
 def test_a_table_that_is_dropped_during_a_commit_gets_no_files(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+    rest: RestTable, before_commit: Before
 ) -> None:
     table = rest.load()
-    before_commits(monkeypatch, lambda: rest.catalog.drop_table(rest.name))
+    before_commit(lambda: rest.catalog.drop_table(rest.name))
     with pytest.raises(ValueError, match="the catalog has no table"):
         table.append(rows(1))
     assert not list(Path(table.place.path).parents[1].rglob("*.parquet"))
@@ -388,10 +353,10 @@ def test_a_table_that_is_dropped_during_a_commit_gets_no_files(
 
 @pytest.mark.parametrize("change", ["kek", "expire"])
 def test_keys_are_not_dropped_behind_an_append(
-    rest: RestTable, monkeypatch: pytest.MonkeyPatch, change: str
+    rest: RestTable, before_commit: Before, change: str
 ) -> None:
     table = rest.load().append(rows(1)).append(rows(2))
-    before_commits(monkeypatch, lambda: rest.load().append(rows(3)))
+    before_commit(lambda: rest.load().append(rows(3)))
     CHANGES[change](table)
     assert ids(rest.load()) == [1, 2, 3]
     assert verify_table(rest.load()).ok
@@ -473,7 +438,7 @@ def test_a_server_that_answers_with_the_version_before(
 
 
 def test_a_folder_that_has_gone_on_is_refused(rest: RestTable, tmp_path: Path) -> None:
-    table = create_table(tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA").append(rows(1))
+    table = make_table(tmp_path / "t").append(rows(1))
     copy = RestTable(rest.uri, rest.name.replace("orders", "copy"))
     copy.catalog.register_table(copy.name, table.place.path)
     loaded = copy.load()
@@ -637,10 +602,7 @@ def test_registrations_are_looked_up(
 
     catalog._session.post = post
     with nullcontext() if done else pytest.raises(error):
-        create_table(
-            tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA", catalog=catalog,
-            identifier=copy.name,
-        )  # fmt: skip
+        make_table(tmp_path / "t", catalog=catalog, identifier=copy.name)
     assert bool(list(tmp_path.rglob("*.metadata.json"))) == (done or stays)
     if done:
         assert ids(copy.load().append(rows(1))) == [1]
@@ -672,11 +634,12 @@ def test_a_store_is_opened_with_vended_settings(rest: RestTable) -> None:
         "s3://bucket/t/metadata/1.metadata.json", rest.load().metadata,
         {"s3.access-key-id": "id", "s3.secret-access-key": "secret", "py-io-impl": "os.system"},
     )  # fmt: skip
-    store = rest_versions._open_store(catalog, answer, "t")
+    versions = RestVersions(catalog, "t")
+    store = versions._open_store(answer)
     assert store.client_kwargs["aws_access_key_id"] == "id"
     assert store.client_kwargs["endpoint_url"] == "http://a"
     local = answer._replace(location="file:///t/metadata/1.metadata.json")
-    assert rest_versions._open_store(catalog, local, "t") is None
+    assert versions._open_store(local) is None
 
 
 def test_the_credentials_of_the_longest_prefix_are_taken() -> None:
@@ -709,9 +672,7 @@ def test_names_that_urls_encode(server: str, inner: str) -> None:
     for namespace in ((outer,), (outer, inner), (outer, inner, inner)):
         catalog.create_namespace(namespace)
     name = (outer, inner, inner, inner)
-    made = create_table(
-        None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=catalog, identifier=name
-    )
+    made = make_table(None, catalog=catalog, identifier=name)
     made.append(rows(1))
     assert list(list_tables(catalog, outer)) == [name]
     (done,) = rotate_catalog(catalog, SampleKms(), namespace=outer, new_master_key_id="keyB")

@@ -25,18 +25,12 @@ from tests.support.cases import each_case
 from tests.support.folder_contents import files
 from tests.support.iceberg import by_hand
 from tests.support.iceberg.java_judge import Judge, plain_rows
+from tests.support.iceberg.java_tables import schema
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.tables import small_table
 
 ROWS = small_table(50)
-SCHEMA: dict[str, Any] = {
-    "type": "struct",
-    "schema-id": 0,
-    "fields": [
-        {"id": 1, "name": "id", "required": True, "type": "long"},
-        {"id": 2, "name": "name", "required": False, "type": "string"},
-    ],
-}
+SCHEMA = schema(("id", "long"), ("name", "string"))
 JAVAS = [{"id": n, "name": f"n{n}"} for n in range(20)]
 
 

@@ -14,7 +14,6 @@ import pickle
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from modcrypt.iceberg import (
     KeyPolicy,
     TableVerification,
     append,
-    create_table,
     open_table,
     verify_table,
 )
@@ -41,9 +39,11 @@ from modcrypt.iceberg.verify.table_findings import TableFinding
 from modcrypt.report import render_html
 from tests.support.cases import each_case
 from tests.support.iceberg import builder
+from tests.support.iceberg.altered_documents import GONE, Change, alter
 from tests.support.iceberg.builder import Builder, id_field
 from tests.support.iceberg.by_hand import open_ags1, unwrap_entry
 from tests.support.iceberg.java_vector import LOCATION
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.iceberg.shared_table import both
 from tests.support.paths import ROOT
@@ -204,16 +204,8 @@ def avro_with(rows: list[dict[str, Any]]) -> bytes:
 # --- metadata.json that was altered --------------------------------------------------------------
 
 
-def drop_key(d: dict[str, Any]) -> None:
-    del d["snapshots"][1]["key-id"]
-
-
-def drop_entry(d: dict[str, Any]) -> None:
-    del d["encryption-keys"][2]
-
-
-def drop_kek(d: dict[str, Any]) -> None:
-    del d["encryption-keys"][0]
+drop_key = alter({"snapshots/1/key-id": GONE})
+rows_of_avro = alter({"a/record_count": lambda count: count - 1})
 
 
 def exchange_keys(d: dict[str, Any]) -> None:
@@ -227,18 +219,6 @@ def alter_entry(d: dict[str, Any]) -> None:
     d["encryption-keys"][2]["encrypted-key-metadata"] = base64.b64encode(sealed).decode()
 
 
-def alter_timestamp(d: dict[str, Any]) -> None:
-    d["encryption-keys"][0]["properties"]["KEY_TIMESTAMP"] = "1795237555591"
-
-
-def drop_timestamp(d: dict[str, Any]) -> None:
-    del d["encryption-keys"][0]["properties"]
-
-
-def claim_another_master(d: dict[str, Any]) -> None:
-    d["encryption-keys"][0]["encrypted-by-id"] = "keyB"
-
-
 def use_older_list(d: dict[str, Any]) -> None:
     older, newer = d["snapshots"][1], d["snapshots"][2]
     newer["manifest-list"], newer["key-id"] = older["manifest-list"], older["key-id"]
@@ -249,37 +229,9 @@ def rename_snapshot(d: dict[str, Any]) -> None:
     d["refs"]["main"]["snapshot-id"] = 1004
 
 
-def raise_sequence(d: dict[str, Any]) -> None:
-    d["snapshots"][0]["sequence-number"] = 2
-
-
-def move_list_outside(d: dict[str, Any]) -> None:
-    d["snapshots"][2]["manifest-list"] = "file:///etc/passwd"
-
-
-def move_list_above(d: dict[str, Any]) -> None:
-    d["snapshots"][2]["manifest-list"] = "/warehouse/t16/../secret"
-
-
-def drop_current(d: dict[str, Any]) -> None:
-    d["current-snapshot-id"] = 7
-
-
-def lead_branch_astray(d: dict[str, Any]) -> None:
-    d["refs"]["old"] = {"snapshot-id": 999, "type": "tag"}
-
-
-def lower_sequence(d: dict[str, Any]) -> None:
-    d["last-sequence-number"] = 2
-
-
 def exchange_columns(d: dict[str, Any]) -> None:
     first, _, third = d["schemas"][0]["fields"]
     first["name"], third["name"] = third["name"], first["name"]
-
-
-def alter_type(d: dict[str, Any]) -> None:
-    d["schemas"][0]["fields"][0]["type"] = "timestamp"
 
 
 def exchange_ids(d: dict[str, Any]) -> None:
@@ -287,47 +239,39 @@ def exchange_ids(d: dict[str, Any]) -> None:
     first["id"], second["id"] = second["id"], first["id"]
 
 
-def alter_partitions(d: dict[str, Any]) -> None:
-    field = {"source-id": 1, "field-id": 1000, "name": "p", "transform": "bucket[4]"}
-    d["partition-specs"][0]["fields"] = [field]
-
-
-def nest_too_deep(d: dict[str, Any]) -> None:
-    inner: Any = "long"
-    for _ in range(400):
-        inner = {"type": "list", "element-id": 9, "element": inner, "element-required": False}
-    d["schemas"][0]["fields"][0]["type"] = inner
+PARTITIONED = {"source-id": 1, "field-id": 1000, "name": "p", "transform": "bucket[4]"}
+NESTED: Any = "long"
+for _ in range(400):
+    NESTED = {"type": "list", "element-id": 9, "element": NESTED, "element-required": False}
 
 
 @each_case(
     ("change", "word"),
     [
         (exchange_columns, "integrity"),
-        (alter_type, "integrity"),
+        (alter({"schemas/0/fields/0/type": "timestamp"}), "integrity"),
         (exchange_ids, "integrity"),
-        (alter_partitions, "integrity"),
-        (nest_too_deep, "integrity"),
+        (alter({"partition-specs/0/fields": [PARTITIONED]}), "integrity"),
+        (alter({"schemas/0/fields/0/type": NESTED}), "integrity"),
         (drop_key, "plaintext"),
-        (drop_entry, "no-key"),
-        (drop_kek, "no-key"),
+        (alter({"encryption-keys/2": GONE}), "no-key"),
+        (alter({"encryption-keys/0": GONE}), "no-key"),
         (exchange_keys, "truncation"),
         (alter_entry, "key-material"),
-        (alter_timestamp, "key-material"),
-        (drop_timestamp, "key-material"),
-        (claim_another_master, "key-material"),
+        (alter({"encryption-keys/0/properties/KEY_TIMESTAMP": "1795237555591"}), "key-material"),
+        (alter({"encryption-keys/0/properties": GONE}), "key-material"),
+        (alter({"encryption-keys/0/encrypted-by-id": "keyB"}), "key-material"),
         (use_older_list, "integrity"),
         (rename_snapshot, "integrity"),
-        (raise_sequence, "integrity"),
-        (move_list_outside, "format"),
-        (move_list_above, "format"),
-        (drop_current, "format"),
-        (lead_branch_astray, "format"),
-        (lower_sequence, "integrity"),
+        (alter({"snapshots/0/sequence-number": 2}), "integrity"),
+        (alter({"snapshots/2/manifest-list": "file:///etc/passwd"}), "format"),
+        (alter({"snapshots/2/manifest-list": "/warehouse/t16/../secret"}), "format"),
+        (alter({"current-snapshot-id": 7}), "format"),
+        (alter({"refs/old": {"snapshot-id": 999, "type": "tag"}}), "format"),
+        (alter({"last-sequence-number": 2}), "integrity"),
     ],
 )
-def test_altered_table_metadata_is_found(
-    t16: Path, change: Callable[[dict[str, Any]], None], word: str
-) -> None:
+def test_altered_table_metadata_is_found(t16: Path, change: Change, word: str) -> None:
     changed = document(t16)
     change(changed)
     put(t16, changed)
@@ -588,61 +532,9 @@ def test_a_stream_cut_at_a_border_of_blocks_or_with_blocks_moved_is_found(blocks
         path.write_bytes(whole)
 
 
-def rows_of_parquet(files: dict[str, Any]) -> None:
-    files["p"]["record_count"] = 41
-
-
-def rows_of_avro(files: dict[str, Any]) -> None:
-    files["a"]["record_count"] -= 1
-
-
-def size_of_parquet(files: dict[str, Any]) -> None:
-    files["p"]["file_size_in_bytes"] += 1
-
-
-def size_of_avro(files: dict[str, Any]) -> None:
-    files["a"]["file_size_in_bytes"] -= 28
-
-
 def positions_of_vector(files: dict[str, Any]) -> None:
     files["v"]["record_count"] = 2
     files["w"]["record_count"] = 2
-
-
-def place_of_vector(files: dict[str, Any]) -> None:
-    files["v"]["content_offset"] += 1
-
-
-def place_beyond(files: dict[str, Any]) -> None:
-    files["v"]["content_offset"] = 1 << 40
-
-
-def vector_without_place(files: dict[str, Any]) -> None:
-    files["v"]["content_size_in_bytes"] = None
-
-
-def no_key(files: dict[str, Any]) -> None:
-    files["p"]["key_metadata"] = None
-
-
-def key_of_another(files: dict[str, Any]) -> None:
-    files["p"]["key_metadata"] = builder.key_metadata(os.urandom(16), os.urandom(16), None)
-
-
-def key_of_nothing(files: dict[str, Any]) -> None:
-    files["p"]["key_metadata"] = b"\x02" + bytes(20)
-
-
-def seal_under_unknown_key(files: dict[str, Any]) -> None:
-    files["p"]["key_metadata"] = b"\x81\x00\x04lost" + bytes(80)
-
-
-def move_elsewhere(files: dict[str, Any]) -> None:
-    files["p"]["file_path"] = "s3://elsewhere/p.parquet"
-
-
-def orc(files: dict[str, Any]) -> None:
-    files["a"]["file_format"] = "ORC"
 
 
 def list_twice(files: dict[str, Any]) -> None:
@@ -656,19 +548,23 @@ def two_sizes(files: dict[str, Any]) -> None:
 @each_case(
     ("change", "name", "word"),
     [
-        (rows_of_parquet, "p.parquet", "truncation"),
+        (alter({"p/record_count": 41}), "p.parquet", "truncation"),
         (rows_of_avro, "a.avro", "truncation"),
-        (size_of_parquet, "p.parquet", "truncation"),
-        (size_of_avro, "a.avro", "truncation"),
+        (alter({"p/file_size_in_bytes": lambda size: size + 1}), "p.parquet", "truncation"),
+        (alter({"a/file_size_in_bytes": lambda size: size - 28}), "a.avro", "truncation"),
         (positions_of_vector, "dv.puffin", "format"),
-        (place_of_vector, "dv.puffin", "format"),
-        (place_beyond, "dv.puffin", "format"),
-        (vector_without_place, "dv.puffin", "format"),
-        (no_key, "p.parquet", "plaintext"),
-        (key_of_another, "p.parquet", "tag"),
-        (key_of_nothing, "p.parquet", "key-material"),
-        (seal_under_unknown_key, "p.parquet", "no-key"),
-        (move_elsewhere, "p.parquet", "format"),
+        (alter({"v/content_offset": lambda offset: offset + 1}), "dv.puffin", "format"),
+        (alter({"v/content_offset": 1 << 40}), "dv.puffin", "format"),
+        (alter({"v/content_size_in_bytes": None}), "dv.puffin", "format"),
+        (alter({"p/key_metadata": None}), "p.parquet", "plaintext"),
+        (
+            alter({"p/key_metadata": builder.key_metadata(os.urandom(16), os.urandom(16), None)}),
+            "p.parquet",
+            "tag",
+        ),
+        (alter({"p/key_metadata": b"\x02" + bytes(20)}), "p.parquet", "key-material"),
+        (alter({"p/key_metadata": b"\x81\x00\x04lost" + bytes(80)}), "p.parquet", "no-key"),
+        (alter({"p/file_path": "s3://elsewhere/p.parquet"}), "p.parquet", "format"),
         (list_twice, "p.parquet", "key-material"),
         (two_sizes, "p.parquet", "truncation"),
         (two_sizes, "p.parquet", "format"),
@@ -709,15 +605,13 @@ def test_files_that_were_deleted_are_not_missed_and_are_counted(tmp_path: Path) 
 def test_an_encrypted_file_whose_key_was_left_out_is_no_plaintext_file(
     tmp_path: Path, name: str
 ) -> None:
-    def change(files: dict[str, Any]) -> None:
-        files[name]["key_metadata"] = None
-
+    change = alter({f"{name}/key_metadata": None})
     found = verify_built(build_table(tmp_path, change), require_encrypted=False)
     assert [finding.word for finding in faults(found)] == ["no-key"]
 
 
 def test_files_in_orc_are_warned_of(tmp_path: Path) -> None:
-    found = verify_built(build_table(tmp_path, orc))
+    found = verify_built(build_table(tmp_path, alter({"a/file_format": "ORC"})))
     assert [(finding.word, finding.severity) for finding in found.findings] == [
         ("unsupported", "warning")
     ]
@@ -901,9 +795,7 @@ def test_a_service_that_goes_away_is_not_asked_for_every_file(
     monkeypatch.setenv("MODCRYPT_KMS_PATIENCE", "0")
     policy = KeyPolicy(wrapping="single")
     schema = pa.schema([("id", pa.int64())])
-    made = create_table(
-        str(tmp_path), schema, SampleKms(), master_key_id="keyA", properties=policy.properties()
-    )
+    made = make_table(str(tmp_path), schema, properties=policy.properties())
     for start in range(4):
         made = append(made, pa.table({"id": [start]}))
     kms = Refusing(ConnectionError())
@@ -1067,12 +959,8 @@ def test_tables_under_each_policy_are_whole_and_their_damage_is_found(
     tmp_path: Path, policy: KeyPolicy, keks: int
 ) -> None:
     kms, store = SampleKms(), FileKeyStore.create(tmp_path / "keks.json")
-    made = create_table(
-        str(tmp_path / "t"),
-        pa.schema([("id", pa.int64())]),
-        kms,
-        master_key_id="keyA",
-        properties=policy.properties(),
+    made = make_table(
+        str(tmp_path / "t"), pa.schema([("id", pa.int64())]), kms, properties=policy.properties()
     )
     made = open_table(tmp_path / "t", kms, key_store=store)
     for start in (0, 10, 20):

@@ -13,7 +13,6 @@ import pytest
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
-    create_table,
     expire_history,
     open_table,
     set_policy,
@@ -24,13 +23,12 @@ from modcrypt.iceberg.format.avro_files import AvroRows
 from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.read import inventory
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 
 
-def test_each_metadata_json_is_parsed_once(
-    tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = create_table(tmp_path / "t", pa.schema([("id", pa.int64())]), kms, master_key_id="keyA")
+def test_each_metadata_json_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table(tmp_path / "t")
     for id_ in range(4):
         table = table.append(pa.table({"id": [id_]}))
     parsed, real = Counter[bytes](), table_metadata._parse_document
@@ -48,9 +46,9 @@ def test_each_metadata_json_is_parsed_once(
 
 
 def test_an_append_parses_only_what_it_changes(
-    tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = create_table(tmp_path / "t", pa.schema([("id", pa.int64())]), kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t")
     table = table.append(pa.table({"id": [1]}))
     parsed, real = list[str](), table_metadata._parse_document
 
@@ -67,9 +65,9 @@ def test_an_append_parses_only_what_it_changes(
 
 
 def test_each_row_of_manifest_lists_is_decoded_once(
-    tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = create_table(tmp_path / "t", pa.schema([("id", pa.int64())]), kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t")
     for id_ in range(40):
         table = table.append(pa.table({"id": [id_]}))
     made, real = list[str](), manifests._manifest_file
@@ -85,7 +83,7 @@ def test_each_row_of_manifest_lists_is_decoded_once(
 
 def test_a_key_service_is_asked_for_several_manifest_lists_at_once(tmp_path: Path) -> None:
     kms = SampleKms()
-    table = create_table(tmp_path / "t", pa.schema([("id", pa.int64())]), kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t")
     table = set_policy(table, KeyPolicy(wrapping="single"))
     for id_ in range(4):
         table = table.append(pa.table({"id": [id_]}))
@@ -102,9 +100,9 @@ def test_a_key_service_is_asked_for_several_manifest_lists_at_once(tmp_path: Pat
 
 
 def test_an_expiry_reads_needed_manifests_once(
-    tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = create_table(tmp_path / "t", pa.schema([("id", pa.int64())]), kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t")
     for id_ in range(3):
         table = table.append(pa.table({"id": [id_]}))
     read, real = Counter[str](), manifests.read_manifest_rows
@@ -121,12 +119,9 @@ def test_an_expiry_reads_needed_manifests_once(
 
 
 @pytest.fixture
-def merged(tmp_path: Path, kms: SampleKms) -> IcebergTable:
+def merged(tmp_path: Path) -> IcebergTable:
     """A table whose manifests were merged again and again."""
-    table = create_table(
-        tmp_path / "t", pa.schema([("id", pa.int64())]), kms, master_key_id="keyA",
-        properties={"commit.manifest.min-count-to-merge": "3"},
-    )  # fmt: skip
+    table = make_table(tmp_path / "t", properties={"commit.manifest.min-count-to-merge": "3"})
     for id_ in range(20):
         table = table.append(pa.table({"id": [id_]}))
     return table

@@ -41,7 +41,7 @@ from modcrypt.errors import (
     PlaintextError,
     UnsupportedFormatError,
 )
-from modcrypt.iceberg import IcebergTable, KeyPolicy, append, create_table, open_table
+from modcrypt.iceberg import IcebergTable, KeyPolicy, append, open_table
 from modcrypt.iceberg.format.table_metadata import KEY_ID
 from modcrypt.iceberg.format.table_versions import FolderVersions
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
@@ -51,6 +51,7 @@ from tests.support.cases import each_case
 from tests.support.iceberg import by_hand
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge, plain_rows
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.tables import small_table
 
@@ -59,7 +60,7 @@ ROWS = small_table(50)
 
 @pytest.fixture
 def lake(kms: SampleKms, tmp_path: Path) -> IcebergTable:
-    return create_table(tmp_path / "t", ROWS.schema, kms, master_key_id="keyA")
+    return make_table(tmp_path / "t", ROWS.schema, kms)
 
 
 def files_of(folder: Path) -> set[str]:
@@ -252,9 +253,7 @@ def test_partitions(
     fields: list[tuple[str, Any]],
     partitions: int,
 ) -> None:
-    table = create_table(
-        tmp_path / "t", TYPED.schema, kms, master_key_id="keyA", partition_spec=spec(*fields)
-    )
+    table = make_table(tmp_path / "t", TYPED.schema, kms, partition_spec=spec(*fields))
     table = table.append(TYPED)
     files = java.files(table.place.path)["files"]
     assert len(files) == partitions
@@ -274,8 +273,8 @@ def test_partitions(
 
 def test_rows_are_found_by_filters(java: Judge, kms: SampleKms, tmp_path: Path) -> None:
     """Statistics and partitions that are wrong would have rows go missing."""
-    table = create_table(
-        tmp_path / "t", TYPED.schema, kms, master_key_id="keyA",
+    table = make_table(
+        tmp_path / "t", TYPED.schema, kms,
         partition_spec=spec(("id", BucketTransform(3)), ("day", DayTransform())),
     ).append(TYPED)  # fmt: skip
     assert table.scan(filters="id = 7", columns=["id"]).to_pydict() == {"id": [7]}
@@ -326,7 +325,7 @@ def test_types_and_nulls_within_types(java: Judge, kms: SampleKms, tmp_path: Pat
             "nulls": pa.nulls(7, pa.string()),
         }
     )
-    table = create_table(tmp_path / "t", rows.schema, kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t", rows.schema, kms)
     table = table.append(rows.slice(0, 3)).append(rows.slice(3))
     assert java.read(table.place.path) == plain_rows(rows) == plain_rows(table.scan())
 
@@ -337,7 +336,7 @@ def test_a_column_that_lacks_has_the_default_for_writing(
 ) -> None:
     """Spec, "Default values": `initial-default` is for files that were there already."""
     schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
-    table = create_table(tmp_path / "t", schema, kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t", schema, kms)
     document = json.loads(Path(table.place.path).read_bytes())
     defaults = {"initial-default": "old", "write-default": "new"}
     document["schemas"][0]["fields"][1] |= {"required": required, **defaults}
@@ -349,7 +348,7 @@ def test_a_column_that_lacks_has_the_default_for_writing(
 
 def test_a_table_of_nulls_alone(kms: SampleKms, tmp_path: Path) -> None:
     rows = pa.table({"a": pa.nulls(3, pa.null()), "b": pa.nulls(3, pa.int64())})
-    table = create_table(tmp_path / "t", rows.schema, kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t", rows.schema, kms)
     assert table.append(rows).scan().to_pydict() == rows.to_pydict()
     assert table.append(rows.select(["a"])).scan().num_rows == 6
 
@@ -358,8 +357,8 @@ def test_a_table_of_nulls_alone(kms: SampleKms, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kek_per", ["partition", "files", "day"])
 def test_keys_as_the_policy_has_them(kms: SampleKms, tmp_path: Path, kek_per: Any) -> None:
     policy = KeyPolicy(kek_per=kek_per, files=2)
-    table = create_table(
-        tmp_path / "t", TYPED.schema, kms, master_key_id="keyA", policy=policy,
+    table = make_table(
+        tmp_path / "t", TYPED.schema, kms, policy=policy,
         partition_spec=spec(("id", BucketTransform(3))),
     ).append(TYPED)  # fmt: skip
     assert plain_rows(table.scan()) == plain_rows(TYPED)
@@ -400,10 +399,9 @@ def test_a_reader_of_batches_is_written_file_by_file(lake: IcebergTable) -> None
 
 
 def test_a_reader_of_batches_in_partitions(kms: SampleKms, tmp_path: Path) -> None:
-    table = create_table(
-        tmp_path / "t", TYPED.schema, kms, master_key_id="keyA",
-        partition_spec=spec(("id", BucketTransform(3))),
-    ).append(TYPED.to_reader(max_chunksize=5))  # fmt: skip
+    table = make_table(
+        tmp_path / "t", TYPED.schema, kms, partition_spec=spec(("id", BucketTransform(3)))
+    ).append(TYPED.to_reader(max_chunksize=5))
     assert plain_rows(table.scan()) == plain_rows(TYPED)
 
 
@@ -447,7 +445,7 @@ def test_a_value_that_does_not_fit_is_not_shown(
     kms: SampleKms, tmp_path: Path, seconds: int, message: str
 ) -> None:
     schema = pa.schema([("at", pa.timestamp("us"))])
-    table = create_table(tmp_path / "t", schema, kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t", schema, kms)
     before = files_of(tmp_path)
     with pytest.raises(ValueError, match=message) as raised:
         table.append(pa.table({"at": pa.array([seconds], pa.timestamp("s"))}))
@@ -458,7 +456,7 @@ def test_a_value_that_does_not_fit_is_not_shown(
 
 def test_a_required_column_that_lacks(kms: SampleKms, tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
-    table = create_table(tmp_path / "t", schema, kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t", schema, kms)
     with pytest.raises(ValueError, match="id"):
         table.append(pa.table({"name": ["a"]}))
     with pytest.raises(ValueError, match="id"):
@@ -470,9 +468,7 @@ def test_what_does_not_fit_is_reported_by_column(
 ) -> None:
     """pyiceberg prints a table of it on stdout."""
     person = pa.struct([("age", pa.int32()), ("name", pa.string())])
-    table = create_table(
-        tmp_path / "t", pa.schema([("id", pa.int64()), ("who", person)]), kms, master_key_id="keyA"
-    )
+    table = make_table(tmp_path / "t", pa.schema([("id", pa.int64()), ("who", person)]), kms)
     other = pa.table({"id": ["a"], "who": [{"age": "b"}]})
     with pytest.raises(ValueError, match="fit the table: ") as raised:
         table.append(other)
@@ -484,9 +480,7 @@ def test_what_does_not_fit_is_reported_by_column(
 
 
 def test_field_ids_of_another_table_do_not_count(kms: SampleKms, tmp_path: Path) -> None:
-    table = create_table(
-        tmp_path / "t", pa.schema([("x", pa.int64()), ("y", pa.int64())]), kms, master_key_id="keyA"
-    )
+    table = make_table(tmp_path / "t", pa.schema([("x", pa.int64()), ("y", pa.int64())]), kms)
     ids = {name: {"PARQUET:field_id": str(id_)} for name, id_ in {"x": 2, "y": 1}.items()}
     swapped = pa.schema([pa.field(name, pa.int64(), metadata=id_) for name, id_ in ids.items()])
     table = table.append(pa.table({"x": [1], "y": [2]}, schema=swapped))
@@ -505,7 +499,7 @@ def test_filters_of_uuids(kms: SampleKms, tmp_path: Path) -> None:
         NestedField(2, "u", UUIDType()),
         NestedField(3, "in", StructType(NestedField(4, "u", UUIDType()))),
     )
-    table = create_table(tmp_path / "t", schema, kms, master_key_id="keyA")
+    table = make_table(tmp_path / "t", schema, kms)
     for number, value in enumerate((one, two, None)):
         stored = pa.array([value and value.bytes], pa.binary(16))
         inner = pa.array([{"u": value and value.bytes}], pa.struct([("u", pa.binary(16))]))
@@ -529,9 +523,7 @@ def test_partitions_by_two_fields_of_one_column(
         PartitionField(2, 1000, IdentityTransform(), "name"),
         PartitionField(2, 1001, BucketTransform(4), "bucket"),
     )
-    table = create_table(
-        tmp_path / "t", ROWS.schema, kms, master_key_id="keyA", partition_spec=spec
-    ).append(ROWS)
+    table = make_table(tmp_path / "t", ROWS.schema, kms, partition_spec=spec).append(ROWS)
     assert sorted(map(str, table.scan().to_pylist())) == sorted(map(str, ROWS.to_pylist()))
     assert java.read(Path(table.place.path)) == plain_rows(table.scan())
 
@@ -792,9 +784,7 @@ def test_somebody_else_gives_the_table_another_master_key(
 @pytest.mark.parametrize("kek_per", ["table", "partition", "files"])
 def test_somebody_else_drops_the_keys(kms: SampleKms, tmp_path: Path, kek_per: Any) -> None:
     """Nothing of the lost attempt is sealed under KEKs that are gone by now."""
-    made = create_table(
-        tmp_path / "t", ROWS.schema, kms, master_key_id="keyA", policy=KeyPolicy(kek_per=kek_per)
-    )
+    made = make_table(tmp_path / "t", ROWS.schema, kms, policy=KeyPolicy(kek_per=kek_per))
     table = made.append(ROWS)
     old = set(table.metadata.kek_ids())
     done = append(with_rival_commits(table, lambda: rotate_table(made, "kek"), 1), ROWS)

@@ -15,7 +15,7 @@ import pyarrow.fs
 import pytest
 
 from modcrypt.errors import CommitConflictError, FormatError
-from modcrypt.iceberg import IcebergTable, create_table, expire_history, open_table, verify_table
+from modcrypt.iceberg import IcebergTable, expire_history, open_table, verify_table
 from modcrypt.iceberg.format.table_versions import (
     FolderVersions,
     file_names,
@@ -26,15 +26,14 @@ from modcrypt.iceberg.format.table_versions import (
 from modcrypt.iceberg.write.commit import commit, latest
 from modcrypt.io.places import Place
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.object_store import object_store
 
-SCHEMA = pa.schema([("id", pa.int64())])
-
 
 @pytest.fixture
-def lake(kms: SampleKms, tmp_path: Path) -> IcebergTable:
-    return create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
+def lake(tmp_path: Path) -> IcebergTable:
+    return make_table(tmp_path / "t")
 
 
 def set_note(table: IcebergTable, text: str = "yes") -> Any:
@@ -228,7 +227,7 @@ def test_another_file_system(kms: SampleKms, tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory", skip_instance_cache=True)
     memory.store = {}  # its own, not that of all others
     memory.pseudo_dirs = [""]
-    table = create_table("lake/t", SCHEMA, kms, master_key_id="keyA", filesystem=memory)
+    table = make_table("lake/t", filesystem=memory)
     done = table.append(pa.table({"id": [1, 2]})).append(pa.table({"id": [3]}))
     assert done.scan().num_rows == 3
     assert done.place.name == "v3.metadata.json"
@@ -240,10 +239,10 @@ def test_a_file_system_that_would_lose_a_commit_is_refused(kms: SampleKms, tmp_p
     memory = pyarrow.fs._MockFileSystem()
     lost = "would lose one of two simultaneous commits: keep the table in a SQL catalog"
     with pytest.raises(ValueError, match=lost):
-        create_table("lake/t", SCHEMA, kms, master_key_id="keyA", filesystem=memory)
+        make_table("lake/t", filesystem=memory)
     everything = pyarrow.fs.FileSelector("", recursive=True)
     assert memory.get_file_info(everything) == []
-    made = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA", location="lake/t")
+    made = make_table(tmp_path / "t", location="lake/t")
     memory.create_dir("lake/t/metadata")
     with memory.open_output_stream("lake/t/metadata/v1.metadata.json") as copy:
         copy.write(Path(made.place.path).read_bytes())
@@ -259,7 +258,7 @@ def test_two_writers_to_a_store_lose_nothing(kms: SampleKms) -> None:
     """Each with a cache of its own of what is listed."""
     with object_store() as store:
         store.judge().create_bucket(Bucket="lake")
-        create_table("lake/t", SCHEMA, kms, master_key_id="keyA", filesystem=store.s3fs())
+        make_table("lake/t", filesystem=store.s3fs())
 
         def write(number: int) -> None:
             filesystem = store.s3fs()
@@ -284,7 +283,7 @@ def test_a_reader_that_has_listed_the_table_sees_what_others_commit(kms: SampleK
     with object_store() as store:
         store.judge().create_bucket(Bucket="listed")
         ours, theirs = store.s3fs(), store.s3fs()
-        create_table("listed/t", SCHEMA, kms, master_key_id="keyA", filesystem=theirs)
+        make_table("listed/t", filesystem=theirs)
         table = open_table("listed/t", kms, filesystem=ours)
         for number in (1, 2):
             new = pa.table({"id": [number]})

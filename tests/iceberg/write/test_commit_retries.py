@@ -11,12 +11,10 @@ import pyarrow as pa
 import pytest
 
 from modcrypt.errors import CommitConflictError, FormatError
-from modcrypt.iceberg import IcebergTable, create_table
+from modcrypt.iceberg import IcebergTable
 from modcrypt.iceberg.write import commit as committing
-from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.made_tables import make_table
 from tests.support.sleeps import note_sleeps
-
-SCHEMA = pa.schema([("id", pa.int64())])
 
 
 class Contended:
@@ -45,7 +43,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def contend(path: Path, properties: dict[str, str]) -> int:
     """Append to a contended table with these properties; return the number of attempts."""
-    table = create_table(path, SCHEMA, SampleKms(), master_key_id="keyA", properties=properties)
+    table = make_table(path, properties=properties)
     versions = Contended(table)
     with pytest.raises(CommitConflictError):
         dataclasses.replace(table, versions=versions).append(pa.table({"id": [1]}))
@@ -71,22 +69,17 @@ def test_a_tables_own(tmp_path: Path, pauses: list[float]) -> None:
 
 
 def test_a_hostile_number_is_limited(tmp_path: Path, pauses: list[float]) -> None:
-    metadata = create_table(
-        tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA",
-        properties={
-            "commit.retry.num-retries": "999999999", "commit.retry.max-wait-ms": "9" * 18,
-            "commit.retry.min-wait-ms": "9" * 18,
-        },
-    ).metadata  # fmt: skip
+    properties = {
+        "commit.retry.num-retries": "999999999", "commit.retry.max-wait-ms": "9" * 18,
+        "commit.retry.min-wait-ms": "9" * 18,
+    }  # fmt: skip
+    metadata = make_table(tmp_path / "t", properties=properties).metadata
     retries = committing.Retries.of(metadata)
     assert retries.attempts == 1 + committing.MAX_RETRIES
     assert retries.pause(1) == retries.pause(10**6) == committing.LONGEST_PAUSE
 
 
 def test_what_is_no_number_is_refused(tmp_path: Path) -> None:
-    table = create_table(
-        tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA",
-        properties={"commit.retry.num-retries": "many"},
-    )  # fmt: skip
+    table = make_table(tmp_path / "t", properties={"commit.retry.num-retries": "many"})
     with pytest.raises(FormatError, match=r"commit\.retry\.num-retries is not a whole number"):
         table.append(pa.table({"id": [1]}))

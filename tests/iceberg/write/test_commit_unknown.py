@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import fsspec
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.exc import SQLAlchemyError
@@ -18,7 +17,6 @@ from sqlalchemy.orm import Session
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
-    create_table,
     encrypt_table,
     expire_history,
     load_table,
@@ -28,23 +26,17 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format import table_versions as versions
 from modcrypt.iceberg.tables import catalog_versions
+from modcrypt.iceberg.tables.sql_pointer import SqlPointer
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.table_changes import ids, rows
 
-SCHEMA = pa.schema([("id", pa.int64())])
 FOR_FILES = KeyPolicy(kek_per="files", files=1)
 
 Change = Callable[[IcebergTable], object]
 KINDS: tuple[Literal["kek", "dek"], ...] = ("kek", "dek")
-
-
-def ids(*values: int) -> pa.Table:
-    return pa.table({"id": pa.array(values, pa.int64())})
-
-
-def rows(table: IcebergTable) -> list[int]:
-    return sorted(table.refreshed().scan()["id"].to_pylist())
 
 
 def run_after(
@@ -63,9 +55,9 @@ def run_after(
 
 
 @pytest.fixture
-def lake(tmp_path: Path, kms: SampleKms) -> IcebergTable:
-    table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES)
-    return table.append(ids(1))
+def lake(tmp_path: Path) -> IcebergTable:
+    table = make_table(tmp_path / "t", policy=FOR_FILES)
+    return table.append(rows(1))
 
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
@@ -75,13 +67,13 @@ def test_a_commit_whose_answer_is_lost_keeps_its_files(
     """Others append, and expire the snapshot that was committed: its files are still needed."""
 
     def others() -> None:
-        expire_history(lake.append(ids(3)))
+        expire_history(lake.append(rows(3)))
         raise OSError("timed out")
 
     run_after(versions.FolderVersions, "commit", monkeypatch, others)
     with pytest.raises(OSError, match="timed out"):
-        _ = lake.append(ids(2)) if kind == "append" else rotate_table(lake, kind)
-    assert rows(lake) == ([1, 2, 3] if kind == "append" else [1, 3])
+        _ = lake.append(rows(2)) if kind == "append" else rotate_table(lake, kind)
+    assert ids(lake) == ([1, 2, 3] if kind == "append" else [1, 3])
 
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
@@ -95,23 +87,23 @@ def test_a_version_that_is_there_was_created_whatever_the_answer(
         raise error
 
     run_after(versions, "_create", monkeypatch, answer)
-    done = lake.append(ids(2)) if kind == "append" else rotate_table(lake, kind).table
+    done = lake.append(rows(2)) if kind == "append" else rotate_table(lake, kind).table
     assert done.place.name == "v3.metadata.json"
-    assert rows(lake) == ([1, 2] if kind == "append" else [1])
+    assert ids(lake) == ([1, 2] if kind == "append" else [1])
     assert verify_table(lake.refreshed()).ok
 
 
 def test_a_table_that_is_there_was_created_whatever_the_answer(
-    tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer() -> None:
         raise FileExistsError(17, "there")
 
     run_after(versions, "_create", monkeypatch, answer)
-    table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
-    assert rows(table.append(ids(1))) == [1]
+    table = make_table(tmp_path / "t")
+    assert ids(table.append(rows(1))) == [1]
     with pytest.raises(FileExistsError):
-        create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
+        make_table(tmp_path / "t")
 
 
 def test_a_version_that_is_gone_may_have_been_created(
@@ -120,13 +112,13 @@ def test_a_version_that_is_gone_may_have_been_created(
     """Others went on from it, and dropped the history, before the second request was answered."""
 
     def others() -> None:
-        expire_history(lake.append(ids(3)))
+        expire_history(lake.append(rows(3)))
         raise FileExistsError(17, "there")
 
     run_after(versions, "_create", monkeypatch, others)
     with pytest.raises(OSError, match="the file may have been created"):
-        lake.append(ids(2))
-    assert rows(lake) == [1, 2, 3]
+        lake.append(rows(2))
+    assert ids(lake) == [1, 2, 3]
 
 
 def test_a_committed_version_is_not_read_again(
@@ -141,11 +133,11 @@ def test_a_committed_version_is_not_read_again(
         monkeypatch.setattr("modcrypt.iceberg.read.table_version.read_metadata", read)
 
     run_after(versions.FolderVersions, "commit", monkeypatch, fail_reading)
-    done = lake.append(ids(2))
+    done = lake.append(rows(2))
     monkeypatch.undo()
     assert (done.place.name, done.metadata.name) == ("v3.metadata.json", done.place.path)
-    assert rows(done) == [1, 2]
-    assert sorted(done.scan()["id"].to_pylist()) == [1, 2]
+    assert ids(done) == [1, 2]
+    assert ids(done) == [1, 2]
 
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
@@ -161,16 +153,16 @@ def test_expiry_leaves_what_is_about_to_be_taken_back(
 
     def create(place: Place, data: bytes) -> None:
         monkeypatch.setattr(versions, "_create", real)
-        newest = lake.append(ids(3))
-        newest = expire_history(newest.append(ids(4))).table
+        newest = lake.append(rows(3))
+        newest = expire_history(newest.append(rows(4))).table
         Path(place.path).unlink(missing_ok=True)
         real(place, data)
         expired.append(expire_history(newest))
 
     monkeypatch.setattr(versions, "_create", create)
     with contextlib.suppress(OSError):  # or nobody can know: then nothing is removed, either
-        _ = lake.append(ids(2)) if kind == "append" else rotate_table(lake, kind)
-    assert rows(lake)[:3] in ([1, 2, 3], [1, 3, 4])
+        _ = lake.append(rows(2)) if kind == "append" else rotate_table(lake, kind)
+    assert ids(lake)[:3] in ([1, 2, 3], [1, 3, 4])
     assert verify_table(lake.refreshed()).ok
     assert expired[0].unreadable
 
@@ -192,25 +184,23 @@ def test_a_store_may_create_a_version_when_nobody_waits_for_it_any_more(
     if kind == "encrypt":
         plain = SqlCatalog("plain", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
         plain.create_namespace("n")
-        source = plain.create_table("n.t", ids(1).schema)
-        source.append(ids(1))
+        source = plain.create_table("n.t", rows(1).schema)
+        source.append(rows(1))
         memory.put(f"{tmp_path}/n", f"{tmp_path}/n", recursive=True)
         change = partial(
             encrypt_table, source, "lake/t", kms, master_key_id="keyA", filesystem=memory
         )
     else:
-        made = create_table(
-            "lake/t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES, filesystem=memory
-        ).append(ids(1))  # fmt: skip
+        made = make_table("lake/t", policy=FOR_FILES, filesystem=memory).append(rows(1))
         change = (
-            partial(made.append, ids(2)) if kind == "append" else partial(rotate_table, made, kind)
+            partial(made.append, rows(2)) if kind == "append" else partial(rotate_table, made, kind)
         )
     monkeypatch.setattr(versions, "_create", under_way)
     with pytest.raises(type(error)):
         change()
     real(*asked[0])
     made = open_table("lake/t", kms, filesystem=memory)
-    assert rows(made) == ([1, 2] if kind == "append" else [1])
+    assert ids(made) == ([1, 2] if kind == "append" else [1])
     assert verify_table(made).ok
 
 
@@ -224,7 +214,7 @@ def test_a_commit_that_fails_leaves_no_file(
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(versions, "_create", fail_reading)
     with pytest.raises(OSError, match="full"):
-        _ = lake.append(ids(2)) if kind == "append" else rotate_table(lake, kind)
+        _ = lake.append(rows(2)) if kind == "append" else rotate_table(lake, kind)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -234,25 +224,23 @@ def test_a_version_that_others_went_on_from_is_not_taken_back(
     """The log of the newest version has it no more, since the history was dropped."""
 
     def others() -> None:
-        expire_history(lake.append(ids(3)))
+        expire_history(lake.append(rows(3)))
 
     run_after(versions, "_create", monkeypatch, others)
     with pytest.raises(OSError, match="this commit may be lost"):
-        lake.append(ids(2))
-    assert rows(lake) == [1, 2, 3]
+        lake.append(rows(2))
+    assert ids(lake) == [1, 2, 3]
 
 
-def test_a_log_of_one_version_is_enough(
-    tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_of_one_version_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short = {"write.metadata.previous-versions-max": "0"}
-    table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA", properties=short)
+    table = make_table(tmp_path / "t", properties=short)
 
     def others() -> None:
-        table.append(ids(2)).append(ids(3))
+        table.append(rows(2)).append(rows(3))
 
     run_after(versions, "_create", monkeypatch, others)
-    assert rows(table.append(ids(1))) == [1, 2, 3]
+    assert ids(table.append(rows(1))) == [1, 2, 3]
 
 
 # --- in a catalog --------------------------------------------------------------------------------
@@ -266,11 +254,10 @@ def catalog(tmp_path: Path) -> SqlCatalog:
 
 
 @pytest.fixture
-def in_catalog(tmp_path: Path, kms: SampleKms, catalog: SqlCatalog) -> IcebergTable:
-    return create_table(
-        tmp_path / "t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES,
-        catalog=catalog, identifier="n.t",
-    ).append(ids(1))  # fmt: skip
+def in_catalog(tmp_path: Path, catalog: SqlCatalog) -> IcebergTable:
+    return make_table(tmp_path / "t", policy=FOR_FILES, catalog=catalog, identifier="n.t").append(
+        rows(1)
+    )
 
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
@@ -285,13 +272,13 @@ def test_expiry_leaves_what_a_catalog_is_asked_to_take(
     expired = []
 
     def others() -> None:
-        newest = in_catalog.append(ids(3)).append(ids(4))
+        newest = in_catalog.append(rows(3)).append(rows(4))
         expired.append(expire_history(newest))
 
     run_after(catalog_versions, "create_once", monkeypatch, others)
-    _ = in_catalog.append(ids(2)) if kind == "append" else rotate_table(in_catalog, kind)
+    _ = in_catalog.append(rows(2)) if kind == "append" else rotate_table(in_catalog, kind)
     found = load_table(catalog, "n.t", kms)
-    assert rows(found) == ([1, 2, 3, 4] if kind == "append" else [1, 3, 4])
+    assert ids(found) == ([1, 2, 3, 4] if kind == "append" else [1, 3, 4])
     (waiting,) = expired[0].unreadable
     assert waiting.endswith(".metadata.json")
 
@@ -301,20 +288,20 @@ def test_expiry_leaves_what_a_catalog_is_asked_to_take(
 def test_a_catalog_is_asked_when_its_answer_is_lost(
     in_catalog: IcebergTable, kind: Any, done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = catalog_versions.CatalogVersions._swap_location
+    real = SqlPointer.swap
 
     def was_swapped(self: Any, *arguments: Any) -> bool:
-        monkeypatch.setattr(catalog_versions.CatalogVersions, "_swap_location", real)
+        monkeypatch.setattr(SqlPointer, "swap", real)
         if done:
             real(self, *arguments)
         raise OSError("the connection is lost")
 
-    monkeypatch.setattr(catalog_versions.CatalogVersions, "_swap_location", was_swapped)
+    monkeypatch.setattr(SqlPointer, "swap", was_swapped)
     try:
-        _ = in_catalog.append(ids(2)) if kind == "append" else rotate_table(in_catalog, kind)
+        _ = in_catalog.append(rows(2)) if kind == "append" else rotate_table(in_catalog, kind)
     except OSError:
         assert not done
-    assert rows(in_catalog) == ([1, 2] if kind == "append" and done else [1])
+    assert ids(in_catalog) == ([1, 2] if kind == "append" and done else [1])
     assert verify_table(in_catalog.refreshed()).ok
     if not done or kind != "kek":  # older versions need what that replaces
         assert verify_table(in_catalog.refreshed()).orphans == ()
@@ -325,26 +312,25 @@ def test_a_commit_is_found_below_that_of_another_writer(
     in_catalog: IcebergTable, repeated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer was lost, or the request was repeated, and the second try found a change."""
-    real = catalog_versions.CatalogVersions._swap_location
+    real = SqlPointer.swap
 
     def was_swapped(self: Any, *arguments: Any) -> bool:
-        monkeypatch.setattr(catalog_versions.CatalogVersions, "_swap_location", real)
+        monkeypatch.setattr(SqlPointer, "swap", real)
         real(self, *arguments)
-        in_catalog.append(ids(3))
+        in_catalog.append(rows(3))
         if repeated:
             return False
         raise OSError("the connection is lost")
 
-    monkeypatch.setattr(catalog_versions.CatalogVersions, "_swap_location", was_swapped)
-    in_catalog.append(ids(2))
-    assert rows(in_catalog) == [1, 2, 3]
+    monkeypatch.setattr(SqlPointer, "swap", was_swapped)
+    in_catalog.append(rows(2))
+    assert ids(in_catalog) == [1, 2, 3]
     assert verify_table(in_catalog.refreshed()).ok
 
 
 @pytest.mark.parametrize("done", [True, False])
 def test_a_table_is_registered_once_whatever_the_answer(
     tmp_path: Path,
-    kms: SampleKms,
     catalog: SqlCatalog,
     done: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -352,9 +338,7 @@ def test_a_table_is_registered_once_whatever_the_answer(
     real = Session.commit
 
     def make() -> IcebergTable:
-        return create_table(
-            tmp_path / "t", SCHEMA, kms, master_key_id="keyA", catalog=catalog, identifier="n.t"
-        )
+        return make_table(tmp_path / "t", catalog=catalog, identifier="n.t")
 
     def commit(self: Session) -> None:
         monkeypatch.setattr(Session, "commit", real)
@@ -367,7 +351,7 @@ def test_a_table_is_registered_once_whatever_the_answer(
         with pytest.raises(OSError, match="database"):
             make()
         assert not list((tmp_path / "t" / "metadata").iterdir())
-    assert rows(make().append(ids(1))) == [1]
+    assert ids(make().append(rows(1))) == [1]
 
 
 def test_what_a_catalog_never_took_stays_and_is_reported(
@@ -378,7 +362,7 @@ def test_what_a_catalog_never_took_stays_and_is_reported(
     left = table.place.beside("00000-11111111-2222-3333-4444-555555555555.metadata.json")
     with open_sink_at(left) as sink:
         sink.append(table.metadata.with_members(last_updated_ms=hours_ago).encode())
-    done = expire_history(table.append(ids(2)))
+    done = expire_history(table.append(rows(2)))
     assert done.unreadable == (str(left.path),)
     assert left.stamp() is not None
-    assert rows(load_table(catalog, "n.t", kms)) == [1, 2]
+    assert ids(load_table(catalog, "n.t", kms)) == [1, 2]

@@ -18,7 +18,7 @@ from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, read_manife
 from pyiceberg.manifest import ManifestFile as PyManifestFile
 
 from modcrypt.errors import FormatError
-from modcrypt.iceberg import IcebergTable, create_table, open_table
+from modcrypt.iceberg import IcebergTable, open_table
 from modcrypt.iceberg.format.manifests import ADDED, DATA, DELETED, EXISTING, ManifestFile
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.write.manifest_writing import (
@@ -30,8 +30,11 @@ from modcrypt.iceberg.write.manifest_writing import (
     write_manifest_list,
 )
 from modcrypt.iceberg.write.new_files import NewFiles
+from tests.support.iceberg.builder import field, struct
 from tests.support.iceberg.by_hand import avro, open_ags1, parse_key_metadata, unwrap_entry
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.java_tables import partition_spec, schema
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.resealed_tables import write_changed_manifest
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.writing_keys import writing_key
@@ -104,29 +107,14 @@ def test_a_manifest_is_as_java_writes_it(table: IcebergTable, snapshot: int, whi
     check_written_as_java(table, java_manifests(table, snapshot)[which])
 
 
-PARTITIONED: dict[str, Any] = {
-    "type": "struct",
-    "schema-id": 0,
-    "fields": [
-        {"id": 1, "name": "id", "required": True, "type": "long"},
-        {"id": 2, "name": "name", "required": False, "type": "string"},
-        {"id": 3, "name": "price", "required": False, "type": "decimal(9, 2)"},
-        {"id": 4, "name": "day", "required": False, "type": "date"},
-        {"id": 5, "name": "ratio", "required": False, "type": "double"},
-        {"id": 6, "name": "cost", "required": False, "type": "decimal(9, 2)"},
-    ],
-}
-SPEC: dict[str, Any] = {
-    "spec-id": 0,
-    "fields": [
-        {"name": "id_bucket", "transform": "bucket[4]", "source-id": 1, "field-id": 1000},
-        {"name": "na me", "transform": "truncate[3]", "source-id": 2, "field-id": 1001},
-        {"name": "price", "transform": "identity", "source-id": 3, "field-id": 1002},
-        {"name": "month", "transform": "month", "source-id": 4, "field-id": 1003},
-        {"name": "day", "transform": "identity", "source-id": 4, "field-id": 1004},
-        {"name": "cost", "transform": "identity", "source-id": 6, "field-id": 1005},
-    ],
-}
+PARTITIONED = schema(
+    ("id", "long"), ("name", "string"), ("price", "decimal(9, 2)"), ("day", "date"),
+    ("ratio", "double"), ("cost", "decimal(9, 2)"),
+)  # fmt: skip
+SPEC = partition_spec(
+    (1, "bucket[4]", "id_bucket"), (2, "truncate[3]", "na me"), (3, "identity", "price"),
+    (4, "month", "month"), (4, "identity", "day"), (6, "identity", "cost"),
+)  # fmt: skip
 ROWS = [
     {
         "id": n, "name": None if n == 2 else f"name-{n}", "price": f"{n - 3}.25",
@@ -176,17 +164,10 @@ def test_values_of_pyiceberg_and_raw_ones_are_written_alike(
 
 
 def test_a_uuid_as_a_partition(kms: SampleKms, tmp_path: Path, java: Judge) -> None:
-    schema = {
-        "type": "struct",
-        "schema-id": 0,
-        "fields": [{"id": 1, "name": "u", "required": False, "type": "uuid"}],
-    }
-    spec = {
-        "spec-id": 0,
-        "fields": [{"name": "u", "transform": "identity", "source-id": 1, "field-id": 1000}],
-    }
     value = uuid.UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7")
-    made = java.create(tmp_path / "t", schema, spec=spec)
+    made = java.create(
+        tmp_path / "t", struct(field(1, "u", "uuid")), spec=partition_spec((1, "identity", "u"))
+    )
     made = java.commit(made, {"do": "append", "rows": [{"u": str(value)}]})
     table = open_table(made, kms)
     (manifest,) = java_manifests(table)
@@ -342,9 +323,7 @@ def test_a_row_that_does_not_fit_is_refused_before_a_file_is_there(
     assert sorted(t16.rglob("*")) == before
 
 
-def test_a_longer_key_where_the_table_says_so(kms: SampleKms, tmp_path: Path) -> None:
-    table = create_table(
-        tmp_path / "t", pa.schema([("a", pa.int64())]), kms, master_key_id="keyA", key_length=32
-    )
+def test_a_longer_key_where_the_table_says_so(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.schema([("a", pa.int64())]), key_length=32)
     made = write_manifest(table, 0, [], NewFiles(table.walk.locations), content=DATA, snapshot_id=9)
     assert len(parse_key_metadata(made["key_metadata"]()).key) == 32

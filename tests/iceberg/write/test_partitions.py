@@ -25,8 +25,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from modcrypt.iceberg import IcebergTable, create_table
-from tests.support.iceberg.sample_kms import SampleKms
+from modcrypt.iceberg import IcebergTable
+from tests.support.iceberg.made_tables import make_table
 
 NAN = float("nan")
 UUIDS = [uuid.UUID(int=n << 64 | n) for n in (1, 2, 1 << 63)]
@@ -35,7 +35,7 @@ UUIDS = [uuid.UUID(int=n << 64 | n) for n in (1, 2, 1 << 63)]
 def create(folder: Path, kind: IcebergType, transform: Transform[Any, Any]) -> IcebergTable:
     schema = Schema(NestedField(1, "k", kind), NestedField(2, "id", LongType()))
     spec = PartitionSpec(PartitionField(1, 1000, transform, "part"))
-    return create_table(folder, schema, SampleKms(), master_key_id="keyA", partition_spec=spec)
+    return make_table(folder, schema, partition_spec=spec)
 
 
 def data_files(table: IcebergTable) -> int:
@@ -69,9 +69,7 @@ def test_a_field_of_a_struct_that_is_null(tmp_path: Path) -> None:
     inner = StructType(NestedField(3, "a.b", StringType()))
     schema = Schema(NestedField(1, "s", inner), NestedField(2, "id", LongType()))
     spec = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "part"))
-    table = create_table(
-        tmp_path / "t", schema, SampleKms(), master_key_id="keyA", partition_spec=spec
-    )
+    table = make_table(tmp_path / "t", schema, partition_spec=spec)
     values = [{"a.b": "x"}, None, {"a.b": None}, {"a.b": "x"}]
     kind = pa.struct([("a.b", pa.string())])
     table = table.append(pa.table({"s": pa.array(values, kind), "id": range(4)}))
@@ -85,7 +83,7 @@ def test_statistics_that_leave_nan_out_rule_no_row_out(
 ) -> None:
     """A row group of NaN and one number has that number for both of its bounds."""
     schema = pa.schema([("id", pa.int64()), ("k", pa.float64())])
-    table = create_table(tmp_path / "t", schema, SampleKms(), master_key_id="keyA")
+    table = make_table(tmp_path / "t", schema)
     table = table.append(pa.table({"id": range(len(values)), "k": values}, schema=schema))
     cases: tuple[tuple[str, Callable[[Any], bool]], ...] = (
         ("k is nan", lambda value: value is not None and math.isnan(value)),

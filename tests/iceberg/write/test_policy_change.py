@@ -16,7 +16,6 @@ from modcrypt.iceberg import (
     FileKeyStore,
     IcebergTable,
     KeyPolicy,
-    create_table,
     expire_history,
     open_table,
     prune_keys,
@@ -32,6 +31,7 @@ from tests.support.iceberg.by_hand import document
 from tests.support.iceberg.cli_runs import Run, error_line, lines, run
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge, plain_rows
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.partitioned_table import ROWS, two_appends
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.shared_table import both
@@ -227,9 +227,7 @@ def test_a_table_without_keys_or_of_a_later_policy_is_left_alone(table: IcebergT
 
 
 def test_java_goes_on_with_a_table_whose_policy_was_set(java: Judge, tmp_path: Path) -> None:
-    made = create_table(
-        tmp_path / "t", pa.schema([("id", pa.int64())]), SampleKms(), master_key_id="keyA"
-    )
+    made = make_table(tmp_path / "t")
     table = set_policy(made.append(pa.table({"id": [1]})), DAILY).append(pa.table({"id": [2]}))
     assert scopes(table) == {"": 1, "day": 1}
     after = java.commit(table.place.path, {"do": "append", "rows": [{"id": 3}]})

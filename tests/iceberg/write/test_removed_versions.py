@@ -7,12 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from modcrypt.iceberg import (
     IcebergTable,
-    create_table,
     expire_history,
     open_table,
     repair_table,
@@ -21,24 +19,19 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.write.commit import commit
 from tests.support.iceberg.local_tables import make_sql_table
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.table_changes import rows
 
 ENABLED = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "3",
 }
-SCHEMA = pa.schema([("id", pa.int64())])
-
-
-def ids(*values: int) -> pa.Table:
-    return pa.table({"id": pa.array(values, pa.int64())})
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> IcebergTable:
-    return create_table(
-        tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA", properties=ENABLED
-    )
+    return make_table(tmp_path / "t", properties=ENABLED)
 
 
 def versions(folder: Path) -> list[int]:
@@ -55,7 +48,7 @@ def set_properties(table: IcebergTable, **changes: str) -> IcebergTable:
 
 def test_as_many_stay_as_the_log_names(table: IcebergTable, tmp_path: Path) -> None:
     for number in range(8):
-        table = table.append(ids(number))
+        table = table.append(rows(number))
     assert versions(tmp_path / "t") == [6, 7, 8, 9]
     assert len(table.metadata.log) == 3
     assert open_table(tmp_path / "t", SampleKms()).scan().num_rows == 8
@@ -70,7 +63,7 @@ def test_as_many_stay_in_a_catalog(tmp_path: Path) -> None:
             properties={**base.metadata.properties, **ENABLED})
     )  # fmt: skip
     for number in range(6):
-        table = table.append(ids(number))
+        table = table.append(rows(number))
     assert versions(Path(table.place.path).parents[1]) == [4, 5, 6, 7]
     assert named.load().scan().num_rows == 6
 
@@ -79,18 +72,18 @@ def test_as_many_stay_in_a_catalog(tmp_path: Path) -> None:
 def test_without_the_property_all_stay(table: IcebergTable, tmp_path: Path, value: str) -> None:
     table = set_properties(table, **{"write.metadata.delete-after-commit.enabled": value})
     for number in range(6):
-        table = table.append(ids(number))
+        table = table.append(rows(number))
     assert versions(tmp_path / "t") == list(range(1, 9))
     table = set_properties(table, **ENABLED)  # those that the log lost before go, too
     assert versions(tmp_path / "t") == [6, 7, 8, 9]
 
 
 def test_old_keys_go_with_the_versions_that_have_them(table: IcebergTable, tmp_path: Path) -> None:
-    table = table.append(ids(1))
+    table = table.append(rows(1))
     old = [key.document()["encrypted-key-metadata"] for key in table.metadata.keys.values()]
     table = rotate_table(table, "kek").table
     for number in range(5):
-        table = table.append(ids(number))
+        table = table.append(rows(number))
     text = "".join(path.read_text() for path in (tmp_path / "t/metadata").glob("*.json"))
     assert not [key for key in old if key in text]
     assert table.scan().num_rows == 6
@@ -98,7 +91,7 @@ def test_old_keys_go_with_the_versions_that_have_them(table: IcebergTable, tmp_p
 
 def test_a_version_with_a_key_that_was_lost_stays(table: IcebergTable, tmp_path: Path) -> None:
     """Java 1.11 loses keys when commits collide, and repair_table finds them there."""
-    table = table.append(ids(1)).append(ids(2))
+    table = table.append(rows(1)).append(rows(2))
     first = table.metadata.snapshots[0].key_id
     keys = [key for key in table.metadata.keys.values() if key.id != first]
     table = commit(table, lambda base: base.metadata.with_keys(keys))
@@ -108,12 +101,12 @@ def test_a_version_with_a_key_that_was_lost_stays(table: IcebergTable, tmp_path:
     done = repair_table(table)
     assert done.restored == (first,)
     assert done.table.scan(table.metadata.snapshots[0].id).num_rows == 1
-    table = done.table.append(ids(3)).append(ids(4)).append(ids(5))
+    table = done.table.append(rows(3)).append(rows(4)).append(rows(5))
     assert len(versions(tmp_path / "t")) == 4
 
 
 def test_what_the_log_claims_decides_nothing(table: IcebergTable, tmp_path: Path) -> None:
-    other = create_table(tmp_path / "o", SCHEMA, SampleKms(), master_key_id="keyA").append(ids(7))
+    other = make_table(tmp_path / "o").append(rows(7))
     metadata = tmp_path / "t/metadata"
     planted = {
         "v0.metadata.json": (tmp_path / "o/metadata/v1.metadata.json").read_bytes(),  # another's
@@ -121,7 +114,7 @@ def test_what_the_log_claims_decides_nothing(table: IcebergTable, tmp_path: Path
     }
     for name, data in planted.items():
         (metadata / name).write_bytes(data)
-    table = table.append(ids(1)).append(ids(2)).append(ids(3))
+    table = table.append(rows(1)).append(rows(2)).append(rows(3))
     path = Path(table.place.path)
     document: dict[str, Any] = json.loads(path.read_bytes())
     claims = [*(str(metadata / name) for name in planted), other.place.path,
@@ -131,7 +124,7 @@ def test_what_the_log_claims_decides_nothing(table: IcebergTable, tmp_path: Path
     path.write_text(json.dumps(document))
     opened = open_table(tmp_path / "t", SampleKms())
     for number in range(5):
-        opened = opened.append(ids(number))
+        opened = opened.append(rows(number))
     assert {path.name for path in metadata.iterdir()} >= set(planted)
     assert len(list((tmp_path / "o/metadata").glob("*.json"))) == 2
     assert other.refreshed().scan().num_rows == 1
@@ -141,7 +134,7 @@ def test_a_failure_to_delete_does_not_fail_the_commit(
     table: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
-        table = table.append(ids(number))
+        table = table.append(rows(number))
     real = os.unlink
 
     def refuse(path: Any, **options: Any) -> None:
@@ -151,7 +144,7 @@ def test_a_failure_to_delete_does_not_fail_the_commit(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", refuse)
-        table = table.append(ids(8)).append(ids(9))
+        table = table.append(rows(8)).append(rows(9))
         assert versions(tmp_path / "t") == [1, 2, 3, 4, 5, 6]
-    table.append(ids(10))  # deletes the versions that were left, too
+    table.append(rows(10))  # deletes the versions that were left, too
     assert versions(tmp_path / "t") == [4, 5, 6, 7]

@@ -18,20 +18,14 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import DayTransform, IdentityTransform, Transform, TruncateTransform
 
 from modcrypt.errors import CommitConflictError, UnsupportedFormatError
-from modcrypt.iceberg import (
-    IcebergTable,
-    KeyPolicy,
-    create_table,
-    open_table,
-    rotate_table,
-    verify_table,
-)
+from modcrypt.iceberg import IcebergTable, KeyPolicy, open_table, rotate_table, verify_table
 from modcrypt.iceberg.read import data_files
 from tests.support.cases import each_case, one_in
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.java_tables import PEOPLE, Both, append, both, ids, partition_spec
 from tests.support.iceberg.java_tables import delete as java_delete
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 
 __all__ = ["both"]  # a fixture
@@ -71,8 +65,8 @@ ROWS = pa.Table.from_pylist(
 
 
 @pytest.fixture
-def lake(kms: SampleKms, tmp_path: Path) -> IcebergTable:
-    table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
+def lake(tmp_path: Path) -> IcebergTable:
+    table = make_table(tmp_path / "t", SCHEMA)
     return table.append(ROWS.slice(2)).append(ROWS.slice(0, 2))
 
 
@@ -182,12 +176,10 @@ PARTITIONS: list[tuple[str, Transform[Any, Any]]] = [
 
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=lambda pair: f"{pair[0]} {pair[1]}")
-def test_partitions(java: Judge, kms: SampleKms, tmp_path: Path, partition: Any) -> None:
+def test_partitions(java: Judge, tmp_path: Path, partition: Any) -> None:
     name, transform = partition
     field = PartitionField(SCHEMA.names.index(name) + 1, 1000, transform, "p")
-    table = create_table(
-        tmp_path / "t", SCHEMA, kms, master_key_id="keyA", partition_spec=PartitionSpec(field)
-    ).append(ROWS)
+    table = make_table(tmp_path / "t", SCHEMA, partition_spec=PartitionSpec(field)).append(ROWS)
     conditions = [text for text in FILTERS if text.split()[0] in (name, "id")]
     for number, condition in enumerate(conditions):
         gone = table.scan(filters=condition)["id"].to_pylist()
@@ -199,11 +191,11 @@ def test_partitions(java: Judge, kms: SampleKms, tmp_path: Path, partition: Any)
 
 @pytest.mark.parametrize("kek_per", ["partition", "files", "day"])
 def test_the_policy_protects_rewritten_files(
-    kms: SampleKms, tmp_path: Path, kek_per: Literal["partition", "files", "day"]
+    tmp_path: Path, kek_per: Literal["partition", "files", "day"]
 ) -> None:
     field = PartitionField(SCHEMA.names.index("n") + 1, 1000, IdentityTransform(), "p")
-    table = create_table(
-        tmp_path / "t", SCHEMA, kms, master_key_id="keyA", partition_spec=PartitionSpec(field),
+    table = make_table(
+        tmp_path / "t", SCHEMA, partition_spec=PartitionSpec(field),
         policy=KeyPolicy(kek_per=kek_per, files=2),
     ).append(ROWS)  # fmt: skip
     done = table.delete("id = 4")
@@ -217,12 +209,10 @@ def test_the_policy_protects_rewritten_files(
 
 
 def test_files_that_match_as_a_whole_are_not_opened(
-    kms: SampleKms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     field = PartitionField(SCHEMA.names.index("text") + 1, 1000, IdentityTransform(), "p")
-    table = create_table(
-        tmp_path / "t", SCHEMA, kms, master_key_id="keyA", partition_spec=PartitionSpec(field)
-    ).append(ROWS)
+    table = make_table(tmp_path / "t", SCHEMA, partition_spec=PartitionSpec(field)).append(ROWS)
     opened: list[str] = []
     monkeypatch.setattr(data_files, "open_natively", lambda source, _: opened.append(source.name))
     table = table.delete("text = 'a'")
@@ -233,13 +223,13 @@ def test_files_that_match_as_a_whole_are_not_opened(
     assert found_ids(table) == [1]
 
 
-def test_nulls_are_not_deleted_by_statistics(kms: SampleKms, tmp_path: Path) -> None:
+def test_nulls_are_not_deleted_by_statistics(tmp_path: Path) -> None:
     """pyiceberg takes a file without a number of nulls for one without nulls."""
     schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
     properties = {"write.metadata.metrics.default": "none"}
     for number, options in enumerate([{}, {"properties": properties}]):
         folder = tmp_path / str(number)
-        table = create_table(folder, schema, kms, master_key_id="keyA", **options)  # type: ignore[arg-type]
+        table = make_table(folder, schema, **options)
         table = table.append(pa.table({"id": [1, 2], "n": [5, None]}))
         assert found_ids(table.delete("n < 6")) == [2]
         assert found_ids(table.delete("n != 6")) == [2]
@@ -390,11 +380,9 @@ def test_keys_of_upserts(names: list[str], same: list[int], lake: IcebergTable) 
         (pa.int64(), list(range(1000))),  # more than statistics are asked for
     ],
 )
-def test_keys_of_many_types(
-    kind: pa.DataType, values: list[Any], kms: SampleKms, tmp_path: Path
-) -> None:
+def test_keys_of_many_types(kind: pa.DataType, values: list[Any], tmp_path: Path) -> None:
     rows = pa.table({"k": pa.array(values, kind), "v": pa.nulls(len(values), pa.int64())})
-    table = create_table(tmp_path / "t", rows.schema, kms, master_key_id="keyA").append(rows)
+    table = make_table(tmp_path / "t", rows.schema).append(rows)
     new = rows.set_column(1, "v", pa.array(range(len(values)), pa.int64()))
     done = table.upsert(new, ["k"])
     assert (done.rows_updated, done.rows_inserted) == (len(values), 0)
@@ -495,8 +483,8 @@ def test_schemas_that_have_changed(java: Judge, both: Both) -> None:
     assert set(table.scan(filters="id < 10")["extra"].to_pylist()) == {7}
 
 
-def test_a_column_with_a_reserved_name(kms: SampleKms, tmp_path: Path) -> None:
+def test_a_column_with_a_reserved_name(tmp_path: Path) -> None:
     rows = pa.table({"id": [1, 2], "_row_id": [5, 6]})
-    table = create_table(tmp_path / "t", rows.schema, kms, master_key_id="keyA").append(rows)
+    table = make_table(tmp_path / "t", rows.schema).append(rows)
     with pytest.raises(UnsupportedFormatError, match="reserves this name"):
         table.delete("id = 1")

@@ -20,7 +20,6 @@ from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
     change_seal_writers,
-    create_table,
     expire_history,
     load_table,
     open_table,
@@ -34,6 +33,7 @@ from modcrypt.iceberg.read.table_seals import TABLE, describe_version
 from modcrypt.iceberg.write import table_sealing
 from modcrypt.kms.signing.ledger import ARCHIVE, SEAL_NAME
 from tests.support.cases import each_case
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.table_changes import ids, rows
 from tools import verify_seal
@@ -43,9 +43,9 @@ BY = [WRITER.verifier]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, kms: SampleKms) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A sealed table with three snapshots."""
-    table = create_table(tmp_path / "orders", rows(1).schema, kms, master_key_id="keyA")
+    table = make_table(tmp_path / "orders", rows(1).schema)
     for number in (1, 2, 3):
         table = table.append(rows(number))
     assert seal_table(table, WRITER).sequence == 1
@@ -158,7 +158,7 @@ def test_a_seal_of_a_folder_is_none_of_a_table(folder: Path, kms: SampleKms) -> 
 
 
 def test_a_seal_of_another_table_is_refused(folder: Path, kms: SampleKms, tmp_path: Path) -> None:
-    other = create_table(tmp_path / "other", rows(1).schema, kms, master_key_id="keyA")
+    other = make_table(tmp_path / "other", rows(1).schema)
     shutil.copy(folder / "metadata" / SEAL_NAME, tmp_path / "other/metadata" / SEAL_NAME)
     for read in (lambda: opened(tmp_path / "other", kms), lambda: seal_table(other, WRITER)):
         with pytest.raises(IntegrityError, match="that of another table"):
@@ -219,9 +219,7 @@ def test_a_table_in_a_catalog_is_sealed(kms: SampleKms, tmp_path: Path) -> None:
 
     catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
     catalog.create_namespace("shop")
-    table = create_table(
-        None, rows(1).schema, kms, master_key_id="keyA", catalog=catalog, identifier="shop.orders"
-    )
+    table = make_table(None, rows(1).schema, catalog=catalog, identifier="shop.orders")
     table = table.append(rows(1))
     seal_table(table, WRITER)
     options: dict[str, Any] = {"signed_by": BY}
@@ -448,7 +446,7 @@ def test_malformed_seals_are_refused(change: dict[str, Any], folder: Path, kms: 
         opened(folder, kms)
 
 
-def test_the_independent_verifier_agrees(folder: Path, kms: SampleKms) -> None:
+def test_the_independent_verifier_agrees(folder: Path) -> None:
     line = str(WRITER.verifier)
     assert verify_seal.verify_table(folder / "metadata", newest(folder).name, line)
     edit(folder, rename_column)
@@ -458,7 +456,7 @@ def test_the_independent_verifier_agrees(folder: Path, kms: SampleKms) -> None:
 def test_key_tools_whose_policy_names_writers_require_the_seal(tmp_path: Path) -> None:
     ring = mc.Keyring.create(tmp_path / "ring", plaintext=True)
     ring.create_key("keyA")
-    table = create_table(tmp_path / "t", rows(1).schema, ring, master_key_id="keyA")
+    table = make_table(tmp_path / "t", rows(1).schema, ring)
     table = table.append(rows(1))
     policy = mc.Policy(footer_key="keyA", signed_by=[str(WRITER.verifier)])
     tools = mc.KeyTools.from_policy(policy, kms=ring)

@@ -9,19 +9,13 @@ from typing import Any
 import pytest
 
 from modcrypt.iceberg import IcebergTable, open_table
+from tests.support.iceberg.builder import field, struct
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.java_tables import partition_spec
 from tests.support.iceberg.sample_kms import SampleKms
 
-SCHEMA = {
-    "type": "struct",
-    "schema-id": 0,
-    "fields": [
-        {"id": 1, "name": "id", "type": "long", "required": False},
-        {"id": 2, "name": "kind", "type": "string", "required": False},
-    ],
-}
-BY_KIND = {"spec-id": 0, "fields": [
-    {"name": "kind", "transform": "identity", "source-id": 2, "field-id": 1000}]}  # fmt: skip
+SCHEMA = struct(field(1, "id", "long"), field(2, "kind", "string"))
+BY_KIND = partition_spec((2, "identity", "kind"))
 
 
 def rows(*ids: int) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ import pytest
 from modcrypt.errors import CommitConflictError
 from modcrypt.iceberg import (
     IcebergTable,
-    create_table,
     encrypt_table,
     expire_history,
     load_table,
@@ -30,9 +29,10 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.rotate.expiry import Expiry
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.jobs import find_leaks
+from tests.support.iceberg.concurrent_commits import check_orphans_of_a_commit
+from tests.support.iceberg.made_tables import SCHEMA, make_table
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
-
-SCHEMA = pa.schema([("id", pa.int64())])
+from tests.support.iceberg.table_changes import ids, rows
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,7 @@ class CatalogTable:
         namespace = f"n{uuid.uuid4().hex}"
         made = cls(uri, f"{namespace}.orders")
         made.catalog.create_namespace(namespace)
-        create_table(
-            None, schema, SampleKms(), master_key_id="keyA", catalog=made.catalog,
-            identifier=made.name, **options,
-        )  # fmt: skip
+        make_table(None, schema, catalog=made.catalog, identifier=made.name, **options)
         return made
 
     @property
@@ -71,8 +68,8 @@ class CatalogTable:
 
 def check_purge(named: CatalogTable) -> None:
     """Purge a table with history; nothing of it stays in the catalog or its folder."""
-    table = named.load().append(pa.table({"id": pa.array([1], pa.int64())}))
-    table = rotate_table(table.append(pa.table({"id": pa.array([2], pa.int64())})), "dek").table
+    table = named.load().append(rows(1))
+    table = rotate_table(table.append(rows(2)), "dek").table
     older, folder = table.place.name, Path(urlsplit(table.metadata.location).path)
     table = rotate_table(table, "kek").table
     planned = purge_table(table, dry_run=True)
@@ -85,17 +82,14 @@ def check_purge(named: CatalogTable) -> None:
     assert not [path for path in folder.rglob("*") if path.is_file()]
     with pytest.raises(ValueError, match="has no table"):
         named.load()
-    create_table(
-        None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=named.catalog,
-        identifier=named.name,
-    )  # fmt: skip
+    make_table(None, catalog=named.catalog, identifier=named.name)
     assert named.load().scan().num_rows == 0
     assert named.locks() == []
 
 
 def check_interrupted_purge(named: CatalogTable) -> None:
     """Interrupt a purge after the table was dropped, and resume it with its metadata.json."""
-    table = named.load().append(pa.table({"id": pa.array([1], pa.int64())}))
+    table = named.load().append(rows(1))
     folder = Path(urlsplit(table.metadata.location).path)
 
     def stop(*_: Any) -> None:
@@ -114,8 +108,7 @@ def check_interrupted_purge(named: CatalogTable) -> None:
 
 def check_purge_before_the_drop(named: CatalogTable) -> None:
     """Interrupt a purge between its marker and the drop: the table is whole, the marker stale."""
-    one = pa.table({"id": pa.array([1], pa.int64())})
-    table = named.load().append(one)
+    table = named.load().append(rows(1))
     folder = Path(urlsplit(table.metadata.location).path)
     _mark_only(table)
     (marker,) = folder.rglob("*.purge")
@@ -128,7 +121,7 @@ def check_purge_before_the_drop(named: CatalogTable) -> None:
     assert ([file.path for file in done.files], marker.exists()) == ([str(marker)], False)
 
     _mark_only(table)
-    later = named.load().append(one)
+    later = named.load().append(rows(1))
     assert later.scan().num_rows == 2
     with pytest.raises(ValueError, match="newer version"):
         purge_table(open_table(table.place.path, SampleKms()), unregistered=True)
@@ -157,28 +150,27 @@ def check_encryption(named: CatalogTable, folder: Path) -> None:
     plain = SqlCatalog("plain", uri=f"sqlite:///{folder}/c.db", warehouse=str(folder))
     plain.create_namespace("n")
     source = plain.create_table("n.t", SCHEMA)
-    source.append(pa.table({"id": pa.array([1, 2], pa.int64())}))
+    source.append(rows(1, 2))
     copy = type(named)(named.uri, named.name.replace("orders", "copy"))
     encrypt_table(
         source, None, SampleKms(), master_key_id="keyA", catalog=named.catalog,
         identifier=copy.name,
     )  # fmt: skip
-    added = copy.load().append(pa.table({"id": pa.array([3], pa.int64())}))
-    assert sorted(added.scan()["id"].to_pylist()) == [1, 2, 3]
+    added = copy.load().append(rows(3))
+    assert ids(added) == [1, 2, 3]
     plain.close()
 
 
 def check_rotation_of_namespace(table: CatalogTable) -> None:
     """Move all tables of a namespace to another master key; it has only the given table."""
-    rows = pa.table({"id": pa.array([1], pa.int64())})
-    table.load().append(rows)
+    table.load().append(rows(1))
     namespace = table.name.split(".")[0]
     for result in ("rotated", "current"):
         (done,) = rotate_catalog(
             table.catalog, SampleKms(), namespace=namespace, new_master_key_id="keyB"
         )
         assert (done.table, done.result, done.master_key_id) == (table.name, result, "keyB")
-    assert table.load().scan().equals(rows)
+    assert table.load().scan().equals(rows(1))
 
 
 def append_often(append: Callable[[pa.Table], object], number: int) -> None:
@@ -186,7 +178,7 @@ def append_often(append: Callable[[pa.Table], object], number: int) -> None:
     for step in range(5):
         while True:
             try:
-                append(pa.table({"id": pa.array([number * 100 + step], pa.int64())}))
+                append(rows(number * 100 + step))
                 break
             except CommitConflictError:
                 continue
@@ -206,3 +198,10 @@ def append_in_processes(append: Callable[[pa.Table], object]) -> None:
                 os._exit(status)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+
+
+CATALOG_CHECKS = (
+    check_purge, check_interrupted_purge, check_purge_before_the_drop, check_rotation_of_namespace,
+    check_orphans_of_a_commit,
+)  # fmt: skip
+"""Checks of any table of a catalog that has just been made."""

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 import modcrypt as mc
 from modcrypt.cli.app import program
 from tests.support.iceberg.sample_kms import SampleKms
-from tests.support.iceberg.table_changes import rows
+from tests.support.iceberg.table_changes import ids, rows
 
-__all__ = ["Run", "check_seals", "error_line", "lines", "run"]
+__all__ = ["Run", "check_changes", "check_seals", "error_line", "lines", "run"]
 
 Run: TypeAlias = Callable[..., Result]
 """`run("scan", ..., code=0)` runs a command, and checks its exit code."""
@@ -48,6 +48,17 @@ def error_line(result: Result) -> str:
     assert result.stderr.startswith("modcrypt: error: ")
     assert result.stderr.count("\n") == 1
     return result.stderr
+
+
+def check_changes(run: Run, folder: Path, uri: str, named: Any) -> None:
+    """Append to a table of a catalog, and move it to `keyB`."""
+    pq.write_table(rows(1, 2), folder / "rows.parquet")
+    catalog = ("--kms", "sample:", "--catalog", uri)
+    run("append", *catalog, named.name, folder / "rows.parquet")
+    run("rotate", "mek", *catalog, "--new-master-key", "keyB", named.name)
+    (snapshot,) = lines(run("snapshots", "--catalog", uri, "--json", named.name))
+    assert snapshot["operation"] == "append"
+    assert ids(named.load()) == [1, 2]
 
 
 def check_seals(run: Run, folder: Path, uri: str, name: str) -> None:

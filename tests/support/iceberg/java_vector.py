@@ -16,26 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.java_tables import partition_spec, schema
 from tests.support.iceberg.sample_kms import MASTERS
 
 LOCATION = "wh://java/people"
 REFS = ("main", "first", "audit")
 STOCK = "wh://java/stock"
 
-SCHEMA = {
-    "type": "struct",
-    "schema-id": 0,
-    "fields": [
-        {"id": 1, "name": "id", "required": True, "type": "int"},
-        {"id": 2, "name": "name", "required": False, "type": "string"},
-        {"id": 3, "name": "score", "required": False, "type": "float"},
-        {"id": 4, "name": "born", "required": False, "type": "date"},
-    ],
-}
-SPEC = {
-    "spec-id": 0,
-    "fields": [{"source-id": 1, "field-id": 1000, "transform": "bucket[2]", "name": "id_bucket"}],
-}
+SCHEMA = schema(("id", "int"), ("name", "string"), ("score", "float"), ("born", "date"))
+SPEC = partition_spec((1, "bucket[2]", "id_bucket"))
 ENCRYPTED = {
     "format-version": "3",
     "encryption.key-id": "keyA",
@@ -90,15 +79,7 @@ def make(java: Judge, folder: Path) -> Path:
     )  # fmt: skip
 
 
-STOCK_SCHEMA = {
-    "type": "struct",
-    "schema-id": 0,
-    "fields": [
-        {"id": 1, "name": "item", "required": True, "type": "int"},
-        {"id": 2, "name": "colour", "required": False, "type": "string"},
-        {"id": 3, "name": "weight", "required": False, "type": "double"},
-    ],
-}
+STOCK_SCHEMA = schema(("item", "int"), ("colour", "string"), ("weight", "double"))
 
 
 def stock(*items: int) -> list[dict[str, Any]]:

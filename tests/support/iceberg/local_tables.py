@@ -8,8 +8,9 @@ from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
 
-from modcrypt.iceberg import IcebergTable, create_table, open_table
-from tests.support.iceberg.catalog_tables import SCHEMA, CatalogTable
+from modcrypt.iceberg import IcebergTable, open_table
+from tests.support.iceberg.catalog_tables import CatalogTable
+from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 
 
@@ -42,7 +43,7 @@ class SqlTable(CatalogTable):
 
 def make_folder_table(folder: Path | str) -> FolderTable:
     """Make an encrypted table in a folder, or at a URL."""
-    create_table(folder, SCHEMA, SampleKms(), master_key_id="keyA")
+    make_table(folder)
     return FolderTable(str(folder))
 
 
@@ -50,3 +51,8 @@ def make_sql_table(folder: Path) -> SqlTable:
     """Make a catalog in a folder, with an encrypted table."""
     folder.mkdir()
     return SqlTable.make(f"sqlite:///{folder}/catalog.db")
+
+
+def table_files(folder: Path) -> set[str]:
+    """Return the paths of the files in a folder, but for a catalog's database."""
+    return {str(path) for path in folder.rglob("*") if path.is_file() and path.suffix != ".db"}

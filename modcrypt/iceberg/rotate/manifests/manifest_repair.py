@@ -188,13 +188,8 @@ def _write(table: IcebergTable, plan: _Plan, seen: TableMetadata, files: NewFile
             new.append(replace_manifest(table, manifest, rows, files, snapshot_id))
         else:
             kept.append(manifest.row)
-    summary = {
-        "manifests-created": str(len(new)),
-        "manifests-kept": str(len(kept)),
-        "manifests-replaced": str(len(new)),
-        "entries-processed": str(sum(map(len, plan.entries.values()))),
-    }
+    summary = {"entries-processed": str(sum(map(len, plan.entries.values())))}
     return add_snapshot(
         table, snapshot_id, [*new, *kept], keys.of_list, files,
-        operation="replace", summary=summary, new_keys=keys.entries,
+        operation="replace", summary=summary, replaced=len(new), new_keys=keys.entries,
     )  # fmt: skip
