@@ -98,8 +98,8 @@ def test_errors_name_extras_that_exist_and_bring_what_is_missing() -> None:
     for module, extra in [*extras_module._MODULES.items(), *extras_module._SCHEMES.items()]:
         assert extra in extras, module
     for scheme, package in (("s3", "s3fs"), ("gs", "gcsfs"), ("abfss", "adlfs")):
-        extra = extras_module.extra_of_scheme(scheme)
-        assert any(package in requirement for requirement in extras[str(extra)])
+        named = str(extras_module.extra_of_scheme(scheme))
+        assert any(package in requirement for requirement in extras[named])
 
 
 def test_the_recipe_for_conda_asks_for_the_same_versions() -> None:
