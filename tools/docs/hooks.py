@@ -7,7 +7,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from tools.conformance.page import make_page
+from tools.conformance import page as results_page
 from tools.docs.command_page import INDEX, make_command_navigation, make_command_pages
 from tools.docs.json_page import make_json_page
 from tools.docs.limits_page import make_limits_page
@@ -53,7 +53,7 @@ def on_files(files: Files, *, config: Any) -> Files:
     for path in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
         uri = f"notebooks/{path.stem}.md"
         files.append(File.generated(config, uri, content=make_notebook_page(path)))
-    results = make_page(ROOT / "tools/conformance/results")
+    results = results_page.make_page(ROOT / "tools/conformance/results")
     files.append(File.generated(config, RESULTS, content=results))
     return files
 
