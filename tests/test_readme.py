@@ -1,9 +1,8 @@
-"""The examples of the README and the guides run as written, and name what exists."""
+"""The examples of the README run as written; the documentation names what exists."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,9 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.runtime.lazy_names import public_names
-from tests.support.cli.program import run
-from tests.support.guide import blocks_of
 from tests.support.paths import ROOT
 
 README = ROOT / "README.md"
-# In this order: the examples of one page go on with the names of those before.
-GUIDES = [
-    ROOT / f"docs/how-to/{name}.md"
-    for name in ("python", "key-services", "recipients", "seals", "signed-files", "any-file")
-]
-CONSOLE = ROOT / "docs/how-to/command-line.md"
-RECIPIENTS = ROOT / "docs/how-to/recipients.md"
-SEALS = ROOT / "docs/how-to/seals.md"
-SIGNED = ROOT / "docs/how-to/signed-files.md"
 POLICIES = ROOT / "docs/how-to/key-services.md"
 ERRORS = ROOT / "docs/reference/errors.md"
 
@@ -45,41 +33,6 @@ def test_python_examples_run_and_the_second_ends_in_the_error_it_shows(
         exec(second, names)
     (shown,) = _blocks("text", README)
     assert shown.replace("\n", " ").strip() == f"modcrypt.errors.TagMismatchError: {caught.value}"
-    for block in _blocks("python", *GUIDES):
-        exec(block, names)
-
-
-def test_console_examples_run(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    for name in ("people", "more"):
-        table = pa.table({"name": ["Ada"], "ssn": ["123-45"]})
-        pq.write_table(table, tmp_path / f"{name}.parquet")
-    for name in ("footer.key", "ssn.key", "hash.key"):
-        (tmp_path / name).write_bytes(name.encode().ljust(16, b"."))
-        (tmp_path / name).chmod(0o600)
-    (tmp_path / "passphrase.txt").write_text("correct horse battery staple\n")
-    (tmp_path / "passphrase.txt").chmod(0o600)
-    consoles = [
-        block
-        for block in _blocks("console", CONSOLE, RECIPIENTS, SEALS, SIGNED)
-        if "$ modcrypt" in block
-    ]
-    assert len(consoles) == 20
-    for name in ("lake", "orders"):
-        (tmp_path / name).mkdir()
-    for block in blocks_of("how-to/command-line.md"):
-        if block.title is not None:
-            (tmp_path / block.title).write_text(block.text)
-    for line in "".join(consoles).splitlines():
-        _, program, *arguments = shlex.split(line)
-        assert program == "modcrypt"
-        answer = run(tmp_path, *arguments)
-        assert answer.returncode == 0, answer.stderr
-    original = (tmp_path / "people.parquet").read_bytes()
-    for back in ("back.parquet", "again.parquet"):
-        assert (tmp_path / back).read_bytes() == original
 
 
 def test_the_policy_that_is_shown_is_one() -> None:

@@ -18,7 +18,7 @@ from modcrypt.spark.key_options import KEY_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = Path(member_table.__file__).with_name("modcrypt.schema.json")
-PAGES = (ROOT / "docs/reference/configuration.md", ROOT / "docs/how-to/spark.md")
+PAGES = (ROOT / "docs/reference/configuration.md", ROOT / "docs/reference/spark.md")
 
 
 def make_files() -> dict[Path, str]:

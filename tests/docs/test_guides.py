@@ -1,14 +1,20 @@
-"""The code blocks of the tutorial and the how-to guides run as they are written."""
+"""The code blocks of the tutorials and the how-to guides run as they are written."""
 
 from __future__ import annotations
 
+import re
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.guide import blocks_of, run_guide
+import modcrypt as mc
+from tests.support.cases import each_case
+from tests.support.guide import blocks_of, commands_of, run_guide
 from tests.support.kms.azure_stub import VaultStub, client_of, rsa_keys, vault
 from tests.support.kms.google_stub import RING, google, google_client
 from tests.support.kms.soft_hsm import hsm
@@ -17,44 +23,68 @@ from tests.support.stories import STORIES
 
 __all__ = ["google", "google_client", "hsm", "rsa_keys", "vault"]  # fixtures
 
-# Guides that other tests run, because they need Spark or go on with the README's names.
-ELSEWHERE = {
-    "any-file", "command-line", "iceberg", "key-services", "lake", "plaintext-found", "python",
-    "recipients", "seals", "signed-files", "spark",
-}  # fmt: skip
-ALONE = (
-    "nightly-verification",
-    "evidence",
-    "from-pyarrow",
-    "from-parquet-java",
-    "leaks",
-)
+PAGES = {path.stem for path in (ROOT / "docs/how-to").glob("*.md")}
+ON_SPARK = {"spark", "spark-clusters"}  # tests/spark runs these
 SERVICES = {"vault", "aws", "google", "azure", "hsm", "migrate-s3"}
-DATA = {"frames", "partner"}
+WITH_WARNINGS = {"frames"}  # of other libraries
+TUTORIALS = sorted(path.name for path in (ROOT / "docs").glob("tutorial*.md"))
 
 
-def test_every_guide_is_run() -> None:
-    guides = {path.stem for path in (ROOT / "docs/how-to").glob("*.md")}
-    assert guides == ELSEWHERE | {*ALONE, *STORIES} | SERVICES | DATA
+@pytest.mark.parametrize("page", TUTORIALS)
+def test_a_tutorial_runs(page: str, tmp_path: Path) -> None:
+    run_guide(page, tmp_path)
 
 
-def test_the_tutorial_runs(tmp_path: Path) -> None:
-    run_guide("tutorial.md", tmp_path)
-
-
-@pytest.mark.parametrize("name", [*ALONE, "partner"])
-def test_a_guide_runs(name: str, tmp_path: Path) -> None:
+@each_case("name", sorted(PAGES - ON_SPARK - SERVICES - WITH_WARNINGS - {*STORIES}))
+def test_a_guide_runs_alone_in_an_empty_folder(name: str, tmp_path: Path) -> None:
     run_guide(f"how-to/{name}.md", tmp_path)
+
+
+@each_case("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
+def test_code_has_at_most_88_columns(page: Path) -> None:
+    blocks = blocks_of(str(page.relative_to(ROOT / "docs")))
+    code = [block.text for block in blocks if block.language in ("python", "sh", "sql", "toml")]
+    code += [
+        command
+        for block in blocks
+        if block.language == "console"
+        for command, _ in commands_of(block.text)
+    ]
+    assert [line for text in code for line in text.splitlines() if len(line) > 88] == []
+
+
+@each_case("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
+def test_what_a_page_cites_exists(page: Path) -> None:
+    cited = re.findall(r"`(tests/[\w/]+\.py)`", page.read_text())
+    assert [path for path in cited if not (ROOT / path).exists()] == []
+    for block in blocks_of(str(page.relative_to(ROOT / "docs"))):
+        if block.language == "python" and block.title:
+            compile(block.text, block.title, "exec")
+
+
+def test_the_models_for_dbt_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_guide("how-to/dbt.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    mc.Keyring.create("lake.keyring", plaintext=True).create_key("footer")
+    for name in ("orders", "totals"):
+        policy = (
+            f'kms = "file:lake.keyring"\nfooter_key = "footer"\naad_prefix = "{name}/{{path}}"\n'
+        )
+        Path(f"{name}.toml").write_text(policy)
+    rows = pa.table({"country": ["NO", "NO"], "total": [1.0, 2.0]})
+    settings = mc.Settings(policy=mc.Policy.load("orders.toml"), root="orders")
+    mc.write_dataset(rows, "orders", settings)
+    dbt = SimpleNamespace(config=lambda **_: None, ref=lambda name: duckdb.from_arrow(rows))
+    orders = runpy.run_path("models/orders.py")["model"](dbt, None)
+    assert orders.equals(rows)
+    runpy.run_path("models/totals.py")["model"](dbt, None)
+    reading = mc.Settings(policy=mc.Policy.load("totals.toml"), root=".")
+    assert mc.read_table("totals.parquet", reading).to_pylist() == [{"country": "NO", "total": 3.0}]
 
 
 @pytest.mark.filterwarnings("ignore")  # of other libraries
 def test_the_guide_to_data_frames_runs(tmp_path: Path) -> None:
     run_guide("how-to/frames.md", tmp_path)
-
-
-def test_the_ray_example_is_python(tmp_path: Path) -> None:
-    (script,) = [block for block in blocks_of("how-to/frames.md") if block.title]
-    compile(script.text, "ray_example.py", "exec")
 
 
 def test_the_guide_to_vault_runs(

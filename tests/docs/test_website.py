@@ -25,9 +25,11 @@ import modcrypt.parquet
 from modcrypt.cli.app import program
 from modcrypt.cli.help.command_descriptions import describe_commands
 from modcrypt.runtime.lazy_names import public_names
-from tests.support.browser import POOR_CONTRAST, Browser, chromium
+from tests.support.browser import POOR_CONTRAST, POOR_CONTRAST_OF_A_PICTURE, Browser, chromium
 from tests.support.cases import each_case
+from tests.support.guide import blocks_of
 from tests.support.paths import ROOT
+from tools.docs.hooks import RESULTS
 from tools.docs.notebook_pages import NOTEBOOKS, execute
 
 __all__ = ["chromium"]  # a fixture
@@ -37,6 +39,7 @@ PAGES = (
     "index.html", "tutorial.html", "how-to/frames.html", "reference/command-line.html",
     "reference/commands/mask.html", "reference/limits.html", "reference/api/files.html",
     "explanation/formats.html", "reference/conformance.html", "notebooks/encrypt-and-read.html",
+    "how-to/warehouses.html", "explanation/compliance.html",
 )  # fmt: skip
 
 
@@ -168,14 +171,85 @@ def test_pages_are_readable(chromium: Browser, address: str, width: int, dark: b
         assert others == [], page
 
 
-def test_the_search_finds_a_page(chromium: Browser, address: str) -> None:
+CUT_OFF = """
+const tooWide = (box) => box.scrollWidth > box.clientWidth + 2;
+const cut = (element) => {
+  for (let box = element; !box.matches(".md-content"); box = box.parentElement)
+    if (tooWide(box) && getComputedStyle(box).overflowX !== "visible") return true;
+  return false;
+};
+const all = [...document.querySelectorAll(".md-content :is(pre > code, table)")];
+return all.filter(cut).map((element) => element.innerText.slice(0, 80));
+"""
+OUT_OF_REACH = """
+const right = document.documentElement.clientWidth;
+const reachable = (element) => {
+  for (let box = element; box; box = box.parentElement) {
+    if (box.getBoundingClientRect().right <= right + 1) return true;
+    const parent = box.parentElement, style = parent && getComputedStyle(parent);
+    if (style && ["auto", "scroll"].includes(style.overflowX)) box = parent;
+    else if (style && style.overflowX !== "visible") return false;
+  }
+  return false;
+};
+const all = [...document.querySelectorAll(".md-content__inner *")];
+const shown = all.filter((element) => element.checkVisibility() && element.innerText?.trim());
+return shown.filter((element) => !reachable(element)).map((element) => element.outerHTML);
+"""
+
+
+def test_pages_fit_a_screen_and_a_phone(chromium: Browser, pages: dict[Path, _Page]) -> None:
+    """No code or table is cut off at 1280 pixels, and nothing is out of reach at 400."""
+    faults = {}
+    for path in pages.keys() - {SITE / RESULTS}:
+        chromium.resize(1280, 900)
+        chromium.driver.get(path.as_uri())  # does not load the index of the search
+        cut = chromium.run(CUT_OFF)
+        chromium.resize(400, 900)
+        if found := cut + chromium.run(OUT_OF_REACH):
+            faults[str(path.relative_to(SITE))] = found
+    assert faults == {}
+
+
+def test_the_copy_button_takes_commands_alone(chromium: Browser, address: str) -> None:
+    chromium.resize(1280, 900)
+    grant = {"permissions": ["clipboardReadWrite"], "origin": address}
+    chromium.driver.execute_cdp_cmd("Browser.grantPermissions", grant)
+    chromium.driver.get(f"{address}/tutorial.html")
+    blocks = "[...document.querySelectorAll('.highlight')]"
+    block = f"{blocks}.find((element) => element.innerText.includes('created pii'))"
+    chromium.wait(f"return {block}.querySelector('[data-md-type=copy]') !== null")
+    button = chromium.run(f"return {block}.querySelector('[data-md-type=copy]')")
+    chromium.run("arguments[0].scrollIntoView({block: 'center'})", button)
+    button.click()  # as a user does: a script may not write to the clipboard
+    chromium.wait("return document.querySelector('.md-dialog--active') !== null")
+    copied = chromium.driver.execute_async_script(
+        "navigator.clipboard.readText().then(arguments[0])"
+    )
+    (shown,) = [block for block in blocks_of("tutorial.md") if "created pii" in block.text]
+    commands = [line for line in shown.text.splitlines() if line.startswith("$ ")]
+    assert copied.splitlines() == [command.removeprefix("$ ") for command in commands]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_picture_of_keys_is_readable(chromium: Browser, dark: bool) -> None:
+    chromium.show((ROOT / "docs/assets/which-key.svg").read_text(), dark=dark)
+    seen, poor = chromium.run(POOR_CONTRAST_OF_A_PICTURE)
+    assert seen > 10
+    assert poor == []
+
+
+@pytest.mark.parametrize(
+    ("words", "page"), [("crontab", "nightly-verification"), ("wrong key", "reference/errors")]
+)
+def test_the_search_finds_a_page(chromium: Browser, address: str, words: str, page: str) -> None:
     chromium.resize(1280, 900)
     chromium.driver.get(f"{address}/index.html")
     chromium.click("label[for=__search]")
-    chromium.find("input[name=query]").send_keys("crontab")
+    chromium.find("input[name=query]").send_keys(words)
     chromium.wait("return document.querySelector('.md-search-result__link') !== null")
     link = chromium.run("return document.querySelector('.md-search-result__link').href")
-    assert "nightly-verification" in link
+    assert page in link
 
 
 def test_the_index_of_the_search_is_built() -> None:

@@ -121,21 +121,29 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         driver.quit()
 
 
-POOR_CONTRAST = """
+_CONTRAST = """
 const channels = (colour) => {
   const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number);
   return colour.startsWith("color(") ? [r * 255, g * 255, b * 255, a] : [r, g, b, a];
 };
 const over = ([r, g, b, a], below) => [r, g, b].map((one, n) => one * a + below[n] * (1 - a));
-const ground = (element) => {
-  if (!element) return [255, 255, 255];
-  const own = channels(getComputedStyle(element).backgroundColor);
-  return own[3] === 1 ? own.slice(0, 3) : over(own, ground(element.parentElement));
-};
 const light = (colour) => {
   const [r, g, b] = colour.map((one) => one / 255)
     .map((one) => one <= .04045 ? one / 12.92 : ((one + .055) / 1.055) ** 2.4);
   return .2126 * r + .7152 * g + .0722 * b;
+};
+const contrast = (one, other) => {
+  const [low, high] = [light(one), light(other)].sort((one, two) => one - two);
+  return (high + .05) / (low + .05);
+};
+"""
+
+POOR_CONTRAST = (
+    _CONTRAST
+    + """const ground = (element) => {
+  if (!element) return [255, 255, 255];
+  const own = channels(getComputedStyle(element).backgroundColor);
+  return own[3] === 1 ? own.slice(0, 3) : over(own, ground(element.parentElement));
 };
 const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 const poor = [];
@@ -146,9 +154,28 @@ while (texts.nextNode()) {
   const {color, fill} = getComputedStyle(element);
   const shown = element instanceof SVGElement ? fill : color;
   const below = ground(element), ink = over(channels(shown), below);
-  const [low, high] = [light(below), light(ink)].sort((one, two) => one - two);
   seen += 1;
-  if ((high + .05) / (low + .05) < 4.5) poor.push(`${element.outerHTML} ${ink} on ${below}`);
+  if (contrast(below, ink) < 4.5) poor.push(`${element.outerHTML} ${ink} on ${below}`);
 }
 return [seen, poor];
 """
+)
+
+POOR_CONTRAST_OF_A_PICTURE = (
+    _CONTRAST
+    + """
+const area = ({width, height}) => width * height;
+const around = (text) => [...document.querySelectorAll("svg rect")].filter((rect) => {
+  const [outer, inner] = [rect.getBBox(), text.getBBox()];
+  return outer.x <= inner.x && outer.x + outer.width >= inner.x + inner.width
+    && outer.y <= inner.y && outer.y + outer.height >= inner.y + inner.height;
+}).sort((one, two) => area(one.getBBox()) - area(two.getBBox()))[0];
+const fill = (element) => element && channels(getComputedStyle(element).fill);
+const all = [...document.querySelectorAll("svg text")];
+const poor = all.filter((text) => {
+  const below = fill(around(text));
+  return !below || contrast(below.slice(0, 3), fill(text).slice(0, 3)) < 4.5;
+});
+return [all.length, poor.map((text) => text.textContent)];
+"""
+)

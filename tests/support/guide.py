@@ -86,7 +86,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _run_console(text: str, folder: Path) -> None:
-    for command, output in _commands(text):
+    for command, output in commands_of(text):
         answer = _run_in_process(_plain_words(command), folder) or _run(command, folder)
         assert answer.returncode == 0, f"{command}\n{answer.stdout}{answer.stderr}"
         if output:
@@ -96,7 +96,7 @@ def _run_console(text: str, folder: Path) -> None:
 def _plain_words(command: str) -> list[str]:
     """Return the words of a command; none if it needs a shell."""
     lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
+    lexer.whitespace_split, lexer.commenters = True, ""  # else # in a word begins a comment
     words = list(lexer)
     needs_shell = any(re.fullmatch(r"[();<>|&]+", word) for word in words)
     return [] if needs_shell or re.search("[$`]", command) else words
@@ -126,7 +126,7 @@ def _run(command: str, folder: Path) -> Answer:
     )  # fmt: skip
 
 
-def _commands(text: str) -> Iterator[tuple[str, str]]:
+def commands_of(text: str) -> Iterator[tuple[str, str]]:
     """Yield each command with the output that the page shows."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         lines = part.splitlines(keepends=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from tools.conformance import page as results_page
 from tools.docs.command_page import INDEX, make_command_navigation, make_command_pages
 from tools.docs.json_page import make_json_page
 from tools.docs.limits_page import make_limits_page
@@ -25,6 +26,8 @@ COPIES = {
     "repository/protocol.md": "tools/conformance/PROTOCOL.md",
     "repository/findings.md": "tools/conformance/FINDINGS.md",
 }
+
+RESULTS = "reference/conformance-results.html"
 
 MADE = {
     "reference/json.md": make_json_page,
@@ -50,12 +53,25 @@ def on_files(files: Files, *, config: Any) -> Files:
     for path in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
         uri = f"notebooks/{path.stem}.md"
         files.append(File.generated(config, uri, content=make_notebook_page(path)))
+    results = results_page.make_page(ROOT / "tools/conformance/results")
+    files.append(File.generated(config, RESULTS, content=results))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
     """Point links between files of the repository to their pages."""
     uri = page.file.src_uri
+    if uri == "reference/errors.md":  # what a user with an error message looks for
+        page.meta["search"] = {"boost": 4}
+    if uri == "reference/conformance.md":
+        link = f"[Each case, with what each implementation answered]({Path(RESULTS).name})"
+        markdown = markdown.replace("\n\n", f"\n\n{link} is a page of its own.\n", 1)
     pages = {f"docs/{file.src_uri}": file.src_uri for file in files}
     pages |= {source: copy for copy, source in COPIES.items()}
+    if not uri.startswith("notebooks/"):  # whose pages let you download them
+        pages |= {
+            path: f"{Path(page).with_suffix('.md')}"
+            for path, page in pages.items()
+            if path.endswith(".ipynb")
+        }
     return adjust_links(markdown, Sources(uri, Path(COPIES.get(uri, f"docs/{uri}")), pages))

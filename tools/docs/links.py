@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<fragment>#[^)\s]*)?\)")
+_LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<fragment>#[^)\s]*)?\)")
 _CODE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 
 

@@ -20,7 +20,7 @@ NOTEBOOKS = ROOT / "docs/notebooks"
 def make_notebook_page(path: Path) -> str:
     """Return a notebook with its stored outputs as Markdown."""
     notebook = nbformat.read(path, as_version=4)
-    note = f"\nThis page is the notebook `docs/notebooks/{path.name}` with its outputs.\n"
+    note = f"\n[Download this page as a notebook]({path.name}), and open it with Jupyter.\n"
     first, *rest = (_describe_cell(cell) for cell in notebook.cells)
     return "\n".join([first, note, *rest])
 
