@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.parquet.arrow.page_parts import pad_struct
+from modcrypt.parquet.arrow.padded_pages import pad_struct
 from modcrypt.parquet.format.idl import encode, new
 from tests.support.cases import each_case
 from tests.support.forging import SMALL_FILTER

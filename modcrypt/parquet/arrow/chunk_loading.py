@@ -8,23 +8,34 @@ decodes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from modcrypt.errors import FormatError
+from modcrypt.io.buffers import open_window
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import ThreadPool
 from modcrypt.parquet.arrow.decoding import Loaded
-from modcrypt.parquet.arrow.page_parts import PageReader, Pages, PartReader
-from modcrypt.parquet.arrow.page_sizes import Longest, check_pages
+from modcrypt.parquet.arrow.padded_pages import open_chunk
+from modcrypt.parquet.arrow.page_parts import PageReader, Pages, PlainPages, Windows
+from modcrypt.parquet.arrow.page_sizes import NO_LONG_VALUES, Longest, PageSizes, check_pages
 from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
+from modcrypt.parquet.crypto.ciphers import FileCipher
+from modcrypt.parquet.crypto.encrypted_pages import Page
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
-from modcrypt.parquet.format.modules import Part
+from modcrypt.parquet.format.modules import Part, Span
+from modcrypt.parquet.format.page_header import page_compression
+from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
+from modcrypt.runtime.collector import paused_collector
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 _WORTH_THREADS = 1 << 20  # smallest size in bytes that several threads decrypt
 
@@ -34,17 +45,18 @@ _MAX_LOCATED_PAGES = 1 << 15
 """Most pages of a chunk that are located by their headers, as many as an encrypted chunk may have:
 the headers of a plaintext chunk could be that of a page without a body again and again."""
 
-_Slot: TypeAlias = "tuple[PartReader, int, memoryview]"
-"""A part, an offset in the encrypted file, and the memory that receives the bytes from there."""
+_PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison
 
 
-class _Piece(NamedTuple):
-    """The bytes [start, start + size) of a part, and the offset in the new file where they go."""
+class _Piece:
+    """A chunk to decrypt, with its new metadata, and the offset in the new file where it goes."""
 
-    part: PartReader
-    start: int
-    size: int
-    to: int
+    __slots__ = ("at", "longest", "md", "span")
+
+    def __init__(self, span: Span, md: ColumnMetaData, at: i64) -> None:
+        self.span, self.md = span, md
+        self.at: i64 = at
+        self.longest: Longest = NO_LONG_VALUES  # once it is decrypted
 
 
 def make_footer_file(metadata: ThriftStruct) -> pa.Buffer:
@@ -52,38 +64,89 @@ def make_footer_file(metadata: ThriftStruct) -> pa.Buffer:
     return pa.py_buffer(MAGIC_PLAINTEXT + close_tail(encode(metadata), MAGIC_PLAINTEXT))
 
 
+@paused_collector()
 def load_chunks(source: Source, plan: ReadPlan, pool: ThreadPool | None) -> Loaded:
     """Decrypt the chunks of a plan, in parallel if there is a pool, into a plaintext file."""
-    row_groups = copy_row_groups(plan)
-    chunks = {
-        (r, c): chunk
-        for r, row_group in zip(plan.row_groups, row_groups, strict=True)
-        for c, chunk in enumerate(row_group.columns)
-        if chunk.meta_data is not None
+    row_groups = _describe_row_groups(plan)
+    columns: dict[int, list[ColumnChunk]] = {
+        r: row_group.columns for r, row_group in zip(plan.row_groups, row_groups, strict=True)
     }
-    for chunk in chunks.values():
-        _remove_unloaded_parts(chunk)
-    at = MAGIC_SIZE
-    pieces = []
-    spans = [span for span in plan.spans if span.part is Part.PAGES]
-    for span, part in zip(spans, make_part_readers(source, plan, spans), strict=True):
-        md = chunks[span.row_group, span.column].meta_data
+    at: i64 = MAGIC_SIZE
+    pieces: list[_Piece] = []
+    for span in plan.spans:
+        start, end, part, r, c = span
+        if part is not _PAGES:
+            continue
+        md: ColumnMetaData = columns[r][c].meta_data
         if md.data_page_offset > 0:  # PyArrow writes offset 0 for the data pages of an empty chunk.
-            md.data_page_offset += at - span.start
+            md.data_page_offset += at - start
         if md.dictionary_page_offset:
-            md.dictionary_page_offset += at - span.start
-        pieces.append(_Piece(part, span.start, span.end - span.start, at))
-        at += span.end - span.start
+            md.dictionary_page_offset += at - start
+        pieces.append(_Piece(span, md, at))
+        at += end - start
     metadata, nulls = plain_metadata(plan, row_groups, at)
-    file = _fill_file(at, pieces, nulls, metadata, pool)
+    file, out = _make_file(at, nulls, metadata)
+    if pool is None or at < _WORTH_THREADS:
+        _open_pieces(source, plan, out, pieces)
+    else:
+        pool.run_all(partial(_open_pieces, source, plan, out), _group_pieces(pieces))
     by_column: dict[int, list[Longest]] = {c: [] for c in plan.footer_leaves}
-    view = memoryview(file).cast("B")
-    for span, piece in zip(spans, pieces, strict=True):
-        md = chunks[span.row_group, span.column].meta_data
-        by_column[span.column].append(check_pages(view, piece.to, piece.to + piece.size, md, span))
-    longest = [Longest.of_column(parts) for parts in by_column.values()]
+    for piece in pieces:
+        by_column[piece.span.column].append(piece.longest)
     rows = sum(row_group.num_rows for row_group in row_groups)
-    return Loaded(file, rows, metadata, longest)
+    return Loaded(file, rows, metadata, list(map(Longest.of_column, by_column.values())))
+
+
+def _describe_row_groups(plan: ReadPlan) -> list[ThriftStruct]:
+    """Return the wanted row groups with what PyArrow needs to decode their pages.
+
+    With statistics, it would prune a second time, and it assumes that bounds cover NaN too.
+    """
+    row_groups = copy_row_groups(plan, share_chunks=True)
+    for row_group in row_groups:
+        row_group.columns = [describe_pages(chunk) for chunk in row_group.columns]
+    return row_groups
+
+
+def describe_pages(chunk: ColumnChunk) -> ColumnChunk:
+    """Return a chunk without what `_describe_row_groups` leaves out."""
+    of: ColumnMetaData | None = chunk.meta_data
+    if of is None:  # it is left out
+        return chunk
+    md = ColumnMetaData()
+    md.type, md.encodings, md.path_in_schema = of.type, of.encodings, of.path_in_schema
+    md.codec, md.num_values, md.encoding_stats = of.codec, of.num_values, of.encoding_stats
+    md.total_uncompressed_size = of.total_uncompressed_size
+    md.total_compressed_size = of.total_compressed_size
+    md.data_page_offset, md.dictionary_page_offset = of.data_page_offset, of.dictionary_page_offset
+    described = ColumnChunk()
+    described.file_offset, described.meta_data = chunk.file_offset, md
+    return described
+
+
+def _open_pieces(source: Source, plan: ReadPlan, out: memoryview, pieces: Sequence[_Piece]) -> None:
+    """Decrypt some chunks, in file order, with one window and one cipher for each key."""
+    window, file = open_window(source), None
+    if pieces and pieces[-1].span.end - pieces[0].span.start == _measure(pieces):  # without gaps
+        window.ahead = pieces[-1].span.end
+    for piece in pieces:
+        start, end, _, r, c = piece.span
+        cipher = plan.ciphers.get((r, c))
+        if cipher is None:
+            after = piece.at + end - start
+            PlainPages(Windows(source), piece.span).read(start, out[piece.at : after])
+            piece.longest = check_pages(out, piece.at, after, piece.md, piece.span)
+            continue
+        file = file or FileCipher(cipher.file.file_aad, cipher.file.algorithm)
+        first = Page(cipher.copy_for_thread(file), bool(piece.md.dictionary_page_offset), 0)
+        compression = page_compression(piece.md.codec, plan.footer.metadata.created_by)
+        sizes = PageSizes(piece.md, piece.span)
+        open_chunk(window, start, end, first, compression, out, piece.at, sizes)
+        piece.longest = sizes.longest
+
+
+def _measure(pieces: Iterable[_Piece]) -> int:
+    return sum([piece.span.end - piece.span.start for piece in pieces])
 
 
 def locate_pages(source: Source, plan: ReadPlan, row_group: int, column: int) -> ThriftStruct:
@@ -129,7 +192,7 @@ def load_pages(
     """
     (span,) = (span for span in plan.spans if span.part is Part.PAGES)
     (part,) = make_part_readers(source, plan, [span])
-    (row_group,) = copy_row_groups(plan)
+    (row_group,) = _describe_row_groups(plan)
     (chunk,) = (chunk for chunk in row_group.columns if chunk.meta_data is not None)
     md = chunk.meta_data
     borders = [location.offset for location in locations] + [span.end]
@@ -140,26 +203,26 @@ def load_pages(
     if isinstance(part, PageReader):
         part.set_page_starts([span.start, *borders] if dictionary else borders)
     wanted = [(span.start, borders[0]), *((borders[p], borders[p + 1]) for p in pages)]
-    pieces: list[_Piece] = []
+    reads: list[tuple[int, int, int]] = []  # start and end, and where they go in the new file
     places, at = [], MAGIC_SIZE
     for start, end in wanted:
         places.append(at)
-        if pieces and pieces[-1].start + pieces[-1].size == start:  # Read neighbours at once.
-            pieces[-1] = pieces[-1]._replace(size=end - pieces[-1].start)
+        if reads and reads[-1][1] == start:  # Read neighbours at once.
+            reads[-1] = (reads[-1][0], end, reads[-1][2])
         else:
-            pieces.append(_Piece(part, start, end - start, at))
+            reads.append((start, end, at))
         at += end - start
-    _remove_unloaded_parts(chunk)
     md.dictionary_page_offset = MAGIC_SIZE if dictionary else None
     md.data_page_offset = MAGIC_SIZE + dictionary
     md.total_compressed_size = at - MAGIC_SIZE
     md.num_values = row_group.num_rows = sum(pages.values())
     metadata, _ = plain_metadata(plan, [row_group], at)
     metadata.num_rows = row_group.num_rows
-    file = _fill_file(at, pieces, b"", metadata, None)
+    file, view = _make_file(at, b"", metadata)
+    for start, end, to in reads:
+        part.read(start, view[to : to + end - start])
     for (place, end), rows in zip(pairwise([*places[1:], at]), pages.values(), strict=True):
-        _check_page_rows(f"{span}", bytes(memoryview(file)[place:end]), rows)
-    view = memoryview(file).cast("B")
+        _check_page_rows(f"{span}", bytes(view[place:end]), rows)
     longest = check_pages(view, MAGIC_SIZE, at, md, span)
     return Loaded(file, metadata.num_rows, metadata, [longest])
 
@@ -175,49 +238,26 @@ def _check_page_rows(where: str, page: bytes, rows: int) -> None:
         raise FormatError(f"{where}: a page has {count} values, but the offset index gives {rows}")
 
 
-def _remove_unloaded_parts(chunk: ThriftStruct) -> None:
-    """Remove parts that are not loaded, and statistics, from a chunk's metadata.
+def _make_file(at: int, nulls: bytes, metadata: ThriftStruct) -> tuple[pa.Buffer, memoryview]:
+    """Return a file that lacks its pages, up to offset `at`, and a view of it.
 
-    With statistics, PyArrow would prune a second time, and it assumes that bounds cover NaN too.
+    The null columns and the footer follow.
     """
-    chunk.column_index_offset = chunk.column_index_length = None
-    chunk.offset_index_offset = chunk.offset_index_length = None
-    md = chunk.meta_data
-    md.bloom_filter_offset = md.bloom_filter_length = md.index_page_offset = None
-    md.statistics = md.size_statistics = None
-
-
-def _fill_file(
-    at: int, pieces: Iterable[_Piece], nulls: bytes, metadata: ThriftStruct, pool: ThreadPool | None
-) -> pa.Buffer:
-    """Build a file of the pieces up to offset `at`, then the null columns and the footer."""
     tail = nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)
     # Touching fresh memory takes six times as long in PyArrow's own pool.
     buffer = pa.allocate_buffer(at + len(tail), memory_pool=pa.system_memory_pool())
     out = memoryview(buffer).cast("B")
     out[:MAGIC_SIZE] = MAGIC_PLAINTEXT
     out[at:] = tail
-    slots = [(p.part, p.start, out[p.to : p.to + p.size]) for p in pieces]
-    if pool is None or at < _WORTH_THREADS:
-        _read_slots(slots)
-        return buffer
-    pool.run_all(_read_slots, _group_slots(slots))
-    return buffer
+    return buffer, out
 
 
-def _group_slots(slots: Iterable[_Slot]) -> Iterator[list[_Slot]]:
-    """Group neighbouring slots, so that a job takes much longer than handing it to a thread."""
-    job: list[_Slot] = []
-    size = 0
-    for slot in slots:
-        job.append(slot)
-        size += len(slot[2])
-        if size >= _JOB_BYTES:
+def _group_pieces(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    """Group neighbouring chunks, so that a job takes much longer than handing it to a thread."""
+    job: list[_Piece] = []
+    for piece in pieces:
+        job.append(piece)
+        if piece.at - job[0].at >= _JOB_BYTES:
             yield job
-            job, size = [], 0
+            job = []
     yield job
-
-
-def _read_slots(slots: Iterable[_Slot]) -> None:
-    for part, start, out in slots:
-        part.read(start, out)

@@ -1,55 +1,28 @@
-"""Decrypt the pages of a chunk to plaintext bytes of the same size and position.
-
-The plaintext of a page is shorter than its PME modules (separately encrypted parts of the file) by
-their nonces, tags and lengths. So its Thrift header is lengthened by the same amount, with a field
-that readers skip.
-
-    encrypted   [header module      ][body module            ]
-    plaintext   [header | filling   ][ body                  ]     the same bytes from start to end
-
-A data page without values becomes filling too, because PyArrow takes it for the end of its chunk.
-Indexes then do not list it.
-
-    empty page and next one   [header ][body][header ][body                 ]
-    plaintext                 [header | filling      ][body                 ]
-"""
+"""Readers of the pages of a chunk, which decrypt what is read of them; see `padded_pages`."""
 
 from __future__ import annotations
 
 import threading
-import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import cast
 
 from modcrypt.errors import FormatError, ModcryptError
 from modcrypt.io.buffers import Window, open_window
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import Lender
+from modcrypt.parquet.arrow.padded_pages import lengthen_header, overlay, write_page
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.crypto.encrypted_pages import (
-    EncryptedPage,
-    Page,
-    drop_unknown_header_fields,
-    open_and_check_crc,
-    open_body,
-    walk_pages,
-)
+from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, walk_pages
 from modcrypt.parquet.format.compact import MAX_FIELD_ID
-from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes
+from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
-from modcrypt.parquet.format.page_header import PageHeader, is_empty, page_compression, splice
+from modcrypt.parquet.format.page_header import PageHeader, is_empty, page_compression
 from modcrypt.parquet.format.page_header_scan import scan
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
-
-# The head of a binary field whose id is fifteen above the struct's last one: 20 to 23 in a page
-# header. The format reserves id 32767 for fields that readers skip, but that needs the long form
-# of the head, and fastparquet reads only the short one.
-_FILLING = b"\xf8"
 
 _SHORT_HEADER = 1 << 10  # size in bytes up to which the header of a page is usually read
 
@@ -158,7 +131,7 @@ class PlainPages(Pages):
             elif self._first is not None:
                 size = start + len(header.raw) - self._first
                 with suppress(FormatError):
-                    self._fillings.append((self._first, _lengthen_header(header.raw, size)))
+                    self._fillings.append((self._first, lengthen_header(header.raw, size)))
                 self._first = None
 
     def _scan(self, at: int, offset: int, out: memoryview) -> PageHeader | None:
@@ -166,7 +139,7 @@ class PlainPages(Pages):
         end = self.span.end
         with suppress(FormatError):
             if offset <= at < offset + len(out):
-                return scan(cast(bytes, out), at - offset, min(len(out), end - offset))
+                return scan(out, at - offset, min(len(out), end - offset))
         for size in (_SHORT_HEADER, MAX_PAGE_HEADER):
             with suppress(FormatError):
                 data = self._windows.source.read_at(at, max(0, min(size, end - at)))
@@ -220,9 +193,9 @@ class PageReader(Pages):
                 self._empty.add(index)
                 empty = start if empty is None else empty
             if start + encrypted.total > offset:
-                header, body = self._write_page(encrypted, start, offset, out)
+                header, body = write_page(encrypted, offset, out)
                 if empty is not None and index not in self._empty:
-                    overlay(out, offset, empty, _lengthen_header(header, body - empty))
+                    overlay(out, offset, empty, lengthen_header(header, body - empty))
                     empty = None
             index += 1
 
@@ -265,60 +238,3 @@ class PageReader(Pages):
                 f"{encrypted.page.id()} ends at byte {end}, but according to the offset index at "
                 f"byte {self._starts[index + 1]}"
             )
-
-    def _write_page(
-        self, encrypted: EncryptedPage, start: int, offset: int, out: memoryview
-    ) -> tuple[bytes, int]:
-        """Put a page into `out`; return its plaintext header and where its body starts."""
-        if encrypted.header.has_long_ids:
-            drop_unknown_header_fields(encrypted)
-        cipher = self._cipher.page
-        size = len(encrypted.body) - cipher.overhead
-        body = start + encrypted.total - size
-        inside = offset <= body and body + size <= offset + len(out)
-        crc = None
-        if encrypted.header.crc is not None:
-            opened = open_and_check_crc(encrypted)
-            crc = zlib.crc32(opened)
-            overlay(out, offset, body, opened)
-        elif inside and not cipher.slack:  # Most pages of a large read need no copy.
-            open_body(encrypted, out[body - offset : body - offset + size])
-        else:
-            opened = memoryview(bytearray(size + cipher.slack))
-            open_body(encrypted, opened)
-            overlay(out, offset, body, opened[:size])
-        header = splice(encrypted.header, size, crc)
-        overlay(out, offset, start, pad_struct(header, body - start))
-        return header, body
-
-
-# --- bytes --------------------------------------------------------------------------------------
-
-
-def overlay(out: memoryview, offset: int, start: int, data: bytes | memoryview) -> None:
-    """Copy the bytes of `data`, which begins at `start`, into `out`, which begins at `offset`."""
-    low, high = max(offset, start), min(offset + len(out), start + len(data))
-    if low < high:
-        out[low - offset : high - offset] = data[low - start : high - start]
-
-
-def pad_struct(struct: bytes | bytearray, size: int) -> bytes:
-    """Lengthen an encoded struct to `size` bytes with a field that readers skip."""
-    missing = size - len(struct)
-    if missing == 0:
-        return bytes(struct)
-    for digits in range(1, 6):  # Size of the length. All readers accept leading zeros.
-        content = missing - len(_FILLING) - digits
-        if 0 <= content < 1 << 7 * digits:
-            length = bytes(content >> 7 * n & 127 | 128 for n in range(digits - 1))
-            length += bytes((content >> 7 * (digits - 1),))
-            return bytes(struct[:-1]) + _FILLING + length + bytes(content) + b"\0"
-    raise FormatError(f"an encrypted header leaves {missing} bytes, which no field can fill")
-
-
-def _lengthen_header(header: bytes, size: int) -> bytes:
-    """Return the header of a data page, without statistics, lengthened to `size` bytes."""
-    copied, _ = decode("PageHeader", known_bytes("PageHeader", header))
-    if (page := copied.data_page_header or copied.data_page_header_v2) is not None:
-        page.statistics = None
-    return pad_struct(encode(copied), size)

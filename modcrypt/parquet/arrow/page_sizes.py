@@ -7,12 +7,16 @@ has a largest possible expansion ratio. Some ratios are so large that an absolut
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PageHeader
 from modcrypt.parquet.format.page_header_scan import scan
+from modcrypt.parquet.format.structs import ColumnMetaData
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 _LARGEST_RATIO = {
     0: 1,  # UNCOMPRESSED
@@ -62,6 +66,8 @@ class Longest(NamedTuple):
     @classmethod
     def of_column(cls, chunks: Sequence[Longest]) -> Longest:
         """Return the maximum over the chunks of one column."""
+        if all(chunk is NO_LONG_VALUES for chunk in chunks):
+            return NO_LONG_VALUES
         return cls(
             max((chunk.dictionary for chunk in chunks), default=0),
             max((chunk.delta for chunk in chunks), default=0),
@@ -69,34 +75,67 @@ class Longest(NamedTuple):
         )
 
 
-def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where: object) -> Longest:
-    """Raise if a page of a chunk declares an impossible size; return the longest byte arrays.
+NO_LONG_VALUES: Final = Longest()
 
-    The result has the largest possible sizes of a byte array; zeros for values of a fixed width.
-    `data` is a plaintext file, in which `start` and `end` bound the pages. Errors name the chunk by
-    `str(where)`. Raise LimitError if a page declares more bytes than its codec can produce, or than
-    the limit, and FormatError if a page header is damaged, or its page exceeds the chunk's end.
+
+class PageSizes:
+    """The sizes that the pages of one chunk declare, which are checked as they are added.
+
+    Errors name the chunk by `str(where)`.
     """
-    at, delta = start, 0
-    dictionaries: list[Dictionary] = []
+
+    __slots__ = ("_codec", "_delta", "_dictionaries", "_has_long_values", "_where")
+
+    def __init__(self, md: ColumnMetaData, where: object) -> None:
+        self._codec: i64 = md.codec
+        self._has_long_values: bool = md.type == _BYTE_ARRAY
+        self._where = where
+        self._delta: i64 = 0  # size of the largest DELTA_BYTE_ARRAY page
+        self._dictionaries: list[Dictionary] = []
+
+    def add(self, header: PageHeader, stored: i64, start: i64) -> None:
+        """Add a page of `stored` bytes in plaintext, whose header begins at `start`.
+
+        Raise LimitError if it declares more bytes than its codec can produce, or than the limit.
+        """
+        size = header.uncompressed_size
+        if size > _LEAST:
+            _check_size(size, stored, self._codec, self._where)
+        if not self._has_long_values:
+            return
+        if header.type == DICTIONARY_PAGE:
+            self._dictionaries.append(Dictionary(start, self._codec, size))
+        elif size > max(_LEAST, self._delta) and _is_delta(header):
+            self._delta = size
+
+    @property
+    def longest(self) -> Longest:
+        """The largest possible sizes of a byte array; zeros for values of a fixed width."""
+        if not self._dictionaries and not self._delta:
+            return NO_LONG_VALUES
+        largest = max((page.size for page in self._dictionaries), default=0)
+        return Longest(largest, self._delta, self._dictionaries)
+
+
+def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where: object) -> Longest:
+    """Check the pages of a chunk as `PageSizes`; return the longest byte arrays.
+
+    `data` is a plaintext file, in which `start` and `end` bound the pages. Raise FormatError if a
+    page header is damaged, or its page exceeds the chunk's end.
+    """
+    at, sizes = start, PageSizes(md, where)
     while at < end:
         try:
-            header = scan(cast(bytes, data), at, end)
+            header = scan(data, at, end)
         except FormatError:
             if _has_all_values(data, start, at, md):
                 break  # PyArrow stops here; old writers leave other bytes after the last page
             raise
-        size, stored = header.uncompressed_size, header.compressed_size
-        if size > _LEAST:
-            _check_size(size, stored, md.codec, where)
-        if md.type == _BYTE_ARRAY and header.type == DICTIONARY_PAGE:
-            dictionaries.append(Dictionary(at, md.codec, size))
-        elif md.type == _BYTE_ARRAY and size > max(_LEAST, delta) and _is_delta(header):
-            delta = size
-        at += len(header.raw) + stored
+        sizes.add(header, header.compressed_size, at)
+        at += len(header.raw) + header.compressed_size
         if at > end:
             raise FormatError(f"{where}: a page exceeds the end of its chunk")
-    return Longest(max((page.size for page in dictionaries), default=0), delta, dictionaries)
+    return sizes.longest
 
 
 def _check_size(size: int, stored: int, codec: int, where: object) -> None:
@@ -127,7 +166,7 @@ def _has_all_values(data: memoryview, start: int, end: int, md: ThriftStruct) ->
     """Return whether the pages in [start, end), whose headers are intact, hold all values."""
     count = 0
     while start < end:
-        scanned = scan(cast(bytes, data), start, end)
+        scanned = scan(data, start, end)
         if scanned.type in (DATA_PAGE, DATA_PAGE_V2):
             header = decode("PageHeader", scanned.raw)[0]
             page = header.data_page_header or header.data_page_header_v2

@@ -1,6 +1,6 @@
 """Decrypt parts of an encrypted file to plaintext bytes of the same size and position.
 
-Indexes and bloom filters are lengthened as pages are, see `page_parts`.
+Indexes and bloom filters are lengthened as pages are, see `padded_pages`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import Source
+from modcrypt.parquet.arrow.padded_pages import overlay, pad_struct
 from modcrypt.parquet.arrow.page_parts import (
     LAST_ID,
     PageReader,
@@ -19,8 +20,6 @@ from modcrypt.parquet.arrow.page_parts import (
     PartReader,
     PlainPages,
     Windows,
-    overlay,
-    pad_struct,
 )
 from modcrypt.parquet.crypto.bloom_filters import BLOCK, is_in_clear, open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher

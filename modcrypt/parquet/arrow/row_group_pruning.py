@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe
+from modcrypt.parquet.arrow.chunk_loading import describe_pages
 from modcrypt.parquet.arrow.filters import Filter
 from modcrypt.parquet.crypto.bloom_filters import may_hold
 from modcrypt.parquet.crypto.column_projection import drop_columns
@@ -124,22 +125,13 @@ class _Column:
     filters: bool  # the filter reads this leaf, and every row has one value or null in it
     bounded: bool  # also, bounds suffice to judge it
     nulls_matter: bool
+    bare: ThriftStruct  # a chunk with a single row
 
     def make_chunk(self, statistics: ThriftStruct | None = None) -> ThriftStruct:
         """Return a chunk with a single row and these statistics."""
-        md = new(
-            "ColumnMetaData",
-            type=self.element.type,
-            encodings=[],
-            path_in_schema=self.leaf.names,
-            codec=0,
-            num_values=1,
-            total_uncompressed_size=0,
-            total_compressed_size=0,
-            data_page_offset=len(MAGIC_PLAINTEXT),
-            statistics=statistics,
-        )
-        return new("ColumnChunk", file_offset=0, meta_data=md)
+        chunk = describe_pages(self.bare)
+        chunk.meta_data.statistics = statistics
+        return chunk
 
     def summarize_rows(
         self, bounds: dict[str, bytes | None], nulls: int | None, rows: int
@@ -175,8 +167,24 @@ def _find_filter_columns(metadata: ThriftStruct, row_filter: Filter) -> list[_Co
         element = metadata.schema[leaf.element]
         filters = leaf.path in read and not leaf.max_repetition
         bounded = filters and not (leaf.path in nans and _is_float(element))
-        out.append(_Column(index, leaf, element, filters, bounded, leaf.path in nulls))
+        bare = _make_bare_chunk(leaf, element)
+        out.append(_Column(index, leaf, element, filters, bounded, leaf.path in nulls, bare))
     return out
+
+
+def _make_bare_chunk(leaf: Leaf, element: ThriftStruct) -> ThriftStruct:
+    md = new(
+        "ColumnMetaData",
+        type=element.type,
+        encodings=[],
+        path_in_schema=leaf.names,
+        codec=0,
+        num_values=1,
+        total_uncompressed_size=0,
+        total_compressed_size=0,
+        data_page_offset=len(MAGIC_PLAINTEXT),
+    )
+    return new("ColumnChunk", file_offset=0, meta_data=md)
 
 
 def _is_float(element: ThriftStruct) -> bool:

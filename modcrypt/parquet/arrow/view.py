@@ -1,6 +1,6 @@
 """A read-only file object that acts as a plaintext Parquet file and decrypts only what is read.
 
-Each part has the size and position of its encrypted form (see `page_parts`). So offsets and sizes
+Each part has the size and position of its encrypted form (see `padded_pages`). So offsets and sizes
 in the footer and in offset indexes stay valid, nothing needs to be decrypted to locate a part, and
 a page can be read without those after it.
 """
@@ -16,7 +16,7 @@ from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
 from modcrypt.keys import hide_keys
-from modcrypt.parquet.arrow.page_parts import overlay
+from modcrypt.parquet.arrow.padded_pages import overlay
 from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan

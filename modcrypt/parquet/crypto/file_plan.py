@@ -134,12 +134,14 @@ class OpenFile:
         row_groups: Sequence[int] | None = None,
         *,
         partial_groups: bool = False,
+        opened: Sequence[int] | None = None,
     ) -> ReadPlan:
         """Find the keys of some columns in some row groups, and decrypt their column metadata.
 
         None selects all leaves or row groups; row groups keep the order in which they are given.
         `partial_groups` leaves out missing columns that cannot be filled with nulls because other
-        columns of their group are present; else they are an error.
+        columns of their group are present; else they are an error. `opened` are the row groups
+        whose metadata is decrypted: by default all, but none has to be for the keys and the schema.
 
         Raises:
             KeyNotFoundError: Keys are missing, and `on_missing_key` does not allow it.
@@ -170,7 +172,9 @@ class OpenFile:
         nulls = self._choose_nulls(missing, wanted, partial_groups)
         kept = set(wanted).difference(missing)
         keep = [c in kept for c in range(len(self.leaves))]
-        chunks, ciphers = self._chunks.open_chunks(ordinals, kept, keys)
+        chunks, ciphers = self._chunks.open_chunks(
+            ordinals if opened is None else opened, kept, keys
+        )
         encrypted = self.footer.encrypted
         spans = chunk_spans(chunks, self.footer.body_end, self.raw, encrypted=encrypted)
         if self._signed is not None:

@@ -448,7 +448,7 @@ class StructList:
         if value is None:
             if not 0 <= index < self._count:
                 raise IndexError(index)
-            value, end = read_located(self._plan, self._data, self._find(index))
+            value, end = read_located(self._plan, self._data, self._find(index), 2)
             self._next = (index + 1, end)
             self._decoded[index] = value
         return value
@@ -493,7 +493,7 @@ class Located:
     def read(self) -> Any:
         """Return the struct; raise FormatError if its bytes are invalid."""
         assert self._plan is not None
-        return read_located(self._plan, self._data, self._at)[0]
+        return read_located(self._plan, self._data, self._at, 1)[0]
 
     def raw(self) -> bytes:
         """Return the bytes of the field's value."""
@@ -506,7 +506,7 @@ def _locate(field: Field, data: bytes, at: i64, end: i64) -> Located:
     return Located(field.plan, data, at, end)
 
 
-def read_located(plan: StructPlan, data: bytes, at: i64) -> tuple[Any, i64]:
+def read_located(plan: StructPlan, data: bytes, at: i64, lazy: i64) -> tuple[Any, i64]:
     """Read a struct that was located before, with its own lazy fields still located only.
 
     Return it and the position after its STOP.
@@ -515,7 +515,7 @@ def read_located(plan: StructPlan, data: bytes, at: i64) -> tuple[Any, i64]:
         FormatError: The bytes are not that struct.
     """
     try:
-        return read_struct(plan, data, at, 0, 1)
+        return read_struct(plan, data, at, 0, lazy)
     except FormatError as error:
         raise type(error)(f"{plan.cls.__name__}: {error}") from None
 

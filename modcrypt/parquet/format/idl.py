@@ -50,13 +50,14 @@ ThriftStruct: TypeAlias = Any
 """An instance of a class of `structs`, or of one made here: a field that is not set is None."""
 
 STATISTICS, CHUNKS = 1, 2
-"""Laziness of a decoding: statistics of column chunks and their orders, or also the chunks, are
-only located, and decoded when they are used."""
+"""Laziness of a decoding: statistics of column chunks and their orders, or also the chunks and
+their metadata, are only located, and decoded when they are used."""
 
 _LAZY = {
     ("FileMetaData", "schema"): KEPT,
     ("FileMetaData", "column_orders"): STATISTICS,
     ("RowGroup", "columns"): CHUNKS,
+    ("ColumnChunk", "meta_data"): CHUNKS,
     ("ColumnMetaData", "encodings"): SHARED,
     ("ColumnMetaData", "encoding_stats"): SHARED,
     ("ColumnMetaData", "statistics"): STATISTICS,

@@ -103,11 +103,14 @@ class ColumnCryptoMetaData:
 
 
 class ColumnChunk:
-    """A column chunk: its metadata, the places of its indexes, and how it is encrypted."""
+    """A column chunk: its metadata, the places of its indexes, and how it is encrypted.
+
+    The metadata may only be located yet: most are of no use to a reader of few row groups.
+    """
 
     file_path: Any = None
     file_offset: Any = None
-    meta_data: Any = None
+    _meta_data: Any = None
     offset_index_offset: Any = None
     offset_index_length: Any = None
     column_index_offset: Any = None
@@ -115,3 +118,15 @@ class ColumnChunk:
     crypto_metadata: Any = None
     encrypted_column_metadata: Any = None
     _unknown: Any = None
+
+    @property
+    def meta_data(self) -> Any:
+        """The metadata."""
+        value = self._meta_data  # another thread may decode it, too
+        if isinstance(value, Located):
+            value = self._meta_data = value.read()
+        return value
+
+    @meta_data.setter
+    def meta_data(self, value: Any) -> None:
+        self._meta_data = value

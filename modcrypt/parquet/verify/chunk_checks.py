@@ -149,8 +149,10 @@ class _Check:
                 kind = "bloom filter" if is_filter else module
                 report.add_module_region(span.start, span.end, kind, "plaintext")
             else:
-                modules = part_modules(span, data)
-                plain = [self._open_module(*placed, span, data) for placed in modules]
+                plain = [
+                    self._open_module(kind, start, end, span, data)
+                    for kind, start, end in part_modules(span, data)
+                ]
             if plain[0] is None:
                 return None, None
             struct, size = decode(STRUCTS[part], plain[0])

@@ -20,11 +20,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from modcrypt.io.sources import Source
 from modcrypt.parquet.arrow import row_group_pruning as pruning
 from modcrypt.parquet.arrow.filters import Filters, as_filter, bind_filter
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.arrow.scanning import file_scan
-from modcrypt.parquet.convert.plaintext_footer import copy_row_groups
+from modcrypt.parquet.arrow.scanning.plan_parts import PlanParts
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new
 from tests.support.cases import each_case
@@ -791,9 +792,9 @@ def test_choosing_rows_touches_only_the_columns_of_the_filter(
     noted: list[object] = []
     make_judge = pruning._make_judge
 
-    def note_copies(plan: ReadPlan) -> list[ThriftStruct]:
+    def note_chunks(source: Source, plan: ReadPlan) -> PlanParts:
         noted.append(len(plan.chunks))
-        return copy_row_groups(plan)
+        return PlanParts(source, plan)
 
     def note_fields(*args: Any) -> Any:
         judge = make_judge(*args)
@@ -801,7 +802,7 @@ def test_choosing_rows_touches_only_the_columns_of_the_filter(
         noted.append(judge.schema.names)
         return judge
 
-    monkeypatch.setattr(file_scan, "copy_row_groups", note_copies)
+    monkeypatch.setattr(file_scan, "PlanParts", note_chunks)
     monkeypatch.setattr(pruning, "_make_judge", note_fields)
     table = pa.table({f"c{n}": [1, 2] for n in range(40)})
     table = table.append_column("s", pa.array([{"x": 1, "y": 2}] * 2))

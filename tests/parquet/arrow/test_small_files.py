@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from modcrypt import aead
 from modcrypt.parquet.arrow import writer
+from modcrypt.parquet.arrow.scanning.file_scan import Scan
+from modcrypt.parquet.arrow.scanning.scan_session import Session
+from modcrypt.parquet.crypto.file_plan import ReadPlan
 from tests.support.cases import each_case
 
 KEY = bytes(range(16))
@@ -82,12 +87,46 @@ def test_a_small_file_is_opened_once_and_read_by_few_calls(
     assert calls == expected
 
 
-def test_a_small_file_is_read_by_one_call_a_part(tmp_path: Path, calls: Counter[str]) -> None:
+def test_a_small_file_is_read_by_two_calls(tmp_path: Path, calls: Counter[str]) -> None:
     mc.write_table(TABLE, tmp_path / "file", KEY)
     for schemas in (1, 0):  # PyArrow's schema of a footer is kept
         calls.clear()
         assert mc.read_table(tmp_path / "file", KEY) == TABLE
-        # One read has the footer, and one each chunk.
+        # One read has the footer, and one all chunks.
         assert calls == {
-            "open": 1, "pread": 1, "preadv": 5, "ParquetFile": 1 + schemas
+            "open": 1, "pread": 1, "preadv": 1, "ParquetFile": 1 + schemas,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("condition", [None, pc.field("c1") < 3, pc.field("c1") >= 0])
+def test_row_groups_of_few_rows_need_no_scanner(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: Counter[str],
+    condition: pc.Expression | None,
+) -> None:
+    mc.write_table(TABLE, tmp_path / "file", KEY, row_group_size=2)
+    calls.clear()
+    count_calls(monkeypatch, Scan, "_make_scanner", calls)
+    count_calls(monkeypatch, aead, "AESGCM", calls)
+    table = mc.read_table(tmp_path / "file", KEY, filters=condition)
+    assert table == (TABLE if condition is None else TABLE.filter(condition))
+    # One read has the chunks of all row groups, and one cipher opens them beside the footer's.
+    assert [calls[name] for name in ("_make_scanner", "preadv", "AESGCM")] == [0, 1, 2]
+
+
+def test_a_filter_opens_its_own_chunks_and_those_of_row_groups_that_match(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+    select = Session.select
+
+    def note(*args: Any) -> ReadPlan:
+        plan = select(*args)
+        opened.append(len(plan.chunks))
+        return plan
+
+    monkeypatch.setattr(Session, "select", note)
+    mc.write_table(TABLE, tmp_path / "file", KEY, row_group_size=2)
+    assert mc.read_table(tmp_path / "file", KEY, filters=pc.field("c1") == 7).num_rows == 1
+    assert opened == [0, 50, 5]  # for the keys, for the statistics of 50 row groups, for one

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modcrypt.errors import FormatError, LimitError
-from modcrypt.parquet.arrow.page_parts import pad_struct
+from modcrypt.parquet.arrow.padded_pages import pad_struct
 from modcrypt.parquet.format import page_header_scan
 from modcrypt.parquet.format.idl import varint, zigzag
 from modcrypt.parquet.format.page_header import PageHeader, splice, v2_layout

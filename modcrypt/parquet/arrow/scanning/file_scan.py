@@ -21,9 +21,11 @@ from modcrypt.parquet.arrow.filters import Filter, bind_filter, fit_filter, repl
 from modcrypt.parquet.arrow.scanning.lot_loading import Decrypt, LotLoader
 from modcrypt.parquet.arrow.scanning.plan_parts import PlanParts
 from modcrypt.parquet.arrow.scanning.scan_session import Request, Session
-from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
+from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import ReadPlan
+from modcrypt.parquet.format.idl import new
 from modcrypt.parquet.format.schema import leaves_of
+from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.fork_safety import cached_property
 
 if TYPE_CHECKING:  # slow to import; datasets import pandas where it is installed
@@ -34,9 +36,9 @@ if TYPE_CHECKING:  # slow to import; datasets import pandas where it is installe
 
 _BATCH_ROWS = 1 << 17  # default number of rows in a batch, as in PyArrow
 
-_SMALL_LOT = 1 << 20
-"""Size in bytes up to which a table is decoded without PyArrow's scanner, whose preparation takes
-longer than decoding."""
+_SMALL_ROW_GROUP = 1 << 20
+"""Mean size in bytes up to which row groups are decoded without PyArrow's scanner, whose work for
+each of them takes longer than decoding."""
 
 _NO_FIELDS = pa.schema([])
 
@@ -61,7 +63,9 @@ class Scan:
         self._leaves = sorted({*wanted, *tested})
         fields = {leaves[c][0] for c in tested}
         self._tested = [c for c in self._leaves if leaves[c][0] in fields]  # types need them all
-        plan = session.select(self._leaves, request.row_groups)
+        # With a filter, chunks are opened when it has chosen row groups.
+        opened = None if self._filter is None else ()
+        plan = session.select(self._leaves, request.row_groups, opened)
         if unknown := sorted(set(tested) & set(plan.missing)):
             name = ".".join(leaves[unknown[0]])
             raise KeyNotFoundError(f"the filter reads column {name}, which has no key", name)
@@ -78,9 +82,14 @@ class Scan:
             self.schema = replace_views(self.schema)
             self._filter = fit_filter(self._filter, self.schema)
         self._plan = plan
-        row_filter = self._filter
-        match = None if row_filter is None else partial(self._match_rows, row_filter.expression)
-        self._loader = LotLoader(session, plan, self._leaves, self._tested, match)
+
+    @cached_property
+    def _loader(self) -> LotLoader:
+        session, plan, match = self._session, self._plan, None
+        if self._filter is not None:
+            plan = session.select(self._leaves, list(self._rows))
+            match = partial(self._match_rows, self._filter.expression)
+        return LotLoader(session, plan, self._leaves, self._tested, match)
 
     @cached_property
     def _project(self) -> dict[str, pc.Expression]:
@@ -112,8 +121,9 @@ class Scan:
     ) -> Iterator[pa.RecordBatch]:
         if isinstance(lot, pa.Table):
             decoded = iter(lot.to_batches(batch_size))
-        elif lot.rows <= batch_size and (table := self._decode_small(lot)) is not None:
-            decoded = iter(table.to_batches())
+        elif lot.rows <= batch_size and (table := self._decode_small(lot, use_threads)) is not None:
+            yield from (batch for batch in table.to_batches() if batch.num_rows)
+            return
         else:
             decoded = self._session.decoder.decode_batches(lot, batch_size, use_threads=use_threads)
         for batch in decoded:
@@ -170,7 +180,7 @@ class Scan:
             return pa.Table.from_batches(
                 self._decode_lot(lot, _BATCH_ROWS, use_threads), self.result
             )
-        if (small := self._decode_small(lot)) is not None:
+        if (small := self._decode_small(lot, use_threads)) is not None:
             return small
         fragment = decoder.format.make_fragment(
             pa.BufferReader(lot.data), partition_expression=self._request.partition
@@ -186,13 +196,22 @@ class Scan:
             decoder.check_rows(lot, table.num_rows)
         return table
 
-    def _decode_small(self, lot: Loaded) -> pa.Table | None:
-        """Return the rows of a small lot if decoding it yields the result; otherwise None."""
+    def _decode_small(self, lot: Loaded, use_threads: bool) -> pa.Table | None:
+        """Return the rows of the result if small row groups hold all its columns; else None."""
         decoder = self._session.decoder
-        is_small = lot.data.size <= _SMALL_LOT and not decoder.repeats_long_values(lot)
-        if not is_small or not self._needs_no_scanner:
+        is_small = lot.data.size <= _SMALL_ROW_GROUP * len(lot.metadata.row_groups)
+        if not is_small or not self._needs_no_scanner or decoder.repeats_long_values(lot):
             return None
-        return self._set_metadata(decoder.decode_table(lot, use_threads=False))
+        if self._filter is None:
+            use_threads = use_threads and lot.data.size > _SMALL_ROW_GROUP
+            return self._set_metadata(decoder.decode_table(lot, use_threads=use_threads))
+        if lot.rows > _BATCH_ROWS:  # All would be in memory, however few match.
+            return None
+        table = decoder.decode_table(lot, use_threads=False)
+        names = {self._plan.leaves[c][0] for c in self._tested}
+        tested = table.select([name for name in table.column_names if name in names])
+        matches = self._match_rows(self._filter.expression, tested)
+        return self._set_metadata(table.filter(matches).select(self.result.names))
 
     def _set_metadata(self, rows: _Rows) -> _Rows:
         """Return decoded rows with the metadata of the result: PyArrow shows more pairs in them."""
@@ -204,16 +223,24 @@ class Scan:
 
     @cached_property
     def _needs_no_scanner(self) -> bool:
-        """True if decoding yields the rows and columns of the result."""
+        """True if decoding yields all columns of the result, and those that the filter reads."""
         request = self._request
-        if request.filter is not None or request.partition_schema.names or self._plan.missing:
+        if request.partition_schema.names or self._plan.missing:
+            return False
+        if self._filter is not None and not self._tested:
             return False
         if self._session.childless.intersection(self.result.names):
             return False
         if request.schema is None and self.result is self.schema:
             return True
         own = self._make_own_schema(self._plan, self._leaves)
-        return bool(self.result.equals(own, check_metadata=True))
+        if self._filter is None:
+            return bool(self.result.equals(own, check_metadata=True))
+        # Without views, which PyArrow does not filter, and with whole structs.
+        return bool(self.schema.equals(own)) and all(
+            own.get_field_index(field.name) >= 0 and own.field(field.name).equals(field)
+            for field in self.result
+        )
 
     @cached_property
     def _known(self) -> dict[str, Any]:
@@ -276,9 +303,9 @@ class Scan:
                 f"values do not fit the dataset's types: {'; '.join(changed)}"
             ) from None
 
-    def _match_rows(self, condition: pc.Expression, columns: pa.RecordBatch) -> pa.Array:
-        """Return whether each row of a batch matches the filter, given what the filter reads."""
-        (fragment,) = self._make_memory_fragments(pa.Table.from_batches([columns]))
+    def _match_rows(self, condition: pc.Expression, columns: pa.Table) -> pa.Array:
+        """Return whether each of some rows matches the filter, given what the filter reads."""
+        (fragment,) = self._make_memory_fragments(columns)
         scanner = fragment.scanner(self.schema, {"": condition}, use_threads=False)
         return scanner.to_table().column(0).combine_chunks()
 
@@ -392,10 +419,18 @@ class Scan:
             )
         from modcrypt.parquet.arrow.row_group_pruning import find_candidate_rows
 
-        # Its chunks are open; a footer of all columns would be copied for nothing.
+        # A footer of all columns, or a copy of these chunks, would be made for nothing.
         judged = self._session.select(self._tested, plan.row_groups)
-        with self._session.lock:
-            metadata, _ = plain_metadata(judged, copy_row_groups(judged), 0)
+        with self._session.lock, paused_collector():
+            metadata, _ = plain_metadata(self._session.file.select(self._tested, ()), [], 0)
+            metadata.row_groups = [
+                new(
+                    "RowGroup",
+                    columns=[judged.chunks[r, c] for c in judged.footer_leaves],
+                    num_rows=row_groups[r].num_rows,
+                )
+                for r in plan.row_groups
+            ]
             candidates = find_candidate_rows(
                 metadata,
                 self._filter,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Decrypt: TypeAlias = Callable[[], Loaded | pa.Table]
 """Decrypts a lot; rows of single pages are decoded on the way."""
 
-Match: TypeAlias = "Callable[[pa.RecordBatch], pa.Array]"
+Match: TypeAlias = "Callable[[pa.Table], pa.Array]"
 """Returns whether each row matches the filter, given the columns that the filter reads."""
 
 _WORTH_MATCHING = 1 << 20
@@ -127,7 +127,8 @@ class LotLoader:
             ranges = everything
         else:
             batches = iter(lot.to_batches())
-        matches = pa.chunked_array(map(match, batches), pa.bool_())
+        tables = (pa.Table.from_batches([batch]) for batch in batches)
+        matches = pa.chunked_array(map(match, tables), pa.bool_())
         matching = _find_ranges(matches, ranges)
         if matching == everything:
             return self._load_row_groups([row_group])
