@@ -98,7 +98,7 @@ _passphrase_option = new_passphrase_option(shared=True)
 def seals() -> None:
     """Sign what files a dataset has, and compare its files with the seal.
 
-    Whoever can read an encrypted file can forge it, because its keys are symmetric. A seal lists
+    Anyone who can read an encrypted file can forge it, because its keys are symmetric. A seal lists
     the hashes of whole files, signed by their writer, and so detects what readers have made or
     altered, and files that are missing, foreign or moved.
     """

@@ -111,7 +111,7 @@ class Lake:
                 in the working directory or a folder above it, which `modcrypt trust` must have
                 recorded if it names more than data sets and master keys.
             is_found: Whether `config` is not the caller's own word, but was found, such as in the
-                properties of somebody's table, and must be trusted like a file that is found.
+                properties of someone's table, and must be trusted like a file that is found.
             more: Further arguments of `Lake`.
 
         Raises:

@@ -5,7 +5,7 @@ the user may write; otherwise it is not used. It holds paths, ids of master keys
 secrets. Without it, everything is examined again.
 
 A result counts for a file only if the stamp is still that of the file. For local files this
-contains the time of the last change of the inode, which nobody can set. Whoever can write as the
+contains the time of the last change of the inode, which nobody can set. Anyone who can write as the
 user can alter the cache, but also the program; `verify` without `--since` and `--resume` does not
 use it.
 """

@@ -158,7 +158,7 @@ _FLAG_OR_NAMES = Kind(
     {"anyOf": [FLAG.schema, {**NAMES.schema, "minItems": 1}]},
 )
 _BY_POLICY = "the policy sets its members"
-_NOT_OF_TABLES = {NOT_ON_SPARK: "whoever makes a table chooses its options, not who reads it"}
+_NOT_OF_TABLES = {NOT_ON_SPARK: "the maker of a table chooses its options, not its reader"}
 _KEYS_OF_COLUMNS = table_of(
     _REFERENCE, 'a table of columns and references, such as {"ssn": "env:SSN_KEY"}'
 )

@@ -46,5 +46,5 @@ def _is_whole() -> bool:
 def _list_names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # no folder, or one of somebody else
+    except OSError:  # no folder, or one of someone else
         return []

@@ -1,7 +1,7 @@
 """The lock of a table in a Hive metastore, which Iceberg's Java takes for each commit too.
 
 A process that is killed leaves its lock behind until the metastore's timeout, and many metastores
-have none. So each lock states which process holds it: whoever waits on the same machine releases
+have none. So each lock states which process holds it: anyone who waits on the same machine releases
 the locks of processes that have ended.
 """
 

@@ -75,7 +75,7 @@ class Trust:
     def follow(self, changes: Iterable[WriterChange]) -> Trust:
         """Return who is trusted after changes.
 
-        Changes that too few trusted keys signed are without effect: whoever trusts the new keys
+        Changes that too few trusted keys signed are without effect: anyone who trusts the new keys
         already need not know the old ones.
         """
         trust = self

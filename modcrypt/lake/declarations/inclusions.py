@@ -28,7 +28,7 @@ from modcrypt.lake.declarations.declaration_faults import MemberPath
 _SECRETS = re.compile(
     r"(?<=//)[^/?#@]*@|(?<=[?&;])(pass\w*|pin[\w-]*|token|secret)=(?!env:|file:)[^&;#]*"
 )
-"""Parts of a URI in which somebody may have put a secret by mistake."""
+"""Parts of a URI in which someone may have put a secret by mistake."""
 
 P = TypeVar("P")
 

@@ -40,7 +40,7 @@ class DatasetImpact:
         opened: Number of these files whose keys could be used.
         not_erased: Paths of files that are declared as erased, but open, under any key.
         rewrapped: Number of files that are under a later key, but whose data keys the key may have
-            wrapped before: whoever had it then may read and forge them.
+            wrapped before: anyone who had it then may read and forge them.
         rewrapped_snapshots: Ids of the snapshots of a table that lead to such files.
         recipients: Ids, in hex, of the recipients who open these files, too.
         gone: Paths of files that had such data keys and are gone; copies of them would open.

@@ -49,7 +49,7 @@ class OptionalParts:
     def hide_misleading(self) -> None:
         """Hide such column indexes in the new row groups, and the bounds of their chunks.
 
-        Where an index contradicts the bounds, either may be wrong, whoever wrote them.
+        Where an index contradicts the bounds, either may be wrong, in a file of any writer.
         """
         for r, c in self._misleading:
             chunk = self._row_groups[r].columns[c]

@@ -1,6 +1,6 @@
 """The fields that a file states before its footer is authenticated: algorithm, AAD, key metadata.
 
-Whoever can alter a file can alter them, so they are judged by what the caller accepts.
+Anyone who can alter a file can alter them, so they are judged by what the caller accepts.
 """
 
 from __future__ import annotations
