@@ -1,6 +1,6 @@
 """Seals of datasets: `seal_dataset` signs what files a folder has, `verify_seal` compares.
 
-Anyone who can read a file of Parquet Modular Encryption can forge it, with its symmetric keys. A seal
+Anyone who can read a file of Parquet Modular Encryption can forge it, by its symmetric keys. A seal
 lists the SHA-256 of each whole file, signed by the writer, so that readers detect files that are
 missing, foreign, altered or moved, whatever keys the attacker has. The number of the seal detects
 that a whole folder was rolled back, if the reader knows the last number.

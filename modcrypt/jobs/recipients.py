@@ -2,8 +2,8 @@
 
 Listing needs no key, and repeats what the files state; nothing authenticates it. Both changes write
 a copy of a file with a new footer over the file; pages stay the same bytes. Data keys stay, too:
-anyone who could open a file may have kept them. With `new_recipients`, the removal encrypts every page
-again, under fresh keys.
+anyone who could open a file may have kept them. With `new_recipients`, the removal encrypts every
+page again, under fresh keys.
 """
 
 from __future__ import annotations

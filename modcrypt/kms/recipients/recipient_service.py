@@ -1,6 +1,6 @@
 """Public keys as a key service: `recipients:FOLDER?identity=PATH`.
 
-The master key ID is the file `ID.pub` in the folder, which has one or more recipients. Anyone who has
+The master key ID is the file `ID.pub` in the folder, which has one or more recipients. All who have
 the folder can wrap keys, and the identity of any of them unwraps. So policies can give columns
 different recipients, and tables and streams have recipients, too. A wrapped key is JSON:
 
