@@ -529,20 +529,37 @@ def test_no_public_name_is_that_of_a_package() -> None:
         assert not {name for name in names if (folder / f"{name}.py").exists()}
 
 
-def test_compiled_classes_derive_only_from_compiled_ones() -> None:
-    """mypyc's classes lay out their fields themselves: those of an exception would corrupt it."""
+def _parse_compiled() -> dict[str, ast.Module]:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
     files = build["targets"]["wheel"]["hooks"]["mypyc"]["include"]
+    return {file: ast.parse((ROOT / file).read_text("utf-8")) for file in files}
+
+
+def test_compiled_classes_derive_only_from_compiled_ones() -> None:
+    """mypyc's classes lay out their fields themselves: those of an exception would corrupt it."""
     classes = [
         node
-        for file in files
-        for node in ast.parse((ROOT / file).read_text("utf-8")).body
+        for module in _parse_compiled().values()
+        for node in module.body
         if isinstance(node, ast.ClassDef)
     ]
     allowed = {"ABC", "IntEnum", "NamedTuple", *(node.name for node in classes)}
     bases = {ast.unparse(base) for node in classes for base in node.bases}
     assert len(classes) > 10
     assert bases <= allowed, bases - allowed
+
+
+def test_compiled_generators_yield_outside_of_handlers() -> None:
+    """By mypyc 2.4, the handled exception would stay the current one of the caller."""
+    yields = [
+        f"{file}:{part.lineno}"
+        for file, module in _parse_compiled().items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.ExceptHandler)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Yield | ast.YieldFrom)
+    ]
+    assert not yields
 
 
 def test_stubs_hide_no_name_behind_any() -> None:

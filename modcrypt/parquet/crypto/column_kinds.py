@@ -121,10 +121,13 @@ def _kind_faults(
             return
     accepted = kind == PLAINTEXT and names is False
     if isinstance(properties.key_retriever, BoundRetriever) and not accepted:
+        fault = None
         try:
             properties.key_retriever.keys.check_kind(leaf, kind)
         except PlaintextError as error:
-            yield error
+            fault = error
+        if fault is not None:
+            yield fault
 
 
 def declares_plaintext(properties: FileDecryptionProperties, leaf: tuple[str, ...]) -> bool:

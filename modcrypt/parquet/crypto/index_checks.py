@@ -7,7 +7,7 @@ data. This file has more than 400 lines because it holds every rule about indexe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from struct import Struct
 from typing import Any
@@ -67,12 +67,10 @@ def claim_faults(md: ThriftStruct, element: ThriftStruct) -> Iterator[str]:
     low, high = statistics.min_value, statistics.max_value
     if read is None or low is None or high is None:
         return
-    try:
-        known = read(low), read(high)
-    except ValueError:
+    known = _read_bounds(read, [(low, high)])
+    if known is None:
         yield _NO_VALUES
-        return
-    if not _has_nan(known) and known[0] > known[1]:
+    elif not _has_nan(known[0]) and known[0][0] > known[0][1]:
         yield "its statistics have a minimum above the maximum"
 
 
@@ -320,9 +318,8 @@ def _bound_faults(
         return
     entries = zip(index.null_pages, index.min_values, index.max_values, strict=True)
     bounds = [(low, high) for empty, low, high in entries if not empty]
-    try:
-        known = [(read(low), read(high)) for low, high in bounds]
-    except ValueError:
+    known = _read_bounds(read, bounds)
+    if known is None:
         yield "a bound is not a value of the column's type"
         return
     if any(map(_has_nan, known)):
@@ -350,15 +347,14 @@ def _chunk_bound_faults(
         return
     if False in (statistics.is_min_value_exact, statistics.is_max_value_exact):
         return
-    try:
-        lowest, highest = read(low), read(high)
-    except ValueError:
+    chunk = _read_bounds(read, [(low, high)])
+    if chunk is None:
         yield _NO_VALUES
         return
-    if _has_nan((lowest, highest)):
+    if _has_nan(chunk[0]):
         return
     if read is not bytes:
-        if (min(low for low, _ in known), max(high for _, high in known)) != (lowest, highest):
+        if (min(low for low, _ in known), max(high for _, high in known)) != chunk[0]:
             yield "the bounds of its pages do not add up to the chunk's"
         return
     if any(bound > high for bound, _ in bounds) or any(bound < low for _, bound in bounds):
@@ -411,6 +407,16 @@ def bound_reader(element: ThriftStruct) -> Callable[[bytes], Any] | None:
         return _number_reader("<e")
     names = logical.ENUM, logical.UUID, logical.JSON, logical.BSON
     return bytes if any(name is not None for name in names) else None
+
+
+def _read_bounds(
+    read: Callable[[bytes], Any], bounds: Iterable[tuple[bytes, bytes]]
+) -> list[tuple[Any, Any]] | None:
+    """Return bounds as values; None if some are not values of the type."""
+    try:
+        return [(read(low), read(high)) for low, high in bounds]
+    except ValueError:
+        return None
 
 
 def _read_decimal(value: bytes) -> int:
