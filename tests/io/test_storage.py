@@ -960,7 +960,10 @@ def test_an_output_to_a_url_comes_whole(memory_url: str, tmp_path: Path) -> None
 
 def test_without_fsspec_a_url_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(ValueError, match="pip install fsspec"), open_source("s3://bucket/key"):
+    with (
+        pytest.raises(ValueError, match=r'pip install "modcrypt\[s3\]"'),
+        open_source("s3://bucket/key"),
+    ):
         pass
 
 

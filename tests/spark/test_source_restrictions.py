@@ -233,7 +233,7 @@ REFUSED = {
         "repeats a member",
     ),
     "no file": ("/nowhere/r.json", FileNotFoundError, "r.json"),
-    "an unknown member": ('{"required-something": []}', UnsupportedFormatError, "not known"),
+    "an unknown member": ('{"required-something": []}', UnsupportedFormatError, "unknown members"),
     "an unknown action": (id_action(2, "mask-all"), UnsupportedFormatError, "'mask-all' is not"),
     "an unknown column": (
         id_action(99, "mask-alphanum"), UnsupportedFormatError, r"no file has .* ids \[99\]",
@@ -254,7 +254,7 @@ REFUSED = {
     ),
     "an unknown condition": (document({"type": "maybe"}), UnsupportedFormatError, "is not known"),
     "a condition on an unknown column": (
-        document({"type": "is-null", "term": "nothing"}), UnsupportedFormatError, "no column",
+        document({"type": "is-null", "term": "nothing"}), UnsupportedFormatError, "not a column",
     ),
     "a condition of another type": (
         document({"type": "eq", "term": "id", "value": "x"}), UnsupportedFormatError,

@@ -413,10 +413,10 @@ def test_a_record_that_was_changed_moves_nothing(lake: Lake, tmp_path: Path) -> 
         5,
     ):
         record.write_text(json.dumps({"batch": 7, "pending": pending}))
-        with pytest.raises(mc.errors.FormatError, match="no record of a stream's batches"):
+        with pytest.raises(mc.errors.FormatError, match="not a record of a stream's batches"):
             drop_batch(base, QUERY)
     record.write_text("[" * 10000)
-    with pytest.raises(mc.errors.FormatError, match="no record of a stream's batches"):
+    with pytest.raises(mc.errors.FormatError, match="not a record of a stream's batches"):
         publish_batch(base, QUERY, 8, [Written("", ())])
     assert [path.name for path in (tmp_path / "t").iterdir()] == [batches.RECORDS]
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 import modcrypt as mc
 from modcrypt.cli.app import program
+from modcrypt.kms import references
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.table_changes import ids, rows
 
@@ -25,7 +26,10 @@ Run: TypeAlias = Callable[..., Result]
 @pytest.fixture
 def run(tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command in the test's folder; `sample:` is the key service of the shared table."""
-    monkeypatch.setattr("modcrypt.kms.references._find_opener", lambda scheme: lambda uri: kms)
+    find = references._find_opener
+    monkeypatch.setattr(
+        references, "_find_opener", lambda name: find(name) if name != "sample" else lambda uri: kms
+    )
     monkeypatch.chdir(tmp_path)
 
     def runs(*arguments: object, code: int = 0) -> Result:
