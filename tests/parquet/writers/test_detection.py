@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -136,6 +137,14 @@ def test_a_damaged_file_gives_findings_or_an_error(cut: int) -> None:
 
 
 # --- inspection and verification -----------------------------------------------------------------
+
+
+@each_case("name", NAMES)
+def test_no_error_that_was_handled_stays_the_current_one(name: str) -> None:
+    """Compiled code could leave one, with its frames, to its caller."""
+    mc.inspect_parquet(load_file(name))
+    mc.verify_parquet(load_file(name))
+    assert sys.exception() is None
 
 
 @each_case("name", NAMES)
