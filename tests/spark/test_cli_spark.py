@@ -376,7 +376,7 @@ def test_verify_reports_faults_copies_and_what_no_key_opened(
     run: Run, lake: Path, tmp_path: Path, keys: list[str]
 ) -> None:
     run("encrypt", *keys, "lake", "out")
-    assert run("verify", "out", code=3).stdout == "3 files: 3 partial; 0 modules\n"
+    assert run("verify", "out", code=3).stdout == "3 files: 3 partial; 0 pages and parts\n"
     shutil.copy(tmp_path / "out" / NAMES[0], tmp_path / "out" / "copy.parquet")
     reported = run("verify", *keys, "out", code=1).stdout
     assert "2 files have the same aad_file_unique" in reported
