@@ -34,6 +34,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "token": lambda path: mc.kms.open_kms(f"hcvault://127.0.0.1:9/t?tls=off&token=file:{path}"),
     "PIN": lambda path: _pin(path),
     "key": lambda path: read_key(f"file:{path}", "footer key"),
+    "key of a program": mc.Key.from_file,
     "key metadata": lambda path: read_metadata_file(str(path)),
 }
 
