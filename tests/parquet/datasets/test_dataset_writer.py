@@ -97,10 +97,16 @@ COLUMNS: dict[str, pa.Array] = {
     "floats": pa.array([1.5, float("nan"), -0.0, 0.0, 1 / 3, None]),
     "bytes that are text": pa.array([b"ab", None]),
     "nulls": pa.nulls(3),
-    "text in views": pa.array(TEXTS, pa.string_view()),
     "a dictionary of texts": pa.array(TEXTS).dictionary_encode(),
     "a dictionary of numbers": pa.array([0, -1, None, 2**40]).dictionary_encode(),
 }
+
+
+def test_text_in_views_makes_the_same_folders(tmp_path: Path) -> None:
+    table = pa.table({"p": pa.array(TEXTS, pa.string_view()), "v": range(len(TEXTS))})
+    paths = mc.write_dataset(table, tmp_path / "ours", ENCRYPTION, partitioning=["p"])
+    expected = by_folder_of_pyarrow(tmp_path / "theirs", table, hive(table, "p"))
+    assert by_folder(tmp_path / "ours", paths) == expected
 
 
 @each_case("name", COLUMNS)
