@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -26,6 +25,7 @@ from modcrypt.parquet.format.modules import (
 from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2
 from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
+from modcrypt.parquet.writers.versions import is_older
 
 if TYPE_CHECKING:  # few files are repaired
     from modcrypt.parquet.writers.quirk import FoundQuirk
@@ -73,7 +73,7 @@ def plan_encryption(
             foreign |= has_foreign_types(chunk.meta_data)
             if chunk.meta_data.key_value_metadata is not None:
                 foreign |= drop_hidden(chunk.meta_data)
-    if _FORGETS_HEADERS.match(metadata.created_by or b""):
+    if is_older(metadata.created_by or b"", b"parquet-mr", (1, 2, 9)):
         from modcrypt.parquet.writers.repair import count_forgotten_headers
 
         count_forgotten_headers(source, footer)
@@ -90,10 +90,6 @@ def plan_encryption(
         metadata=metadata, leaves=leaves, columns=keys, spans=spans, properties=properties,
         body_end=footer.body_end, is_canonical=is_canonical and not lost,
     )  # fmt: skip
-
-
-_FORGETS_HEADERS: Final = re.compile(rb"parquet-mr($| version 1\.([01]\.|2\.[0-8]([^0-9]|$)))")
-"""Versions of parquet-mr, which stated none first, that leave a header out of chunks' sizes."""
 
 
 def repair_plan(

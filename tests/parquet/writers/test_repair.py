@@ -86,6 +86,13 @@ def test_filters_of_others_find_rows_after_repair() -> None:
         assert pq.read_table(io.BytesIO(plain), filters=wanted).num_rows == expected.num_rows
 
 
+def test_sizes_that_old_parquet_mr_wrote_are_corrected_without_a_repair() -> None:
+    data = load_file("parquet-mr-1.2.8.parquet")  # names its writer without a version
+    file = forging.encrypt_bytes(data, UNIFORM)
+    assert mc.read_table(file, READER)["name"].to_pylist() == [b"name0", b"name1"] * 2
+    assert forging.decrypt_bytes(file, READER) == data
+
+
 def test_a_file_that_encryption_refuses_is_repaired() -> None:
     data = FILES["short-chunks"]()
     with pytest.raises(mc.errors.FormatError):
