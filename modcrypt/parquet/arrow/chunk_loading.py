@@ -257,7 +257,7 @@ def _group_pieces(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
     job: list[_Piece] = []
     for piece in pieces:
         job.append(piece)
-        if piece.at - job[0].at >= _JOB_BYTES:
+        if piece.at + _measure([piece]) - job[0].at >= _JOB_BYTES:
             yield job
             job = []
     yield job
