@@ -55,6 +55,18 @@ def test_other_installations_make_their_first_screen(monkeypatch: pytest.MonkeyP
     assert not list_commands()
 
 
+def test_the_commands_of_other_plug_ins_make_another_first_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "other_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_text("[console_scripts]\nother = other:run\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert read_first_screen()
+    (info / "entry_points.txt").write_text("[modcrypt.commands]\nother = other:add\n")
+    assert not read_first_screen()
+
+
 def test_help_says_where_the_rest_is_if_there_is_more(tmp_path: Path) -> None:
     end = "\nmodcrypt mask --help-all shows everything.\n"
     assert run(tmp_path, "mask", "--help").stdout.endswith(end)

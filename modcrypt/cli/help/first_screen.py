@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from shutil import get_terminal_size
 
@@ -18,6 +19,8 @@ LEAST, MOST = 50, 101
 """Columns of terminals for which the file has lines; wider ones are shown what the widest is."""
 
 _PLUGINS = ("iceberg", "lake", "spark")
+
+_MAX_ENTRY_POINTS = 1 << 20  # bytes of a distribution's entry points that are searched
 
 
 def read_first_screen(columns: int | None = None) -> str:
@@ -35,16 +38,24 @@ def list_commands() -> list[tuple[str, str]]:
 
 
 def _is_whole() -> bool:
-    """Return whether click is there, and the plug-ins and the distribution that announces them."""
+    """Return whether click and modcrypt's own plug-ins are there, and no other one."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     if not all(os.path.isdir(os.path.join(package, name)) for name in _PLUGINS):
         return False
-    names = (name for folder in sys.path for name in _list_names(folder))
-    return find_spec("click") is not None and any(n.startswith("modcrypt-") for n in names)
+    announcing = [name for folder in sys.path for name in _list_announcing(folder)]
+    own = bool(announcing) and all(name.startswith("modcrypt-") for name in announcing)
+    return own and find_spec("click") is not None
 
 
-def _list_names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:  # no folder, or one of someone else
-        return []
+def _list_announcing(folder: str) -> list[str]:
+    """Return the metadata folders of the distributions in a folder that announce commands.
+
+    `importlib.metadata` finds the same; importing it takes longer than all of this.
+    """
+    found = []
+    with suppress(OSError):  # no folder, or one of someone else
+        for name in os.listdir(folder):
+            if name.endswith((".dist-info", ".egg-info")):
+                with suppress(OSError), open(f"{folder}/{name}/entry_points.txt", "rb") as file:
+                    found += [name] * (b"[modcrypt.commands]" in file.read(_MAX_ENTRY_POINTS))
+    return found
