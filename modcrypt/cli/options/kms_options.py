@@ -168,8 +168,10 @@ def names_service() -> bool:
 
     VAULT_ADDR does so with a token: without, it is set for other programs.
     """
-    if os.environ.get("MODCRYPT_KMS") or not os.environ.get("VAULT_ADDR"):
-        return bool(os.environ.get("MODCRYPT_KMS"))
+    if os.environ.get("MODCRYPT_KMS"):
+        return True
+    if not os.environ.get("VAULT_ADDR"):
+        return False
     from modcrypt.kms.services.vault_location import has_ambient_token  # not for the help
 
     return has_ambient_token()

@@ -70,7 +70,8 @@ class Seen:
     hash: str  # hash of the statement, in hex
     # Changes of the writers that it has; None if they are not known
     writers: tuple[WriterChange, ...] | None = None
-    valid_for: int | None = None  # seconds for which it is valid; None for ever, or if not known
+    # Seconds for which it is valid; None without limit, or if that is not known
+    valid_for: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> Seen:

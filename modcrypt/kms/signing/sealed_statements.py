@@ -316,7 +316,7 @@ def _sign(keys: Iterable[SigningKey], message: bytes) -> dict[str, str]:
 def find_statement_signers(
     source: Source, keys: Mapping[str, VerifyingKey]
 ) -> tuple[VerifyingKey, ...]:
-    """Return which of these keys have signed a statement, anyone who may sign it.
+    """Return which of these keys have signed a statement, allowed to or not.
 
     Nothing else is verified: the caller knows the statement by its hash.
     """

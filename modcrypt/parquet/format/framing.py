@@ -61,7 +61,7 @@ def read_tail(source: Source) -> Tail:
     head = last[:MAGIC_SIZE] if size <= first else source.read_at(0, MAGIC_SIZE)
     magic = last[-MAGIC_SIZE:]
     if magic not in (MAGIC_PLAINTEXT, MAGIC_ENCRYPTED):
-        if source.read_at(0, len(_MAGIC_AGS1)) == _MAGIC_AGS1:
+        if head == _MAGIC_AGS1:
             raise FormatError(
                 f"{source.name} is an AGS1 stream, not a Parquet file; read it with modcrypt.ags1"
             )

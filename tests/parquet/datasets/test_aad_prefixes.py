@@ -214,7 +214,7 @@ def replace_prefix(data: bytes, prefix: bytes) -> bytes:
 
 
 def move_border(data: bytes, by: int) -> bytes:
-    """Give this many bytes of the prefix to the file-unique; both are authenticated as one."""
+    """Move this many bytes of the prefix to the file-unique; both are authenticated as one."""
 
     def move(crypto: Any) -> None:
         algorithm = crypto.encryption_algorithm.AES_GCM_V1
