@@ -1,0 +1,50 @@
+"""The tables that the website draws from data.
+
+A page has a line `<!-- table: KIND NAMES -->` where the table belongs, and says where the data are.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from tools import bench_plots
+from tools.docs.links import ROOT
+
+_PLACE = re.compile(r"^<!-- table: (\w+)(.*) -->$", re.MULTILINE)
+
+
+def fill(markdown: str) -> str:
+    """Return a page with its tables."""
+    return _PLACE.sub(lambda found: KINDS[found[1]](*found[2].split()), markdown)
+
+
+def draw_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(map(_draw_row, [head, ["---"] * len(head), *rows]))
+
+
+def _draw_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def read_csv(path: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of a file of the repository."""
+    with (ROOT / path).open(newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def draw_csv(path: str, group: str) -> str:
+    """Return the rows of a group, which the first column names, without the empty columns."""
+    rows = [list(row.items())[1:] for row in read_csv(path) if next(iter(row.values())) == group]
+    used = [number for number in range(len(rows[0])) if any(row[number][1] for row in rows)]
+    head = [rows[0][number][0] for number in used]
+    return draw_table(head, [[row[number][1] for number in used] for row in rows])
+
+
+KINDS: Mapping[str, Callable[..., str]] = {
+    "csv": draw_csv,
+    "figures": bench_plots.show,
+}
+"""Functions that draw the tables of each kind, from the names that follow it in the page."""
