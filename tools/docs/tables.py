@@ -8,10 +8,12 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from tools import bench_plots
 from tools.docs.links import ROOT
 
+LOUD = ("wrong data", "crash", "contacted")
 _PLACE = re.compile(r"^<!-- table: (\w+)(.*) -->$", re.MULTILINE)
 
 
@@ -43,7 +45,23 @@ def draw_csv(path: str, group: str) -> str:
     return draw_table(head, [[row[number][1] for number in used] for row in rows])
 
 
+def draw_attacks(path: str) -> str:
+    """Return the tamper matrix, a table for each group, and the reasons why attacks pass."""
+    parts = []
+    reasons: dict[str, list[str]] = {}
+    for group, attacks in groupby(read_csv(path), key=lambda attack: attack.pop("group")):
+        shown = []
+        for attack in attacks:
+            *cells, reason = attack.values()
+            reasons.setdefault(reason, []).append(attack["number"])
+            shown.append([f"**{cell}**" if cell in LOUD else cell for cell in cells])
+        parts += [f"### {group}", draw_table(["", "Attack", "Keys held", *[*attack][3:-1]], shown)]
+    items = (f"- {', '.join(numbers)}: {reason}" for reason, numbers in reasons.items() if reason)
+    return "\n\n".join([*parts, "### What modcrypt lets pass, and what helps", "\n".join(items)])
+
+
 KINDS: Mapping[str, Callable[..., str]] = {
+    "attacks": draw_attacks,
     "csv": draw_csv,
     "figures": bench_plots.show,
 }
