@@ -6,7 +6,8 @@ import re
 
 from tests.support.cases import each_case
 from tests.support.paths import ROOT
-from tools.docs.tables import draw_table, fill, read_csv
+from tools.docs.markdown_table import draw_table
+from tools.docs.tables import fill, read_csv
 
 PAGES = sorted(
     str(path.relative_to(ROOT))

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 
 from tools import bench_plots
 from tools.docs.links import ROOT
+from tools.docs.markdown_table import draw_table
+from tools.docs.peer_tables import draw_peers
+from tools.docs.writer_tables import draw_quirks
 
 LOUD = ("wrong data", "crash", "contacted")
 _PLACE = re.compile(r"^<!-- table: (\w+)(.*) -->$", re.MULTILINE)
@@ -20,15 +23,6 @@ _PLACE = re.compile(r"^<!-- table: (\w+)(.*) -->$", re.MULTILINE)
 def fill(markdown: str) -> str:
     """Return a page with its tables."""
     return _PLACE.sub(lambda found: KINDS[found[1]](*found[2].split()), markdown)
-
-
-def draw_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    return "\n".join(map(_draw_row, [head, ["---"] * len(head), *rows]))
-
-
-def _draw_row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def read_csv(path: str) -> Iterator[dict[str, str]]:
@@ -64,5 +58,7 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "attacks": draw_attacks,
     "csv": draw_csv,
     "figures": bench_plots.show,
+    "peers": draw_peers,
+    "writers": draw_quirks,
 }
 """Functions that draw the tables of each kind, from the names that follow it in the page."""
