@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 
 from tools import bench_plots
+from tools.docs.conformance_tables import draw_results
 from tools.docs.links import ROOT
 from tools.docs.markdown_table import draw_table
 from tools.docs.peer_tables import draw_peers
@@ -56,6 +57,7 @@ def draw_attacks(path: str) -> str:
 
 KINDS: Mapping[str, Callable[..., str]] = {
     "attacks": draw_attacks,
+    "conformance": draw_results,
     "csv": draw_csv,
     "figures": bench_plots.show,
     "peers": draw_peers,
