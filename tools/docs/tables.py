@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 
-from tools import bench_plots
+from tools import bench_plots, settings_tables
 from tools.docs.conformance_tables import draw_results
 from tools.docs.links import ROOT
 from tools.docs.markdown_table import draw_table
@@ -61,6 +61,7 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "csv": draw_csv,
     "figures": bench_plots.show,
     "peers": draw_peers,
+    "settings": settings_tables.draw_settings,
     "writers": draw_quirks,
 }
 """Functions that draw the tables of each kind, from the names that follow it in the page."""
