@@ -6,8 +6,10 @@ A page has a line `<!-- table: KIND NAMES -->` where the table belongs, and says
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
 from itertools import groupby
 
 from tools import bench_plots, settings_tables
@@ -16,6 +18,7 @@ from tools.docs.links import ROOT
 from tools.docs.markdown_table import draw_table
 from tools.docs.peer_tables import draw_peers
 from tools.docs.writer_tables import draw_quirks
+from tools.lake_sizing import print_model
 
 LOUD = ("wrong data", "crash", "contacted")
 _PLACE = re.compile(r"^<!-- table: (\w+)(.*) -->$", re.MULTILINE)
@@ -55,11 +58,19 @@ def draw_attacks(path: str) -> str:
     return "\n\n".join([*parts, "### What modcrypt lets pass, and what helps", "\n".join(items)])
 
 
+def draw_model(executors: str) -> str:
+    """Return what the model of a lake's verbs prints."""
+    with redirect_stdout(io.StringIO()) as printed:
+        print_model(int(executors))
+    return f"```text\n{printed.getvalue()}```"
+
+
 KINDS: Mapping[str, Callable[..., str]] = {
     "attacks": draw_attacks,
     "conformance": draw_results,
     "csv": draw_csv,
     "figures": bench_plots.show,
+    "model": draw_model,
     "peers": draw_peers,
     "settings": settings_tables.draw_settings,
     "writers": draw_quirks,
