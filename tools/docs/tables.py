@@ -16,6 +16,7 @@ from tools import bench_plots, settings_tables
 from tools.docs.conformance_tables import draw_results
 from tools.docs.links import ROOT
 from tools.docs.markdown_table import draw_table
+from tools.docs.name_index import draw_names
 from tools.docs.peer_tables import draw_peers
 from tools.docs.writer_tables import draw_quirks
 from tools.lake_sizing import print_model
@@ -71,6 +72,7 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "csv": draw_csv,
     "figures": bench_plots.show,
     "model": draw_model,
+    "names": draw_names,
     "peers": draw_peers,
     "settings": settings_tables.draw_settings,
     "writers": draw_quirks,
