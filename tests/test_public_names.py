@@ -55,7 +55,11 @@ def test_every_public_name_has_an_example() -> None:
 
 def _names_in_examples() -> set[str]:
     """Return the names in the blocks of Python that tests of the documentation run."""
-    pages = [*(ROOT / "docs").glob("how-to/*.md"), *(ROOT / "docs").glob("reference/api/*.md")]
+    pages = [
+        page
+        for pattern in ("*.md", "how-to/*.md", "reference/api/*.md")
+        for page in (ROOT / "docs").glob(pattern)
+    ]
     blocks = [
         block.text
         for page in pages
