@@ -79,12 +79,10 @@ bench: $(VENV)/dev
 pipeline: $(VENV)/dev
 	$(BIN)/python tools/pipeline.py
 
-# Run every client of the conformance suite that this machine can build, and make the results page
-# and the tables.
+# Run every client of the conformance suite that this machine can build, and make the results page.
 conformance: $(VENV)/dev
 	$(BIN)/python tools/conformance --results tools/conformance/results; status=$$?; \
 	$(BIN)/python tools/conformance/page.py tools/conformance/results build/conformance/index.html; \
-	$(BIN)/python tools/conformance/results_table.py tools/conformance/results; \
 	exit $$status
 
 vectors: $(VENV)/dev

@@ -1,11 +1,10 @@
-"""Draw figures of `tools/bench.py` for `docs/explanation/performance.md`, and list them.
+"""Keep figures of `tools/bench.py` for `docs/explanation/performance.md`, and draw them.
 
     python tools/bench.py --only start tiny filters plan --json new.json
     python -m tools.bench_plots new.json
 
-puts what `new.json` has in the place of the same groups in `performance.json`, and writes the page,
-where each group lies between `<!-- figures: GROUP -->` and `<!-- end -->`. Without files, it only
-writes the page; a test compares it.
+puts what `new.json` has in the place of the same groups in `performance.json`. The website draws a
+group where the page has a line `<!-- table: figures GROUP -->`, if the group has figures.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ FIGURES = PAGE.with_suffix(".json")
 Row: TypeAlias = Mapping[str, Any]
 """A row of the JSON of `tools/bench.py`."""
 
-_BLOCK = re.compile(r"(?<=<!-- figures: )(\w+)( -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
 _WIDTH, _NAMES, _LONGEST, _STEP = 720, 330, 270, 40
 """Sizes in pixels: the picture, the column of names, the longest bar, and a row."""
 
@@ -40,18 +38,28 @@ def merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return groups
 
 
-def fill(page: str, groups: Mapping[str, Any]) -> str:
-    """Return the page with the plots and tables of the groups that it has places for."""
-
-    def replace(found: re.Match[str]) -> str:
-        group = groups.get(found[1])
-        return found[0] if group is None else found[1] + found[2] + show(found[1], group)
-
-    return _BLOCK.sub(replace, page)
+def load() -> dict[str, Any]:
+    """Return the figures by group."""
+    groups: dict[str, Any] = json.loads(FIGURES.read_text())
+    return groups
 
 
-def show(name: str, group: Mapping[str, Any]) -> str:
+def serialize(groups: Mapping[str, Any]) -> str:
+    """Return figures by group as JSON, with a row on each line."""
+    written = ",\n".join(_write_group(name, group) for name, group in groups.items())
+    return f"{{\n{written}\n}}\n"
+
+
+def _write_group(name: str, group: Mapping[str, Any]) -> str:
+    head = json.dumps({name: {**group, "rows": []}})[1:].removesuffix("]}}")
+    return head + "\n  " + ",\n  ".join(map(json.dumps, group["rows"])) + "\n]}"
+
+
+def show(name: str) -> str:
     """Return the plot and the table of a group, and what they were measured with."""
+    group = load().get(name)
+    if group is None:
+        return ""
     facts, rows = group["machine"], group["rows"]
     what = f"{facts['versions']}, {facts['modcrypt runs']}, load {facts['load']}"
     return "\n\n".join([draw(name, rows), "\n".join(_table(rows)), f"{facts['cpu']}; {what}."])
@@ -134,11 +142,15 @@ def _bars(row: Row, y: int, scale: float) -> Iterator[str]:
 
 
 def main() -> None:
-    groups = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    groups = load()
     for name in sys.argv[1:]:
-        groups = merge(groups, json.loads(Path(name).read_text()))
-    FIGURES.write_text(json.dumps(groups, indent=1) + "\n")
-    PAGE.write_text(fill(PAGE.read_text(), groups))
+        groups = merge(groups, json.loads(Path(name).read_text(), parse_float=_round))
+    FIGURES.write_text(serialize(groups))
+
+
+def _round(number: str) -> float:
+    """Return a number with the digits that a reader of the figures can use."""
+    return float(f"{float(number):.4g}")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
-"""Run the attacks of the tamper matrix against modcrypt, and write docs/reference/tamper-matrix.md.
+"""Run the attacks of the tamper matrix against modcrypt, and write their outcomes.
 
-python tools/tamper_matrix.py            run all and write the tables
+docs/reference/tamper-matrix.csv has them.
+
+python tools/tamper_matrix.py            run all and write the file
 python tools/tamper_matrix.py --why      also print what modcrypt reported
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+import csv
+import io
 import sys
 import tempfile
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
-from textwrap import wrap
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -25,12 +26,9 @@ from tests.support.tamper.matrix import Cell, all_readers, run, title
 Outcomes = dict[str, dict[str, str]]
 """Outcomes by reader and title of an attack."""
 
-DOCUMENT = ROOT / "docs" / "reference" / "tamper-matrix.md"
-START = "<!-- table: python tools/tamper_matrix.py -->\n"
-END = "<!-- end of table -->\n"
+FILE = ROOT / "docs/reference/tamper-matrix.csv"
 NOT_TRIED = "n/a: "
-LOUD = ("wrong data", "crash", "contacted")
-HEADINGS = ("", "Attack", "Keys held")
+REASON = "why it passes, and what helps"
 
 
 def run_all(*, why: bool) -> Outcomes:
@@ -50,75 +48,40 @@ def _print_outcomes(name: str, outcomes: dict[str, Cell]) -> None:
         print(f"{name} | {attack} | {cell} | {' '.join(cell.detail.split())[:300]}")
 
 
-# --- the document ---------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 
-def make_document(outcomes: Outcomes, before: str) -> str:
-    """Return the document with the tables of outcomes."""
-    head, marker, rest = before.partition(START)
-    foot = rest.partition(END)[2]
-    return head + marker + "\n" + "\n".join(_lines(outcomes)) + f"\n\n{END}{foot}"
+def write_outcomes(outcomes: Outcomes) -> str:
+    """Return the text of the file: a row for each attack, and why it passes if it does."""
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(["number", "group", "attack", "keys held", *outcomes, REASON])
+    out.writerows(_list_rows(outcomes))
+    return text.getvalue()
 
 
-def read_outcomes(document: str) -> Outcomes:
-    """Return the outcomes in the tables of a document; those of a run give the same document."""
-    rows = [line.strip("| ").split(" | ") for line in document.splitlines() if line[:2] == "| "]
-    names = next(row[2:] for row in rows if row[:2] == [*HEADINGS[1:]])
-    cells = [row[3:] for row in rows if row[0].isdecimal()]
-    return {
-        name: {
-            title(attack): row[column].strip("*")
-            for attack, row in zip(ATTACKS, cells, strict=True)
-        }
-        for column, name in enumerate(names)
-    }
-
-
-def _lines(outcomes: Outcomes) -> Iterator[str]:
-    numbered = enumerate(ATTACKS, 1)
-    for group, attacks in groupby(numbered, key=lambda pair: pair[1].group):
-        yield f"### {group}\n"
-        yield _row(*HEADINGS, *outcomes)
-        yield _row(*["---"] * (len(HEADINGS) + len(outcomes)))
-        for number, attack in attacks:
-            shown = [_spell(found[title(attack)]) for found in outcomes.values()]
-            yield _row(str(number), attack.name, attack.who, *shown)
-        yield ""
-    yield "### What modcrypt lets pass, and what helps\n"
-    yield from _limits(outcomes)
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _spell(cell: str) -> str:
-    return f"**{cell}**" if cell in LOUD else cell
-
-
-def _limits(outcomes: Outcomes) -> Iterator[str]:
-    """Yield for each reason why modcrypt lets attacks pass their numbers, and what helps."""
-    passed: dict[str, list[str]] = {}
+def _list_rows(outcomes: Outcomes) -> Iterator[list[str]]:
     for number, attack in enumerate(ATTACKS, 1):
-        found = {column[title(attack)] for column in outcomes.values()}
-        if any(cell != "detected" and not cell.startswith(NOT_TRIED) for cell in found):
-            passed.setdefault(attack.unseen, []).append(str(number))
-    for why, numbers in passed.items():
-        yield from _wrap(f"- {', '.join(numbers)}: {why}")
+        cells = [found[title(attack)] for found in outcomes.values()]
+        passes = any(cell != "detected" and not cell.startswith(NOT_TRIED) for cell in cells)
+        reason = attack.unseen if passes else ""
+        yield [str(number), attack.group, attack.name, attack.who, *cells, reason]
 
 
-def _wrap(item: str) -> Iterator[str]:
-    """Yield the lines of a list item: each sentence starts one."""
-    for number, sentence in enumerate(re.split(r"(?<=\.) (?=[A-Z`])", item)):
-        indent = "  " if number else ""
-        yield from wrap(sentence, 100, initial_indent=indent, subsequent_indent="  ")
+def read_outcomes(text: str) -> Outcomes:
+    """Return the outcomes in the text of the file."""
+    rows = list(csv.DictReader(io.StringIO(text)))
+    return {
+        name: {f"{row['group']}: {row['attack']}": row[name] for row in rows}
+        for name in [*rows[0]][4:-1]
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--why", action="store_true", help="print what modcrypt reported")
     arguments = parser.parse_args()
-    DOCUMENT.write_text(make_document(run_all(why=arguments.why), DOCUMENT.read_text()))
+    FILE.write_text(write_outcomes(run_all(why=arguments.why)))
     return 0
 
 

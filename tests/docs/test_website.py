@@ -24,6 +24,7 @@ import nbformat
 import modcrypt.parquet
 from modcrypt.cli.app import program
 from modcrypt.cli.help.command_descriptions import describe_commands
+from modcrypt.parquet.writers.quirk import load_quirks
 from modcrypt.runtime.lazy_names import public_names
 from tests.support.browser import POOR_CONTRAST, POOR_CONTRAST_OF_A_PICTURE, Browser, chromium
 from tests.support.cases import each_case
@@ -39,7 +40,8 @@ PAGES = (
     "index.html", "tutorial.html", "how-to/frames.html", "reference/command-line.html",
     "reference/commands/mask.html", "reference/limits.html", "reference/api/files.html",
     "explanation/formats.html", "reference/conformance.html", "notebooks/encrypt-and-read.html",
-    "how-to/warehouses.html", "explanation/compliance.html",
+    "how-to/warehouses.html", "explanation/compliance.html", "explanation/performance.html",
+    "reference/writers.html",
 )  # fmt: skip
 
 
@@ -88,6 +90,10 @@ def test_every_link_leads_to_a_page_and_a_place_on_it(pages: dict[Path, _Page]) 
 def test_no_page_loads_anything_from_another_host(pages: dict[Path, _Page]) -> None:
     loaded = {resource for page in pages.values() for resource in page.resources}
     assert [resource for resource in loaded if "//" in resource] == []
+
+
+def test_each_bug_of_writers_has_an_anchor(pages: dict[Path, _Page]) -> None:
+    assert {*load_quirks()} <= pages[SITE / "reference/writers.html"].ids
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,8 @@ OURS = ["`read_table`", "`decrypt_parquet`", "`verify_parquet`"]
 NATIVE = "parquet-java, modcrypt"
 GUARDED = ("Signatures and labels", "Key material", "AAD prefix")
 """Groups of attacks on footers and keys, which our factory checks inside parquet-java."""
-DOCUMENT = tamper_matrix.DOCUMENT.read_text()
-PUBLISHED = tamper_matrix.read_outcomes(DOCUMENT)
+FILE = tamper_matrix.FILE.read_text()
+PUBLISHED = tamper_matrix.read_outcomes(FILE)
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -27,9 +29,18 @@ def test_modcrypt_does_what_the_published_matrix_says(name: str, tmp_path: Path)
     assert found == PUBLISHED[name], "run tools/tamper_matrix.py"
 
 
-def test_the_document_has_the_readers_and_is_what_its_outcomes_make() -> None:
+def test_the_file_has_the_readers_and_is_what_its_outcomes_make() -> None:
     assert [*PUBLISHED] == OURS
-    assert tamper_matrix.make_document(PUBLISHED, DOCUMENT) == DOCUMENT
+    assert tamper_matrix.write_outcomes(PUBLISHED) == FILE
+
+
+def test_the_page_counts_the_outcomes() -> None:
+    page = tamper_matrix.FILE.with_suffix(".md").read_text()
+    rows = re.findall(r"^\| \**([\w /]+)\** \|.*" + r" (\d+) \|" * len(OURS) + "$", page, re.M)
+    stated = {outcome: [int(count) for count in counts] for outcome, *counts in rows}
+    found = [Counter(cell.partition(":")[0] for cell in PUBLISHED[name].values()) for name in OURS]
+    assert stated == {outcome: [column[outcome] for column in found] for outcome in stated}
+    assert [sum(column) for column in zip(*stated.values(), strict=True)] == [len(ATTACKS)] * 3
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +21,14 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
-from modcrypt.parquet.writers.quirk import load_quirks, load_table
+from modcrypt.parquet.writers.quirk import TABLES, load_quirks, load_table
 from tests.support import forging
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.paths import ROOT
-from tools.writer_tables import PAGE, fill_page
+from tools.docs.writer_tables import draw_quirks
+
+PAGE = ROOT / "docs/reference/writers.md"
 
 UNIFORM = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 OTHER = mc.FileEncryptionProperties(footer_key=OTHER_KEY)
@@ -160,10 +163,18 @@ ENCRYPTED = {
 """Where rows about encrypted files are tested; the others have files in spec-vectors."""
 
 
-def test_the_page_has_the_tables_of_the_package() -> None:
-    assert fill_page(PAGE.read_text()) == PAGE.read_text()
-    rows = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
-    assert rows == [*load_quirks()]
+def test_the_page_counts_the_rows_of_the_package() -> None:
+    page = PAGE.read_text()
+    tables = re.findall(r"^<!-- table: writers (\w+) -->$", page, re.MULTILINE)
+    assert tables == [*TABLES]
+    harms = re.findall(r"^\| ([a-z ]+) \| .* \| (\d+) \|$", page, re.MULTILINE)
+    found = Counter(quirk.harm for quirk in load_quirks().values())
+    assert {harm: int(count) for harm, count in harms} == found
+
+
+def test_the_website_has_an_anchor_for_each_row() -> None:
+    drawn = "\n".join(map(draw_quirks, TABLES))
+    assert re.findall(r"^\| `[^`]+`\{#(\S+)\} \|", drawn, re.MULTILINE) == [*load_quirks()]
 
 
 def test_each_row_about_encrypted_files_has_a_test() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,8 @@ from modcrypt.settings.table import KeyReferences, PolicySettings, TablePolicySe
 from modcrypt.spark.key_options import KEY_OPTIONS
 from modcrypt.spark.procedures import write_java_source
 from tests.support.cases import each_case
-from tools.settings_tables import make_files
+from tests.support.paths import ROOT
+from tools.settings_tables import SCHEMA, make_schema
 
 # --- kinds ---------------------------------------------------------------------------------------
 
@@ -95,9 +97,8 @@ def test_faults_name_the_member_and_what_it_needs() -> None:
 # --- what derives from the table -----------------------------------------------------------------
 
 
-def test_derived_files_are_what_the_table_gives() -> None:
-    for path, text in make_files().items():
-        assert path.read_text() == text, "run python -m tools.settings_tables"
+def test_the_schema_is_what_the_table_gives() -> None:
+    assert SCHEMA.read_text() == make_schema(), "run python -m tools.settings_tables"
 
 
 @each_case("cls", [PolicySettings, KeyReferences, TablePolicySettings])
@@ -114,6 +115,15 @@ def test_no_surface_lacks_a_setting_without_a_reason() -> None:
     assert all(each.absent[NOT_ON_SPARK] for each in lacking)
     source = write_java_source()
     assert [name for name in KEY_OPTIONS if f'"{name}"' not in source] == []
+
+
+def test_the_page_about_spark_names_each_option_about_keys() -> None:
+    page = (ROOT / "docs/reference/spark.md").read_text()
+    uses = {"reading and writing": "both", "reading": "read", "writing": "write"}
+    for title, use in uses.items():
+        (names,) = re.findall(rf"^\| {title} \| (.*) \|$", page, re.MULTILINE)
+        options = [f"`{name}`" for name, setting in KEY_OPTIONS.items() if setting.use == use]
+        assert names.split(", ") == options
 
 
 def test_each_setting_has_an_option_or_a_reason() -> None:

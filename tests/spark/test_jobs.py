@@ -39,6 +39,7 @@ from modcrypt.spark.jobs.table_jobs import (
     scan_keys,
     verify_table,
 )
+from tests.support.guide import run_guide
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.spark.processes import Elsewhere
 from tests.support.tables import read_with_pyarrow, small_table, write_plain
@@ -965,3 +966,8 @@ def test_leaks_are_left_on_request(spark: Any, lake: Path, settings: Settings) -
     report = encrypt_table(spark, lake, None, settings, allow_leaks=True)
     assert count_results(report) == {"encrypted": 4}
     assert summary.exists()
+
+
+@pytest.mark.parametrize("page", ["spark", "spark-queries"])
+def test_the_examples_of_the_reference_run(spark: Any, page: str, tmp_path: Path) -> None:
+    run_guide(f"reference/api/{page}.md", tmp_path)

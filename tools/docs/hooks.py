@@ -8,6 +8,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from tools.conformance import page as results_page
+from tools.docs import tables
 from tools.docs.command_page import INDEX, make_command_navigation, make_command_pages
 from tools.docs.json_page import make_json_page
 from tools.docs.limits_page import make_limits_page
@@ -59,8 +60,8 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
-    """Point links between files of the repository to their pages."""
-    uri = page.file.src_uri
+    """Draw the page's tables, and point links between files of the repository to their pages."""
+    uri, markdown = page.file.src_uri, tables.fill(markdown)
     if uri == "reference/errors.md":  # what a user with an error message looks for
         page.meta["search"] = {"boost": 4}
     if uri == "reference/conformance.md":

@@ -314,7 +314,7 @@ def _labels() -> Iterable[Attack]:
         **CITY_FILTER,
     )
     yield line(
-        "readable copy of a encrypted column's metadata altered",
+        "readable copy of an encrypted column's metadata altered",
         forge.edit_signed_footer(forge.false_legacy_copy),
         mixed_pf,
     )
@@ -476,7 +476,7 @@ def _holders() -> Iterable[Attack]:
         own_key=("salary",),
     )
     yield line(
-        "readable copy of a encrypted column's metadata altered, signed anew",
+        "readable copy of an encrypted column's metadata altered, signed anew",
         forge.holder(forge.false_legacy_copy),
         mixed_pf,
         unseen=UNUSED,

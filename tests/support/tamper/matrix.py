@@ -9,7 +9,7 @@
     crash        it raised what no caller expects
     n/a          it can't do this reading at all, with the reason
 
-`tools/tamper_matrix.py` runs it and writes `docs/reference/tamper-matrix.md`.
+`tools/tamper_matrix.py` runs it and writes `docs/reference/tamper-matrix.csv`.
 """
 
 from __future__ import annotations
