@@ -1,11 +1,10 @@
-"""Draw the packages and their imports for `docs/explanation/architecture.md`.
+"""Draw the packages and their imports as `docs/assets/architecture.svg`.
 
-`python tools/architecture.py` writes the picture into the page, where a test compares it.
+`python tools/architecture.py` writes the picture; a test compares it.
 """
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from itertools import product
@@ -16,7 +15,7 @@ import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/explanation/architecture.md"
-PICTURE = re.compile(r"<svg .*?</svg>", re.DOTALL)
+PICTURE = ROOT / "docs/assets/architecture.svg"
 
 _BOXES = {"aead": "keys and ciphers", "aad": "keys and ciphers", "keys": "keys and ciphers",
           "module_ids": "errors and runtime", "errors": "errors and runtime",
@@ -25,6 +24,17 @@ _BOXES = {"aead": "keys and ciphers", "aad": "keys and ciphers", "keys": "keys a
 
 _WIDTH, _BOX, _HEIGHT, _ROW = 720, 150, 30, 58
 """Sizes in pixels: the picture, a box, and the distance of two rows."""
+
+_HEAD = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" \
+aria-labelledby="title" fill="none" stroke="currentColor" font-family="system-ui, sans-serif" \
+font-size="13">
+<title id="title">Packages of modcrypt; lines lead to the packages below that each imports</title>
+<style>
+svg {{ color: #111827; }} rect {{ fill: #ffffff; }}
+@media (prefers-color-scheme: dark) {{ svg {{ color: #f3f4f6; }} rect {{ fill: #1b1f2a; }} }}
+</style>
+<rect width="{width}" height="{height}" rx="10" stroke="none"/>"""
 
 Edges: TypeAlias = "set[tuple[str, str]]"
 
@@ -83,23 +93,18 @@ def draw(rows: Iterable[list[str]], edges: Edges) -> str:
     """Return the picture as SVG."""
     places = _place(list(rows))
     height = int(max(y for _, y in places.values()) + _HEIGHT + 4)
-    label = "Packages of modcrypt; lines lead from each package to those below that it imports"
     lines = [
         f'<line x1="{x + _BOX / 2:g}" y1="{y + _HEIGHT:g}" x2="{p + _BOX / 2:g}" y2="{q:g}"/>'
         for (x, y), (p, q) in sorted((places[a], places[b]) for a, b in edges)
     ]
     boxes = [
-        f'<rect x="{x:g}" y="{y:g}" width="{_BOX}" height="{_HEIGHT}" rx="4" '
-        'fill="var(--md-default-bg-color, white)"/>'
+        f'<rect x="{x:g}" y="{y:g}" width="{_BOX}" height="{_HEIGHT}" rx="4"/>'
         f'<text x="{x + _BOX / 2:g}" y="{y + 20:g}" text-anchor="middle" fill="currentColor" '
         f'stroke="none">{name}</text>'
         for name, (x, y) in places.items()
     ]
-    head = (
-        f'<svg class="figure" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}" '
-        'fill="none" stroke="currentColor" font-family="inherit" font-size="13">'
-    )
-    return "\n".join([head, *lines, *boxes, "</svg>"])
+    head = _HEAD.format(width=_WIDTH, height=height)
+    return "\n".join([head, *lines, *boxes, "</svg>\n"])
 
 
 def _place(rows: list[list[str]]) -> Mapping[str, tuple[float, float]]:
@@ -114,9 +119,7 @@ def _place(rows: list[list[str]]) -> Mapping[str, tuple[float, float]]:
 
 
 def main() -> None:
-    text = PAGE.read_text()
-    picture = draw(read_rows(), find_edges())
-    PAGE.write_text(PICTURE.sub(lambda _: picture, text, count=1))
+    PICTURE.write_text(draw(read_rows(), find_edges()))
 
 
 if __name__ == "__main__":
