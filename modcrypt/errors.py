@@ -102,7 +102,7 @@ class ModcryptError(Exception):
 
 
 class FormatError(ModcryptError, ValueError):
-    """The bytes violate the format."""
+    """The bytes violate the format, or PyArrow, which the message names, cannot decode them."""
 
     word = "format"
 
@@ -120,7 +120,10 @@ class LimitError(FormatError):
 
 
 class IntegrityError(ModcryptError):
-    """The file is well formed, but not authentic; subclasses are more specific."""
+    """The file is well formed, but not authentic; subclasses are more specific.
+
+    Seals that do not fit, and other data that their writer did not make, raise this class.
+    """
 
     word = "integrity"
 
@@ -130,7 +133,11 @@ class TagError(Exception):
 
 
 class TagMismatchError(IntegrityError):
-    """The GCM tag of a module or block does not match: wrong key, wrong AAD or altered bytes."""
+    """The GCM tag of a module or block does not match: wrong key, wrong AAD or altered bytes.
+
+    Attributes:
+        module: Address of the module or block.
+    """
 
     word = "tag"
 
@@ -217,7 +224,7 @@ class KeyDisabledError(KeyAccessDeniedError):
 
 
 class KmsUnavailableError(KeyRetrievalError):
-    """The key service can't be reached, or is throttling: the one error worth a retry.
+    """The key service can't be reached, or is throttling: worth a retry, as no other error of keys.
 
     Attributes:
         throttled: Whether the service refused the call for its rate, so that it did nothing.
@@ -237,7 +244,7 @@ class KmsUnavailableError(KeyRetrievalError):
 
 
 class KeyMaterialError(KeyRetrievalError, ValueError):
-    """A retrieved key, or its key material, is malformed."""
+    """A retrieved key is malformed, or wrapped keys are damaged or belong to other data."""
 
     word = "key-material"
 

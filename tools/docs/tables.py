@@ -14,6 +14,7 @@ from itertools import groupby
 
 from tools import bench_plots, settings_tables
 from tools.docs.conformance_tables import draw_results
+from tools.docs.error_table import draw_errors
 from tools.docs.links import ROOT
 from tools.docs.markdown_table import draw_table
 from tools.docs.name_index import draw_names
@@ -70,6 +71,7 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "attacks": draw_attacks,
     "conformance": draw_results,
     "csv": draw_csv,
+    "errors": draw_errors,
     "figures": bench_plots.show,
     "model": draw_model,
     "names": draw_names,
