@@ -44,6 +44,7 @@ IMPORTERS = {
         "modcrypt.iceberg.commands",
         "modcrypt.lake.commands",
         "modcrypt.spark.commands",
+        "modcrypt.subjects.commands",
     },
     "jinja2": {"modcrypt.report.html"},
     "markupsafe": {"modcrypt.report.html"},
@@ -112,6 +113,7 @@ IMPORTERS = {
     "google": {"modcrypt.kms.services.gcp"},
     "azure": {"modcrypt.kms.services.azure"},
     "pkcs11": {"modcrypt.kms.services.pkcs11_token"},
+    "psycopg": {"modcrypt.subjects.database"},
     "xxhash": {"modcrypt.parquet.crypto.bloom_filters"},
     "fsspec": {"modcrypt.io"},
     "click": {
@@ -119,6 +121,7 @@ IMPORTERS = {
         "modcrypt.iceberg.commands",
         "modcrypt.lake.commands",
         "modcrypt.spark.commands",
+        "modcrypt.subjects.commands",
     },
     "rich": {"modcrypt.cli.output.progress", "modcrypt.cli.output.text_table"},
 }
@@ -328,6 +331,8 @@ def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
         "modcrypt.keys.metadata",  # whose encoded form holds the key
         "modcrypt.kms.calls",  # which gives keys to be wrapped
         "modcrypt.kms.wrapping",  # the same
+        "modcrypt.subjects.vault",  # the same, for the key of each subject
+        "modcrypt.subjects.key_file",  # whose encrypted form holds the KEKs
         "modcrypt.kms.recipients.file_recipients",  # which encrypts KEKs to public keys
         "modcrypt.kms.recipients.explicit_keys",  # the same with keys
         "modcrypt.kms.keyring.keyring_document",  # whose encoded form holds master keys
