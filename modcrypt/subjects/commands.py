@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,8 +16,8 @@ from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.kms_options import audit_option, required_service, service_options
 from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.program import OTHERS, Program
-from modcrypt.cli.shared import combine_options, print_json, print_line
-from modcrypt.cli.shared_options import VerbGroup, option, shared_option
+from modcrypt.cli.shared import combine_options, print_json, print_line, request_option
+from modcrypt.cli.shared_options import VerbGroup, shared_option
 from modcrypt.errors import list_names, printable
 from modcrypt.io.addresses import local_path
 from modcrypt.report.text import format_count
@@ -26,14 +26,14 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.subjects.vault import SubjectVault
 
 MAX_LIST = 64 << 20
-"""Size limit of a file of ids in bytes."""
+"""Size limit of ids from stdin in bytes."""
 
 
 def _example(text: str) -> str:
     return f"\b\nExample:\n  modcrypt subjects {text} --kms file:lake.keyring"
 
 
-@cloup.group(cls=VerbGroup, epilog=_example("erase --list ids.txt --request GDPR-17 --yes"))
+@cloup.group(cls=VerbGroup, epilog=_example("erase - --request GDPR-17 --yes") + " < ids.txt")
 def subjects() -> None:
     """Erase single people from encrypted files: each has a key of its own in a vault.
 
@@ -50,18 +50,13 @@ vault_options = combine_options(
     service_options,
     audit_option,
 )  # fmt: skip
-list_option = shared_option(
-    "--list FILE", "listed",
-    help="File of ids, one in a line; other users can see ids that are arguments.",
-)  # fmt: skip
-ids_argument = click.argument("ids", metavar="[ID]...", nargs=-1)
 
 
-@subjects.command(epilog=_example("create --master-key people"))
-@option("--master-key ID", "master_key", required=True, help="Master key of the vault.")
+@subjects.command(epilog=_example("create people"))
+@click.argument("master_key")
 @vault_options
 def create(*, master_key: str, as_json: bool, **options: Any) -> None:
-    """Create a vault, which is a database and a key file."""
+    """Create a vault, a database and a key file, under a master key."""
     from modcrypt.subjects.vault import create_vault
 
     tools = required_service(options).tools()
@@ -69,24 +64,25 @@ def create(*, master_key: str, as_json: bool, **options: Any) -> None:
         _print_status(vault.status(), as_json)
 
 
-@subjects.command(epilog=_example("erase --list ids.txt --request GDPR-17 --yes"))
-@ids_argument
-@list_option
-@option("--request ID", required=True, help="Id of the request to erase, for the records.")
+@subjects.command(epilog=_example("erase - --request GDPR-17 --yes") + " < ids.txt")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@request_option
 @vault_options
 @sign_options
 def erase(
-    *, ids: Sequence[str], listed: str | None, request: str, yes: bool, as_json: bool,
-    **options: Any,
-) -> int:  # fmt: skip
+    *, ids: Sequence[str], request: str | None, yes: bool, as_json: bool, **options: Any
+) -> int:
     """Remove the keys of subjects for good.
 
-    Without an ID, complete the request, after an interruption or the restoration of a backup.
+    Other users can see arguments: the ID - reads ids from stdin, one in a line. Without an ID,
+    complete the request, after an interruption or the restoration of a backup.
     Copies of the vault from before still open until the next `subjects rotate`. An erased subject
     never gets a new key. The evidence is beside modcrypt.toml, if it has [evidence], else beside
     the vault. The exit code is 1 if the vault does not know a subject.
     """
-    named = _read_subjects(ids, listed)
+    if not request:
+        raise click.UsageError("name the request to erase by --request")
+    named = _read_subjects(ids)
     confirm(f"makes {format_count(len(named), 'subject')} unreadable for good", yes)
     with _open(options) as vault, _record("erase", options, request=request) as record:
         counts = vault.erase(vault.references(named), request)
@@ -119,25 +115,21 @@ def _print_status(status: Mapping[str, Any], as_json: bool) -> int:
     return int(not status["complete"])
 
 
-@subjects.command(epilog=_example("prove --list ids.txt --file lake/people"))
-@ids_argument
-@list_option
-@option("--file PATH...", "paths", help="File or folder whose values are tried. Repeatable.")
+@subjects.command(epilog=_example("prove - lake/people") + " < ids.txt")
+@click.argument("subject", metavar="ID")
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
 @vault_options
-def prove(
-    *, ids: Sequence[str], listed: str | None, paths: Sequence[str], as_json: bool, **options: Any
-) -> int:
-    """Prove that subjects are erased: no generation has a key, and files no longer open.
+def prove(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) -> int:
+    """Prove that a subject is erased: no generation has a key, and files no longer open.
 
+    The ID - reads ids from stdin, one in a line. PATH is a file or folder whose values are tried.
     The exit code is 1 if a subject was not erased, or if anything of it opens.
     """
-    if not (named := _read_subjects(ids, listed)):
-        raise click.UsageError("name subjects by ID or --list")
-    code = 0
+    named, code = _read_subjects([subject]), 0
     with _open(options) as vault:
-        for subject, reference in zip(named, vault.references(named), strict=True):
+        for each, reference in zip(named, vault.references(named), strict=True):
             state = vault.examine(reference)
-            found, opened = _count_values(paths, options, vault, subject)
+            found, opened = _count_values(paths, options, vault, each)
             proven = state["state"] == "erased" and not opened
             code = max(code, int(not proven))
             text = " ".join(filter(None, state.values()))
@@ -154,22 +146,24 @@ def _count_values(
     if not paths:
         return 0, 0
     from modcrypt.parquet.datasets.discovery import list_files
+
+    places, decryption = list_files([*paths], None), required_service(dict(options)).decryption()
     from modcrypt.subjects.declaration import opens
 
-    decryption = required_service(dict(options)).decryption()
-    counts = [opens(place, decryption, vault, subject) for place in list_files([*paths], None)]
+    counts = [opens(place, decryption, vault, subject) for place in places]
     return sum(found for found, _ in counts), sum(opened for _, opened in counts)
 
 
 @subjects.command(epilog=_example("rotate --yes"))
-@option("--master-key ID", "master_key", help="Master key from now on. Default: as before.")
+@click.argument("master_key", required=False)
 @vault_options
 @sign_options
 def rotate(*, master_key: str | None, yes: bool, as_json: bool, **options: Any) -> None:
     """Wrap all keys under a new KEK, so that older copies of the database open nothing.
 
     Only then are erased keys gone from backups, except from those that also have the key file.
-    Make a new backup of the database afterwards. An interrupted rotation is completed.
+    Make a new backup of the database afterwards. An interrupted rotation is completed. A master
+    key replaces that of the vault.
     """
     confirm("makes all backups of the vault's database useless", yes)
     with _open(options) as vault, _record("rotate", options) as record:
@@ -187,16 +181,14 @@ def _open(options: Mapping[str, Any]) -> closing[SubjectVault]:
     return closing(open_vault(options["vault"], required_service(dict(options)).tools()))
 
 
-def _read_subjects(ids: Sequence[str], listed: str | None) -> list[bytes]:
-    """Return the subjects of arguments and of a file, without repetitions."""
-    found = [each.encode() for each in ids]
-    if listed is not None:
-        with Path(listed).open("rb") as file:
-            data = file.read(MAX_LIST + 1)
-        if len(data) > MAX_LIST:
-            raise click.UsageError(f"--list: the file is longer than {MAX_LIST} bytes")
-        found += [line.rstrip(b"\r") for line in data.split(b"\n") if line.strip()]
-    return list(dict.fromkeys(found))
+def _read_subjects(ids: Sequence[str]) -> list[bytes]:
+    """Return the subjects of arguments, or of stdin for "-", without repetitions."""
+    if "-" not in ids:
+        return list(dict.fromkeys(each.encode() for each in ids))
+    data = sys.stdin.buffer.read(MAX_LIST + 1)
+    if len(ids) > 1 or len(data) > MAX_LIST:
+        raise click.UsageError(f"the ID - stands alone, and reads at most {MAX_LIST} bytes")
+    return list(dict.fromkeys(line.rstrip(b"\r") for line in data.split(b"\n") if line.strip()))
 
 
 def _print(schema: str, fields: Mapping[str, Any], as_json: bool, text: str) -> None:
@@ -208,7 +200,7 @@ def _print(schema: str, fields: Mapping[str, Any], as_json: bool, text: str) -> 
 
 @contextmanager
 def _record(
-    event: str, options: Mapping[str, Any], **texts: str
+    event: str, options: Mapping[str, Any], **texts: Any
 ) -> Iterator[Callable[[Mapping[str, int]], None]]:
     """Record what a block does as evidence of the lake, or beside the vault."""
     from modcrypt.lake.declarations.declaration import EvidenceDeclaration, LakeDeclaration

@@ -16,8 +16,8 @@ from tests.support.cli.program import Answer, run
 KMS = ("--kms", "file:lake.keyring")
 
 
-def subjects(*arguments: str, code: int = 0) -> Answer:
-    answer = run(Path(), "subjects", *arguments, *KMS)
+def subjects(*arguments: str, code: int = 0, stdin: bytes = b"") -> Answer:
+    answer = run(Path(), "subjects", *arguments, *KMS, stdin=stdin)
     assert answer.returncode == code, answer.stderr
     return answer
 
@@ -38,22 +38,25 @@ def filled(vault: SubjectVault) -> SubjectVault:
 
 
 def test_create_needs_a_master_key(tools: KeyTools) -> None:
-    assert "--master-key" in subjects("create", code=2).stderr
-    assert "generation 1: subjects 0" in subjects("create", "--master-key", "people").stdout
-    assert "exists" in subjects("create", "--master-key", "people", code=2).stderr
+    assert "MASTER_KEY" in subjects("create", code=2).stderr
+    assert "generation 1: subjects 0" in subjects("create", "people").stdout
+    assert "exists" in subjects("create", "people", code=2).stderr
     assert "subjects 0, erased 0" in subjects("status").stdout
 
 
-def test_erase_from_a_file(filled: SubjectVault) -> None:
-    Path("ids.txt").write_bytes(b"alice\r\n\n4711\nalice\n")
-    erase = ("erase", "--list", "ids.txt", "--request", "GDPR-17")
-    assert "makes 2 subjects unreadable for good; pass --yes" in subjects(*erase, code=2).stderr
+def test_erase_ids_of_a_file(filled: SubjectVault) -> None:
+    ids, erase = b"alice\r\n\n4711\nalice\n", ("erase", "-", "--request", "GDPR-17")
+    refused = subjects(*erase, code=2, stdin=ids).stderr
+    assert "makes 2 subjects unreadable for good; pass --yes" in refused
     assert filled.status()["subjects"] == 3
-    assert subjects(*erase, "--yes").stdout == "2 erased, 0 erased before, 0 not in the vault\n"
-    assert subjects(*erase, "--yes").stdout == "0 erased, 2 erased before, 0 not in the vault\n"
-    found = subjects("prove", "alice", "4711").stdout.splitlines()
+    done = subjects(*erase, "--yes", stdin=ids).stdout
+    assert done == "2 erased, 0 erased before, 0 not in the vault\n"
+    again = subjects(*erase, "--yes", stdin=ids).stdout
+    assert again == "0 erased, 2 erased before, 0 not in the vault\n"
+    found = subjects("prove", "-", stdin=ids).stdout.splitlines()
     assert [" erased GDPR-17 20" in line for line in found] == [True, True]
     assert " known" in subjects("prove", "carol", code=1).stdout
+    assert "--request" in subjects("erase", "carol", "--yes", code=2).stderr
 
 
 def test_an_unknown_subject_is_reported(filled: SubjectVault) -> None:
@@ -119,13 +122,11 @@ def test_a_key_file_elsewhere(filled: SubjectVault) -> None:
     subjects("status", "--vault", "subjects.db?keys=elsewhere/keks")
 
 
-def test_a_large_file_of_ids_is_refused(
-    filled: SubjectVault, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_ids_are_refused(filled: SubjectVault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modcrypt.subjects.commands.MAX_LIST", 10)
-    Path("ids.txt").write_text("alice\n" * 3)
-    refused = subjects("erase", "--list", "ids.txt", "--request", "R", "--yes", code=2)
-    assert "longer than 10 bytes" in refused.stderr
+    refused = subjects("erase", "-", "--request", "R", "--yes", code=2, stdin=b"alice\n" * 3)
+    assert "reads at most 10 bytes" in refused.stderr
+    assert "stands alone" in subjects("erase", "-", "x", "--request", "R", "--yes", code=2).stderr
 
 
 def test_a_password_is_no_argument(tools: KeyTools) -> None:
