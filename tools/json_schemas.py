@@ -235,6 +235,8 @@ ROWS = {
     ),
     "subjects.erase": Row("`subjects erase`: how many subjects were erased, now and before.",
                           more={"request": str, **_count("erased", "before", "unknown")}),
+    "subjects.export": Row("`subjects export`: one row of a subject, and which columns are erased.",
+                           more={"file": str, "row": dict[str, Any], "erased": list[str]}),
     "subjects.prove": Row("`subjects prove`: what is left of a subject. `state` is known, unknown, "
                           "erased, or returned if it is erased but has a row.",
                           more={**dict.fromkeys(("reference", "state", "request", "time"), str),

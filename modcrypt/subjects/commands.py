@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -152,6 +153,29 @@ def _count_values(
 
     counts = [opens(place, decryption, vault, subject) for place in places]
     return sum(found for found, _ in counts), sum(opened for _, opened in counts)
+
+
+@subjects.command(epilog=_example("export 4711 lake/people"))
+@click.argument("subject", metavar="ID")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@vault_options
+def export(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) -> None:
+    """Print all rows of a subject in files, as lines of JSON: its right of access.
+
+    Values that are erased are null, and their columns are named.
+    """
+    from modcrypt.cli.output.rows import rows_of
+    from modcrypt.parquet.datasets.discovery import list_files
+    from modcrypt.subjects.declaration import Subjects, find_rows
+
+    decryption = required_service(dict(options)).decryption()
+    with _open(options) as vault:
+        for place in list_files([*paths], None):
+            known = Subjects(vault=vault)
+            for rows in find_rows(place, decryption, known, subject.encode()):
+                for row in chain.from_iterable(map(rows_of, rows.to_batches())):
+                    fields = {"file": place.address, "row": row, "erased": sorted(+known.erased)}
+                    print_json("subjects.export", fields)
 
 
 @subjects.command(epilog=_example("rotate --yes"))
