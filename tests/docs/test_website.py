@@ -1,4 +1,7 @@
-"""The website that `make docs` builds: its links, its contents, and what a browser shows."""
+"""The website that `make docs` builds: its links, its contents, and what a browser shows.
+
+`make docs` runs the slow tests as well, on the site that it has just built.
+"""
 
 from __future__ import annotations
 
@@ -157,6 +160,7 @@ def address() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True])
 def test_pages_are_readable(chromium: Browser, address: str, width: int, dark: bool) -> None:
@@ -204,6 +208,7 @@ return shown.filter((element) => !reachable(element)).map((element) => element.o
 """
 
 
+@pytest.mark.slow
 def test_pages_fit_a_screen_and_a_phone(chromium: Browser, pages: dict[Path, _Page]) -> None:
     """No code or table is cut off at 1280 pixels, and nothing is out of reach at 400."""
     faults = {}
