@@ -96,6 +96,11 @@ class ParquetFile(FactSheet):
         return self._session.file
 
     @property
+    def decoder(self) -> Decoder:
+        """The decoder, with PyArrow's options."""
+        return self._session.decoder
+
+    @property
     def num_row_groups(self) -> int:
         """Number of row groups."""
         return len(self._session.file.metadata.row_groups)

@@ -423,10 +423,11 @@ class Scan:
         judged = self._session.select(self._tested, plan.row_groups)
         with self._session.lock, paused_collector():
             metadata, _ = plain_metadata(self._session.file.select(self._tested, ()), [], 0)
+            leaves = judged.footer_leaves
             metadata.row_groups = [
                 new(
                     "RowGroup",
-                    columns=[judged.chunks[r, c] for c in judged.footer_leaves],
+                    columns=[judged.chunks[r, c] for c in leaves],
                     num_rows=row_groups[r].num_rows,
                 )
                 for r in plan.row_groups
