@@ -196,7 +196,9 @@ def _remove_hadoop_checksum(target: str, at: int | None) -> None:
     folder, name = os.path.split(target)
     path = os.path.join(folder, f".{name}.crc")
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _CLOSE_ON_EXEC
-    with contextlib.suppress(OSError):  # missing, or its name would be too long
+    if not os.access(path, os.F_OK, **relative_to(at)):
+        return
+    with contextlib.suppress(OSError):
         with open(os.open(path, os.O_RDONLY | flags, **relative_to(at)), "rb") as file:
             magic = file.read(len(CHECKSUM_MAGIC))
         if magic == CHECKSUM_MAGIC:  # otherwise it is another program's

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import inspect
 import io
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -459,6 +460,8 @@ def _split_small(table: pa.Table, row_group_size: int | None) -> list[pa.Table]:
     size = _choose_row_group_size(row_group_size, ROW_GROUP_ROWS)
     starts = range(0, max(table.num_rows, 1), size)  # PyArrow writes an empty row group, too
     _check_row_group_count(len(starts))
+    if len(starts) == 1 and _bound_size(table) < ENCODED_TOGETHER:
+        return [table]
     small: list[pa.Table] = []
     total = 0
     for start in starts:
@@ -467,6 +470,17 @@ def _split_small(table: pa.Table, row_group_size: int | None) -> list[pa.Table]:
         if total >= ENCODED_TOGETHER:
             return []
     return small
+
+
+def _bound_size(table: pa.Table) -> float:
+    """Return a number of bytes that `nbytes` does not exceed, which takes longer to find.
+
+    It is infinite where chunks or nested fields may share buffers.
+    """
+    columns = table.columns
+    if any(column.num_chunks > 1 or column.type.num_fields for column in columns):
+        return math.inf
+    return sum(column.get_total_buffer_size() for column in columns)
 
 
 def _check_options(options: Mapping[str, Any], threads: int | None) -> int:

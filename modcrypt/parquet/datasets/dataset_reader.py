@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from modcrypt.errors import ModcryptError
+from modcrypt.errors import FormatError, ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.threads import in_threads, usable_cores
@@ -181,6 +181,14 @@ def _open(
     options: dict[str, Any],
 ) -> ParquetFile | _DatasetReader:
     check_expected_parts(*prefixes)
+    is_list = isinstance(source, list | tuple)
+    if prefixes[0] is None and not is_list and not callable(decryption):
+        # A path is most likely that of a file: asking first takes a request to a store.
+        try:
+            return ParquetFile(source, decryption, filesystem=filesystem, **options)
+        except (OSError, LookupError, FormatError):
+            if not is_dataset(source, filesystem):
+                raise
     if prefixes[0] is not None or is_dataset(source, filesystem):
         if row_groups is not None:
             raise ValueError(

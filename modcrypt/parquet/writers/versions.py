@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _VERSION: Final = re.compile(rb" version (\d+)\.(\d+)\.(\d+)")
 
 
+@lru_cache(maxsize=64)  # a process meets few writers
 def is_older(created_by: bytes, application: bytes, version: tuple[int, int, int]) -> bool:
     """Return whether an application before a version wrote a file, according to the file.
 
