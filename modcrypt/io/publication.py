@@ -12,7 +12,6 @@ import contextlib
 import errno
 import functools
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -160,7 +159,7 @@ def _publish_unfinished(
 
 def temporary_name() -> str:
     """Return a random name for an unfinished file."""
-    return f".modcrypt-{secrets.token_hex(8)}.tmp"
+    return f".modcrypt-{os.urandom(8).hex()}.tmp"
 
 
 def _check_replaceable(target: str, at: int | None, place: Place) -> os.stat_result | None:
