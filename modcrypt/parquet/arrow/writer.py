@@ -138,7 +138,8 @@ def write_table(
     elif small := _split_small(table, row_group_size):
         encryption = as_encryption(encryption)
         _check_options(options, threads)
-        source = MemorySource(_encode(small, table.schema, options))
+        # Calls of Python's file objects take an eighth of the time to encode so little.
+        source = MemorySource(_encode(small, table.schema, options, out=pa.BufferOutputStream()))
         encrypt_source(
             source, where, encryption, filesystem=filesystem, overwrite=overwrite, threads=1,
             hold_indexes=True,
@@ -502,15 +503,18 @@ def _check_option_names(options: Mapping[str, Any]) -> None:
 
 
 def _encode(
-    row_groups: list[pa.Table], schema: pa.Schema, options: Mapping[str, Any], key_values: Any = ()
-) -> memoryview:
-    out = io.BytesIO()  # Arrow's own buffer doubles, which takes three times as much.
+    row_groups: list[pa.Table], schema: pa.Schema, options: Mapping[str, Any], key_values: Any = (),
+    out: Any = None,
+) -> memoryview:  # fmt: skip
+    """Return a plaintext file, encoded into `out`, by default in little memory."""
+    if out is None:
+        out = io.BytesIO()  # Arrow's own buffer doubles, which takes three times as much.
     with pq.ParquetWriter(out, schema, **options) as writer:
         for metadata in key_values:
             writer.add_key_value_metadata(metadata)
         for rows in row_groups:
             writer.write_table(rows, row_group_size=rows.num_rows or None)
-    return out.getbuffer()
+    return out.getbuffer() if isinstance(out, io.BytesIO) else memoryview(out.getvalue())
 
 
 def _format_fields(schema: pa.Schema) -> str:
