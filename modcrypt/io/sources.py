@@ -180,9 +180,8 @@ class RangeSource(Source):
         return data
 
 
-def open_source(
-    source: SourceLike, *, filesystem: Any = None
-) -> contextlib.AbstractContextManager[Source]:
+@contextlib.contextmanager
+def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Source]:
     """Open a source for positional reads; close it at the end unless the caller opened it.
 
     Raise TypeError and ValueError as `locate`.
@@ -190,52 +189,39 @@ def open_source(
     if filesystem is not None or isinstance(source, str | os.PathLike):
         place = Place(*locate(source, filesystem))
         name = os.fspath(source)  # type: ignore[arg-type]  # locate accepts only paths
-        return _OpenSource(place, name)
-    if isinstance(source, bytes | bytearray | memoryview):
-        return contextlib.nullcontext(MemorySource(source))
-    if hasattr(source, "read") and hasattr(source, "seek"):
-        return contextlib.nullcontext(ObjectSource(source))
-    try:
-        view = memoryview(source)  # type: ignore[arg-type]  # or it is no buffer
-    except TypeError:
-        raise TypeError(
-            "a source is a path, a URL, bytes or a seekable binary file object, not "
-            f"{type(source).__name__}"
-        ) from None
-    return contextlib.nullcontext(MemorySource(view))
-
-
-class _OpenSource:
-    """The source of a file, which is opened when the block begins."""
-
-    def __init__(self, place: Place, name: str, stamp: Stamp | None = None) -> None:
-        self._place, self._name, self._stamp = place, name, stamp
-
-    def __enter__(self) -> Source:
-        self._opened = _open_stored(self._place, self._name)
-        source = self._opened.__enter__()
-        source.place = self._place
-        source.stamp = source.stamp or self._stamp
+        with _open_stored(place, name) as stored:
+            stored.place = place
+            check_source(place, stored)
+            yield stored
+    elif isinstance(source, bytes | bytearray | memoryview):
+        yield MemorySource(source)
+    elif hasattr(source, "read") and hasattr(source, "seek"):
+        yield ObjectSource(source)
+    else:
         try:
-            check_source(self._place, source)
-        except BaseException:
-            self._opened.__exit__(None, None, None)
-            raise
-        return source
+            view = memoryview(source)  # type: ignore[arg-type]  # or it is no buffer
+        except TypeError:
+            raise TypeError(
+                "a source is a path, a URL, bytes or a seekable binary file object, not "
+                f"{type(source).__name__}"
+            ) from None
+        yield MemorySource(view)
 
-    def __exit__(self, *error: Any) -> bool | None:
-        return self._opened.__exit__(*error)
 
-
+@contextlib.contextmanager
 def open_source_at(
     place: Place, name: str | None = None, *, stamped: bool = True
-) -> contextlib.AbstractContextManager[Source]:
+) -> Iterator[Source]:
     """Open a file for positional reads; messages call it `name`, or by its path.
 
     Without `stamped`, which saves a request to a store, the source has no stamp.
     """
     stamp = None if place.filesystem is None or not stamped else place.stamp()
-    return _OpenSource(place, name or place.address, stamp)
+    with _open_stored(place, name or place.address) as source:
+        source.place = place
+        source.stamp = source.stamp or stamp
+        check_source(place, source)
+        yield source
 
 
 def _open_stored(place: Place, name: str) -> contextlib.AbstractContextManager[Source]:

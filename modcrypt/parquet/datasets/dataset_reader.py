@@ -181,25 +181,21 @@ def _open(
     options: dict[str, Any],
 ) -> ParquetFile | _DatasetReader:
     check_expected_parts(*prefixes)
-    is_list = isinstance(source, list | tuple)
-    if prefixes[0] is None and not is_list and not callable(decryption):
-        # A path is most likely that of a file: asking first takes a request to a store.
-        try:
-            return ParquetFile(source, decryption, filesystem=filesystem, **options)
-        except (OSError, LookupError, FormatError):
-            if not is_dataset(source, filesystem):
-                raise
-    if prefixes[0] is not None or is_dataset(source, filesystem):
-        if row_groups is not None:
-            raise ValueError(
-                "row_groups applies to a single file only; remove it to read a dataset"
+    if prefixes[0] is None and not isinstance(source, list | tuple):
+        if not callable(decryption):
+            try:  # asking a store whether the path is a folder takes a request
+                return ParquetFile(source, decryption, filesystem=filesystem, **options)
+            except (OSError, LookupError, FormatError):
+                if not is_dataset(source, filesystem):
+                    raise
+        elif not is_dataset(source, filesystem):
+            raise TypeError(
+                "decryption is a function, which is for datasets; pass what it returns for this "
+                "file"
             )
-        return _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
-    if callable(decryption):
-        raise TypeError(
-            "decryption is a function, which is for datasets; pass what it returns for this file"
-        )
-    return ParquetFile(source, decryption, filesystem=filesystem, **options)
+    if row_groups is not None:
+        raise ValueError("row_groups applies to a single file only; remove it to read a dataset")
+    return _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
 
 
 class _DatasetReader:
