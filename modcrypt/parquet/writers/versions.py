@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final
 
 _VERSION: Final = re.compile(rb" version (\d+)\.(\d+)\.(\d+)")
 
 
-@lru_cache(maxsize=64)  # a process meets few writers
 def is_older(created_by: bytes, application: bytes, version: tuple[int, int, int]) -> bool:
     """Return whether an application before a version wrote a file, according to the file.
 
     Early releases of parquet-mr write no version, so that a name without one is old, as it is for
     parquet-java (`CorruptStatistics`, `CorruptDeltaByteArrays`).
     """
-    if not re.match(re.escape(application) + rb"( |$)", created_by):
+    end = created_by[len(application) :][:1]
+    if not created_by.startswith(application) or end not in (b"", b" "):
         return False
     known = _VERSION.match(created_by, len(application))
     return known is None or (int(known[1]), int(known[2]), int(known[3])) < version
