@@ -195,7 +195,7 @@ def _remove_hadoop_checksum(target: str, at: int | None) -> None:
     folder, name = os.path.split(target)
     path = os.path.join(folder, f".{name}.crc")
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _CLOSE_ON_EXEC
-    if not os.access(path, os.F_OK, **relative_to(at)):
+    if not os.access(path, os.F_OK, dir_fd=at):
         return
     with contextlib.suppress(OSError):
         with open(os.open(path, os.O_RDONLY | flags, **relative_to(at)), "rb") as file:

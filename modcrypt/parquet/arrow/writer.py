@@ -481,7 +481,7 @@ def _bound_size(table: pa.Table) -> float:
     columns = table.columns
     if any(column.num_chunks > 1 or column.type.num_fields for column in columns):
         return math.inf
-    return sum(column.get_total_buffer_size() for column in columns)
+    return float(sum(column.get_total_buffer_size() for column in columns))
 
 
 def _check_options(options: Mapping[str, Any], threads: int | None) -> int:
