@@ -25,6 +25,7 @@ import pytest
 from dask.tokenize import tokenize
 
 import modcrypt as mc
+from modcrypt.ags1.filesystem import Ags1FileSystem
 from modcrypt.filesystem import ModcryptFileSystem
 from tests.support.cases import each_case
 from tests.support.file_reads import watch_reads
@@ -76,15 +77,16 @@ def give_keys(path: str) -> mc.FileDecryptionProperties:
 # --- by URL --------------------------------------------------------------------------------------
 
 
-def test_fsspec_finds_it_by_its_entry_point_and_loads_it_only_then() -> None:
+def test_fsspec_finds_both_by_their_entry_points_and_loads_them_only_then() -> None:
     script = (
-        "import sys, fsspec; assert 'modcrypt' in fsspec.available_protocols();"
-        "assert 'modcrypt' not in sys.modules; print(fsspec.get_filesystem_class('modcrypt'))"
+        "import sys, fsspec; assert {'ags1', 'modcrypt'} <= {*fsspec.available_protocols()};"
+        "assert 'modcrypt' not in sys.modules;"
+        "print(*map(fsspec.get_filesystem_class, ('ags1', 'modcrypt')))"
     )
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
-    assert run.stdout.strip() == str(ModcryptFileSystem)
+    assert run.stdout.strip() == f"{Ags1FileSystem} {ModcryptFileSystem}"
 
 
 URLS = {

@@ -30,7 +30,7 @@ from modcrypt.iceberg import (
     rotate_table,
     verify_table,
 )
-from modcrypt.iceberg.format.manifests import ADDED, DATA
+from modcrypt.iceberg.format.manifest_rows.file_entries import ADDED, DATA
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import writing_keys, writing_policy

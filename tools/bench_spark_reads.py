@@ -239,7 +239,7 @@ def small_files_here(bench: Bench, paths: list[str], key: str) -> Iterator[Row]:
     decryption = mc.FileDecryptionProperties(footer_key=bytes.fromhex(key))
     schema = from_arrow_schema(mc.read_table(paths[0], decryption).schema)
     pieces, arrow = (
-        [Piece(path, {}) for path in paths],
+        [Piece(path, {}, is_small=True) for path in paths],
         PlainReader({"footerKey": key}, schema.names),
     )
     t = bench.seconds({

@@ -19,12 +19,13 @@ keys, and the TOML of policies and lakes (`fuzz_recipients`, `fuzz_documents`).
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,8 @@ class Base:
     data: bytes
 
 
-def bases() -> list[Base]:
+@functools.cache
+def bases() -> tuple[Base, ...]:
     """Write small files that together have every kind of module."""
     table = pa.table(
         {
@@ -105,7 +107,7 @@ def bases() -> list[Base]:
         FileEncryptionProperties(footer_key=FOOTER_KEY, encryption_algorithm="AES_GCM_CTR_V1"),
     ]
     sealed = [forging.encrypt_bytes(data, writer) for data in plain for writer in writers]
-    return [Base(True, data) for data in plain] + [Base(False, data) for data in sealed]
+    return (*(Base(True, data) for data in plain), *(Base(False, data) for data in sealed))
 
 
 # --- edits ----------------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ def check(data: bytes) -> str:
     return " ".join(outcomes)
 
 
-def rounds(seed: int, files: list[Base]) -> Iterator[tuple[int, bytes]]:
+def rounds(seed: int, files: Sequence[Base]) -> Iterator[tuple[int, bytes]]:
     """Yield changed files endlessly; round `n` of a seed is always the same edit."""
     for number in itertools.count():
         rng = random.Random(f"{seed}/{number}")

@@ -121,7 +121,7 @@ class Ags1Reader(SeekableFile):
     def _fill(self, offset: int, out: memoryview) -> None:
         """Fill `out` with the plaintext from `offset` on, which is long enough."""
         assert self._shared is not None
-        with self._shared.use():
+        with self._shared:
             block_length = self._layout.block_length
             first = offset // block_length
             stop = (offset + len(out) - 1) // block_length + 1
@@ -211,7 +211,7 @@ class Ags1Reader(SeekableFile):
     def _advance(self, out: memoryview) -> None:
         end = self._cursor + len(out)
         assert self._shared is not None
-        with self._shared.use():
+        with self._shared:
             self._look_ahead(self._cursor, end)
             self._fill(self._cursor, out)
         self._cursor = end

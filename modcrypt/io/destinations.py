@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import IO, Any, TypeAlias
 
 from modcrypt.io.places import Place
 from modcrypt.io.publication import open_local_sink
-from modcrypt.io.recorded_writes import HashingSink, find_records
+from modcrypt.io.recorded_writes import HashingSink, WriteRecord, find_records
 from modcrypt.io.sinks import ObjectSink, Sink
 from modcrypt.io.stores import locate
 from modcrypt.io.uploads import open_upload
@@ -19,39 +19,34 @@ Destination: TypeAlias = "str | os.PathLike[str] | IO[bytes] | Place"
 """A path, an fsspec URL, or a writable binary file object; within modcrypt also a `Place`."""
 
 
-@contextlib.contextmanager
 def open_sink(
     destination: Destination, *, overwrite: bool, filesystem: Any = None
-) -> Iterator[Sink]:
+) -> AbstractContextManager[Sink]:
     """Open a sink; a path or URL is published when the block ends without an error.
 
     Raise as `open_sink_at`, and TypeError and ValueError as `locate`.
     """
     if isinstance(destination, Place):
-        with open_sink_at(destination, overwrite=overwrite) as sink:
-            yield sink
-    elif filesystem is not None or isinstance(destination, str | os.PathLike):
+        return open_sink_at(destination, overwrite=overwrite)
+    if filesystem is not None or isinstance(destination, str | os.PathLike):
         place = Place(*locate(destination, filesystem))
         name = os.fspath(destination)  # type: ignore[arg-type]  # locate accepts only paths
-        with open_sink_at(place, name, overwrite=overwrite) as sink:
-            yield sink
-    elif hasattr(destination, "write"):
-        yield ObjectSink(destination)
-    else:
-        raise TypeError(
-            "a destination is a path, a URL or a writable binary file object, not "
-            f"{type(destination).__name__}"
-        )
+        return open_sink_at(place, name, overwrite=overwrite)
+    if hasattr(destination, "write"):
+        return contextlib.nullcontext(ObjectSink(destination))
+    raise TypeError(
+        "a destination is a path, a URL or a writable binary file object, not "
+        f"{type(destination).__name__}"
+    )
 
 
-@contextlib.contextmanager
 def open_sink_at(
     place: Place,
     name: str | None = None,
     *,
     overwrite: bool = True,
     check: Callable[[], object] | None = None,
-) -> Iterator[Sink]:
+) -> AbstractContextManager[Sink]:
     """Open a sink whose file appears when the block ends without an error.
 
     Messages call the file `name`, or by its path. `check` is called last before publication, and
@@ -61,15 +56,25 @@ def open_sink_at(
     """
     opened: AbstractContextManager[Sink]
     if place.filesystem is None:
-        opened = open_local_sink(place, overwrite=overwrite, check=check)
+        opened, check = open_local_sink(place, overwrite=overwrite, check=check), None
     else:
         name = name or place.address
         opened = open_upload(place.filesystem, place.path, name, overwrite=overwrite)
     records = find_records(place)
+    return _check_and_record(opened, place, records, check) if records or check else opened
+
+
+@contextlib.contextmanager
+def _check_and_record(
+    opened: AbstractContextManager[Sink],
+    place: Place,
+    records: Sequence[WriteRecord[Any]],
+    check: Callable[[], object] | None,
+) -> Iterator[Sink]:
     with opened as sink:
         hashing = HashingSink(sink) if records else None
         yield hashing or sink
-        if check is not None and place.filesystem is not None:  # a local sink calls it by itself
+        if check is not None:
             check()
     for record in records:
         assert hashing is not None  # there are records

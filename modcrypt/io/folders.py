@@ -15,10 +15,9 @@ _FLAGS = getattr(os, "O_PATH", os.O_RDONLY)
 _FLAGS |= getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-@contextlib.contextmanager
 def open_folder(
     path: str, root: str | None, *, make: bool = False
-) -> Iterator[tuple[int | None, str]]:
+) -> contextlib.AbstractContextManager[tuple[int | None, str]]:
     """Open the folder of a local file, and those between it and the root, following no link.
 
     Yield the folder's descriptor and the file's name in it. Operations by the descriptor stay in
@@ -26,14 +25,22 @@ def open_folder(
     no root, yield None and the path; all links are followed if `root` is None. Raise OSError if the
     file system refuses; ELOOP for a symbolic link below the root.
     """
-    top = os.path.dirname(path) if root is None else root
+    if root is not None:
+        return _open_folder_below(path, root, make)
     if make:
-        os.makedirs(top or ".", exist_ok=True)
-    *folders, name = [path] if root is None else split_below(path, root)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    return contextlib.nullcontext((None, path))
+
+
+@contextlib.contextmanager
+def _open_folder_below(path: str, root: str, make: bool) -> Iterator[tuple[int | None, str]]:
+    if make:
+        os.makedirs(root or ".", exist_ok=True)
+    *folders, name = split_below(path, root)
     if not folders:
         yield None, path
         return
-    fd = os.open(top or ".", _FLAGS)
+    fd = os.open(root or ".", _FLAGS)
     try:
         for folder in folders:
             with add_path_to_errors(path):

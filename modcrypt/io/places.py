@@ -52,6 +52,11 @@ class Place:
         return format_url(self.filesystem, self.path)
 
     @property
+    def listed_name(self) -> str:
+        """The path as the caller spelled it, or the store's URL: the name of a file in results."""
+        return self.path if self.filesystem is None else self.full_name
+
+    @property
     def address(self) -> str:
         """The path as the caller spelled it, or the store's URL without its query, for messages."""
         return redact_url(self.filesystem, self.path)

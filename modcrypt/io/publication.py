@@ -12,7 +12,6 @@ import contextlib
 import errno
 import functools
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -160,7 +159,7 @@ def _publish_unfinished(
 
 def temporary_name() -> str:
     """Return a random name for an unfinished file."""
-    return f".modcrypt-{secrets.token_hex(8)}.tmp"
+    return f".modcrypt-{os.urandom(8).hex()}.tmp"
 
 
 def _check_replaceable(target: str, at: int | None, place: Place) -> os.stat_result | None:
@@ -196,7 +195,9 @@ def _remove_hadoop_checksum(target: str, at: int | None) -> None:
     folder, name = os.path.split(target)
     path = os.path.join(folder, f".{name}.crc")
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _CLOSE_ON_EXEC
-    with contextlib.suppress(OSError):  # missing, or its name would be too long
+    if not os.access(path, os.F_OK, dir_fd=at):
+        return
+    with contextlib.suppress(OSError):
         with open(os.open(path, os.O_RDONLY | flags, **relative_to(at)), "rb") as file:
             magic = file.read(len(CHECKSUM_MAGIC))
         if magic == CHECKSUM_MAGIC:  # otherwise it is another program's

@@ -30,13 +30,20 @@ _ERRNO: dict[type[OSError], int] = {
 """Error numbers of the classes that clients of stores raise without a number."""
 
 
-@contextlib.contextmanager
-def add_path_to_errors(path: str) -> Iterator[None]:
+class add_path_to_errors:  # noqa: N801  # a block, as functions with `contextmanager`
     """Make an OSError of the block name a path that the caller knows, not a temporary file."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from error
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, self._path) from error
 
 
 @contextlib.contextmanager

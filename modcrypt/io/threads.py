@@ -150,19 +150,23 @@ class Lender(Generic[T]):
             self._idle.put(item)
 
 
+# One lock for all pools, since most never have work. A collection of garbage may close a pool while
+# its thread holds the lock.
+_pools = fork_safe(threading.RLock())
+
+
 class ThreadPool:
     """A pool of threads, started when there is work, and again in a forked process."""
 
     def __init__(self, count: int, name: str) -> None:
         self._count, self._name = count, name
-        self._lock = fork_safe(threading.Lock())
         self._pool: ThreadPoolExecutor | None = None  # until the first call, as many need none
         self._pid = 0
         self._closed = False
 
     def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call a function in a thread; raise RuntimeError if the pool is closed."""
-        with self._lock:
+        with _pools:
             if self._closed:
                 raise RuntimeError("the pool is closed")
             if self._pool is None or self._pid != os.getpid():  # threads stay with the parent
@@ -178,7 +182,7 @@ class ThreadPool:
 
     def close(self) -> None:
         """Wait for the calls that were submitted, and end the threads; see `end_pool`."""
-        with self._lock:
+        with _pools:
             self._closed, pool = True, self._pool
         if pool is not None:
             with contextlib.suppress(RuntimeError):  # a thread of the pool cannot wait for itself
@@ -188,7 +192,9 @@ class ThreadPool:
 class SharedResources:
     """Resources that several threads use, freed by `close` or by the last use after it.
 
-    If a descriptor were freed while a thread reads from it, it might belong to another file then.
+    A use is a `with` block: it keeps the resources until its end, and raises ValueError if they are
+    closed. If a descriptor were freed while a thread reads from it, it might belong to another file
+    then.
     """
 
     def __init__(self, resources: contextlib.ExitStack) -> None:
@@ -197,21 +203,18 @@ class SharedResources:
         self._uses = 0
         self._closed = False
 
-    @contextlib.contextmanager
-    def use(self) -> Iterator[None]:
-        """Keep the resources until the end of the block; raise ValueError if they are closed."""
+    def __enter__(self) -> None:
         with self._lock:
             if self._closed:
                 raise ValueError("the file is closed")
             self._uses += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._uses -= 1
-                is_last = self._closed and not self._uses
-            if is_last:
-                self._resources.close()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._uses -= 1
+            is_last = self._closed and not self._uses
+        if is_last:
+            self._resources.close()
 
     def close(self) -> None:
         """Refuse further uses, and free the resources after the last one."""

@@ -133,7 +133,7 @@ def verify_dataset(
         if lost:
             return DatasetVerification(files=(), findings=tuple(lost))
         if hidden:
-            names = list_names([place.path for place in hidden], MAX_LISTED)
+            names = list_names([place.listed_name for place in hidden], MAX_LISTED)
             raise ValueError(f"notes in {NOTES} hide all files from readers: {names}")
         raise ValueError(f"there are no files in {source!r}")
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
@@ -234,7 +234,7 @@ class FilesVerification:
         place = self.places[number]
         properties = self._choose_properties(place)
         try:
-            with open_source_at(place, _display_name(place)) as source:
+            with open_source_at(place, place.listed_name) as source:
                 if self.template is not None:
                     properties = self._require_prefix_of_part(
                         number, source, properties, self.template
@@ -295,14 +295,9 @@ class FilesVerification:
             self.unidentified[number] = ""  # the file may be any part
 
 
-def _display_name(place: Place) -> str:
-    """Return the path of a local file as the caller typed it, or the URL in a store."""
-    return place.path if place.filesystem is None else place.full_name
-
-
 def _make_unreadable_result(place: Place, error: OSError) -> CheckedFile:
     reason = error.strerror or type(error).__name__
-    name = _display_name(place)
+    name = place.listed_name
     verification = Verification(
         name=name,
         findings=(Finding(word=FILE, message=f"{name} could not be read: {reason}"),),

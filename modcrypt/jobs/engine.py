@@ -74,7 +74,7 @@ class FileResult:
     def of_failure(cls, place: Place, error: Exception) -> Self:
         """Return the result of a file that failed; re-raise internal errors."""
         word, message = describe_failure(error)
-        return cls(path=place.path, result=word, message=message)
+        return cls(path=place.listed_name, result=word, message=message)
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as JSON values."""

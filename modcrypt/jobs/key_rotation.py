@@ -246,9 +246,9 @@ class Rotation:
         before = self.proof.proved_here
         keys = self._rotate_file(place, under)
         if keys is None:
-            return RotatedFile(path=place.path, result="plaintext"), None
+            return RotatedFile(path=place.listed_name, result="plaintext"), None
         file = RotatedFile(
-            path=place.path, result="rotated" if keys else "current", keys=keys,
+            path=place.listed_name, result="rotated" if keys else "current", keys=keys,
             lost_signature=place.path in self._lost, proved=self.proof.proved_here - before,
         )  # fmt: skip
         return file, {"keys": keys, "under": sorted(under)}

@@ -141,7 +141,7 @@ def _mark_destroyed(key: ScannedKey, masters: Mapping[str, MasterKey]) -> Scanne
 
 def _make_error_row(place: Place, error: Exception) -> ScannedKey:
     word, message = describe_failure(error)
-    return ScannedKey(file=place.path, kind="error", message=message, word=word)
+    return ScannedKey(file=place.listed_name, kind="error", message=message, word=word)
 
 
 def _scan_file(decryption: FileDecryptionProperties | None, place: Place) -> list[ScannedKey]:
@@ -182,12 +182,14 @@ def _iterate_keys(
             try:
                 material = find_material(store, material)
             except KeyNotFoundError as error:  # still list the other keys
-                yield ScannedKey(file=place.path, kind=kind, column=key.column, message=str(error))
+                yield ScannedKey(
+                    file=place.listed_name, kind=kind, column=key.column, message=str(error)
+                )
                 continue
         yield _describe_key(place, kind, key.column, material, key)
     if hidden and store is None:
         message = "the footer is encrypted; name a key service to list its column keys, if any"
-        yield ScannedKey(file=place.path, kind="hidden", message=message)
+        yield ScannedKey(file=place.listed_name, kind="hidden", message=message)
     elif hidden and store is not None:
         for name, text in store.items():
             if name not in names and not name.startswith(FOOTER_KEY):
@@ -202,9 +204,9 @@ def _describe_key(
         storage = "none" if not metadata else "opaque"
         if metadata and key_info(metadata).kind == "recipients":
             storage = "recipients"
-        return ScannedKey(file=place.path, kind=kind, column=column, storage=storage)
+        return ScannedKey(file=place.listed_name, kind=kind, column=column, storage=storage)
     return ScannedKey(
-        file=place.path,
+        file=place.listed_name,
         kind=kind,
         column=column,
         master_key_id=material.master_key_id,

@@ -230,7 +230,7 @@ class _OpenedFile:
     ) -> ChangedRecipients:
         """Return a result."""
         return ChangedRecipients(
-            path=self.place.path, result=result, recipients=recipients,
+            path=self.place.listed_name, result=result, recipients=recipients,
             lost_signature=lost_signature,
         )  # fmt: skip
 
@@ -385,7 +385,7 @@ def _list_file(place: Place) -> ListedRecipients:
     material = decode_recipients(metadata)
     wraps = () if material is None else material.recipients or ()
     return ListedRecipients(
-        path=place.path,
+        path=place.listed_name,
         result="listed",
         recipients=tuple(ListedRecipient(wrap.id.hex(), wrap.kind) for wrap in wraps),
         master_key_id=key_info(metadata).master_key_id,

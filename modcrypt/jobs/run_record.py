@@ -211,7 +211,7 @@ def run_recorded(
     def process(place: Place) -> F:
         entry = None if record is None else record.find(place)
         if entry is not None:
-            return kind(path=place.path, result="current", **restore(entry))
+            return kind(path=place.listed_name, result="current", **restore(entry))
         file, fields = Job(work, fail).run(place)
         if record is not None and fields is not None:
             record.add_file(place, result=file.result, **fields)  # an error ends the run

@@ -54,6 +54,9 @@ class KeyReference:
     text: str
 
 
+_WRAPPED = (bytes, bytearray, memoryview, str, KeyReference)
+"""Types of arguments that `hide_keys` may replace or refuse."""
+
 _REFERENCE = re.compile(r"[A-Za-z][A-Za-z0-9-]+:[^\s]+")
 
 
@@ -97,8 +100,13 @@ def hide_keys(function: Callable[P, R], *, skip: int = 0) -> Callable[P, R]:
 
     `skip` is the number of first arguments that the function's signature does not have.
     """
-    names = enumerate(signature(function).parameters, skip)
-    positions = dict(names)
+    positions = dict(enumerate(signature(function).parameters, skip))
+    places = [at for at, name in positions.items() if name in _NAMES]
+
+    def needs_wrapping(given: tuple[object, ...], named: dict[str, object]) -> bool:
+        values = [given[at] for at in places if at < len(given)]
+        values += [named[name] for name in _NAMES & named.keys()]
+        return any(isinstance(value, _WRAPPED) for value in values)
 
     @hide_frames
     def wrap(given: tuple[object, ...], named: dict[str, object]) -> tuple[list[object], object]:
@@ -109,6 +117,8 @@ def hide_keys(function: Callable[P, R], *, skip: int = 0) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not needs_wrapping(args, kwargs):  # most calls pass properties
+            return function(*args, **kwargs)
         try:
             wrapped = wrap(args, kwargs)
         finally:

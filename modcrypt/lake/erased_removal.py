@@ -43,7 +43,7 @@ def remove_erased(
     )  # fmt: skip
     hashes = {file.path: file.sha256 for file in proof.files if file.sha256}
     for state, place, stamp in zip(states, places, stamps, strict=True):
-        if not proof.ok or place.path not in hashes:
+        if not proof.ok or place.listed_name not in hashes:
             message = _explain(proof, place)
             yield AppliedFile(path=state.path, result="refused", message=message, code=1)
             continue
@@ -54,13 +54,13 @@ def remove_erased(
         except Exception as error:  # the run continues with the other files
             yield AppliedFile.of_failure(state.path, error)
             continue
-        message = f"SHA-256 {hashes[place.path]}, {state.message}"
+        message = f"SHA-256 {hashes[place.listed_name]}, {state.message}"
         yield AppliedFile(path=state.path, result="removed", message=message)
 
 
 def _explain(proof: Proof, place: Place) -> str:
     open_ends = [*proof.still_readable, *proof.unknown]
-    about = next((key for file, key in open_ends if file.path == place.path), None)
+    about = next((key for file, key in open_ends if file.path == place.listed_name), None)
     if about is not None:
         return f"{about.key} is {about.state}: {about.why}"
     if open_ends:

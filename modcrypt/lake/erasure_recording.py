@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from modcrypt.io.places import Place
-from modcrypt.jobs.listing import Folder
+from modcrypt.jobs.listing import Folder, place_at
 from modcrypt.jobs.shredding.choice import criteria_of
 from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
 from modcrypt.kms.signing.signing_keys import SigningKey, read_verifying_keys
@@ -153,7 +152,7 @@ def _list_planned(
         return [(part, ()) for part in shredding.parts]
     found = []
     for file in planned:
-        path = Place(root.filesystem, file.path).inside(root) or ""
+        path = place_at(file.path).inside(root) or ""
         is_whole = file.whole or shredding.everything
         if path and file.keys:
             found.append((path, () if is_whole else file.columns))

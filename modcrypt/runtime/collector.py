@@ -10,8 +10,12 @@ files one after another.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _NEVER = 1 << 30
 """Number of collections of the middle generation before a full one."""
@@ -22,16 +26,39 @@ of 20,000 column chunks needs about 600,000; collections of these took a fifth o
 decrypt it."""
 
 
-@contextmanager
-def paused_collector() -> Iterator[None]:
-    """Pause full collections in this process until the block ends; also use as a decorator."""
-    young, middle, full = gc.get_threshold()
-    if full >= _NEVER:  # another call, perhaps of another thread, has paused them
-        yield
-        return
+class paused_collector:  # noqa: N801  # a block, or a decorator of a function
+    """Pause full collections in this process until the block ends, or in calls of a function."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = _pause()
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            gc.set_threshold(*self._before)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return the function that pauses them in each call."""
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            before = _pause()
+            if before is None:
+                return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                gc.set_threshold(*before)
+
+        return call
+
+
+def _pause() -> tuple[int, int, int] | None:
+    """Pause full collections; return the thresholds, or None if another call has paused them."""
+    before = young, middle, full = gc.get_threshold()
+    if full >= _NEVER:  # perhaps in another thread
+        return None
     # A threshold of 0 switches the collector off.
     gc.set_threshold(young and max(young, _MANY), middle, _NEVER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(young, middle, full)
+    return before

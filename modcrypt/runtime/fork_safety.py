@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 T = TypeVar("T")
 
@@ -27,13 +25,17 @@ class cached_property(functools.cached_property[T]):  # noqa: N801  # as in the 
     """A `functools.cached_property` without the lock that only Python 3.11 has.
 
     All objects of a class share that lock: a thread that holds it would wait forever for another
-    one that needs the property of another object, and so would a forked child.
+    one that needs the property of another object, and so would a forked child. Its checks take
+    longer than most of what is kept here.
     """
 
-    def __init__(self, func: Callable[[Any], T]) -> None:
-        super().__init__(func)
-        if hasattr(self, "lock"):
-            self.lock = contextlib.nullcontext()
+    if not TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            value = instance.__dict__[self.attrname] = self.func(instance)
+            return value
 
 
 def _reset_locks() -> None:

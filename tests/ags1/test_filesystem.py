@@ -104,17 +104,6 @@ def sealed_path(tmp_path: Path, vault: Vault) -> str:
 # --- by URL --------------------------------------------------------------------------------------
 
 
-def test_fsspec_finds_it_by_its_entry_point_and_loads_it_only_then() -> None:
-    script = (
-        "import sys, fsspec; assert 'ags1' in fsspec.available_protocols();"
-        "assert 'modcrypt' not in sys.modules; print(fsspec.get_filesystem_class('ags1'))"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert run.stdout.strip() == str(Ags1FileSystem)
-
-
 URLS = {
     "a local path": "ags1::{folder}/below/x",
     "a local URL": "ags1::file://{folder}/below/x",

@@ -1,4 +1,7 @@
-"""The website that `make docs` builds: its links, its contents, and what a browser shows."""
+"""The website that `make docs` builds: its links, its contents, and what a browser shows.
+
+Only `make docs` runs this file, which alone knows that the website is not an old one.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,15 @@ from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
-import pyarrow.parquet
 import pytest
 
 pytest.importorskip("mkdocs", reason="the group docs is not installed; run make docs")
 
 import nbformat
 
-import modcrypt.parquet
 from modcrypt.cli.app import program
 from modcrypt.cli.help.command_descriptions import describe_commands
 from modcrypt.parquet.writers.quirk import load_quirks
-from modcrypt.runtime.lazy_names import public_names
 from tests.support.browser import POOR_CONTRAST, POOR_CONTRAST_OF_A_PICTURE, Browser, chromium
 from tests.support.cases import each_case
 from tests.support.guide import blocks_of
@@ -96,24 +96,6 @@ def test_each_bug_of_writers_has_an_anchor(pages: dict[Path, _Page]) -> None:
     assert {*load_quirks()} <= pages[SITE / "reference/writers.html"].ids
 
 
-def test_every_public_name_is_in_the_reference() -> None:
-    text = "".join(path.read_text() for path in (ROOT / "docs/reference/api").glob("*.md"))
-    described = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
-    assert len(described) == len({*described})
-    more = ("ags1", "iceberg", "jobs", "kms", "lake", "parquet", "report", "spark")
-    packages = ("modcrypt", *(f"modcrypt.{name}" for name in more))
-    names = {f"{package}.{name}" for package in packages for name in public_names(package)}
-    again = {f"modcrypt.parquet.File{kind}cryptionProperties" for kind in ("En", "De")}
-    own = {name: getattr(modcrypt.parquet, name) for name in public_names("modcrypt.parquet")}
-    of_pyarrow = vars(pyarrow.parquet)
-    again |= {f"modcrypt.parquet.{name}" for name in own if own[name] is of_pyarrow.get(name)}
-    assert {*described} == (
-        (names | {f"modcrypt.errors.{name}" for name in modcrypt.errors.__all__})
-        - again
-        - {"modcrypt.spark.Settings", "modcrypt.lake.Lake", "modcrypt.errors.ModcryptError"}
-    )
-
-
 def test_each_command_has_a_page_with_its_options() -> None:
     for command in describe_commands(program.context_class(program, info_name="modcrypt")):
         if command.commands:
@@ -124,15 +106,6 @@ def test_each_command_has_a_page_with_its_options() -> None:
             assert html.escape(option) in page, (name, option)
 
 
-def test_the_configuration_page_names_every_member_and_variable() -> None:
-    page = (ROOT / "docs/reference/configuration.md").read_text()
-    code = "".join(path.read_text() for path in (ROOT / "modcrypt").rglob("*.py"))
-    variables = {*re.findall(r'"((?:MODCRYPT|VAULT|BAO)_[A-Z0-9_]+)"', code)}
-    members = set(modcrypt.Policy.__dataclass_fields__)
-    assert [name for name in sorted(variables | members) if f"`{name}`" not in page] == []
-
-
-@pytest.mark.slow
 @each_case("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_stores(path: Path) -> None:
     stored, again = nbformat.read(path, as_version=4), execute(path)

@@ -135,8 +135,14 @@ STRIDES = {
 """Of so many steps of a job one fails: each policy begins at another."""
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        pytest.param(name, policy, marks=() if (job + number) % 2 else pytest.mark.slow)
+        for job, name in enumerate(JOBS)
+        for number, policy in enumerate(POLICIES)
+    ],
+)
 def test_no_failed_job_carries_or_logs_a_key(
     name: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -21,7 +21,6 @@ from tools.lake_judge.phases import run_phases
 from tools.lake_judge.report import Report
 from tools.lake_judge.trial import read_rows
 
-APPEND = BY_NAME["modcrypt append"]
 SHORT = {"turns": 8, "races": 5, "kills": 1, "faults": 1}
 
 

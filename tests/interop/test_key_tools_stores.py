@@ -157,7 +157,7 @@ def test_a_folder_of_objects_is_rotated(bucket: Bucket, internal: bool, what: st
 def test_objects_are_scanned(bucket: Bucket, internal: bool) -> None:
     bucket.write("lake/a.parquet", policy(internal_key_material=internal, plaintext_footer=True))
     keys = list(mc.jobs.scan_keys(bucket.path("lake"), filesystem=bucket.filesystem))
-    assert {key.file for key in keys} == {bucket.path("lake/a.parquet")}
+    assert {key.file for key in keys} == {f"s3://{bucket.path('lake/a.parquet')}"}
     assert {key.storage for key in keys} == {"internal" if internal else "external"}
     reported = sorted((key.column or "", key.master_key_id) for key in keys)
     assert reported == [
@@ -218,3 +218,36 @@ def test_local_urls_are_places_too(kms: MemoryKms, tmp_path: Path) -> None:
     )
     with pq.ParquetFile(path, decryption_properties=properties) as opened:
         assert opened.read().equals(small_table())
+
+
+def test_results_name_objects_by_their_urls(
+    filesystem: Any, bucket: Bucket, store: ObjectStore
+) -> None:
+    """By a path in a file system as by a URL, for each verb that lists or changes keys."""
+    bucket.write("lake/a.parquet", policy(internal_key_material=True))
+    url, tools = f"s3://{bucket.path('lake/a.parquet')}", mc.KeyTools(bucket.kms)
+    identity = mc.Identity.generate()
+    to_identity = mc.kms.RecipientEncryption(recipients=[identity.recipient])
+    received = bucket.path("received.parquet")
+    mc.write_table(small_table(), received, to_identity, filesystem=filesystem)
+
+    folder, where = bucket.path("lake"), {"filesystem": filesystem}
+    assert {key.file for key in mc.jobs.scan_keys(folder, tools, **where)} == {url}
+    for what in ("mek", "dek"):
+        (rotated,) = mc.jobs.rotate_keys(folder, tools, what=what, **where)
+        assert rotated.path == url
+    (listed,) = mc.jobs.list_recipients(received, **where)
+    added = mc.jobs.add_recipients(
+        received,
+        [mc.Identity.generate().recipient],
+        mc.FileDecryptionProperties(key_retriever=identity),
+        **where,
+    )
+    assert {listed.path, *(file.path for file in added)} == {f"s3://{received}"}
+    planned = mc.jobs.shred_keys(folder, tools, everything=True, dry_run=True, **where)
+    shredded = mc.jobs.shred_keys(folder, tools, everything=True, **where)
+    assert [file.path for file in (*planned, *shredded)] == [url, url]
+    proof = mc.jobs.prove_shredded(folder, tools, everything=True, **where)
+    assert [file.path for file in proof.files] == [url]
+    (failed,) = mc.jobs.rotate_keys(received, tools, **where)
+    assert (failed.failed, failed.path) == (True, f"s3://{received}")

@@ -146,7 +146,7 @@ WRITTEN = {"PUT": 2, "POST": 2, "DELETE": 1}
 @each_case(
     ("work", "requests"),
     [
-        ("read_table", {"HEAD": 2, "GET": 2}),  # the end with the footer, and all chunks at once
+        ("read_table", {"HEAD": 1, "GET": 2}),  # the end with the footer, and all chunks at once
         ("verify_parquet", {"HEAD": 1, "GET": 6}),
         ("inspect_parquet", {"HEAD": 1, "GET": 2}),
         ("encrypt_parquet", {"HEAD": 1, "GET": 2, **WRITTEN}),

@@ -778,9 +778,14 @@ def with_module(part: str, plain: bytes) -> bytes:
     return file.seal_footer(FOOTER_KEY)
 
 
-def locations(count: int, offset: int = 4) -> bytes:
-    location = new("PageLocation", offset=offset, compressed_page_size=1, first_row_index=0)
-    return encode(new("OffsetIndex", page_locations=[location] * count))
+def locations(count: int) -> bytes:
+    """Return an offset index of so many equal locations, without an object for each."""
+    location = encode(new("PageLocation", offset=4, compressed_page_size=1, first_row_index=0))
+    return b"\x19\xfc" + varint(count) + location * count + b"\x00"
+
+
+def test_locations_are_those_of_an_offset_index() -> None:
+    assert len(decode("OffsetIndex", locations(20))[0].page_locations) == 20
 
 
 MODULES = {

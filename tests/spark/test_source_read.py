@@ -17,6 +17,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import StructType
 
 import modcrypt as mc
+from modcrypt.errors import FormatError
+from modcrypt.parquet.arrow.scanning.small_files import SmallFiles
 from modcrypt.spark.source.arrow_types import (
     conform,
     to_common_schema,
@@ -98,6 +100,59 @@ def test_batches_of_small_files_are_merged_and_those_of_large_ones_are_not(
     write(tmp_path / "u" / "0.parquet", pa.table({"id": range(rows), "name": ["x"] * rows,
                                                   "address": ["y"] * rows}))  # fmt: skip
     assert [batch.num_rows for batch in read_here(lake, tmp_path / "u")] == [1 << 16, 1]
+
+
+def flat_table(rows: int) -> pa.Table:
+    return (
+        small_table(rows).select(["id", "name", "score"]).append_column("address", [["x"] * rows])
+    )
+
+
+def test_small_files_are_decoded_together(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = flat_table(1000)
+    for n in range(20):
+        write(tmp_path / "t" / f"{n:02}.parquet", table.slice(n * 50, 50))
+    list(read_here(lake, tmp_path / "t"))  # keeps the schema
+    opened, real = [], pq.ParquetFile
+
+    def open_file(*args: Any, **named: Any) -> Any:
+        opened.append(args)
+        return real(*args, **named)
+
+    monkeypatch.setattr(pq, "ParquetFile", open_file)
+    (batch,) = read_here(lake, tmp_path / "t")
+    assert pa.Table.from_batches([batch])["id"].to_pylist() == table["id"].to_pylist()
+    assert len(opened) <= 4  # the first one, all others, and schemas
+
+
+def test_small_files_that_cannot_be_decoded_together_are_read_alone(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = flat_table(100)
+    for n in range(4):
+        write(tmp_path / "t" / f"{n}.parquet", table.slice(n * 25, 25))
+
+    def fail(_: object) -> None:
+        raise FormatError("damaged")
+
+    for take in (fail, lambda _: None):
+        with monkeypatch.context() as patch:
+            patch.setattr(SmallFiles, "take", take)
+            (batch,) = read_here(lake, tmp_path / "t")
+        assert pa.Table.from_batches([batch])["id"].to_pylist() == table["id"].to_pylist()
+
+
+def test_an_error_of_small_files_names_one_of_them(lake: Lake, tmp_path: Path) -> None:
+    for n in range(4):
+        names = ["x", None if n == 2 else "y"]
+        table = pa.table({"id": [1, 2], "name": names, "address": ["a", "b"]})
+        write(tmp_path / "t" / f"{n}.parquet", table)
+    source = ModcryptDataSource({**lake.by_keys, "path": str(tmp_path / "t")})
+    reader = source.reader(StructType().add("id", "long").add("name", "string", nullable=False))
+    with pytest.raises(ValueError, match=r"2\.parquet: column name has nulls"):
+        _ = [list(reader.read(pieces)) for pieces in reader.partitions()]
 
 
 def read_here(lake: Lake, path: Path) -> Iterator[pa.RecordBatch]:

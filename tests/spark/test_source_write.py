@@ -27,6 +27,7 @@ from pyspark.errors import AnalysisException, PySparkException
 import modcrypt as mc
 from modcrypt.io.places import Place
 from modcrypt.parquet.datasets.write_notes import NOTES
+from modcrypt.spark import java_home
 from modcrypt.spark.source import abandoned_writes as abandoned
 from modcrypt.spark.source import writing
 from modcrypt.spark.source.arrow_types import to_common_schema, to_spark_schema
@@ -38,6 +39,7 @@ from modcrypt.spark.source.writing import (
     remove_abandoned,
     remove_job,
 )
+from tests.support.guide import run_guide
 from tests.support.spark.lake import FOOTER, Lake
 from tests.support.spark.processes import Elsewhere
 from tests.support.tables import read_with_pyarrow, small_table
@@ -77,6 +79,13 @@ def rows(frame: DataFrame) -> list[str]:
 def files_in(folder: Path) -> list[str]:
     """List everything, hidden or not, but folders."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_tutorial_runs_as_written(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", java_home())  # the page sets it, too
+    run_guide("tutorial-spark.md", tmp_path)
 
 
 # --- what is written -----------------------------------------------------------------------------

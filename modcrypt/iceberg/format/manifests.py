@@ -8,34 +8,32 @@ the sequence numbers that it leaves open ("Sequence Number Inheritance").
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
 from modcrypt.iceberg.format.manifest_headers import find_misplacements, find_redefinitions
 from modcrypt.iceberg.format.manifest_rows.entry_plan import (
-    CONTENT,
     ENTRY_SLOTS,
-    FILE_SEQUENCE,
     FILE_SLOTS,
-    FORMAT,
-    KEY,
-    PARTITION,
-    PATH,
-    RECORDS,
-    SEQUENCE,
-    SIZE,
-    SNAPSHOT,
-    STATUS,
     EntryNames,
     EntryPlan,
-    StoredFile,
     Values,
+    have_usual_values,
     plan_entries,
     row_decoder,
-    scan_entries,
+    scan_blocks,
+)
+from modcrypt.iceberg.format.manifest_rows.file_entries import (
+    ADDED,
+    DATA,
+    DELETED,
+    EXISTING,
+    FileEntry,
+    Numbers,
+    make_entry,
 )
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
@@ -44,20 +42,11 @@ from modcrypt.runtime.tracebacks import hide_frames
 
 R = TypeVar("R")
 
-Numbers: TypeAlias = tuple[int | None, int | None, int | None]
-"""The snapshot id, sequence number and file sequence number of an entry."""
-
 Shorten: TypeAlias = Callable[[Values], Mapping[str, Any]]
 """A function that returns the members of a `data_file` that an entry keeps, by a row's values."""
 
 Keep: TypeAlias = Callable[[Values, Mapping[int, str]], bool]
 """A function that returns whether a row is wanted, by its values and `partition_names`."""
-
-EXISTING, ADDED, DELETED = 0, 1, 2
-"""Status of an entry."""
-
-DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
-"""Content of a file."""
 
 FILE_KINDS = ("data", "position deletes", "equality deletes")
 """Kinds of files by their content."""
@@ -91,25 +80,8 @@ FILE_FIELDS = {
 }  # fmt: skip
 
 
-class _Keyed:
-    """A row whose key metadata is hidden."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        _key_metadata: Secret[bytes] | None
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} holds a key and can't be pickled or copied")
-
-    @property
-    def key_metadata(self) -> bytes | None:
-        """The key metadata itself; keep it out of local variables, which tracebacks hold."""
-        return None if self._key_metadata is None else self._key_metadata()
-
-
 @dataclass(frozen=True, slots=True)
-class ManifestFile(_Keyed):
+class ManifestFile:
     """A row of a manifest list."""
 
     location: str  # location of the manifest
@@ -124,46 +96,13 @@ class ManifestFile(_Keyed):
     # The complete row, under the spec's names; its key metadata is a `Secret`.
     row: Mapping[str, Any] = field(repr=False)
 
-
-@dataclass(slots=True)  # nobody changes it, but a frozen one takes three times as long to make
-class FileEntry(_Keyed):
-    """A row of a manifest: a data file or a delete file."""
-
-    status: int  # status of the entry: 0 existing, 1 added, 2 deleted
-    # Ids of the commit that added the file, inherited if the row leaves them open.
-    snapshot_id: int | None
-    sequence_number: int | None
-    file_sequence_number: int | None
-    # Kind of the file: 0 data, 1 position deletes (in Puffin: a deletion vector), 2 equality
-    # deletes.
-    content: int
-    location: str  # location of the file
-    file_format: str  # format of the file: `PARQUET`, `AVRO`, `ORC` or `PUFFIN`
-    spec_id: int  # id of the partition spec
-    record_count: int  # number of rows, or of deleted rows
-    size: int  # size of the file as stored, in bytes
-    # Key metadata that opens the file; a secret unless it is encrypted. None for a file in
-    # plaintext.
-    _key_metadata: Secret[bytes] | None = field(repr=False)
-    # The `data_file`, under the spec's names; its key metadata is a `Secret`. It is complete, or
-    # what a `Shorten` function returned: a table may have a million entries.
-    file: Mapping[str, Any] = field(repr=False)
-    # The partition values by name, as Avro has them: a date is a number of days.
-    partition: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    # Names in `partition`, by the ids of the partition fields: names change, and Avro cannot
-    # represent all of them.
-    partition_names: Mapping[int, str] = field(default_factory=dict, repr=False)
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a ManifestFile holds a key and can't be pickled or copied")
 
     @property
-    def is_live(self) -> bool:
-        """True if the file belongs to the snapshot."""
-        return self.status != DELETED
-
-    @property
-    def partition_by_id(self) -> Mapping[int, Any]:
-        """The partition values by the ids of the partition fields."""
-        values = self.partition
-        return {id_: values.get(name) for id_, name in self.partition_names.items()}
+    def key_metadata(self) -> bytes | None:
+        """The key metadata itself; keep it out of local variables, which tracebacks hold."""
+        return None if self._key_metadata is None else self._key_metadata()
 
 
 @hide_frames
@@ -239,11 +178,12 @@ def read_manifest(
     names = plan.names.partition_names
     rows = [
         values
-        for values in scan_entries(avro, plan)
-        if _check_entry(values, plan, name) and (keep is None or keep(values, names))
+        for block in scan_blocks(avro, plan)
+        for values in _check_rows(block, plan, name)
+        if keep is None or keep(values, names)
     ]
-    inherited = _inherited(manifest)
-    return (_entry(values, plan, None, manifest.spec_id, inherited) for values in rows)
+    # Tracebacks hold the variables of a generator, but not those of `map`.
+    return map(partial(make_entry, plan, manifest.spec_id, _inherited(manifest)), rows)
 
 
 def read_manifest_rows(
@@ -259,16 +199,17 @@ def read_manifest_rows(
     """
     plan, name = _plan(avro, statistics=False), avro.name
     if manifest.row.get("existing_files_count") == 0:  # all rows are new
-        inherited = _inherited(manifest)
+        make_own = partial(make_entry, plan, manifest.spec_id, _inherited(manifest))
         return [
-            _entry(values, plan, shorten, manifest.spec_id, inherited)
-            for values in scan_entries(avro, plan)
-            if _check_entry(values, plan, name)
+            make_own(values, None if shorten is None else shorten(values))
+            for block in scan_blocks(avro, plan)
+            for values in _check_rows(block, plan, name)
         ]
 
     def make(values: Values) -> FileEntry:
-        _check_entry(values, plan, name)
-        return _entry(values, plan, shorten, manifest.spec_id, None)
+        _check_rows([values], plan, name)
+        file = None if shorten is None else shorten(values)
+        return make_entry(plan, manifest.spec_id, None, values, file)
 
     decoder = partial(row_decoder, plan=plan)
     entries = known.read(avro, make, manifest.spec_id, decoder)
@@ -308,11 +249,10 @@ def _inherit(entry: FileEntry, manifest: ManifestFile) -> FileEntry:
     if None not in own:
         return entry
     inherited = _inherited_numbers(entry.status, manifest)
-    numbers = [new if old is None else old for old, new in zip(own, inherited, strict=True)]
-    return replace(
-        entry,
-        snapshot_id=numbers[0], sequence_number=numbers[1], file_sequence_number=numbers[2],
-    )  # fmt: skip
+    snapshot, *others = (
+        new if old is None else old for old, new in zip(own, inherited, strict=True)
+    )
+    return entry.with_numbers((snapshot, others[0], others[1]))
 
 
 def _inherited_numbers(status: int, manifest: ManifestFile) -> Numbers:
@@ -327,61 +267,12 @@ def _inherited(manifest: ManifestFile) -> list[Numbers]:
     return [_inherited_numbers(status, manifest) for status in (EXISTING, ADDED, DELETED)]
 
 
-def _entry(
-    values: Values,
-    plan: EntryPlan,
-    shorten: Shorten | None,
-    spec_id: int,
-    inherited: Sequence[Numbers] | None,
-) -> FileEntry:
-    """Return the entry of a row.
-
-    By its status, it inherits the numbers that it leaves open; with None, they stay open.
-    """
-    status = values[STATUS]
-    snapshot, sequence, file_sequence = values[SNAPSHOT], values[SEQUENCE], values[FILE_SEQUENCE]
-    if inherited is not None:
-        numbers = inherited[status]
-        snapshot = numbers[0] if snapshot is None else snapshot
-        sequence = numbers[1] if sequence is None else sequence
-        file_sequence = numbers[2] if file_sequence is None else file_sequence
-    key = values[KEY]
-    secret: Secret[bytes] | None = None if key is None else Secret(key)
-    return FileEntry(
-        status,
-        snapshot,
-        sequence,
-        file_sequence,
-        values[CONTENT] or DATA,
-        values[PATH],
-        _FORMATS.get(values[FORMAT]) or values[FORMAT].upper(),
-        spec_id,
-        values[RECORDS],
-        values[SIZE],
-        secret,
-        StoredFile(values, plan, secret) if shorten is None else shorten(values),
-        values[PARTITION],
-        plan.names.partition_names,
-    )
-
-
-_FORMATS = {text: text for text in ("PARQUET", "AVRO", "ORC", "PUFFIN")}
-
-
-def _check_entry(values: Values, plan: EntryPlan, where: str) -> bool:
-    """Return true; raise FormatError if a value of a row is missing or invalid."""
-    if not (
-        plan.is_usual
-        and 0 <= values[STATUS] <= DELETED
-        and values[CONTENT] in _CONTENTS
-        and values[RECORDS] >= 0
-        and values[SIZE] >= 0
-    ):
-        _check_values(values, where)
-    return True
-
-
-_CONTENTS = (None, DATA, POSITION_DELETES, EQUALITY_DELETES)
+def _check_rows(rows: list[Values], plan: EntryPlan, where: str) -> list[Values]:
+    """Return rows; raise FormatError if a value of a row is missing or invalid."""
+    if not have_usual_values(rows, plan):
+        for values in rows:
+            _check_values(values, where)
+    return rows
 
 
 def _check_values(values: Values, where: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from modcrypt.errors import KeyNotFoundError, ModcryptError
 from modcrypt.iceberg.format.deletion import JOBS
-from modcrypt.iceberg.format.manifests import FileEntry
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
 from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.iceberg.keys.key_policies import KEKS_SINCE, KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import encrypting_key

@@ -18,7 +18,7 @@ from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
 from modcrypt.iceberg.format.avro_rows import plan_columns
 from modcrypt.iceberg.format.encrypted_files import decryption_properties
-from modcrypt.iceberg.format.manifests import FileEntry
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
 from modcrypt.iceberg.read.pyarrow_decryption import (
     HeldSource,
     Readable,

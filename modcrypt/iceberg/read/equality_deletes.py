@@ -27,7 +27,7 @@ from pyiceberg.types import IcebergType, NestedField, PrimitiveType, StructType
 
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.manifests import FileEntry
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
 from modcrypt.iceberg.format.pyiceberg_schemas import schemas_of
 from modcrypt.iceberg.read.data_files import open_data_file
 from modcrypt.iceberg.read.ordered_threads import run_in_order

@@ -55,17 +55,16 @@ from pyiceberg.types import (
 from modcrypt.iceberg.format.avro_rows import read_decimal
 from modcrypt.iceberg.format.manifest_rows.entry_plan import (
     LOWER,
-    NAN_COUNTS,
-    NULL_COUNTS,
     RECORDS,
     SLOTS,
     STATISTICS,
     UPPER,
-    VALUE_COUNTS,
     Values,
     find_statistic,
+    lacks_values,
 )
-from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
+from modcrypt.iceberg.format.manifests import ManifestFile
 
 
 class SpecFilter:
@@ -203,10 +202,8 @@ class _Comparison:
 
     def __call__(self, values: Values) -> bool:
         column = self._column
-        for slot in (NULL_COUNTS, NAN_COUNTS):
-            count = values[slot] and find_statistic(values, slot, column)
-            if count and find_statistic(values, VALUE_COUNTS, column) == count:
-                return False
+        if lacks_values(values, column):
+            return False
         for slot, refuses in self._refused:
             stored = find_statistic(values, slot, column)
             if stored is not None and refuses(self._read(self._kind, stored), self._literal):

@@ -25,10 +25,9 @@ from modcrypt.errors import (
 )
 from modcrypt.iceberg.format.avro_files import AvroRows
 from modcrypt.iceberg.format.manifest_rows.entry_plan import LENGTH, OFFSET, TARGET, Values
+from modcrypt.iceberg.format.manifest_rows.file_entries import DATA, FileEntry
 from modcrypt.iceberg.format.manifests import (
-    DATA,
     FILE_KINDS,
-    FileEntry,
     ManifestFile,
     open_manifest,
     read_list_rows,
@@ -107,11 +106,11 @@ class ReachedManifest(ReachedTable):
     counts: dict[int, tuple[int, int]] = field(default_factory=dict)
     files: list[ReachedFile] = field(default_factory=list)  # its files, except deleted ones
 
-    def count(self, entries: Iterable[FileEntry]) -> None:
+    def count(self, entries: Collection[FileEntry]) -> None:
         """Count the entries of the manifest."""
-        for entry in entries:
-            files, rows = self.counts.get(entry.status, (0, 0))
-            self.counts[entry.status] = files + 1, rows + entry.record_count
+        for status in {entry.status for entry in entries}:
+            rows = [entry.record_count for entry in entries if entry.status == status]
+            self.counts[status] = len(rows), sum(rows)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -473,8 +472,9 @@ _NO_VECTOR: Mapping[str, Any] = dict.fromkeys(_NEEDED)
 
 def _drop_statistics(values: Values) -> Mapping[str, Any]:
     """Return the members of a `data_file` that describe a deletion vector."""
-    place = values[TARGET], values[OFFSET], values[LENGTH]
-    return dict(zip(_NEEDED, place, strict=True)) if any(place) else _NO_VECTOR
+    if not (values[TARGET] or values[OFFSET] or values[LENGTH]):
+        return _NO_VECTOR
+    return dict(zip(_NEEDED, (values[TARGET], values[OFFSET], values[LENGTH]), strict=True))
 
 
 def _is_same_file(entry: FileEntry, other: FileEntry) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.manifests import DATA, FILE_KINDS, FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import DATA, FileEntry
+from modcrypt.iceberg.format.manifests import FILE_KINDS, ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, encrypting_key
 from modcrypt.iceberg.read.table_walk import Walk

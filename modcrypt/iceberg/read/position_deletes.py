@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import open_avro
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.manifests import FileEntry
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
 from modcrypt.iceberg.read.data_files import RowBatch, open_parquet_file
 from modcrypt.iceberg.read.schema_projection import field_id
 from modcrypt.iceberg.read.table_walk import Walk

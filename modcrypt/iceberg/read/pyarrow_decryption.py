@@ -162,12 +162,12 @@ class HeldSource(Source):
 
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fill `view` with bytes from `offset`."""
-        with self._shared.use():
+        with self._shared:
             self._source.read_into(offset, view)
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes from `offset`."""
-        with self._shared.use():
+        with self._shared:
             return self._source.read_at(offset, length)
 
 

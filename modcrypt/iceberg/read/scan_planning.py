@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -24,16 +24,14 @@ from modcrypt.iceberg.format.manifest_rows.entry_plan import (
     STATUS,
     Values,
 )
-from modcrypt.iceberg.format.manifests import (
+from modcrypt.iceberg.format.manifest_rows.file_entries import (
     DATA,
     DELETED,
-    DELETES,
     EQUALITY_DELETES,
     POSITION_DELETES,
     FileEntry,
-    Keep,
-    ManifestFile,
 )
+from modcrypt.iceberg.format.manifests import DELETES, Keep, ManifestFile
 from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
 from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.keys.key_resolver import is_encrypted_metadata
@@ -140,10 +138,9 @@ class Planner:
         )
 
     def _live(self, manifest: ManifestFile, keep: Keep | None = None) -> Iterator[FileEntry]:
-        leaves_out = self._walk.leaves_out
-        for entry in self._walk.entries_where(manifest, keep):
-            if entry.status != DELETED and not (leaves_out is not None and leaves_out(entry)):
-                yield entry
+        entries, leaves_out = self._walk.entries_where(manifest, keep), self._walk.leaves_out
+        live = (entry for entry in entries if entry.status != DELETED)
+        return live if leaves_out is None else itertools.filterfalse(leaves_out, live)
 
     # --- pruning --------------------------------------------------------------------------------
 
@@ -238,10 +235,7 @@ class _Shortening:
         # Not the values themselves: 0.0 equals -0.0, and 1 equals True.
         key = repr(entry.partition)
         partition = self._shared.setdefault(key, entry.partition)
-        return replace(entry, file=_NO_MEMBERS, partition=partition)
-
-
-_NO_MEMBERS: Mapping[str, Any] = {}
+        return entry.shorten(partition)
 
 
 # --- deletes -------------------------------------------------------------------------------------

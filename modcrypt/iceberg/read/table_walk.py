@@ -26,13 +26,8 @@ from modcrypt.errors import (
 )
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.locations import Locations
-from modcrypt.iceberg.format.manifests import (
-    FileEntry,
-    Keep,
-    ManifestFile,
-    read_manifest,
-    read_manifest_list,
-)
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
+from modcrypt.iceberg.format.manifests import Keep, ManifestFile, read_manifest, read_manifest_list
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.io.places import Place

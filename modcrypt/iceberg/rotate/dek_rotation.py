@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from modcrypt.errors import PlaintextError
-from modcrypt.iceberg.format.manifests import DATA, POSITION_DELETES, FileEntry
+from modcrypt.iceberg.format.manifest_rows.file_entries import DATA, POSITION_DELETES, FileEntry
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys, writing_policy
 from modcrypt.iceberg.keys.wrapping_keys import OpenKey

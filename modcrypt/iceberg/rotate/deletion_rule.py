@@ -42,9 +42,10 @@ from typing import TYPE_CHECKING
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.format.deletion import JOBS, Rule, check_gc, is_protected
 from modcrypt.iceberg.format.locations import Locations
-from modcrypt.iceberg.format.manifests import FileEntry
+from modcrypt.iceberg.format.manifest_rows.file_entries import DELETED, FileEntry
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import has_versions
+from modcrypt.iceberg.keys.key_resolver import is_encrypted_metadata
 from modcrypt.iceberg.read.inventory import (
     Inventory,
     Keys,
@@ -204,11 +205,11 @@ def _find_needed(walk: Walk) -> Set[str]:
     # Only the paths of files are kept: a table may have a million of them.
     for manifest, entries in read_manifests(keys, inventory, JOBS):
         _raise_first_error((manifest,))
-        for entry in entries:
-            if entry.is_live:
-                if not walk.is_left_out(entry):
-                    _check_kek(entry, keys)
-                paths.add(walk.locations.key(entry.location))
+        live = [entry for entry in entries if entry.status != DELETED]
+        paths.update(map(walk.locations.key, [entry.location for entry in live]))
+        for entry in live:
+            if is_encrypted_metadata(entry.key_metadata or b"") and not walk.is_left_out(entry):
+                _check_kek(entry, keys)
     _raise_first_error(inventory.tables)
     for table in inventory.tables:
         check_table(table, walk.metadata, report)

@@ -18,7 +18,8 @@ from urllib.parse import unquote_plus
 
 from modcrypt.errors import KeyMaterialError, ModcryptError, list_names
 from modcrypt.iceberg.format.deletion import check_gc
-from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import SCOPE, TableMetadata
 from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.iceberg.keys.key_policies import partition_scope

@@ -25,14 +25,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from modcrypt.iceberg.format.manifests import (
+from modcrypt.iceberg.format.manifest_rows.file_entries import (
     ADDED,
     DATA,
     DELETED,
     EXISTING,
     FileEntry,
-    ManifestFile,
 )
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import WritingKeys
 from modcrypt.iceberg.tables.table import IcebergTable

@@ -18,13 +18,13 @@ from typing import Any, Self
 from pyiceberg.schema import make_compatible_name
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
-from modcrypt.iceberg.format.manifests import (
+from modcrypt.iceberg.format.manifest_rows.file_entries import (
     DATA,
     DELETED,
     POSITION_DELETES,
     FileEntry,
-    ManifestFile,
 )
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys
 from modcrypt.iceberg.keys.wrapping_keys import OpenKey

@@ -13,7 +13,7 @@ from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.errors import FormatError, KeyNotFoundError, ModcryptError, TagMismatchError
 from modcrypt.iceberg.format.avro_files import open_avro
 from modcrypt.iceberg.format.encrypted_files import decryption_properties
-from modcrypt.iceberg.format.manifests import FileEntry
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
 from modcrypt.iceberg.read.inventory import Keys, ReachedFile, mark_of
 from modcrypt.iceberg.read.position_deletes import place_of_vector, read_vector
 from modcrypt.iceberg.verify.table_findings import TableFinding, TableReport

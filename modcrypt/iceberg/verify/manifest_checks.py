@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.manifest_headers import find_misplacements, find_redefinitions
-from modcrypt.iceberg.format.manifests import ADDED, DELETED, EXISTING
+from modcrypt.iceberg.format.manifest_rows.file_entries import ADDED, DELETED, EXISTING
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.inventory import ReachedList, ReachedManifest, ReachedTable
 from modcrypt.iceberg.verify.table_findings import TableReport

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from modcrypt.errors import CommitConflictError, UnsupportedFormatError
-from modcrypt.iceberg.format.manifests import ADDED, DATA
+from modcrypt.iceberg.format.manifest_rows.file_entries import ADDED, DATA
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import require_encrypted, writing_keys, writing_policy
 from modcrypt.iceberg.keys.key_resolver import encrypt_for_manifest

@@ -39,7 +39,7 @@ from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.encrypted_files import write_parquet
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.manifests import DATA
+from modcrypt.iceberg.format.manifest_rows.file_entries import DATA
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.format.table_metadata import EMPTY_HISTORY, TableMetadata
 from modcrypt.iceberg.read.row_lineage import with_lineage

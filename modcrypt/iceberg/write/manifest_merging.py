@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.schema import make_compatible_name
 
-from modcrypt.iceberg.format.manifests import DATA, EXISTING, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import DATA, EXISTING
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.write.manifest_writing import (
     LiveEntry,

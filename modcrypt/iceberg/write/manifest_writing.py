@@ -30,6 +30,13 @@ from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.encrypted_files import write_ags1
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.locations import Locations
+from modcrypt.iceberg.format.manifest_rows.file_entries import (
+    ADDED,
+    DATA,
+    DELETED,
+    EXISTING,
+    FileEntry,
+)
 from modcrypt.iceberg.format.manifest_schemas import (
     ENTRY_NAMES,
     FILE_NAMES,
@@ -39,14 +46,7 @@ from modcrypt.iceberg.format.manifest_schemas import (
     encode_schema,
     entry_schema,
 )
-from modcrypt.iceberg.format.manifests import (
-    ADDED,
-    DATA,
-    DELETED,
-    EXISTING,
-    FileEntry,
-    ManifestFile,
-)
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
 from modcrypt.iceberg.write.new_files import NewFiles

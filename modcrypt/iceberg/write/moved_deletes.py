@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.manifests import POSITION_DELETES, FileEntry
+from modcrypt.iceberg.format.manifest_rows.file_entries import POSITION_DELETES, FileEntry
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.sources import MemorySource

@@ -19,14 +19,14 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from modcrypt.errors import UnsupportedFormatError
-from modcrypt.iceberg.format.manifests import (
+from modcrypt.iceberg.format.manifest_rows.file_entries import (
     DATA,
     DELETED,
     EXISTING,
     POSITION_DELETES,
     FileEntry,
-    ManifestFile,
 )
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import writing_keys, writing_policy
 from modcrypt.iceberg.read.scan_planning import PlannedFile

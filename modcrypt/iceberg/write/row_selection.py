@@ -22,7 +22,8 @@ from pyiceberg.types import (
 )
 
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import DATA, FileEntry
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.read.file_pruning import as_data_file
 from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents

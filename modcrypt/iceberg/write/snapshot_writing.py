@@ -12,7 +12,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from modcrypt.iceberg.format.manifests import DATA, EQUALITY_DELETES, POSITION_DELETES, FileEntry
+from modcrypt.iceberg.format.manifest_rows.file_entries import (
+    DATA,
+    EQUALITY_DELETES,
+    POSITION_DELETES,
+    FileEntry,
+)
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.write.manifest_writing import SnapshotFields, write_manifest_list
 

@@ -79,7 +79,7 @@ class ProvenFile(JsonFields):
     def of_failure(cls, place: Place, error: Exception, *, leftover: bool = False) -> Self:
         """Return the result of a file that could not be examined; re-raise internal errors."""
         message = ": ".join(describe_failure(error))
-        return cls(path=place.path, message=message, leftover=leftover)
+        return cls(path=place.listed_name, message=message, leftover=leftover)
 
 
 FileKey: TypeAlias = "tuple[ProvenFile, KeyProof]"
@@ -310,7 +310,7 @@ class Examination:
                     if near and not self.trial.is_about(place):
                         return None
                     if not _mentions_keys(source):
-                        self._others += [] if near else [place.path]
+                        self._others += [] if near else [place.listed_name]
                         return None
                     keys = [KeyProof(key="key material", state="unknown", why=_UNFINISHED)]
                 return _make_proven_file(place, source, keys, leftover=True) if keys else None
@@ -339,7 +339,7 @@ def _make_proven_file(
         sha256.update(part)
     place.check_unchanged(source.stamp)
     return ProvenFile(
-        path=place.path, size=source.size, sha256=sha256.hexdigest(), keys=tuple(keys),
+        path=place.listed_name, size=source.size, sha256=sha256.hexdigest(), keys=tuple(keys),
         leftover=leftover,
     )  # fmt: skip
 

@@ -246,7 +246,7 @@ class Shredding:
         with open_source_at(place) as source:
             if is_ags1(source):
                 note = "an AGS1 stream: its key is in key metadata stored elsewhere"
-                return ShreddedFile(path=place.path, result="current", message=note)
+                return ShreddedFile(path=place.listed_name, result="current", message=note)
             if holds_encrypted_metadata(source):
                 return self._shred_key_metadata(place, source)
             seen = self._read_key_uses(source)
@@ -299,8 +299,8 @@ class Shredding:
                 "the file has no key metadata; its keys are stored elsewhere, destroy them there"
             )
         return ShreddedFile(
-            path=place.path, result=result, keys=keys, columns=tuple(chosen.columns), whole=whole,
-            message="; ".join(chosen.notes),
+            path=place.listed_name, result=result, keys=keys, columns=tuple(chosen.columns),
+            whole=whole, message="; ".join(chosen.notes),
         )  # fmt: skip
 
     def _is_whole_file(self, seen: KeyUses, chosen: Chosen, removed: Mapping[str, str]) -> bool:
@@ -317,13 +317,13 @@ class Shredding:
         """Return the result for a plaintext file, which has no keys to remove."""
         if self._wanted.master_keys:
             note = "the file is not encrypted, so not under a master key"
-            return ShreddedFile(path=place.path, result="current", message=note)
+            return ShreddedFile(path=place.listed_name, result="current", message=note)
         names = [column.name for column in self._wanted.columns_of(seen)]
         if self._wanted.columns and not names:
             note = f"the file has no column {', '.join(self._wanted.columns)}"
-            return ShreddedFile(path=place.path, result="current", message=note)
+            return ShreddedFile(path=place.listed_name, result="current", message=note)
         return ShreddedFile(
-            path=place.path, result="plaintext", columns=tuple(names),
+            path=place.listed_name, result="plaintext", columns=tuple(names),
             message="the file is not encrypted and has no keys to shred; mask or remove it",
         )  # fmt: skip
 
@@ -406,7 +406,7 @@ class Shredding:
             try:
                 new = remove_chosen_entries(old, self._wanted, chosen)
             except KeyMaterialError as error:
-                error.args = (f"{store.path}: {error}",)
+                error.args = (f"{store.address}: {error}",)
                 raise
             removed.clear()
             removed.update((name, text) for name, text in old.items() if text not in new.values())
@@ -432,7 +432,7 @@ class Shredding:
         data = source.read_at(0, source.size)
         if data == SHREDDED or self._wanted.columns:
             note = "key metadata of an AGS1 stream has no columns" if self._wanted.columns else ""
-            return ShreddedFile(path=place.path, result="current", message=note)
+            return ShreddedFile(path=place.listed_name, result="current", message=note)
         try:
             material = parse_wrapped_metadata(data)
         except KeyMaterialError:
@@ -440,14 +440,16 @@ class Shredding:
                 raise
             material = None
         if material is not None and not self._wanted.covers(material):
-            return ShreddedFile(path=place.path, result="current")
+            return ShreddedFile(path=place.listed_name, result="current")
         links = _has_other_links(place)
         if not self._dry_run:
             replace_file(place, source, SHREDDED)
             if material is not None:
                 self._record_event(place, material, ())
         note = "the file has other names (hard links), which keep its key" if links else ""
-        return ShreddedFile(path=place.path, result="shredded", keys=1, whole=True, message=note)
+        return ShreddedFile(
+            path=place.listed_name, result="shredded", keys=1, whole=True, message=note
+        )
 
     def _record_removals(self, place: Place, chosen: Chosen, removed: Mapping[str, str]) -> None:
         if self._dry_run:

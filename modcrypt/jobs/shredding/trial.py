@@ -94,7 +94,7 @@ class Traces:
     references: set[KeyReference] = field(default_factory=set)
     # Identities of external key material that was tried with its file.
     judged: set[str] = field(default_factory=set)
-    streams: set[str] = field(default_factory=set)  # paths of AGS1 streams
+    streams: set[str] = field(default_factory=set)  # names of AGS1 streams in results
 
     def add(self, other: Traces) -> None:
         """Add the traces of other files."""
@@ -138,7 +138,7 @@ class Trial:
         if source.size == 0:
             return []
         if is_ags1(source):  # its key is in separate key metadata
-            self._note(Traces(streams={place.path}))
+            self._note(Traces(streams={place.listed_name}))
             return []
         if holds_encrypted_metadata(source):
             return self._try_key_metadata(source)

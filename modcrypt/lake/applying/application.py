@@ -246,13 +246,14 @@ class PlanRun:
         """Rotate files that the same properties open."""
         policies = self.policies
         policies.check_signing_key()
+        paths = {place.listed_name: policies.path_of(place) for place in places}
         for done in rotate_keys(
             places, policies.tools, new_master_keys=policies.dataset.previous.master_keys,
             decryption=policies.opening(places[0]), jobs=self.jobs or THREADS,
             progress=lambda file, total: self.note_progress(), signing_key=policies.signing_key,
         ):  # fmt: skip
-            path = policies.path_of(Place(places[0].filesystem, done.path))
             code = exit_code([done.result]) if done.failed else 0
+            path = paths[done.path]
             yield AppliedFile(path=path, result=done.result, message=done.message, code=code)
 
 

@@ -21,7 +21,14 @@ from modcrypt.io.threads import ThreadPool
 from modcrypt.parquet.arrow.decoding import Loaded
 from modcrypt.parquet.arrow.padded_pages import open_chunk
 from modcrypt.parquet.arrow.page_parts import PageReader, Pages, PlainPages, Windows
-from modcrypt.parquet.arrow.page_sizes import NO_LONG_VALUES, Longest, PageSizes, check_pages
+from modcrypt.parquet.arrow.page_sizes import (
+    NO_LONG_VALUES,
+    CountedPages,
+    Longest,
+    PageSizes,
+    add_pages,
+    check_pages,
+)
 from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.ciphers import FileCipher
@@ -45,18 +52,24 @@ _MAX_LOCATED_PAGES = 1 << 15
 """Most pages of a chunk that are located by their headers, as many as an encrypted chunk may have:
 the headers of a plaintext chunk could be that of a page without a body again and again."""
 
+MAX_JOINED: Final = 1 << 20
+"""Most bytes that the pages of a file declare which is joined with others, and most before the last
+file is added."""
+
 _PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison
 
 
 class _Piece:
     """A chunk to decrypt, with its new metadata, and the offset in the new file where it goes."""
 
-    __slots__ = ("at", "longest", "md", "span")
+    __slots__ = ("at", "expanded", "longest", "md", "span", "values")
 
     def __init__(self, span: Span, md: ColumnMetaData, at: i64) -> None:
         self.span, self.md = span, md
         self.at: i64 = at
         self.longest: Longest = NO_LONG_VALUES  # once it is decrypted
+        self.values: i64 = -1  # those of `CountedPages`, if they were counted
+        self.expanded: i64 = 0
 
 
 def make_footer_file(metadata: ThriftStruct) -> pa.Buffer:
@@ -68,10 +81,30 @@ def make_footer_file(metadata: ThriftStruct) -> pa.Buffer:
 def load_chunks(source: Source, plan: ReadPlan, pool: ThreadPool | None) -> Loaded:
     """Decrypt the chunks of a plan, in parallel if there is a pool, into a plaintext file."""
     row_groups = _describe_row_groups(plan)
+    pieces, at = _place_pieces(plan, row_groups, MAGIC_SIZE)
+    metadata, nulls = plain_metadata(plan, row_groups, at)
+    file, out = _make_file(at, nulls, metadata)
+    if pool is None or at < _WORTH_THREADS:
+        _open_pieces(source, plan, out, pieces)
+    else:
+        pool.run_all(partial(_open_pieces, source, plan, out), _group_pieces(pieces))
+    by_column: dict[int, list[Longest]] = {c: [] for c in plan.footer_leaves}
+    for piece in pieces:
+        by_column[piece.span.column].append(piece.longest)
+    rows = sum(row_group.num_rows for row_group in row_groups)
+    return Loaded(file, rows, metadata, list(map(Longest.of_column, by_column.values())))
+
+
+def _place_pieces(
+    plan: ReadPlan, row_groups: list[ThriftStruct], at: i64
+) -> tuple[list[_Piece], i64]:
+    """Return the chunks of a plan and where they end, if they begin at `at` in the new file.
+
+    Their metadata, which is in `row_groups`, get the new offsets.
+    """
     columns: dict[int, list[ColumnChunk]] = {
         r: row_group.columns for r, row_group in zip(plan.row_groups, row_groups, strict=True)
     }
-    at: i64 = MAGIC_SIZE
     pieces: list[_Piece] = []
     for span in plan.spans:
         start, end, part, r, c = span
@@ -84,17 +117,80 @@ def load_chunks(source: Source, plan: ReadPlan, pool: ThreadPool | None) -> Load
             md.dictionary_page_offset += at - start
         pieces.append(_Piece(span, md, at))
         at += end - start
-    metadata, nulls = plain_metadata(plan, row_groups, at)
-    file, out = _make_file(at, nulls, metadata)
-    if pool is None or at < _WORTH_THREADS:
-        _open_pieces(source, plan, out, pieces)
-    else:
-        pool.run_all(partial(_open_pieces, source, plan, out), _group_pieces(pieces))
-    by_column: dict[int, list[Longest]] = {c: [] for c in plan.footer_leaves}
-    for piece in pieces:
-        by_column[piece.span.column].append(piece.longest)
-    rows = sum(row_group.num_rows for row_group in row_groups)
-    return Loaded(file, rows, metadata, list(map(Longest.of_column, by_column.values())))
+    return pieces, at
+
+
+class JoinedFile:
+    """A plaintext file with the row groups of several small files, whose schemas are equal.
+
+    Their columns are not nested, so that every page has a value for each of its rows.
+
+    Attributes:
+        size: Number of bytes without a footer.
+        expanded: Number of bytes that the pages declare, decrypted and decompressed.
+        rows: Number of rows.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[bytes | bytearray] = [MAGIC_PLAINTEXT]
+        self._metadata: ThriftStruct | None = None
+        self._longest: list[list[Longest]] = []
+        self.size: i64 = MAGIC_SIZE
+        self.expanded: i64 = 0
+        self.rows: i64 = 0
+
+    @paused_collector()
+    def add(self, source: Source, plan: ReadPlan) -> bool:
+        """Decrypt the chunks of a file.
+
+        Return False, and add nothing, if its pages declare more than `MAX_JOINED` bytes, or if
+        those of a chunk do not declare a value for each row: PyArrow would take the values of
+        another file.
+        """
+        row_groups = _describe_row_groups(plan)
+        pieces, end = _place_pieces(plan, row_groups, self.size)
+        metadata, _ = plain_metadata(plan, row_groups, end)
+        out = bytearray(end - self.size)
+        for piece in pieces:
+            piece.at -= self.size
+        _open_pieces(source, plan, memoryview(out), pieces, counted=True)
+        by_row_group = dict(zip(plan.row_groups, row_groups, strict=True))
+        by_column: dict[int, list[Longest]] = {c: [] for c in plan.footer_leaves}
+        expanded = sum([piece.expanded for piece in pieces])
+        if expanded > MAX_JOINED or len(pieces) != len(row_groups) * len(by_column):
+            return False
+        for piece in pieces:
+            rows = by_row_group[piece.span.row_group].num_rows
+            if not piece.values == piece.md.num_values == rows:
+                return False
+            by_column[piece.span.column].append(piece.longest)
+        if self._metadata is None:
+            self._metadata, self._longest = metadata, [[] for _ in by_column]
+        else:
+            self._metadata.row_groups += metadata.row_groups
+        for column, longest in zip(self._longest, by_column.values(), strict=True):
+            column += [_move_longest(each, self.size) for each in longest]
+        self._parts.append(out)
+        self.size = end
+        self.expanded += expanded
+        self.rows += sum([row_group.num_rows for row_group in row_groups])
+        return True
+
+    def load(self) -> Loaded:
+        """Return the file with its footer."""
+        metadata = self._metadata
+        assert metadata is not None
+        metadata.num_rows = self.rows
+        tail = close_tail(encode(metadata), MAGIC_PLAINTEXT)
+        data = pa.py_buffer(b"".join([*self._parts, tail]))
+        return Loaded(data, self.rows, metadata, list(map(Longest.of_column, self._longest)))
+
+
+def _move_longest(longest: Longest, by: i64) -> Longest:
+    if not longest.dictionaries:
+        return longest
+    moved = [page._replace(start=page.start + by) for page in longest.dictionaries]
+    return longest._replace(dictionaries=moved)
 
 
 def _describe_row_groups(plan: ReadPlan) -> list[ThriftStruct]:
@@ -124,25 +220,33 @@ def describe_pages(chunk: ColumnChunk) -> ColumnChunk:
     return described
 
 
-def _open_pieces(source: Source, plan: ReadPlan, out: memoryview, pieces: Sequence[_Piece]) -> None:
-    """Decrypt some chunks, in file order, with one window and one cipher for each key."""
+def _open_pieces(
+    source: Source, plan: ReadPlan, out: memoryview, pieces: Sequence[_Piece], counted: bool = False
+) -> None:
+    """Decrypt some chunks, in file order, with one window and one cipher for each key.
+
+    `counted` also counts the values that their pages declare.
+    """
     window, file = open_window(source), None
     if pieces and pieces[-1].span.end - pieces[0].span.start == _measure(pieces):  # without gaps
         window.ahead = pieces[-1].span.end
     for piece in pieces:
         start, end, _, r, c = piece.span
         cipher = plan.ciphers.get((r, c))
+        counts = CountedPages(piece.md, piece.span) if counted else None
+        sizes: PageSizes = counts or PageSizes(piece.md, piece.span)
         if cipher is None:
             after = piece.at + end - start
             PlainPages(Windows(source), piece.span).read(start, out[piece.at : after])
-            piece.longest = check_pages(out, piece.at, after, piece.md, piece.span)
-            continue
-        file = file or FileCipher(cipher.file.file_aad, cipher.file.algorithm)
-        first = Page(cipher.copy_for_thread(file), bool(piece.md.dictionary_page_offset), 0)
-        compression = page_compression(piece.md.codec, plan.footer.metadata.created_by)
-        sizes = PageSizes(piece.md, piece.span)
-        open_chunk(window, start, end, first, compression, out, piece.at, sizes)
+            add_pages(sizes, out, piece.at, after, piece.md)
+        else:
+            file = file or FileCipher(cipher.file.file_aad, cipher.file.algorithm)
+            first = Page(cipher.copy_for_thread(file), bool(piece.md.dictionary_page_offset), 0)
+            compression = page_compression(piece.md.codec, plan.footer.metadata.created_by)
+            open_chunk(window, start, end, first, compression, out, piece.at, sizes)
         piece.longest = sizes.longest
+        if counts is not None:
+            piece.values, piece.expanded = counts.values, counts.expanded
 
 
 def _measure(pieces: Iterable[_Piece]) -> int:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from modcrypt.errors import ChecksumError, FormatError, LimitError, ModcryptError
-from modcrypt.parquet.arrow.page_sizes import Dictionary, Longest
+from modcrypt.parquet.arrow.page_sizes import NO_LONG_VALUES, Dictionary, Longest
 from modcrypt.parquet.convert.null_chunks import encode_page_header
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
@@ -104,9 +104,10 @@ class Decoder:
 
     def repeats_long_values(self, loaded: Loaded) -> bool:
         """Return whether long values may repeat so often that only small batches fit."""
-        return any(map(_longest_repeated, loaded.longest)) and self._count_rows_at_once(
-            loaded
-        ) < min(_FEW, loaded.rows)
+        long = [most for most in loaded.longest if most is not NO_LONG_VALUES]
+        return any(map(_longest_repeated, long)) and self._count_rows_at_once(loaded) < min(
+            _FEW, loaded.rows
+        )
 
     def decode_rows(self, loaded: Loaded, ranges: Sequence[tuple[int, int]]) -> pa.Table:
         """Decode the rows in some ascending ranges, and none after the last range."""

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PageHeader
+from modcrypt.parquet.format.page_header import (
+    DATA_PAGE,
+    DATA_PAGE_V2,
+    DICTIONARY_PAGE,
+    PageHeader,
+    count_values,
+)
 from modcrypt.parquet.format.page_header_scan import scan
 from modcrypt.parquet.format.structs import ColumnMetaData
 
@@ -84,12 +90,12 @@ class PageSizes:
     Errors name the chunk by `str(where)`.
     """
 
-    __slots__ = ("_codec", "_delta", "_dictionaries", "_has_long_values", "_where")
+    __slots__ = ("_codec", "_delta", "_dictionaries", "_has_long_values", "where")
 
     def __init__(self, md: ColumnMetaData, where: object) -> None:
         self._codec: i64 = md.codec
         self._has_long_values: bool = md.type == _BYTE_ARRAY
-        self._where = where
+        self.where = where
         self._delta: i64 = 0  # size of the largest DELTA_BYTE_ARRAY page
         self._dictionaries: list[Dictionary] = []
 
@@ -100,7 +106,7 @@ class PageSizes:
         """
         size = header.uncompressed_size
         if size > _LEAST:
-            _check_size(size, stored, self._codec, self._where)
+            _check_size(size, stored, self._codec, self.where)
         if not self._has_long_values:
             return
         if header.type == DICTIONARY_PAGE:
@@ -117,13 +123,41 @@ class PageSizes:
         return Longest(largest, self._delta, self._dictionaries)
 
 
+class CountedPages(PageSizes):
+    """The sizes that the pages of one chunk declare, and the sums of their sizes and values.
+
+    `expanded` is the number of bytes when decrypted and decompressed. `values` is negative if a
+    header has its fields in another order than writers have them.
+    """
+
+    def __init__(self, md: ColumnMetaData, where: object) -> None:
+        super().__init__(md, where)
+        self.expanded: i64 = 0
+        self.values: i64 = 0
+
+    def add(self, header: PageHeader, stored: i64, start: i64) -> None:
+        """Add a page as `PageSizes.add`, and to the sums."""
+        super().add(header, stored, start)
+        self.expanded += header.uncompressed_size
+        if header.type != DICTIONARY_PAGE and self.values >= 0:
+            count = count_values(header)
+            self.values = -1 if count < 0 else self.values + count
+
+
 def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where: object) -> Longest:
     """Check the pages of a chunk as `PageSizes`; return the longest byte arrays.
 
     `data` is a plaintext file, in which `start` and `end` bound the pages. Raise FormatError if a
     page header is damaged, or its page exceeds the chunk's end.
     """
-    at, sizes = start, PageSizes(md, where)
+    sizes = PageSizes(md, where)
+    add_pages(sizes, data, start, end, md)
+    return sizes.longest
+
+
+def add_pages(sizes: PageSizes, data: memoryview, start: int, end: int, md: ThriftStruct) -> None:
+    """Add the pages of a chunk to `sizes`; the other arguments and errors as `check_pages`."""
+    at = start
     while at < end:
         try:
             header = scan(data, at, end)
@@ -134,8 +168,7 @@ def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where:
         sizes.add(header, header.compressed_size, at)
         at += len(header.raw) + header.compressed_size
         if at > end:
-            raise FormatError(f"{where}: a page exceeds the end of its chunk")
-    return sizes.longest
+            raise FormatError(f"{sizes.where}: a page exceeds the end of its chunk")
 
 
 def _check_size(size: int, stored: int, codec: int, where: object) -> None:

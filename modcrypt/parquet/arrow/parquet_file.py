@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Hashable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
@@ -73,11 +73,14 @@ class ParquetFile(FactSheet):
         threads = min(usable_cores(), _MAX_THREADS)
         with ExitStack() as stack:
             opened = stack.enter_context(open_source(source, filesystem=filesystem))
+            pool, ahead = ThreadPool(threads, "modcrypt-open"), ThreadPool(2, "modcrypt-ahead")
+            stack.callback(pool.close)
+            stack.callback(ahead.close)
             self._session = Session(
                 file=OpenFile(opened, decryption, expected),
                 decoder=Decoder(opened.name, decoding),
-                pool=stack.enter_context(closing(ThreadPool(threads, "modcrypt-open"))),
-                ahead=stack.enter_context(closing(ThreadPool(2, "modcrypt-ahead"))),
+                pool=pool,
+                ahead=ahead,
                 lock=fork_safe(threading.Lock()),
                 shared=SharedResources(stack.pop_all()),
             )
@@ -99,6 +102,11 @@ class ParquetFile(FactSheet):
     def open_file(self) -> OpenFile:
         """The opened and checked footer, with its keys."""
         return self._session.file
+
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder, with PyArrow's options."""
+        return self._session.decoder
 
     @property
     def num_row_groups(self) -> int:
@@ -235,7 +243,7 @@ class ParquetFile(FactSheet):
         return _read_batches(self._make_scan(request), options)
 
     def _make_scan(self, request: Request) -> Scan:
-        with self._session.shared.use():
+        with self._session.shared:
             if self._cells is None:
                 return Scan(self._session, request)
             scan: Scan = self._cells.scan(request)

@@ -124,6 +124,7 @@ class _Column:
     element: ThriftStruct
     filters: bool  # the filter reads this leaf, and every row has one value or null in it
     bounded: bool  # also, bounds suffice to judge it
+    doubtful: bool  # bounds of the file's writer are not used
     nulls_matter: bool
     bare: ThriftStruct  # a chunk with a single row
 
@@ -168,7 +169,9 @@ def _find_filter_columns(metadata: ThriftStruct, row_filter: Filter) -> list[_Co
         filters = leaf.path in read and not leaf.max_repetition
         bounded = filters and not (leaf.path in nans and _is_float(element))
         bare = _make_bare_chunk(leaf, element)
-        out.append(_Column(index, leaf, element, filters, bounded, leaf.path in nulls, bare))
+        doubtful = has_doubtful_bounds(metadata.created_by, element)
+        matter = leaf.path in nulls
+        out.append(_Column(index, leaf, element, filters, bounded, doubtful, matter, bare))
     return out
 
 
@@ -199,10 +202,12 @@ def _summarize_chunk(metadata: ThriftStruct, row_group: int, column: _Column) ->
     statistics = md.statistics
     if statistics is None or not column.filters or md.type != column.element.type:
         return column.make_chunk()
-    names = ("min", "max", "min_value", "max_value")
-    bounds = {name: getattr(statistics, name) for name in names}
-    if has_doubtful_bounds(metadata.created_by, column.element):
-        bounds = {}
+    bounds: dict[str, bytes | None] = {}
+    if not column.doubtful:
+        bounds = {
+            "min": statistics.min, "max": statistics.max,
+            "min_value": statistics.min_value, "max_value": statistics.max_value,
+        }  # fmt: skip
     nulls = None if _OLD_ARROW.match(metadata.created_by or b"") else statistics.null_count
     return column.summarize_rows(bounds, nulls, rows)
 

@@ -127,7 +127,7 @@ class PlaintextView(SeekableFile):
         overlay(out, offset, reached, bytes(max(0, min(end, self._body_end) - reached)))
         overlay(out, offset, 0, MAGIC_PLAINTEXT)
         overlay(out, offset, self._body_end, self._tail)
-        with self._shared.use():
+        with self._shared:
             if len(out) < _WORTH_THREADS or len(parts) < 2 or usable_cores() < 2:
                 for part in parts:
                     part.read(offset, out)

@@ -101,8 +101,10 @@ def bind_and_report(
 
     If binding the key retriever fails, this is reported, and the properties have none.
     """
-    # A retriever bound to its file must report why it has no key for a column.
-    strict = replace(properties, on_missing_key="error", check_footer_integrity=True)
+    strict = properties
+    if properties.on_missing_key != "error" or not properties.check_footer_integrity:
+        # A retriever bound to its file must report why it has no key for a column.
+        strict = replace(properties, on_missing_key="error", check_footer_integrity=True)
     try:
         return bind_to_file(strict, source)
     except ModcryptError as error:  # the key material file beside the file cannot be read

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from modcrypt.errors import ModcryptError
+from modcrypt.errors import FormatError, ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.threads import in_threads, usable_cores
@@ -181,17 +181,21 @@ def _open(
     options: dict[str, Any],
 ) -> ParquetFile | _DatasetReader:
     check_expected_parts(*prefixes)
-    if prefixes[0] is not None or is_dataset(source, filesystem):
-        if row_groups is not None:
-            raise ValueError(
-                "row_groups applies to a single file only; remove it to read a dataset"
+    if prefixes[0] is None and not isinstance(source, list | tuple):
+        if not callable(decryption):
+            try:  # asking a store whether the path is a folder takes a request
+                return ParquetFile(source, decryption, filesystem=filesystem, **options)
+            except (OSError, LookupError, FormatError):
+                if not is_dataset(source, filesystem):
+                    raise
+        elif not is_dataset(source, filesystem):
+            raise TypeError(
+                "decryption is a function, which is for datasets; pass what it returns for this "
+                "file"
             )
-        return _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
-    if callable(decryption):
-        raise TypeError(
-            "decryption is a function, which is for datasets; pass what it returns for this file"
-        )
-    return ParquetFile(source, decryption, filesystem=filesystem, **options)
+    if row_groups is not None:
+        raise ValueError("row_groups applies to a single file only; remove it to read a dataset")
+    return _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
 
 
 class _DatasetReader:

@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modcrypt.errors import FormatError, LimitError
+from modcrypt.parquet.format.compact import STRUCT, read_int
 from modcrypt.parquet.format.idl import decode, varint, zigzag
 
 if TYPE_CHECKING:
@@ -139,6 +140,22 @@ def is_empty(header: PageHeader) -> bool:
 
 
 _NO_VALUES: Final = b"\x15\x00"  # field 1, an i32 that is zero
+
+
+_OF_DATA: Final = (DATA_PAGE, DATA_PAGE_V2)
+
+
+def count_values(header: PageHeader) -> i64:
+    """Return num_values of a data page whose fields are in the usual order; -1 for other pages."""
+    has_crc = header.crc is not None
+    at: i64 = header.crc_end if has_crc else header.size_end
+    head: i64 = (4 if header.type == DATA_PAGE_V2 else 1) + (0 if has_crc else 1)  # from id 3 or 4
+    if header.has_long_ids or header.type not in _OF_DATA:
+        return -1
+    if header.raw[at : at + 2] != _BYTES[head << 4 | STRUCT] + b"\x15":  # field 1, an i32
+        return -1
+    value, _ = read_int(header.raw, at + 2, 32)
+    return value if value >= 0 else -1
 
 
 def check_size(size: i64) -> None:

@@ -88,9 +88,8 @@ class _Check:
         offset_index, _ = self._open_part(Part.OFFSET_INDEX)
         column_index, _ = self._open_part(Part.COLUMN_INDEX)
         self._check_bloom_filter()
-        facts: PageFacts | None = PageFacts()  # of a chunk without pages
+        facts: PageFacts | None = None
         if self.chunk.overlapping:
-            facts = None
             note = "parts of it overlap other parts of the file"
             self.report.add_note("column", self.chunk.path, note)
         elif Part.PAGES in self.spans:
@@ -106,6 +105,8 @@ class _Check:
             )  # fmt: skip
             self._finish_hash(pages)
             facts = facts if facts.complete else None
+        else:
+            facts = PageFacts()  # of a chunk without pages
         self._compare_with_pages(facts, offset_index, column_index)
 
     def _check_signed_parts(self) -> None:

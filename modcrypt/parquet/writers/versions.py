@@ -14,7 +14,8 @@ def is_older(created_by: bytes, application: bytes, version: tuple[int, int, int
     Early releases of parquet-mr write no version, so that a name without one is old, as it is for
     parquet-java (`CorruptStatistics`, `CorruptDeltaByteArrays`).
     """
-    if not re.match(re.escape(application) + rb"( |$)", created_by):
+    end = created_by[len(application) :][:1]
+    if not created_by.startswith(application) or end not in (b"", b" "):
         return False
     known = _VERSION.match(created_by, len(application))
     return known is None or (int(known[1]), int(known[2]), int(known[3])) < version

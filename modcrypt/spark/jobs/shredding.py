@@ -115,5 +115,5 @@ def prove_shredded(
         if progress is not None:
             progress(file, len(files))
     places = [file.place for file in files]
-    results = [replace(found[file.name], path=file.place.path) for file in files]
+    results = [replace(found[file.name], path=file.place.listed_name) for file in files]
     return examination.conclude(places, results, surroundings)

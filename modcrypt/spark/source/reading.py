@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,12 +27,16 @@ import pyarrow.types as pt
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
+from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
 from modcrypt.parquet.arrow.column_masks import restriction_error
 from modcrypt.parquet.arrow.decoding import merge_small
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
+from modcrypt.parquet.arrow.scanning.scan_session import Request
+from modcrypt.parquet.arrow.scanning.small_files import SMALL_FILE, SmallFiles
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset, parse_partition
 from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.runtime.tracebacks import shorten_errors
@@ -88,6 +93,7 @@ class Piece:
     split: int = 0
     splits: int = 1
     identity: FileIdentity | None = None
+    is_small: bool = False  # whether it is a whole file that is read with others
 
     def __post_init__(self) -> None:
         if self.splits > 1 and self.identity is None:
@@ -194,7 +200,8 @@ def assign_pieces(
         if remaining < file.size or len(tasks[-1]) == FILES_PER_TASK:
             tasks.append([])
             remaining = most
-        tasks[-1].append(Piece(file.path, file.values))
+        is_small = file.size <= SMALL_FILE
+        tasks[-1].append(Piece(file.path, file.values, is_small=is_small))
         remaining -= file.size + OPENING_BYTES
     return [Pieces(pieces) for pieces in tasks]
 
@@ -243,12 +250,47 @@ def _read_all(
     settings: ReadSettings, pieces: Iterable[Piece], table: _Table
 ) -> Iterator[pa.RecordBatch]:
     decryption = cache(settings.decryption)
+    joined: list[Piece] = []
     for piece in pieces:
-        with (
-            add_path_to_errors(piece.path),
-            open_file(piece.path, decryption(), piece.identity) as file,
-        ):
-            yield from _read_batches(file, piece, table)
+        small = table.small(piece)
+        if joined and (small is None or small.is_full or piece.values != joined[0].values):
+            yield from _read_joined(joined, decryption, table)
+            joined = []
+        with add_path_to_errors(piece.path):
+            if small is not None and small.add(piece.path, decryption(), piece.identity):
+                joined.append(piece)
+                continue
+        if joined:
+            yield from _read_joined(joined, decryption, table)
+            joined = []
+        yield from _read_alone(piece, decryption, table)
+    if joined:
+        yield from _read_joined(joined, decryption, table)
+
+
+_Decryption: TypeAlias = Callable[[], FileDecryptionProperties]
+
+
+def _read_joined(
+    pieces: Sequence[Piece], decryption: _Decryption, table: _Table
+) -> Iterator[pa.RecordBatch]:
+    """Read small files that were added to those of the table's last schema."""
+    batches: list[pa.RecordBatch] | None = None
+    with suppress(ModcryptError, ValueError):  # reading them alone names the file
+        batches = table.take(pieces[0])
+    if batches is not None:
+        yield from batches
+        return
+    for piece in pieces:
+        yield from _read_alone(piece, decryption, table)
+
+
+def _read_alone(piece: Piece, decryption: _Decryption, table: _Table) -> Iterator[pa.RecordBatch]:
+    with (
+        add_path_to_errors(piece.path),
+        open_file(piece.path, decryption(), piece.identity) as file,
+    ):
+        yield from _read_batches(file, piece, table)
 
 
 def _read_batches(file: ParquetFile, piece: Piece, table: _Table) -> Iterator[pa.RecordBatch]:
@@ -267,10 +309,7 @@ def _read_batches(file: ParquetFile, piece: Piece, table: _Table) -> Iterator[pa
         )
     else:
         batches = _make_empty_rows(file, first, after)
-    for batch in map(columns.restrictions.filter, batches):
-        rows = conform(_add_folder_values(batch, piece, table.schema), table.schema)
-        out = columns.restrictions.mask(rows)
-        yield out if columns.batch_filter is None else out.filter(columns.batch_filter)
+    yield from columns.finish(batches, piece, table.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +320,16 @@ class _Columns:
     file_filter: Alternatives | None
     batch_filter: pc.Expression | None
     restrictions: FileRestrictions
+    small: SmallFiles | None  # None if files are filtered, or no column is read
+
+    def finish(
+        self, batches: Iterable[pa.RecordBatch], piece: Piece, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """Return batches of a file as rows of the table."""
+        for batch in map(self.restrictions.filter, batches):
+            rows = conform(_add_folder_values(batch, piece, schema), schema)
+            out = self.restrictions.mask(rows)
+            yield out if self.batch_filter is None else out.filter(self.batch_filter)
 
 
 class _Table:
@@ -294,7 +343,20 @@ class _Table:
     ) -> None:
         self.schema = schema
         self._terms, self._restrictions = terms, restrictions
-        self._last: tuple[object, _Columns] | None = None
+        self._last: tuple[tuple[object, frozenset[str]], _Columns] | None = None
+
+    def small(self, piece: Piece) -> SmallFiles | None:
+        """Return what reads a small file if it has the schema of the last one; None if nothing."""
+        if not piece.is_small or self._last is None or self._last[0][1] != piece.values.keys():
+            return None
+        return self._last[1].small
+
+    def take(self, piece: Piece) -> list[pa.RecordBatch] | None:
+        """Return the rows of the small files that were added, which have the values of a piece."""
+        assert self._last is not None
+        columns = self._last[1]
+        batches = None if columns.small is None else columns.small.take()
+        return None if batches is None else list(columns.finish(batches, piece, self.schema))
 
     def find_columns(self, file: ParquetFile, folder_fields: frozenset[str]) -> _Columns:
         """Return the columns to read; raise ValueError if they don't fit the table's schema."""
@@ -318,7 +380,10 @@ class _Table:
         filters = split_terms(self._terms, own, self.schema, file, late)
         if restricted.row_filter is not None:
             names = list(dict.fromkeys([*names, *restricted.row_filter.columns.names]))
-        return _Columns(names, *filters, restricted)
+        small = None
+        if names and filters[0] is None:
+            small = SmallFiles(file, names, file.types_of(Request(columns=names))[1])
+        return _Columns(names, *filters, restricted, small)
 
 
 def _expand_names(name: str, kind: pa.DataType, here: Spellings) -> Iterator[str]:

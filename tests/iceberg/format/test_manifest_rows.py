@@ -25,8 +25,9 @@ from modcrypt.errors import FormatError, LimitError, ModcryptError
 from modcrypt.iceberg import IcebergTable, open_table
 from modcrypt.iceberg.format import manifests
 from modcrypt.iceberg.format.avro_files import read_avro
-from modcrypt.iceberg.format.manifest_rows import entry_plan
-from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile, read_manifest
+from modcrypt.iceberg.format.manifest_rows import entry_plan, file_entries, row_scan
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
+from modcrypt.iceberg.format.manifests import ManifestFile, read_manifest
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.read.file_pruning import as_data_file, bind_test, statistics_of
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
@@ -397,17 +398,28 @@ def test_a_plan_decodes_what_it_needs(
     table: IcebergTable, monkeypatch: pytest.MonkeyPatch, text: str | None, files: int, read: int
 ) -> None:
     """An entry for each planned file, a partition for each manifest; each of these is read once."""
-    decoded, made, reads = (
-        count_calls(monkeypatch, owner, name)
-        for owner, name in ((entry_plan, "decode"), (manifests, "_entry"), (Walk, "read"))
-    )
+    partitions: dict[int, dict[bytes, Any]] = {}
+    scan_rows, make_entry = row_scan.scan_rows, file_entries.make_entry
+    made: list[Any] = []
+
+    def scan(*arguments: Any) -> Any:
+        partitions[id(arguments[-1])] = arguments[-1]
+        return scan_rows(*arguments)
+
+    def make(*arguments: Any) -> Any:
+        made.append(make_entry(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(entry_plan, "scan_rows", scan)
+    monkeypatch.setattr(manifests, "make_entry", make)
+    reads = count_calls(monkeypatch, Walk, "read")
     snapshot = table.snapshot()
     assert snapshot is not None
     row_filter = AlwaysTrue() if text is None else parse(text)
     planner = Planner(table.walk, schema_of(table.metadata), row_filter)
     planned = list(planner.files(snapshot))
     assert len(planned) == len(made) == files
-    assert len(decoded) == read
+    assert sum(map(len, partitions.values())) == len(partitions) == read
     assert len(reads) == 1 + read
     assert len({id(file.constants) for file in planned}) <= 3
 
@@ -438,8 +450,9 @@ def test_a_planned_file_takes_few_objects(table: IcebergTable) -> None:
     planned = list(Planner(table.walk, schema_of(table.metadata), AlwaysTrue()).files(snapshot))
     gc.collect()
     found = Counter(type(item) for item in gc.get_objects() if id(item) not in before)
-    kinds = {PlannedFile: 1, FileEntry: 1, entry_plan.StoredFile: 1, Secret: 2}
-    assert {kind: found[kind] / len(planned) for kind in kinds} == kinds
+    kinds = {PlannedFile: 1, FileEntry: 1, entry_plan.StoredFile: 0, Secret: 2, dict: 0}
+    assert {kind: found[kind] // len(planned) for kind in kinds} == kinds
+    assert planned[0].data.file["file_path"] == planned[0].data.location
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[object]:

@@ -26,7 +26,7 @@ from modcrypt.iceberg import (
     set_policy,
     verify_table,
 )
-from modcrypt.iceberg.format.manifests import DATA
+from modcrypt.iceberg.format.manifest_rows.file_entries import DATA
 from tests.support.iceberg.fault_words import fault_words
 from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.iceberg.made_tables import make_table

@@ -222,12 +222,18 @@ BOMBS: list[tuple[Callable[[Path], None], int, str, int]] = [
 ]
 
 
-def test_peak_memory(tmp_path: Path, subtests: pytest.Subtests) -> None:
+SLOW = ("long_values", "long_equality_keys")
+"""Those that cost most. Of what they show, files alone show the first (tests/test_memory.py)."""
+
+
+@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_peak_memory(slow: bool, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    bombs = [bomb for bomb in BOMBS if (bomb[0].__name__ in SLOW) == slow]
     small = tmp_path / "small"
     builder = new_builder(small)
     finish(builder, builder.parquet("a.parquet", few_rows()))
-    folders = [tmp_path / make.__name__ for make, *_ in BOMBS]
-    for (make, size, *_), folder in zip(BOMBS, folders, strict=True):
+    folders = [tmp_path / make.__name__ for make, *_ in bombs]
+    for (make, size, *_), folder in zip(bombs, folders, strict=True):
         make(folder)
         assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= size
     command = [sys.executable, "-c", CHILD, str(small), *map(str, folders)]
@@ -235,7 +241,7 @@ def test_peak_memory(tmp_path: Path, subtests: pytest.Subtests) -> None:
     measured = {
         name: (found, int(peak)) for name, found, peak in map(str.split, done.stdout.splitlines())
     }
-    for make, _, said, most in BOMBS:
+    for make, _, said, most in bombs:
         with subtests.test(make.__name__):
             found, peak = measured[make.__name__]
             assert (found, peak <= most) == (said, True), f"{peak} MiB"

@@ -11,7 +11,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, open_table, verify_table
 from modcrypt.iceberg.format.encrypted_files import decryption_properties
-from modcrypt.iceberg.format.manifests import EXISTING
+from modcrypt.iceberg.format.manifest_rows.file_entries import EXISTING
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys
 from modcrypt.iceberg.rotate.expiry import expire_history

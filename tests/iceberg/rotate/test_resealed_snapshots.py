@@ -23,7 +23,7 @@ from modcrypt.iceberg import (
     set_policy,
     verify_table,
 )
-from modcrypt.iceberg.format.manifests import ADDED, EXISTING
+from modcrypt.iceberg.format.manifest_rows.file_entries import ADDED, EXISTING
 from modcrypt.iceberg.format.table_versions import FolderVersions
 from modcrypt.iceberg.rotate.manifests.wrapped_in_manifests import encrypting_keys
 from modcrypt.iceberg.tables import rest_requests

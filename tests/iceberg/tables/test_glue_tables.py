@@ -249,7 +249,7 @@ def test_of_two_that_look_at_once_one_succeeds(glue: GlueTable) -> None:
     assert len(versions_in(table)) == 2  # the lost one is removed
 
 
-@each_case("change", ["append", "mek", "kek", "dek", "policy"])
+@each_case("change", ["append", "mek", "kek", "dek", "policy"], quick=one_in(2))
 def test_a_change_after_somebody_elses_has_both(glue: GlueTable, change: str) -> None:
     table = glue.load().append(rows(1))
     other = act_first(lambda: rival(glue).append(rows(2)))

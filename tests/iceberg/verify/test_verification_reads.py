@@ -20,7 +20,8 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format import manifests, table_metadata
 from modcrypt.iceberg.format.avro_files import AvroRows
-from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import EXISTING, FileEntry, make_entry
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.read import inventory
 from tests.support.iceberg.made_tables import make_table
@@ -130,14 +131,14 @@ def merged(tmp_path: Path) -> IcebergTable:
 def test_an_expiry_decodes_entries_of_merged_manifests_once(
     merged: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, real = Counter[str](), manifests._entry
+    made = Counter[str]()
 
-    def make(row: list[Any], *arguments: Any, **named: Any) -> FileEntry:
-        entry = real(row, *arguments, **named)
+    def make(*arguments: Any, **named: Any) -> FileEntry:
+        entry = make_entry(*arguments, **named)
         made[entry.location] += 1
         return entry
 
-    monkeypatch.setattr(manifests, "_entry", make)
+    monkeypatch.setattr(manifests, "make_entry", make)
     assert len(expire_history(merged, dry_run=True).manifests) > 10
     assert len(made) == 20
     assert max(made.values()) <= 4  # as added and as existing, in kept manifests and in others
@@ -155,7 +156,7 @@ def test_entries_that_manifests_share_are_those_of_each_manifest_alone(
             alone = walk.entries(manifest)
             assert [entry.key_metadata for entry in entries] == [e.key_metadata for e in alone]
             assert [_numbers(entry) for entry in entries] == [_numbers(entry) for entry in alone]
-            existing += sum(entry.status == manifests.EXISTING for entry in entries)
+            existing += sum(entry.status == EXISTING for entry in entries)
     assert existing > 20
 
 

@@ -20,7 +20,8 @@ from modcrypt.iceberg import (
     rotate_table,
     verify_table,
 )
-from modcrypt.iceberg.format.manifests import DATA, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import DATA
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.write.manifest_merging import plan_merges
 from tests.support.iceberg.java_judge import Judge, plain_rows

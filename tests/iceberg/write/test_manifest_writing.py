@@ -19,7 +19,8 @@ from pyiceberg.manifest import ManifestFile as PyManifestFile
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg import IcebergTable, open_table
-from modcrypt.iceberg.format.manifests import ADDED, DATA, DELETED, EXISTING, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import ADDED, DATA, DELETED, EXISTING
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.write.manifest_writing import (
     PartitionPaths,

@@ -25,7 +25,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.rotate import expiry
 from modcrypt.iceberg.write import commit as committing
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.folder_contents import files
 from tests.support.iceberg.by_hand import document
 from tests.support.iceberg.cli_runs import Run, error_line, lines, run
@@ -85,7 +85,7 @@ AFTER: list[tuple[KeyPolicy, dict[str, int], set[str | None]]] = [
 ]
 
 
-@each_case(("policy", "keks", "by"), AFTER)
+@each_case(("policy", "keks", "by"), AFTER, quick=one_in(2))
 @each_case("before", [KeyPolicy(), KeyPolicy(kek_per="partition")])
 def test_what_is_there_stays_until_new_data_keys_bring_it_under_the_policy(
     tmp_path: Path, before: KeyPolicy, policy: KeyPolicy, keks: dict[str, int], by: set[str | None]

@@ -120,7 +120,7 @@ SETS: dict[str, Callable[[list[Any], pa.DataType], Any]] = {
 }
 
 
-@each_case("name", list(COLUMNS))
+@each_case("name", list(COLUMNS), quick=one_in(3))
 def test_values_are_given_by_anything_that_can_be_iterated(name: str) -> None:
     kind, values = COLUMNS[name]
     data = sealed(pa.table({"c": pa.array(values, kind)}))

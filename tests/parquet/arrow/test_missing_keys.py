@@ -427,6 +427,7 @@ def test_a_refused_key_is_no_missing_one(mode: Mode) -> None:
         *((name, None) for name in (*WHOLE, "s.a", "req.u", "deep.a", "pairs.key_value.value.p")),
         *((name, root) for name in ("id", "deep.a") for root in (0, 1, 2)),
     ],
+    quick=one_in(2),
 )
 def test_elements_without_a_repetition_type_are_required(name: str, root: int | None) -> None:
     """hyparquet-writer leaves repetition types out; Arrow C++ and DuckDB take them for required."""

@@ -28,7 +28,7 @@ from modcrypt.parquet.arrow.scanning import file_scan
 from modcrypt.parquet.arrow.scanning.plan_parts import PlanParts
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.keys import FOOTER_KEY
 from tests.support.randomness import dice, examples
 
@@ -502,7 +502,7 @@ def scalar(kind: pa.DataType, value: Any) -> Any:
     return pa.scalar(value, kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
-@each_case("name", EVEN)
+@each_case("name", EVEN, quick=one_in(2))
 def test_a_bloom_filter_prunes_what_is_absent_and_nothing_that_is_there(name: str) -> None:
     kind, value = EVEN[name]
     even = [value(n) for n in range(0, 100, 2)] if name != "zone" else [value(n) for n in (0, 120)]

@@ -14,7 +14,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.forging import (
     change_footer,
     edit_crypto,
@@ -79,7 +79,7 @@ def parts_of(source: Any, keys: Any = KEYS, **how: Any) -> list[int]:
 # --- complete datasets ---------------------------------------------------------------------------
 
 
-@each_case("name", ["part-{:05}.parquet", "{}", "a-2026-{}-x", "2026.{}.1"])
+@each_case("name", ["part-{:05}.parquet", "{}", "a-2026-{}-x", "2026.{}.1"], quick=one_in(2))
 def test_all_parts_are_read_whatever_their_files_are_called(
     tmp_path: Path, how: dict[str, Any], name: str
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
 import os
 import signal
 import subprocess
@@ -31,7 +32,7 @@ from hypothesis import strategies as st
 import modcrypt as mc
 from modcrypt.io.places import Place
 from modcrypt.parquet.datasets import dataset_writer
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.randomness import examples
 from tests.support.tables import small_table
@@ -398,9 +399,8 @@ def test_data_of_another_schema_is_refused(
 # --- sizes ----------------------------------------------------------------------------------------
 
 
+@each_case("rows, step", itertools.product([1, 24, 25, 26], [7, 25, 100]), quick=one_in(2))
 @each_case("partitioning", [None, ["p"]])
-@each_case("step", [7, 25, 100])
-@each_case("rows", [1, 24, 25, 26])
 def test_files_have_exactly_as_many_rows_as_asked_for(
     rows: int, step: int, partitioning: Any, tmp_path: Path
 ) -> None:

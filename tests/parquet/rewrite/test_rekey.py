@@ -31,7 +31,7 @@ import modcrypt as mc
 from modcrypt.io.sinks import FdSink
 from modcrypt.parquet.format.idl import decode
 from tests.support import forging
-from tests.support.cases import each_case
+from tests.support.cases import each_case, one_in
 from tests.support.forging import plain_file
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -177,7 +177,7 @@ MATRIX = pairwise(
 )
 
 
-@each_case("case", MATRIX, ids=case_name)
+@each_case("case", MATRIX, ids=case_name, quick=one_in(2))
 def test_the_plaintext_file_stays_what_it_was_byte_for_byte(case: Case) -> None:
     plain = plain_of(case["shape"])
     names, leaves = names_of(plain), leaves_of(plain)
@@ -723,8 +723,8 @@ KEPT_CASES: dict[str, tuple[dict[str, Any], list[str] | None]] = {
 }
 
 
+@each_case("name", KEPT_CASES, quick=one_in(2))
 @each_case("algorithm", BOTH)
-@each_case("name", KEPT_CASES)
 def test_what_is_said_to_be_kept_is_kept_and_nothing_else(name: str, algorithm: str) -> None:
     changes, expected = KEPT_CASES[name]
     old: dict[str, Any] = {

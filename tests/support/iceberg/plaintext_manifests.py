@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from modcrypt.iceberg import IcebergTable
-from modcrypt.iceberg.format.manifests import EXISTING
+from modcrypt.iceberg.format.manifest_rows.file_entries import EXISTING
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys
 from modcrypt.iceberg.write.commit import commit

@@ -17,6 +17,7 @@ from modcrypt.iceberg.format.manifest_rows.row_scan import (
     FIXED,
     FLOAT,
     MAP,
+    MAX_NUMBER,
     NULL,
     NUMBER,
     NUMBERS,
@@ -25,8 +26,10 @@ from modcrypt.iceberg.format.manifest_rows.row_scan import (
     TEXTS,
     UNION,
     Node,
+    all_within,
     decode,
-    find_pair,
+    find_value,
+    is_missing,
     scan_rows,
 )
 from modcrypt.keys import Secret, Unpicklable
@@ -70,6 +73,9 @@ _USUAL = {
 _PAIRS = dict.fromkeys((VALUE_COUNTS, NULL_COUNTS, NAN_COUNTS), NUMBERS) | dict.fromkeys(
     (LOWER, UPPER), TEXTS
 )
+_MOST = {STATUS: 2, CONTENT: 2, RECORDS: MAX_NUMBER, SIZE: MAX_NUMBER}
+"""The greatest value of a number by its slot; the least is 0."""
+
 _KINDS = {
     "null": (NULL, 0), "boolean": (BOOLEAN, 1), "int": (NUMBER, 0), "long": (NUMBER, 0),
     "float": (FLOAT, 4), "double": (DOUBLE, 8), "bytes": (BYTES, 0), "string": (STRING, 0),
@@ -201,12 +207,7 @@ def scan_block(
     The partition is decoded. Raise FormatError if a row is damaged.
     """
     try:
-        rows, at = scan_rows(plan.row, data, at, count, SLOTS)
-        for values in rows:
-            raw = values[PARTITION]
-            if raw not in partitions:
-                partitions[raw], _ = decode(plan.partition, raw, 0)
-            values[PARTITION] = partitions[raw]
+        rows, at = scan_rows(plan.row, plan.partition, data, at, count, SLOTS, partitions)
     except (IndexError, UnicodeDecodeError, FormatError) as error:
         kind = type(error).__name__
         raise FormatError(f"{avro.name}: rows of the Avro file are damaged ({kind})") from None
@@ -226,14 +227,19 @@ def row_decoder(
     return scan_row
 
 
-def scan_entries(avro: AvroRows, plan: EntryPlan) -> Iterator[Values]:
-    """Yield the values of the rows of a manifest; raise FormatError if it is damaged."""
+def scan_blocks(avro: AvroRows, plan: EntryPlan) -> Iterator[list[Values]]:
+    """Yield the values of the rows of each block; raise FormatError if the manifest is damaged."""
     partitions: Partitions = {}
     for count, data in avro.blocks:
         rows, end = scan_block(avro, plan, data, 0, count, partitions)
         if end != len(data):
             raise FormatError(f"{avro.name}: a block of the Avro file is longer than its rows")
-        yield from rows
+        yield rows
+
+
+def have_usual_values(rows: list[Values], plan: EntryPlan) -> bool:
+    """Return whether values of rows, which every entry has, certainly are as the spec has them."""
+    return plan.is_usual and all(all_within(rows, slot, most) for slot, most in _MOST.items())
 
 
 class StoredFile(Unpicklable, Mapping[str, Any]):
@@ -285,7 +291,12 @@ class StoredFile(Unpicklable, Mapping[str, Any]):
 
 def find_statistic(values: Values, slot: int, column: int) -> Any:
     """Return a number or bound of a column, by its id; None if the row has none."""
-    pairs = values[slot]
-    if pairs is None or type(pairs) is bytes:
-        return pairs and find_pair(pairs, column, _PAIRS[slot])
-    return {pair["key"]: pair["value"] for pair in pairs}.get(column)
+    return find_value(values[slot], column, _PAIRS[slot])
+
+
+def lacks_values(values: Values, column: int) -> bool:
+    """Return whether a column, by its id, has only nulls or only NaN."""
+    return is_missing(values, column, VALUE_COUNTS, _ABSENT)
+
+
+_ABSENT = [NULL_COUNTS, NAN_COUNTS]

@@ -37,6 +37,9 @@ RECORD: Final = 10
 ARRAY: Final = 11
 MAP: Final = 12
 
+MAX_NUMBER: Final = (1 << 63) - 1
+"""The greatest number of a row."""
+
 # Arrays of pairs, as manifests have them for each column.
 NO_PAIRS: Final = 0
 NUMBERS: Final = 1  # of two numbers
@@ -159,15 +162,36 @@ def _skip_pairs(data: bytes, at: i64, count: i64, pairs: i64) -> i64:
 
 
 def scan_rows(
-    node: Node, data: bytes, at: i64, count: i64, slots: i64
-) -> tuple[list[list[Any]], i64]:
-    """Return the wanted values of `count` rows that begin at `data[at:]`, and the rows' end."""
+    row: Node, partition: Node, data: bytes, at: i64, count: i64, slots: i64,
+    partitions: dict[bytes, Any],
+) -> tuple[list[list[Any]], i64]:  # fmt: skip
+    """Return the wanted values of `count` rows that begin at `data[at:]`, and the rows' end.
+
+    Their `partition` is decoded; `partitions` has those that are known by their bytes, which rows
+    share.
+    """
     rows: list[list[Any]] = []
+    slot = partition.slot
     for _ in range(count):
         values: list[Any] = [None] * slots
-        at = scan(node, data, at, values)
+        at = scan(row, data, at, values)
+        raw: bytes = values[slot]
+        if raw not in partitions:
+            partitions[raw], _end = decode(partition, raw, 0)
+        values[slot] = partitions[raw]
         rows.append(values)
     return rows, at
+
+
+def all_within(rows: list[list[Any]], slot: i64, most: i64) -> bool:
+    """Return whether a number of each row is null, or from 0 to `most`."""
+    for values in rows:
+        value = values[slot]
+        if value is not None:
+            number: i64 = value
+            if not 0 <= number <= most:
+                return False
+    return True
 
 
 @functools.cache
@@ -203,6 +227,33 @@ def find_pair(pairs: bytes, wanted: i64, kind: i64) -> Any:
                 found, at = _read_object(pairs, at)
             else:
                 at = _skip_number(pairs, at)
+
+
+def is_missing(values: list[Any], column: i64, counts: i64, partial: list[int]) -> bool:
+    """Return whether a column has no value in a file that a comparison can match.
+
+    That is so if one of its `partial` counts, as that of nulls, equals that of all values. `counts`
+    and `partial` are slots of pairs.
+    """
+    for slot in partial:
+        pairs = values[slot]
+        if pairs:
+            count = find_value(pairs, column, NUMBERS)
+            if count and find_value(values[counts], column, NUMBERS) == count:
+                return True
+    return False
+
+
+def find_value(pairs: Any, column: i64, kind: i64) -> Any:
+    """Return the number or bound of a column in pairs, which may be decoded; None without one."""
+    if isinstance(pairs, bytes):
+        return find_pair(pairs, column, kind)
+    found: Any = None
+    if pairs is not None:
+        for pair in pairs:
+            if pair["key"] == column:
+                found = pair["value"]
+    return found
 
 
 def decode(node: Node, data: bytes, at: i64) -> tuple[Any, i64]:

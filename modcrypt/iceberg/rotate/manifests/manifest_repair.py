@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import IntegrityError, ModcryptError
-from modcrypt.iceberg.format.manifests import EXISTING, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import EXISTING
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import require_encrypted, writing_keys, writing_policy
 from modcrypt.iceberg.read.data_files import count_parquet_rows

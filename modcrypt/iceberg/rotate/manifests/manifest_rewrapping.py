@@ -21,7 +21,8 @@ from modcrypt.errors import FormatError, PlaintextError
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.encrypted_files import write_ags1
 from modcrypt.iceberg.format.locations import Locations
-from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.keys.key_resolver import (
     KeyResolver,

@@ -28,7 +28,8 @@ from modcrypt.errors import (
     PlaintextError,
 )
 from modcrypt.iceberg.format.avro_files import open_avro
-from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import DATA, FileEntry
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.write.manifest_writing import LiveEntry, live_entries

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
+from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, SINGLES, partition_scope
 from modcrypt.iceberg.keys.key_resolver import encrypting_key, wrapped_by_master

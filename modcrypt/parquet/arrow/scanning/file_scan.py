@@ -137,17 +137,17 @@ class Scan:
 
     def _load_lots(self, lot_bytes: int) -> Iterator[Loaded | pa.Table]:
         session = self._session
-        with session.shared.use():
+        with session.shared:
             jobs = self._loader.plan_jobs(self._rows, lot_bytes)
         ready: Loaded | pa.Table | None = None
         for job in jobs:
-            with session.shared.use():
+            with session.shared:
                 if ready is None:  # This is the first lot; nothing can be decoded meanwhile.
                     ready = job()
                     continue
                 following = session.ahead.submit(job)
             yield ready
-            with session.shared.use():
+            with session.shared:
                 ready = following.result()
         if ready is not None:
             yield ready
@@ -159,7 +159,7 @@ class Scan:
             return self._decode_table(job(), use_threads)
 
         session = self._session
-        with session.shared.use():
+        with session.shared:
             jobs = self._loader.plan_jobs(self._rows, lot_bytes)
             if len(jobs) < 2:
                 return [read(job) for job in jobs]
@@ -397,7 +397,8 @@ class Scan:
             filled = set()
         columns = {c for c in leaves if plan.keep[c] or c in filled}
         own = self._session.open_schema(columns, filled, keep_pairs=not plan.missing).schema_arrow
-        if twice := {name for name, count in Counter(own.names).items() if count > 1}:
+        if len(set(names := own.names)) < len(names):
+            twice = {name for name, count in Counter(names).items() if count > 1}
             raise UnsupportedFormatError(
                 f"several columns have the same name: {_join_names(twice)}; read them with "
                 "open_parquet"
@@ -423,10 +424,11 @@ class Scan:
         judged = self._session.select(self._tested, plan.row_groups)
         with self._session.lock, paused_collector():
             metadata, _ = plain_metadata(self._session.file.select(self._tested, ()), [], 0)
+            leaves = judged.footer_leaves
             metadata.row_groups = [
                 new(
                     "RowGroup",
-                    columns=[judged.chunks[r, c] for c in judged.footer_leaves],
+                    columns=[judged.chunks[r, c] for c in leaves],
                     num_rows=row_groups[r].num_rows,
                 )
                 for r in plan.row_groups
@@ -458,6 +460,8 @@ def concatenate_tables(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Tabl
     if not schema.names:  # PyArrow loses the number of rows if there are no columns.
         rows = sum(table.num_rows for table in parts)
         return replace_metadata(pa.table({"": pa.nulls(rows)}).select([]), schema.metadata)
+    if len(parts) == 1:
+        return parts[0]
     # PyArrow's `Schema.empty_table` fails if a type has an extension type inside.
     return pa.concat_tables(parts or [pa.Table.from_batches([], schema)])
 

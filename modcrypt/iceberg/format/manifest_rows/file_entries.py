@@ -1,0 +1,188 @@
+"""Entries of manifests: what plans and expiries need of a row, and the rest of it on demand.
+
+A table may have a million of them, so mypyc compiles this module from the same source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+
+from modcrypt.iceberg.format.manifest_rows.entry_plan import (
+    CONTENT,
+    FILE_SEQUENCE,
+    FORMAT,
+    KEY,
+    PARTITION,
+    PATH,
+    RECORDS,
+    SEQUENCE,
+    SIZE,
+    SLOTS,
+    SNAPSHOT,
+    STATUS,
+    EntryPlan,
+    StoredFile,
+)
+from modcrypt.keys import Secret
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+Numbers: TypeAlias = tuple[int | None, int | None, int | None]
+"""The snapshot id, sequence number and file sequence number of an entry."""
+
+EXISTING: Final = 0
+ADDED: Final = 1
+DELETED: Final = 2
+"""Status of an entry."""
+
+DATA: Final = 0
+POSITION_DELETES: Final = 1
+EQUALITY_DELETES: Final = 2
+"""Content of a file."""
+
+_FORMATS: Final = {text: text for text in ("PARQUET", "AVRO", "ORC", "PUFFIN")}
+
+_status: Final[i64] = STATUS  # looking them up for each row takes as long as the rest
+_snapshot: Final[i64] = SNAPSHOT
+_sequence: Final[i64] = SEQUENCE
+_file_sequence: Final[i64] = FILE_SEQUENCE
+_content: Final[i64] = CONTENT
+_path: Final[i64] = PATH
+_format: Final[i64] = FORMAT
+_records: Final[i64] = RECORDS
+_size: Final[i64] = SIZE
+_key: Final[i64] = KEY
+_partition: Final[i64] = PARTITION
+
+
+class FileEntry:
+    """A row of a manifest: a data file or a delete file.
+
+    Attributes:
+        status: Status of the entry: 0 existing, 1 added, 2 deleted.
+        snapshot_id, sequence_number, file_sequence_number: Ids of the commit that added the file,
+            inherited if the row leaves them open.
+        content: Kind of the file: 0 data, 1 position deletes (in Puffin: a deletion vector),
+            2 equality deletes.
+        location: Location of the file.
+        file_format: Format of the file: `PARQUET`, `AVRO`, `ORC` or `PUFFIN`.
+        spec_id: Id of the partition spec.
+        record_count: Number of rows, or of deleted rows.
+        size: Size of the file as stored, in bytes.
+        partition: The partition values by name, as Avro has them: a date is a number of days.
+        partition_names: Names in `partition`, by the ids of the partition fields: names change,
+            and Avro cannot represent all of them.
+    """
+
+    __slots__ = (
+        "_file", "_key", "_plan", "_row", "content", "file_format", "file_sequence_number",
+        "location", "partition", "partition_names", "record_count", "sequence_number", "size",
+        "snapshot_id", "spec_id", "status",
+    )  # fmt: skip
+
+    def __init__(
+        self, values: list[Any], plan: EntryPlan, spec_id: int, numbers: Numbers,
+        file: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Make the entry of a row.
+
+        It has the `numbers` of its commit. `file` is what it keeps of the `data_file`, by default
+        all of it.
+        """
+        self.status: int = values[_status]
+        self.snapshot_id: int | None = numbers[0]
+        self.sequence_number: int | None = numbers[1]
+        self.file_sequence_number: int | None = numbers[2]
+        self.content: int = values[_content] or DATA
+        self.location: str = values[_path]
+        form: str = values[_format]
+        self.file_format: str = _FORMATS.get(form) or form.upper()
+        self.spec_id: int = spec_id
+        self.record_count: int = values[_records]
+        self.size: int = values[_size]
+        key = values[_key]
+        self._key: Secret[bytes] | None = None if key is None else Secret(key)
+        self.partition: Mapping[str, Any] = values[_partition]
+        self.partition_names: Mapping[int, str] = plan.names.partition_names
+        self._file: Mapping[str, Any] | None = file
+        self._row: Secret[list[Any]] | None = Secret(values) if file is None else None
+        self._plan: EntryPlan = plan
+
+    def __repr__(self) -> str:
+        return f"FileEntry(status={self.status}, location={self.location!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a FileEntry holds a key and can't be pickled or copied")
+
+    @property
+    def key_metadata(self) -> bytes | None:
+        """Key metadata that opens the file, a secret unless it is encrypted; None for plaintext.
+
+        Keep it out of local variables, which tracebacks hold.
+        """
+        return None if self._key is None else self._key()
+
+    @property
+    def file(self) -> Mapping[str, Any]:
+        """The `data_file`, under the spec's names; its key metadata is a `Secret`.
+
+        It is complete, or what the entry keeps of it: a table may have a million entries.
+        """
+        if self._file is None:
+            assert self._row is not None
+            self._file = StoredFile(self._row(), self._plan, self._key)
+            self._row = None
+        return self._file
+
+    @property
+    def is_live(self) -> bool:
+        """True if the file belongs to the snapshot."""
+        return self.status != DELETED
+
+    @property
+    def partition_by_id(self) -> Mapping[int, Any]:
+        """The partition values by the ids of the partition fields."""
+        values = self.partition
+        return {id_: values.get(name) for id_, name in self.partition_names.items()}
+
+    def shorten(self, partition: Mapping[str, Any]) -> FileEntry:
+        """Drop all members of the `data_file`; return the entry, which has equal partition values.
+
+        Entries of one partition may share them.
+        """
+        self._file, self._row = _NO_MEMBERS, None
+        self.partition = partition
+        return self
+
+    def with_numbers(self, numbers: Numbers) -> FileEntry:
+        """Return a copy with other numbers of its commit."""
+        values: list[Any] = [None] * SLOTS
+        values[_status], values[_content], values[_path] = self.status, self.content, self.location
+        values[_format], values[_records] = self.file_format, self.record_count
+        values[_size], values[_key] = self.size, self.key_metadata
+        values[_partition] = self.partition
+        return FileEntry(values, self._plan, self.spec_id, numbers, self.file)
+
+
+_NO_MEMBERS: Final[dict[str, Any]] = {}
+
+
+def make_entry(
+    plan: EntryPlan, spec_id: int, inherited: Sequence[Numbers] | None, values: list[Any],
+    file: Mapping[str, Any] | None = None,
+) -> FileEntry:  # fmt: skip
+    """Return the entry of a row.
+
+    By its status, it inherits the numbers that it leaves open; with None, they stay open. For
+    `file` see `FileEntry`.
+    """
+    snapshot, sequence = values[_snapshot], values[_sequence]
+    file_sequence = values[_file_sequence]
+    if inherited is not None:
+        numbers = inherited[values[_status]]
+        snapshot = numbers[0] if snapshot is None else snapshot
+        sequence = numbers[1] if sequence is None else sequence
+        file_sequence = numbers[2] if file_sequence is None else file_sequence
+    return FileEntry(values, plan, spec_id, (snapshot, sequence, file_sequence), file)
