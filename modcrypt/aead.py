@@ -285,6 +285,78 @@ class GcmCipher(ModuleCipher):
             raise TagError
 
 
+def encrypt_values(
+    ciphers: list[GcmCipher | None], owners: list[int], aads: list[bytes], values: bytes,
+    ends: list[int],
+) -> list[bytes]:  # fmt: skip
+    """Return nonce, and ciphertext with tag, of each value, one after the other.
+
+    Value `i` is under the cipher and AAD `owners[i]`, and ends at `ends[i]` in `values`. One
+    request to the operating system yields all nonces. The keys may be many, so each cipher counts
+    for itself: no counter stays in the process.
+
+    Raises:
+        KeyExhaustedError: A cipher would exceed 2**32 encryptions.
+    """
+    counts: list[int] = [0] * len(ciphers)
+    for owner in owners:
+        counts[owner] += 1
+    encrypts: list[Callable[..., bytes]] = []
+    for cipher, count in zip(ciphers, counts, strict=True):
+        assert cipher is not None
+        if cipher._counter is None:
+            cipher._counter = InvocationCounter()
+        cipher._counter.add(count)
+        encrypts.append(cipher._gcm.encrypt)
+    nonces = urandom(NONCE_SIZE * len(owners))
+    parts: list[bytes] = []
+    start: i64 = 0
+    at: i64 = 0
+    count_of_values: i64 = len(owners)
+    for number in range(count_of_values):
+        owner = owners[number]
+        end: i64 = ends[number]
+        nonce = nonces[at : at + NONCE_SIZE]
+        parts.append(nonce)
+        parts.append(encrypts[owner](nonce, values[start:end], aads[owner]))
+        start = end
+        at += NONCE_SIZE
+    return parts
+
+
+def decrypt_values(
+    ciphers: list[GcmCipher | None], owners: list[int], aads: list[bytes], blocks: bytes,
+    ends: list[int],
+) -> list[bytes | None]:  # fmt: skip
+    """Return the values of blocks that `encrypt_values` made; None for those without a cipher.
+
+    Raises:
+        TagError: A tag does not match, or a block is too short for one.
+    """
+    decrypts: list[Callable[..., bytes] | None] = [
+        None if cipher is None else cipher._gcm.decrypt for cipher in ciphers
+    ]
+    values: list[bytes | None] = []
+    start: i64 = 0
+    try:
+        count: i64 = len(owners)
+        for number in range(count):
+            owner = owners[number]
+            end: i64 = ends[number]
+            decrypt = decrypts[owner]
+            if decrypt is None:
+                values.append(None)
+            elif end - start < BLOCK_OVERHEAD:
+                raise TagError
+            else:
+                text = start + NONCE_SIZE
+                values.append(decrypt(blocks[start:text], blocks[text:end], aads[owner]))
+            start = end
+    except InvalidTag:
+        raise TagError from None
+    return values
+
+
 class CtrCipher(ModuleCipher):
     """A cipher for the CTR page modules of AES_GCM_CTR_V1 (PME 4.2.2), without tag and AAD.
 

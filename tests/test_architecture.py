@@ -44,6 +44,7 @@ IMPORTERS = {
         "modcrypt.iceberg.commands",
         "modcrypt.lake.commands",
         "modcrypt.spark.commands",
+        "modcrypt.subjects.commands",
     },
     "jinja2": {"modcrypt.report.html"},
     "markupsafe": {"modcrypt.report.html"},
@@ -68,6 +69,7 @@ IMPORTERS = {
         "modcrypt.parquet.rewrite.masking",
         "modcrypt.parquet.writers.page_detectors",  # codecs
         "modcrypt.spark",
+        "modcrypt.subjects",
     },
     "pyspark": {"modcrypt.spark"},
     "pandas": {"modcrypt.parquet.pyarrow_api.pandas_frames"},
@@ -112,6 +114,7 @@ IMPORTERS = {
     "google": {"modcrypt.kms.services.gcp"},
     "azure": {"modcrypt.kms.services.azure"},
     "pkcs11": {"modcrypt.kms.services.pkcs11_token"},
+    "psycopg": {"modcrypt.subjects.database"},
     "xxhash": {"modcrypt.parquet.crypto.bloom_filters"},
     "fsspec": {"modcrypt.io"},
     "click": {
@@ -119,6 +122,7 @@ IMPORTERS = {
         "modcrypt.iceberg.commands",
         "modcrypt.lake.commands",
         "modcrypt.spark.commands",
+        "modcrypt.subjects.commands",
     },
     "rich": {"modcrypt.cli.output.progress", "modcrypt.cli.output.text_table"},
 }
@@ -328,6 +332,8 @@ def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
         "modcrypt.keys.metadata",  # whose encoded form holds the key
         "modcrypt.kms.calls",  # which gives keys to be wrapped
         "modcrypt.kms.wrapping",  # the same
+        "modcrypt.subjects.vault",  # the same, for the key of each subject
+        "modcrypt.subjects.key_file",  # whose encrypted form holds the KEKs
         "modcrypt.kms.recipients.file_recipients",  # which encrypts KEKs to public keys
         "modcrypt.kms.recipients.explicit_keys",  # the same with keys
         "modcrypt.kms.keyring.keyring_document",  # whose encoded form holds master keys
@@ -373,6 +379,7 @@ def test_no_room_logs_or_warns() -> None:
         "modcrypt.jobs.engine",
         "modcrypt.iceberg.lake.erased_table_files",  # how many files readers leave out
         "modcrypt.lake.erased_files",
+        "modcrypt.subjects.reading",  # how many values are erased
         "modcrypt.kms.pacing",  # says that it waits, without a name
         "modcrypt.parquet.convert.decryptor",  # that a copy will not restore every byte
         "modcrypt.parquet.convert.restoration",  # that not every byte comes back

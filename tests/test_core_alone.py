@@ -15,7 +15,7 @@ import pytest
 from modcrypt.runtime import plugins
 from tests.support.paths import ROOT
 
-PLUGINS = ("iceberg", "lake", "spark")
+PLUGINS = ("iceberg", "lake", "spark", "subjects")
 TESTS = (  # quick ones of each package
     "tests/test_keys.py",
     "tests/ags1/test_writer.py",
@@ -72,7 +72,7 @@ def run_in(core: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_commands_of_plugins_are_left_out(core: Path) -> None:
     shown = run_in(core, "-m", "modcrypt", "--help").stdout
     assert "\n  encrypt " in shown
-    for command in ("iceberg", "status", "spark "):
+    for command in ("iceberg", "status", "spark ", "subjects"):
         assert f"\n  {command}" not in shown
     for command in ("iceberg", "status"):
         assert run_in(core, "-m", "modcrypt", command).returncode == 2

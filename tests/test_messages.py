@@ -29,6 +29,7 @@ from modcrypt.ags1 import StandardKeyMetadata
 from modcrypt.cli.app import program
 from modcrypt.cli.output.failures import _OPTION_NAMES
 from modcrypt.doctor import machine_checks
+from modcrypt.subjects.vault import create_vault
 from tests.support.cases import each_case, one_in
 from tests.support.tables import write_plain
 
@@ -113,6 +114,11 @@ iceberg shred --kms file:{ring} {metadata.json} --partition name=Ada --yes
 iceberg verify --kms file:{ring} {metadata.json}
 iceberg keys {metadata.json} --key-store {store}
 iceberg tree --kms file:{ring} {metadata.json}
+subjects create --kms file:{ring} lake --vault new
+subjects status --kms file:{ring} --vault {people}?keys={keks}
+subjects erase --kms file:{ring} --vault {people}?keys={keks} 7 --request R --yes
+subjects prove --kms file:{ring} --vault {people}?keys={keks} 7 {plain.parquet}
+subjects rotate --kms file:{ring} --vault {people}?keys={keks} --yes
 doctor --policy {policy.toml} --file {sealed.parquet} --key file:{footer.key}
 doctor --kms file:{ring} --spark-event-log {events}
 """.strip().splitlines()
@@ -154,6 +160,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ring = modcrypt.Keyring.create(folder / "ring", plaintext=True)
     ring.create_key("lake")
     tools = modcrypt.KeyTools(f"file:{folder / 'ring'}")
+    create_vault(f"{folder}/people?keys={folder}/keks", tools, "lake").close()
     policy = modcrypt.Policy(footer_key="lake", column_keys={"lake": ["name"]})
     modcrypt.encrypt_parquet(
         folder / "plain.parquet", folder / "kms.parquet", tools.encryption(policy)

@@ -45,6 +45,8 @@ from tools import (
     bench_pages,
     bench_plan,
     bench_rekey,
+    bench_subject_vault,
+    bench_subjects,
     bench_tiny,
     bench_wide,
 )
@@ -87,6 +89,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
     "iceberg_rotation": ("Keys of an Iceberg table with a long history", bench_iceberg.rotation),
     "iceberg_history": ("Iceberg tables with many snapshots", bench_iceberg_sizes.histories),
     "iceberg_files": ("Metadata of many files of an Iceberg table", bench_iceberg_sizes.many_files),
+    "subjects": ("Values under keys of subjects, CPU time", bench_subjects.subjects),
+    "subject_vault": ("A vault of subjects' keys", bench_subject_vault.vault),
 }
 
 

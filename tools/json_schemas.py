@@ -233,6 +233,20 @@ ROWS = {
         "`spark jar` and `spark package`: the file that was written.",
         more={"destination": str, "destination_bytes?": int, "url?": str, "coordinates?": str},
     ),
+    "subjects.erase": Row("`subjects erase`: how many subjects were erased, now and before.",
+                          more={"request": str, **_count("erased", "before", "unknown")}),
+    "subjects.export": Row("`subjects export`: one row of a subject, and which columns are erased.",
+                           more={"file": str, "row": dict[str, Any], "erased": list[str]}),
+    "subjects.prove": Row("`subjects prove`: what is left of a subject. `state` is known, unknown, "
+                          "erased, or returned if it is erased but has a row.",
+                          more={**dict.fromkeys(("reference", "state", "request", "time"), str),
+                                "proven": bool, **_count("values", "opened")}),
+    "subjects.status": Row(
+        "`subjects create`, `rotate` and `status`: the state of a vault.",
+        more={"vault": str, **_count("generation", "subjects", "erased", "since_rotation",
+                                     "returned", "older"),
+              "requests": list[str], "complete": bool},
+    ),
     "trust": Row("`trust`: a declaration that is trusted, or with `--print` could be.",
                  more={"file": str, "sha256": str, "commands?": list[str]}),
     "verify.file": Row(

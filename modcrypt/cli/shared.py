@@ -114,6 +114,9 @@ shared_prefix_option = shared_option(
     rare=True,
     help="Allow several files with the same AAD prefix; they can be swapped undetected.",
 )
+request_option = shared_option(
+    "--request ID", help="Id of the request to erase, for the record beside modcrypt.toml."
+)
 prove_option = shared_option(
     "--prove",
     rare=True,

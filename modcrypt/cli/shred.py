@@ -33,6 +33,7 @@ from modcrypt.cli.shared import (
     print_json,
     print_line,
     record_option,
+    request_option,
     root_option,
 )
 from modcrypt.cli.shared_options import option, verb
@@ -87,10 +88,7 @@ a later proof for it
     help="Read all of each file to find what is still readable, and report it with the "
     "file's hash; runs after shredding, or alone without --yes.",
 )
-@option(
-    "--request ID",
-    help="Id of the request to erase, for the record beside modcrypt.toml.",
-)
+@request_option
 @record_option
 @accept_option
 @audit_option

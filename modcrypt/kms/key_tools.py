@@ -28,8 +28,9 @@ from modcrypt.kms.wrapped_key_metadata import (
     parse_wrapped_metadata,
 )
 from modcrypt.kms.wrapping import KeyWrapper
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties, SubjectKeys
 from modcrypt.runtime.former_names import accept_former_attributes, accept_former_names
+from modcrypt.runtime.plugins import SUBJECTS, load
 from modcrypt.runtime.tracebacks import hide_frames
 
 
@@ -92,6 +93,7 @@ class KeyTools:
         lifetime = cache_lifetime_seconds
         self.wrapper = KeyWrapper(client, cache_lifetime=lifetime, aad=aad, audit=audit)
         self.master_key_ids = None if master_key_ids is None else declared
+        self.vaults: dict[tuple[int, str], Any] = {}  # open ones, by process and address
         self._policy: Policy | None = None  # source of expected master keys if no policy is passed
 
     @classmethod
@@ -165,7 +167,7 @@ class KeyTools:
         to = tuple(recipients)
         return KeyedEncryption(
             retriever, policy, policy.path_prefix(root), check_recipients(to) if to else (),
-            signing_key,
+            signing_key, subjects=self.subjects_of(policy),
         )  # fmt: skip
 
     def decryption(
@@ -205,6 +207,7 @@ class KeyTools:
             self._check_aad(policy)
             demands["accept_algorithms"] = (policy.encryption_algorithm,)
             demands["aad_prefix"] = policy.path_prefix(root)
+            demands["subjects"] = self.subjects_of(policy)
             demands["signed_by"] = writers = read_verifying_keys(policy.signed_by)
             if policy.seal_at_least is not None:
                 demands["seal"] = RequiredSeal(writers, policy.seal_at_least, root)
@@ -212,6 +215,44 @@ class KeyTools:
             self.wrapper, self.expected_keys(policy, master_key_ids)
         )
         return FileDecryptionProperties(**{**demands, **properties})
+
+    def subjects_of(
+        self, policy: Policy | None, address: str | None = None, **options: Any
+    ) -> SubjectKeys | None:
+        """Return the keys of a policy's subjects, whose vault is opened on first use.
+
+        Args:
+            policy: Policy that declares columns, and the vault unless `address` does.
+            address: Address of the vault.
+            options: Further arguments of `modcrypt.subjects.Subjects`.
+
+        Returns:
+            None if neither names a vault.
+
+        Raises:
+            ModuleNotFoundError: This modcrypt has no keys of subjects.
+        """
+        vault = address or (None if policy is None else policy.subjects)
+        if vault is None:
+            return None
+        if policy is not None and policy.subject_columns:
+            dataset = policy.subject_dataset or ""
+            members = {"key": policy.subject_key, "columns": policy.subject_columns}
+            options = {**members, "dataset": dataset, **options}
+        tools = self
+        if policy is not None:  # its master key for footers may protect the vault
+            tools = object.__new__(type(self))
+            tools.__dict__.update(self.__dict__, _policy=policy)
+        found: SubjectKeys = load(SUBJECTS, "columns")(vault, tools, **options)
+        return found
+
+    def refuse_subjects(self, what: str) -> None:
+        """Raise ValueError if the policy of `from_policy` has columns that these things cannot."""
+        if self._policy is not None and self._policy.subject_columns:
+            raise ValueError(
+                f"{what} have no columns under keys of subjects: pass a policy without "
+                "subject_columns, or keep these columns in a dataset of files"
+            )
 
     def expected_keys(
         self, policy: Policy | None = None, master_key_ids: Collection[str] | None = None

@@ -19,7 +19,7 @@ from modcrypt.kms.proof import WrapProof
 from modcrypt.kms.recipients.file_recipients import FileRecipients
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
-from modcrypt.parquet.crypto.properties import FileEncryptionProperties
+from modcrypt.parquet.crypto.properties import FileEncryptionProperties, SubjectKeys
 from modcrypt.parquet.signatures.signers import Signer
 from modcrypt.pkmt1.material import KeyMaterial, decode_material
 from modcrypt.runtime.fork_safety import cached_property
@@ -38,6 +38,7 @@ class KeyedEncryption:
     replaces: bool = False  # whether others are removed for the files, at whatever place
     # Columns without values: erased ones, whose keys are thrown away, so that they stay closed.
     erased: tuple[str, ...] = ()
+    subjects: SubjectKeys | None = None  # keys of values that are encrypted one by one
 
     def __post_init__(self) -> None:
         if self.recipients and not self.policy.internal_key_material:
@@ -194,6 +195,7 @@ class KeyedEncryption:
             encryption_algorithm=policy.encryption_algorithm,
             data_page_v2_levels=cast(Any, policy.data_page_v2_levels),
             signing_key=self.signing_key,
+            subjects=self.subjects,
             **more,
         )
 

@@ -68,6 +68,7 @@ class Policy(PolicySettings, KeySource, ShortRepr):
         object.__setattr__(self, "column_keys", MappingProxyType(keys))  # the dataclass is frozen
         object.__setattr__(self, "plaintext_columns", tuple(self.plaintext_columns))
         object.__setattr__(self, "signed_by", tuple(self.signed_by))
+        object.__setattr__(self, "subject_columns", tuple(self.subject_columns))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild_policy, ({**vars(self), "column_keys": dict(self.column_keys)},)
@@ -143,9 +144,12 @@ class Policy(PolicySettings, KeySource, ShortRepr):
             keys["footer_key"] = resolve_reference(self.footer_key, folder)
             columns = self.column_keys.items()
             keys["column_keys"] = {resolve_reference(key, folder): to for key, to in columns}
-        elif kms == (self.kms or "") and signed_by == self.signed_by:
+        subjects = resolve_vault(self.subjects, folder)
+        if not keys and (kms, signed_by, subjects) == (
+            self.kms or "", self.signed_by, self.subjects
+        ):  # fmt: skip
             return self
-        return replace(self, kms=kms or None, signed_by=signed_by, **keys)
+        return replace(self, kms=kms or None, signed_by=signed_by, subjects=subjects, **keys)
 
 
 def resolve_service(kms: str, folder: Path) -> str:
@@ -163,6 +167,13 @@ def resolve_reference(reference: str, folder: Path) -> str:
     if kind != "file":
         return reference
     return f"file:{os.fspath(folder.absolute() / os.path.expanduser(path))}"
+
+
+def resolve_vault(address: str | None, folder: Path) -> str | None:
+    """Return the address of a vault, whose path is relative to a folder."""
+    if address is None or "://" in address:
+        return address
+    return os.fspath(folder.absolute() / os.path.expanduser(address))
 
 
 def resolve_writer(key: Any, folder: Path) -> Any:
@@ -206,7 +217,7 @@ def _list_reference_faults(values: Mapping[str, Any]) -> list[str]:
             "footer_key and column_keys must be references to keys throughout, or ids of master "
             "keys throughout"
         )
-    needless = [name for name in ("kms", "kms_aad") if values.get(name)]
+    needless = [name for name in ("kms", "kms_aad", "subjects") if values.get(name)]
     needless += [name for name in _OF_SERVICES if not values.get(name, True)]
     if needless:
         faults.append(f"keys by reference need no key service: remove {list_names(needless)}")

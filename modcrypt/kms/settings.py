@@ -52,6 +52,7 @@ from modcrypt.parquet.crypto.properties import (
     FileDecryptionProperties,
     FileEncryptionProperties,
     KeySettings,
+    SubjectKeys,
 )
 from modcrypt.report.short_repr import ShortRepr
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
@@ -126,8 +127,10 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             )
         if unknown := sorted(self.encryption_options.keys() - ENCRYPTION_OPTIONS):
             raise ValueError(f"unknown encryption_options: {', '.join(unknown)}")
-        if (self.master_key_ids or self.audit) and not self.has_service:
-            raise ValueError("master_key_ids and audit need a key service; pass kms or a policy")
+        if (self.master_key_ids or self.audit or self.subjects) and not self.has_service:
+            raise ValueError(
+                "master_key_ids, audit and subjects need a key service; pass kms or a policy"
+            )
         text = self.aad_prefix if isinstance(self.aad_prefix, str) else ""
         if self.has_keys and (NAME in text or PATH in text):
             raise ValueError(
@@ -202,7 +205,7 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
                 values[name] = absolute_reference(values[name])
         if self.signing_key is not None:
             values["signing_key"] = absolute_signing_reference(self.signing_key)
-        for name in ("root", "audit"):
+        for name in ("root", "audit", "subjects"):
             if values[name] is not None and "://" not in values[name]:
                 values[name] = os.path.abspath(values[name])
         keys = {name: absolute_reference(ref) for name, ref in self.column_keys.items()}
@@ -256,7 +259,17 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             arguments["signed_by"] = self.signed_by
         if (seal := self.required_seal) is not None:
             arguments["seal"] = seal
+        if (subjects := self.subject_keys) is not None:
+            arguments["subjects"] = subjects
         return arguments
+
+    @property
+    def subject_keys(self) -> SubjectKeys | None:
+        """The keys of subjects; None if no vault is named. Raise as `tools`."""
+        if self.subjects is None and (self.policy is None or self.policy.subjects is None):
+            return None
+        on_erased = "raise" if self.on_erased == "raise" else "null"
+        return self.tools().subjects_of(self.policy, self.subjects, on_erased=on_erased)
 
     def decryption(self) -> FileDecryptionProperties:
         """Return the properties that decrypt files; resolves keys in the calling process.
@@ -338,9 +351,10 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             )
         if self.aad_prefix is not None:
             policy = replace(policy, aad_prefix=_decode_prefix(self.aad_prefix))
-        return self.tools().encryption(
+        made = self.tools().encryption(
             policy, root=self.root, recipients=self.recipients, signing_key=self.writer_key
         )
+        return made if self.subjects is None else replace(made, subjects=self.subject_keys)
 
     def hand_over(self) -> AbstractContextManager[None]:
         """Sign what is changed while the block runs, if that is declared; here, it is not."""

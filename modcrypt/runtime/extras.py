@@ -8,6 +8,7 @@ _MODULES = {
     "markupsafe": "html", "hvac": "vault", "boto3": "aws", "botocore": "aws", "pkcs11": "pkcs11",
     "py4j": "spark", "pyspark": "spark", "fastavro": "iceberg", "pyiceberg": "iceberg",
     "pyroaring": "iceberg", "sqlalchemy": "iceberg", "hive_metastore": "hive", "thrift": "hive",
+    "psycopg": "subjects-postgresql",
 }  # fmt: skip
 """Extras by the modules that they bring."""
 

@@ -4,6 +4,7 @@
     modcrypt.engines    a module with the jobs that run elsewhere than in threads, such as on Spark
     modcrypt.tables     a module for a format of tables that a lake declares
     modcrypt.declarations  a function that finds the declaration of a command's files
+    modcrypt.subjects   a function that returns the keys of subjects, by the address of their vault
 
 The core never imports a plug-in, and one that is not there is left out. Key services have a group
 of entry points that every distribution may use, see `modcrypt.kms.references`.
@@ -15,7 +16,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from typing import Any
 
 COMMANDS, ENGINES, TABLES = "modcrypt.commands", "modcrypt.engines", "modcrypt.tables"
-DECLARATIONS = "modcrypt.declarations"
+DECLARATIONS, SUBJECTS = "modcrypt.declarations", "modcrypt.subjects"
 """Groups of entry points."""
 
 

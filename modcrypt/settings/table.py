@@ -32,6 +32,7 @@ MAX_CACHE_LIFETIME = 7 * 24 * 3600
 LEVELS = ("encrypted", "plaintext")
 
 _RARE = {NO_OPTION: "rarely changed; a policy sets it"}
+_IN_POLICY = {NO_OPTION: "what has subjects is declared; a policy sets it"}
 _KEY_TABLE = table_of(NAMES, "a table of master keys and their columns")
 _LIFETIME = Kind(
     f"a number, 0 to {MAX_CACHE_LIFETIME}",
@@ -74,6 +75,13 @@ class PolicySettings:
             files that none of them has signed. Without any, signatures are not checked.
         seal_at_least: Number that the dataset's seal must have at least, signed by one of these
             writers: readers refuse files that are not as sealed. None requires no seal.
+        subjects: Address of the vault with the keys of subjects: the path of an SQLite database, or
+            a postgresql:// URI without a password.
+        subject_key: Name of the column with the subjects, such as a customer's number.
+        subject_columns: Names of columns or groups whose values are encrypted one by one, each
+            under the key of its row's subject; `address.*` is the same as `address`.
+        subject_dataset: Name that these values are bound to: they do not open in a dataset of
+            another name.
     """
 
     footer_key: str = field(metadata=declare(TEXT, option="--master-key", free=True))
@@ -147,6 +155,19 @@ class PolicySettings:
     seal_at_least: int | None = field(
         default=None, metadata=declare(COUNT, needs=("signed_by",), free=True)
     )
+    subjects: str | None = field(default=None, metadata=declare(NAME, absent=_IN_POLICY))
+    subject_key: str | None = field(
+        default=None,
+        metadata=declare(NAME, absent=_IN_POLICY, needs=("subject_columns",), free=True),
+    )
+    subject_columns: Sequence[str] = field(
+        default=(),
+        metadata=declare(NAMES, absent=_IN_POLICY, needs=("subject_key", "subjects"), free=True),
+    )
+    subject_dataset: str | None = field(
+        default=None,
+        metadata=declare(NAME, absent=_IN_POLICY, needs=("subject_columns",), free=True),
+    )
 
 
 _ALGORITHMS = Kind(
@@ -212,6 +233,8 @@ class KeyReferences:
             the policy's.
         seal_at_least: Number that the seal of the dataset must have at least, signed by one of
             these writers; None for the policy's, which may require no seal.
+        subjects: Address of the vault with the keys of subjects, under which values of some columns
+            are encrypted one by one; None for the policy's, which may have none.
     """
 
     policy: Any = field(default=None, metadata=declare(NAME))
@@ -282,6 +305,9 @@ class KeyReferences:
     )
     signed_by: tuple[Any, ...] = field(default=(), metadata=declare(NAMES, use="read"))
     seal_at_least: int | None = field(default=None, metadata=declare(COUNT, use="read"))
+    subjects: str | None = field(
+        default=None, metadata=declare(NAME, absent={NO_OPTION: "a policy or declaration names it"})
+    )
 
 
 MAX_KEK_DAYS = 36500

@@ -75,7 +75,7 @@ def test_repeatable_options_add_up(folder: Path) -> None:
         (("--catalog", "x", "keys", "list"), "does not use --catalog, which is for iceberg"),
         (("--catalog", "x", "iceberg", "files", "t"), "more; give it after the command"),
         (("--at-least", "2", "iceberg", "files", "t"), "more; give it after the command"),
-        (("rotate", "x"), "Did you mean modcrypt keys rotate or modcrypt iceberg rotate?"),
+        (("rotate", "x"), "modcrypt iceberg rotate or modcrypt subjects rotate?"),
         (("--key", "file:x", "keys", "rotate"), "modcrypt keys rotate has a --key of its own"),
         (("--sign", "file:x", "seals", "create", "."), "seals create has a --sign of its own"),
         (("keys", "list", "--jsn"), "No such option '--jsn'. (Did you mean"),

@@ -36,6 +36,10 @@ kek_length_bits = 192
 cache_lifetime_seconds = 12.5
 signed_by = ["writer.pub"]
 seal_at_least = 7
+subjects = "postgresql://vault.example.com/people"
+subject_key = "customer_id"
+subject_columns = ["name", "address.*"]
+subject_dataset = "people"
 
 [column_keys]
 lake-pii = ["ssn", "address"]
@@ -65,6 +69,10 @@ def test_a_policy_says_all_of_it_in_toml() -> None:
         cache_lifetime_seconds=12.5,
         signed_by=("writer.pub",),
         seal_at_least=7,
+        subjects="postgresql://vault.example.com/people",
+        subject_key="customer_id",
+        subject_columns=("name", "address.*"),
+        subject_dataset="people",
     )
 
 

@@ -18,7 +18,7 @@ SCREEN = os.path.join(os.path.dirname(__file__), "first_screen.txt")
 LEAST, MOST = 50, 101
 """Columns of terminals for which the file has lines; wider ones are shown what the widest is."""
 
-_PLUGINS = ("iceberg", "lake", "spark")
+_PLUGINS = ("iceberg", "lake", "spark", "subjects")
 
 _MAX_ENTRY_POINTS = 1 << 20  # bytes of a distribution's entry points that are searched
 

@@ -10,7 +10,7 @@ import click
 from modcrypt.cli.datasets.table_arguments import declared_table
 from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import print_json, print_line
+from modcrypt.cli.shared import print_json, print_line, request_option
 from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import list_names, printable
 from modcrypt.iceberg.commands.iceberg_options import (
@@ -37,7 +37,7 @@ Examples: what would be lost; erase a tenant, for a request
     required=True,
     help="Name and value of a partition, as in the paths of its files. Repeatable: all must match.",
 )
-@option("--request ID", help="Id of the request to erase, for the record beside modcrypt.toml.")
+@request_option
 @table_options
 @sign_options
 def shred(

@@ -357,7 +357,10 @@ def reader_of(
     """
     kms = open_kms(kms) if isinstance(kms, str) else kms
     ids = _expected_master_keys(kms, master_key_ids)
-    required = kms.required_seal if isinstance(kms, KeyTools) else None
+    required = None
+    if isinstance(kms, KeyTools):
+        kms.refuse_subjects("Iceberg tables")
+        required = kms.required_seal
     if required is not None:
         writers = known["signed_by"] or known_writers(required.signed_by)
         least = max(required.at_least, known["seal_at_least"])

@@ -57,6 +57,11 @@ class RecipientEncryption:
             raise ValueError(f"unknown options: {', '.join(unknown)}")
 
     @property
+    def subjects(self) -> None:
+        """Keys of subjects: none, as there is no key service that protects their vault."""
+        return
+
+    @property
     def column_keys(self) -> Mapping[str, object]:
         """Names of columns with their own keys: none, as every recipient opens the whole file."""
         return {}

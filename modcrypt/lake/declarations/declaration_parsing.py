@@ -15,6 +15,7 @@ from modcrypt.kms.policy import (
     Policy,
     resolve_reference,
     resolve_service,
+    resolve_vault,
     resolve_writer,
 )
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
@@ -195,6 +196,9 @@ class _DatasetParsing(Members):
         self._check_policy(members, rules)
         if members.get("signed_by") and not self.has_faults:
             members["signed_by"] = self.writers(members["signed_by"])
+        if members.get("subject_columns") and not self.has_faults:
+            members["subjects"] = resolve_vault(members["subjects"], self.inclusions.folder)
+            members.setdefault("subject_dataset", self.path[-1])
         previous = self._parse_previous(rules, members)
         rotation = Rotation(**self.rotation(ROTATION_MEMBERS))
         location, include = self._parse_location(own)
@@ -278,6 +282,8 @@ class _DatasetParsing(Members):
         if isinstance(writers := found.get("signed_by"), list):  # relative to the policy's file
             folder = (self.inclusions.folder / name).parent
             found["signed_by"] = [resolve_writer(text, folder) for text in writers]
+        if isinstance(vault := found.get("subjects"), str):
+            found["subjects"] = resolve_vault(vault, (self.inclusions.folder / name).parent)
         return found
 
     # --- columns and keys ------------------------------------------------------------------------

@@ -74,8 +74,9 @@ class EvidenceEvent(JsonFields):
         number: Number of the line, from 1.
         hash: SHA-256 of the line, in hex, which the next line repeats.
         time: Time by the clock of the writer, ISO 8601 in UTC.
-        event: "apply", "verify", "shred", "rotate" (new versions of master keys, or `keys rotate`
-            of files) or "leak" (an inventory of what compromised keys open).
+        event: "apply", "verify", "shred", "erase" (of subjects), "rotate" (new versions of master
+            keys, `keys rotate` of files, or `subjects rotate`) or "leak" (an inventory of what
+            compromised keys open).
         phase: "begun" before something changes; "done" or "failed" at its end.
         begun: Number of the line at which it began; None if it has none.
         user: User name of the operating system; a claim of the writer.

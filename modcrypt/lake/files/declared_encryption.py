@@ -12,7 +12,11 @@ from modcrypt.kms.policy import Policy
 from modcrypt.lake.declarations.columns import FileColumns, names_by_key
 from modcrypt.lake.files.file_policies import DatasetPolicies, read_plain_columns
 from modcrypt.parquet.crypto.path_prefix import require_place
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
+from modcrypt.parquet.crypto.properties import (
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+    SubjectKeys,
+)
 from modcrypt.parquet.rewrite.changes import Change
 
 
@@ -36,6 +40,14 @@ class DeclaredEncryption:
     def plaintext_columns(self) -> Sequence[str]:
         """Names of the columns that are declared plaintext by name."""
         return names_by_key(self.policies.dataset.rules, None).get(None, [])
+
+    @property
+    def subjects(self) -> SubjectKeys | None:
+        """Keys of the declared subjects; None if none are declared."""
+        members = self.policies.dataset.members
+        names = ("subjects", "subject_key", "subject_columns", "subject_dataset", "footer_key")
+        policy = Policy(**{name: members[name] for name in names if name in members})
+        return self.policies.tools.subjects_of(policy)
 
     def of_file(
         self, source: Place, target: Place, decryption: FileDecryptionProperties | None,

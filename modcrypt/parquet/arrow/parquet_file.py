@@ -21,7 +21,7 @@ from modcrypt.parquet.arrow.scanning.scan_session import Request, Session
 from modcrypt.parquet.arrow.schema_files import SchemaFile
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.properties import AnyDecryption
+from modcrypt.parquet.crypto.properties import AnyDecryption, SubjectKeys
 from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.runtime.fork_safety import fork_safe
@@ -45,6 +45,8 @@ class ParquetFile(FactSheet):
         decryption: Keys, and the caller's requirements, as for `decrypt_parquet`.
         filesystem: Filesystem of pyarrow or fsspec that contains the path.
         expected: Version that the file must have, if it was opened before; None for any.
+        subjects: `modcrypt.subjects.Subjects`, to decrypt values that are encrypted one by one;
+            None for those of the properties, if any.
         options: PyArrow's options for decoding: `read_dictionary`, `coerce_int96_timestamp_unit`,
             `binary_type`, `list_type`, `page_checksum_verification`, `arrow_extensions_enabled`.
 
@@ -61,6 +63,7 @@ class ParquetFile(FactSheet):
         *,
         filesystem: Any = None,
         expected: FileIdentity | None = None,
+        subjects: SubjectKeys | None = None,
         **options: Any,
     ) -> None:
         # As in pyarrow.parquet.
@@ -81,6 +84,8 @@ class ParquetFile(FactSheet):
                 lock=fork_safe(threading.Lock()),
                 shared=SharedResources(stack.pop_all()),
             )
+        subjects = subjects or self.open_file.properties.subjects
+        self._cells = None if subjects is None else subjects.reader(self._session)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for a terminal or notebook."""
@@ -121,7 +126,7 @@ class ParquetFile(FactSheet):
     @property
     def schema_arrow(self) -> pa.Schema:
         """The Arrow schema. Reading it needs only the footer key."""
-        return self.open_schema(range(self.open_file.leaf_count)).schema_arrow
+        return self.to_plain(self.open_schema(range(self.open_file.leaf_count)).schema_arrow)
 
     @property
     def frozen_schema(self) -> Hashable:
@@ -131,6 +136,16 @@ class ParquetFile(FactSheet):
     def open_schema(self, leaves: Collection[int]) -> SchemaFile:
         """Return a file without rows with the schema of some leaves, given by their ordinals."""
         return self._session.open_schema(leaves)
+
+    def to_plain(self, schema: pa.Schema) -> pa.Schema:
+        """Return a schema of this file in which cells have the types of the values they read as."""
+        plain: pa.Schema = schema if self._cells is None else self._cells.to_plain(schema)
+        return plain
+
+    @property
+    def cell_names(self) -> frozenset[str]:
+        """Names of the columns with values that are encrypted one by one, and read as values."""
+        return frozenset() if self._cells is None else frozenset(self._cells.fields)
 
     @property
     def metadata(self) -> pq.FileMetaData:
@@ -229,7 +244,10 @@ class ParquetFile(FactSheet):
 
     def _make_scan(self, request: Request) -> Scan:
         with self._session.shared:
-            return Scan(self._session, request)
+            if self._cells is None:
+                return Scan(self._session, request)
+            scan: Scan = self._cells.scan(request)
+            return scan
 
     # --- closing ---------------------------------------------------------------------------------
 

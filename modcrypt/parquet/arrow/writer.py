@@ -40,7 +40,7 @@ from modcrypt.parquet.arrow.polars_frames import is_frame, polars_options, write
 from modcrypt.parquet.convert.encryption_plan import EncryptionPlan, plan_encryption
 from modcrypt.parquet.convert.encryptor import Encryption, encrypt_source
 from modcrypt.parquet.convert.plain_feed import PlainFeed
-from modcrypt.parquet.crypto.properties import AnyEncryption, as_encryption
+from modcrypt.parquet.crypto.properties import AnyEncryption, SubjectKeys, as_encryption
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import MAX_ROW_GROUPS
@@ -83,6 +83,7 @@ def write_table(
     filesystem: Any = None,
     overwrite: bool = True,
     threads: int | None = None,
+    subjects: SubjectKeys | None = None,
     **options: Any,
 ) -> None:
     """Write an Arrow table, or a frame of any library, as an encrypted Parquet file (PME 4, 5).
@@ -107,6 +108,8 @@ def write_table(
         overwrite: Replace an existing destination; if False, raise FileExistsError.
         threads: Number of row groups that are encoded at once; memory holds `threads + 1`. With 1,
             the calling thread does everything. The default is the number of processors, at most 4.
+        subjects: `modcrypt.subjects.Subjects`, to encrypt values of some columns one by one, under
+            the keys of their subjects; None for those of `encryption`, if any.
         options: Options of `pyarrow.parquet.ParquetWriter` (`compression`, `use_dictionary`,
             `data_page_version`, `write_page_index`, ...).
 
@@ -121,8 +124,10 @@ def write_table(
         polars.exceptions.PolarsError: Polars cannot encode the frame.
         FileExistsError, OSError: The file system reports an error.
     """
+    encryption = as_encryption(encryption)
+    subjects = subjects or encryption.subjects
     if is_frame(table):
-        polars_names = polars_options(options)
+        polars_names = polars_options(options) if subjects is None else None
         if polars_names is not None and threads != 1:
             size = _choose_row_group_size(row_group_size, FRAME_ROW_GROUP_ROWS)
             _check_row_group_count(-(-table.height // size))
@@ -135,8 +140,7 @@ def write_table(
         table = table.to_arrow()
     if not isinstance(table, pa.Table):
         table = open_stream(table)
-    elif small := _split_small(table, row_group_size):
-        encryption = as_encryption(encryption)
+    elif subjects is None and (small := _split_small(table, row_group_size)):
         _check_options(options, threads)
         # Calls of Python's file objects take an eighth of the time to encode so little.
         source = MemorySource(_encode(small, table.schema, options, out=pa.BufferOutputStream()))
@@ -155,6 +159,7 @@ def write_table(
         filesystem=filesystem,
         overwrite=overwrite,
         threads=threads,
+        subjects=subjects,
         **options,
     ) as writer:
         writer.write(table)
@@ -172,7 +177,7 @@ class ParquetWriter:
         schema: Schema of all tables and batches.
         encryption: Keys, footer mode, algorithm and AAD prefix; columns are named as in the file.
         row_group_size: Number of rows of a row group, 1 Mi by default.
-        filesystem, overwrite, threads, options: As for `write_table`.
+        filesystem, overwrite, threads, subjects, options: As for `write_table`.
 
     Raises:
         ValueError, TypeError, LimitError, FileExistsError, OSError: As `write_table`.
@@ -189,12 +194,17 @@ class ParquetWriter:
         filesystem: Any = None,
         overwrite: bool = True,
         threads: int | None = None,
+        subjects: SubjectKeys | None = None,
         **options: Any,
     ) -> None:
         encryption = as_encryption(encryption)
         threads = self._threads = _check_options(options, threads)
         self._row_group_size = _choose_row_group_size(row_group_size, ROW_GROUP_ROWS)
-        self._schema, self._options = schema, options
+        self._schema, self._stored, self._options = schema, schema, options
+        subjects = subjects or encryption.subjects
+        self._cells = None if subjects is None else subjects.writer(schema)
+        if self._cells is not None:
+            self._stored, self._options = self._cells.schema, self._cells.adapt_options(options)
         self._key_values: list[Any] = []
         # Raise for invalid options and column names before making a key or a file.
         place = place_of(where, filesystem)
@@ -380,6 +390,8 @@ class ParquetWriter:
     def _begin_row_group(self, rows: pa.Table) -> None:
         _check_row_group_count(self._row_group_count + 1)
         self._row_group_count += 1
+        if self._cells is not None:
+            rows = self._cells.encrypt(rows)
         self._small.append(rows)
         self._small_size += rows.nbytes
         if self._small_size >= ENCODED_TOGETHER:
@@ -391,13 +403,13 @@ class ParquetWriter:
         if not tables:
             return
         if self._pool is None:
-            self._encrypt(_encode(tables, self._schema, self._options))
+            self._encrypt(_encode(tables, self._stored, self._options))
             return
         while self._in_flight and (
             len(self._in_flight) > self._threads or self._in_flight[0].done()
         ):
             self._encrypt_oldest()
-        self._in_flight.append(self._pool.submit(_encode, tables, self._schema, self._options))
+        self._in_flight.append(self._pool.submit(_encode, tables, self._stored, self._options))
 
     def _encrypt_oldest(self) -> None:
         self._encrypt(self._in_flight.popleft().result())
@@ -412,7 +424,7 @@ class ParquetWriter:
         self, encryption: EncryptionLike, place: Place | None = None, *, overwrite: bool = True
     ) -> EncryptionPlan:
         """Return a plan with PyArrow's footer of a file without rows."""
-        encoded = _encode([], self._schema, self._options, self._key_values)
+        encoded = _encode([], self._stored, self._options, self._key_values)
         source = MemorySource(encoded)
         return plan_encryption(source, encryption, place=place, overwrite=overwrite)
 

@@ -134,6 +134,8 @@ def assign_file_keys(
     if not isinstance(properties, FileEncryptionProperties):
         check_names(leaves, {*properties.column_keys, *properties.plaintext_columns})
         properties = properties.for_file(place, overwrite=overwrite)
+    if properties.subjects is not None:
+        properties.subjects.check_cells(metadata)
     columns = assign_keys(leaves, properties, checked=properties is not encryption)
     last = None  # statistics that were checked: many chunks share theirs
     for r, row_group in enumerate(metadata.row_groups, first):

@@ -67,6 +67,8 @@ class FileEncryptionProperties(ShortRepr):
             encrypted and before the file is published.
         signing_key: `SigningKey` of the writer: readers that require its signature detect what
             other readers have made or altered. None to not sign files.
+        subjects: `modcrypt.subjects.Subjects` with the columns whose values are encrypted one by
+            one, under the keys of their subjects. None for no such columns.
 
     Raises:
         ValueError: A key has another length or consists of zeros, a name is given twice, a column
@@ -87,6 +89,7 @@ class FileEncryptionProperties(ShortRepr):
         default=nullcontext, repr=False, compare=False
     )
     signing_key: Signer | None = None
+    subjects: SubjectKeys | None = field(default=None, repr=False, compare=False)
 
     @property
     def has_one_key(self) -> bool:
@@ -134,6 +137,19 @@ def _check_footer_key_metadata(metadata: bytes | Callable[[bytes], bytes] | None
         )
 
 
+class SubjectKeys(Protocol):
+    """The keys of subjects, for values that are encrypted one by one, see `modcrypt.subjects`."""
+
+    def reader(self, session: Any) -> Any:
+        """Return an object that plans the reads of a file, with the types of the values."""
+
+    def writer(self, schema: Any) -> Any:
+        """Return an object that encrypts values of rows with a schema; None to encrypt none."""
+
+    def check_cells(self, metadata: Any) -> None:
+        """Raise PlaintextError unless the values in a footer's file are encrypted already."""
+
+
 class FileEncryption(Protocol):
     """A source of separate properties for each file, with new keys that a key service wraps.
 
@@ -148,6 +164,10 @@ class FileEncryption(Protocol):
     @property
     def plaintext_columns(self) -> Sequence[str]:
         """Names of the columns to leave unencrypted."""
+
+    @property
+    def subjects(self) -> SubjectKeys | None:
+        """The keys of values that are encrypted one by one; None for no such values."""
 
     def for_file(self, place: Place | None, *, overwrite: bool = True) -> FileEncryptionProperties:
         """Return the properties of a new file at a place; None stands for a file object."""
@@ -199,6 +219,8 @@ class FileDecryptionProperties(ShortRepr):
             files without a signature, and not to check any.
         seal: `RequiredSeal` of the dataset, whose files must be those that a writer sealed; it
             needs `signed_by`, since a seal vouches for footers, and signatures for what they name.
+        subjects: `modcrypt.subjects.Subjects` with the keys of values that are encrypted one by
+            one. None to read these values as they are, in binary.
 
     Raises:
         ValueError: A key has another length, an algorithm is unknown, both a prefix and a
@@ -217,6 +239,7 @@ class FileDecryptionProperties(ShortRepr):
     aad_file_unique_size: int = FILE_UNIQUE_SIZE
     signed_by: Sequence[Verifier] = ()
     seal: DatasetSeal | SealedFooter | None = None
+    subjects: SubjectKeys | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.footer_key is not None:

@@ -211,7 +211,13 @@ def _policy_members(policy: Policy) -> dict[str, Any]:
             "the policy requires signatures (signed_by), which Spark's own Parquet cannot check; "
             "read with the data source modcrypt"
         )
-    other = {"kms", "kms_aad", "signed_by", "seal_at_least"}
+    if policy.subject_columns:
+        raise ValueError(
+            "the policy has subject_columns, whose values Spark's own Parquet cannot encrypt; use "
+            "the data source modcrypt"
+        )
+    of_subjects = {"subjects", "subject_key", "subject_columns", "subject_dataset"}
+    other = {"kms", "kms_aad", "signed_by", "seal_at_least"} | of_subjects
     names = {member.name for member in fields(policy)} - other
     members = {name: getattr(policy, name) for name in sorted(names)}
     return {**members, "column_keys": dict(policy.column_keys)}

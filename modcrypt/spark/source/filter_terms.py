@@ -57,7 +57,7 @@ def split_terms(
     """Return the filter that the file applies, and the filter to apply to the batches.
 
     The file applies conditions on columns that have the same type in the file and the table, but
-    none on `masked` ones: it and its statistics have the values that the masks hide.
+    none on `masked` ones: it and its statistics have the values that the masks hide, or cells.
     """
     here = file.schema_arrow if terms else pa.schema([])
     same = {

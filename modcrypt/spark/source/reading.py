@@ -376,7 +376,8 @@ class _Table:
         restricted = FileRestrictions({}, None)
         if self._restrictions is not None:
             restricted = self._restrictions.for_file(file, self.schema, folder_fields)
-        filters = split_terms(self._terms, own, self.schema, file, restricted.masks.keys())
+        late = {*restricted.masks, *file.cell_names}
+        filters = split_terms(self._terms, own, self.schema, file, late)
         if restricted.row_filter is not None:
             names = list(dict.fromkeys([*names, *restricted.row_filter.columns.names]))
         small = None

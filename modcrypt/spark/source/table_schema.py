@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial, reduce
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructType
@@ -27,7 +28,7 @@ OPENED_AT_ONCE = 16
 ROW_COUNTS = StructType().add("file", StringType()).add("rows", LongType())
 """The schema of a read with the option `rowCounts`."""
 
-_HOW = {"arrow_extensions_enabled": False, "coerce_int96_timestamp_unit": "us"}
+_HOW: dict[str, Any] = {"arrow_extensions_enabled": False, "coerce_int96_timestamp_unit": "us"}
 """Options of PyArrow: no types that Spark lacks, and support for years after 2262."""
 
 
@@ -125,7 +126,7 @@ def read_common_schema(file: ParquetFile, leaves: Sequence[int]) -> pa.Schema:
     if not leaves:
         return pa.schema([])
     alone = file.open_schema(leaves)
-    return to_common_schema(alone.schema_arrow, alone.schema)
+    return to_common_schema(file.to_plain(alone.schema_arrow), alone.schema)
 
 
 def check_folders(own: Iterable[str], folder_fields: Iterable[str]) -> None:

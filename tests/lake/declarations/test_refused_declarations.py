@@ -49,8 +49,11 @@ DECLARES_NOTHING = {
     "ags1 cat", "ags1 decrypt", "ags1 encrypt", "ags1 inspect", "completion", "doctor",
     "keys create", "keys destroy", "keys disable", "keys enable", "keys generate", "man",
     "seals export", "spark jar", "spark package", "trust",
+    "subjects create", "subjects erase", "subjects export", "subjects prove", "subjects rotate",
+    "subjects status",
 }  # fmt: skip
-"""Commands that are about no dataset; `doctor` and `trust` show why a declaration is refused."""
+"""Commands that are about no dataset; `doctor` and `trust` show why a declaration is refused, and
+`subjects` has a key service of its own."""
 
 
 def list_verbs() -> dict[str, tuple[str, ...]]:

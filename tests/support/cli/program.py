@@ -45,11 +45,15 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
 
 
-def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Answer:
+def run(
+    folder: Path, *arguments: str, env: dict[str, str] | None = None, stdin: bytes | None = None
+) -> Answer:
     """Run the command line in this process."""
     runner = CliRunner(env={"NO_COLOR": None, "FORCE_COLOR": None, **(env or {})})
     with contextlib.chdir(folder):
-        result = runner.invoke(app.program, arguments, prog_name="modcrypt", catch_exceptions=False)
+        result = runner.invoke(
+            app.program, arguments, stdin, prog_name="modcrypt", catch_exceptions=False
+        )
     return Answer(arguments, result.exit_code, result.stdout, result.stderr)
 
 

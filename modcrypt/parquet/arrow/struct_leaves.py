@@ -1,0 +1,52 @@
+"""The leaves of Arrow fields and arrays, which are nested in structs; what else is nested is one.
+
+A path has the names of a leaf and of the structs around it, outermost first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+import pyarrow as pa
+
+Path: TypeAlias = tuple[str, ...]
+
+
+def iter_leaves(field: pa.Field, above: Path = ()) -> Iterator[tuple[Path, pa.DataType]]:
+    """Yield the paths and types of the leaves of a field, which is inside the structs `above`."""
+    path = (*above, field.name)
+    if not pa.types.is_struct(field.type):
+        yield path, field.type
+        return
+    for part in field.type:
+        yield from iter_leaves(part, path)
+
+
+def map_leaf_types(
+    field: pa.Field, of_leaf: Callable[[Path, pa.DataType], pa.DataType], above: Path = ()
+) -> pa.Field:
+    """Return a field, inside the structs `above`, with the types that a function returns."""
+    path = (*above, field.name)
+    if not pa.types.is_struct(field.type):
+        return field.with_type(of_leaf(path, field.type))
+    return field.with_type(pa.struct([map_leaf_types(p, of_leaf, path) for p in field.type]))
+
+
+def map_leaves(
+    values: pa.Array, path: Path, functions: Mapping[Path, Callable[[pa.Array], pa.Array]]
+) -> pa.Array:
+    """Return the array at a path with the leaves that functions return, given those at their paths.
+
+    Leaves inside of null structs are null.
+    """
+    if (convert := functions.get(path)) is not None:
+        return convert(values)
+    if not pa.types.is_struct(values.type):
+        return values
+    parts = [
+        map_leaves(part, (*path, field.name), functions)
+        for part, field in zip(values.flatten(), values.type, strict=True)
+    ]
+    fields = [field.with_type(part.type) for field, part in zip(values.type, parts, strict=True)]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=values.is_null())

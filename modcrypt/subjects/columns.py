@@ -1,0 +1,203 @@
+"""Columns with cells: which they are, what their metadata says, and their conversion.
+
+A field of the top level that has cells has in its metadata, under `modcrypt.subjects`, a JSON
+object of `version`, 1; `dataset`, the name that its cells are bound to; `key`, the name of the
+column with the subjects; `columns`, the paths of its leaves that are cells; and `field`, the field
+as it was, as an Arrow schema in IPC form, in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from modcrypt.errors import FormatError, UnsupportedFormatError
+from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, plan_footer
+from modcrypt.parquet.arrow.struct_leaves import Path, iter_leaves, map_leaf_types, map_leaves
+from modcrypt.parquet.format.idl import ThriftStruct
+from modcrypt.parquet.format.schema import leaf_paths, leaves_of
+from modcrypt.runtime.fork_safety import cached_property
+from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, cell_type
+from modcrypt.subjects.vault import SubjectVault
+
+METADATA = b"modcrypt.subjects"
+"""Key of a field's metadata about its cells."""
+
+VERSION = 1
+BATCH_ROWS = 1 << 16  # number of rows whose subjects are looked up together
+
+Convert: TypeAlias = Callable[[pa.Array, Owners], pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class CellField:
+    """A field of the top level with cells."""
+
+    dataset: str  # name of the dataset that the cells are bound to
+    key: str  # name of the column with the subjects
+    paths: frozenset[Path]  # paths of the leaves that are cells
+    field: pa.Field  # the field as it was before its values became cells
+
+    def stored_field(self, field: pa.Field | None = None) -> pa.Field:
+        """Return the field of the cells of a field: this one, or the same in a dataset."""
+        stored = map_leaf_types(field or self.field, self._find_stored_type)
+        note = {
+            "version": VERSION,
+            "dataset": self.dataset,
+            "key": self.key,
+            "columns": sorted(map(list, self.paths)),
+            "field": base64.b64encode(pa.schema([self.field]).serialize()).decode(),
+        }
+        return stored.with_metadata(
+            {**(stored.metadata or {}), METADATA: json.dumps(note).encode()}
+        )
+
+    def _find_stored_type(self, path: Path, kind: pa.DataType) -> pa.DataType:
+        return cell_type(kind, ".".join(path)) if path in self.paths else kind
+
+    def leaf_types(self) -> dict[Path, pa.DataType]:
+        """Return the types that the values of the cells had, by the leaves' paths."""
+        return {path: kind for path, kind in iter_leaves(self.field) if path in self.paths}
+
+
+def parse_cell_fields(metadata: ThriftStruct) -> dict[str, CellField]:
+    """Return the fields with cells in the file of a footer, by name.
+
+    Raises:
+        UnsupportedFormatError: Another version of this form has written them.
+        FormatError: Their metadata cannot be read.
+    """
+    stored = get_arrow_schema(metadata)
+    if stored is None:
+        return {}
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored)))
+    noted = [field for field in schema if field.metadata and METADATA in field.metadata]
+    return {field.name: _parse_note(field) for field in noted}
+
+
+def _parse_note(field: pa.Field) -> CellField:
+    try:
+        note = json.loads(field.metadata[METADATA])
+        version = note["version"]
+        if version == VERSION:
+            stored = base64.b64decode(note["field"], validate=True)
+            (original,) = pa.ipc.read_schema(pa.py_buffer(stored))
+            paths = frozenset(tuple(map(str, path)) for path in note["columns"])
+            if paths <= dict(iter_leaves(original)).keys():
+                return CellField(str(note["dataset"]), str(note["key"]), paths, original)
+            raise ValueError
+    except (ValueError, KeyError, TypeError, OSError, RecursionError, pa.ArrowException):
+        raise FormatError(f"column {field.name}: the metadata of its cells is damaged") from None
+    raise UnsupportedFormatError(
+        f"column {field.name} has cells of version {str(version)[:20]}, and this modcrypt reads "
+        f"version {VERSION}; use a newer one"
+    )
+
+
+def choose_fields(
+    schema: pa.Schema, dataset: str, key: str, columns: Sequence[str]
+) -> dict[str, CellField]:
+    """Return the fields whose values are to become cells, by name; the arguments of `Subjects`.
+
+    Raises:
+        ValueError: The schema lacks the key column or one of the columns, or the key is among them.
+        UnsupportedFormatError: Values of a type cannot be encrypted one by one.
+    """
+    if schema.get_field_index(key) < 0:
+        raise ValueError(f"subject_key: there is no column {key} in the rows; add it")
+    leaves = [path for field in schema for path, _ in iter_leaves(field)]
+    try:
+        chosen = select_leaves(leaves, columns)
+    except ValueError as error:
+        raise ValueError(f"subject_columns: {error}") from None
+    if any(path[0] == key for path in chosen):
+        raise ValueError(f"subject_columns names the key column {key}; remove it")
+    fields = {}
+    for field in schema:
+        if own := frozenset(path for path in chosen if path[0] == field.name):
+            fields[field.name] = CellField(dataset, key, own, field)
+    return fields
+
+
+def select_leaves(leaves: list[Path], columns: Sequence[str]) -> set[Path]:
+    """Return the leaves that names of columns or groups cover; raise ValueError as `leaves_of`."""
+    return {leaves[n] for n in leaves_of(leaves, [name.removesuffix(".*") for name in columns])}
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def convert_batch(
+    batch: pa.RecordBatch, fields: Mapping[str, CellField], ciphers: Mapping[str, SubjectCiphers],
+    make: Callable[[CellColumn], Convert],
+) -> list[pa.Array]:  # fmt: skip
+    """Return the columns of a batch with its key columns; `make` chooses how cells are converted.
+
+    `ciphers` are those of the subjects, by key column.
+    """
+    there = [name for name in batch.schema.names if name in fields]
+    keys = dict.fromkeys(fields[name].key for name in there)
+    owners = {key: ciphers[key].find(batch.column(key)) for key in keys}
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for name in there:
+        field = fields[name]
+        leaves = {
+            path: _bind(make(CellColumn(field.dataset, path, kind)), owners[field.key])
+            for path, kind in field.leaf_types().items()
+        }
+        columns[name] = map_leaves(columns[name], (name,), leaves)
+    return list(columns.values())
+
+
+def _bind(convert: Convert, owners: Owners) -> Callable[[pa.Array], pa.Array]:
+    return lambda values: convert(values, owners)
+
+
+@dataclass(frozen=True)
+class CellWriter:
+    """A writer of the cells of one file."""
+
+    fields: Mapping[str, CellField]  # the fields with cells, by name
+    open_vault: Callable[[], SubjectVault]  # called before the first value is encrypted
+    plain: pa.Schema  # schema of the rows
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows with cells."""
+        stored = {name: cells.stored_field() for name, cells in self.fields.items()}
+        return pa.schema([stored.get(f.name, f) for f in self.plain], self.plain.metadata)
+
+    @cached_property
+    def _ciphers(self) -> SubjectCiphers:
+        return SubjectCiphers(self.open_vault(), create=True)
+
+    def encrypt(self, rows: pa.Table) -> pa.Table:
+        """Return rows with cells; raise as `CellColumn.encrypt`."""
+        ciphers = {field.key: self._ciphers for field in self.fields.values()}
+        made = [
+            pa.RecordBatch.from_arrays(
+                convert_batch(batch, self.fields, ciphers, lambda column: column.encrypt),
+                schema=self.schema,
+            )
+            for batch in rows.to_batches(max_chunksize=BATCH_ROWS)
+        ]
+        return pa.Table.from_batches(made, self.schema)
+
+    def adapt_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return PyArrow's options without statistics, dictionaries and bloom filters of cells."""
+        adapted = dict(options)
+        every = leaf_paths(plan_footer(self.schema, without=()).metadata.schema)
+        cells = {".".join(path) for field in self.fields.values() for path in field.paths}
+        for name in ("use_dictionary", "write_statistics"):
+            wanted = adapted.get(name, True)
+            names = map(".".join, every) if wanted is True else wanted or ()
+            adapted[name] = [leaf for leaf in names if leaf not in cells] or False
+        if filters := adapted.get("bloom_filter_options"):
+            kept = {leaf: value for leaf, value in filters.items() if leaf not in cells}
+            adapted["bloom_filter_options"] = kept
+        return adapted

@@ -1,0 +1,255 @@
+"""`modcrypt subjects`: create a vault of subjects' keys, erase subjects, and prove it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+
+from modcrypt.cli.datasets.declared import find_lake
+from modcrypt.cli.options.confirmation import confirm
+from modcrypt.cli.options.kms_options import audit_option, required_service, service_options
+from modcrypt.cli.options.signing_options import read_signing_key, sign_options
+from modcrypt.cli.program import OTHERS, Program
+from modcrypt.cli.shared import combine_options, print_json, print_line, request_option
+from modcrypt.cli.shared_options import VerbGroup, shared_option
+from modcrypt.errors import list_names, printable
+from modcrypt.io.addresses import local_path
+from modcrypt.report.text import format_count
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.subjects.vault import SubjectVault
+
+MAX_LIST = 64 << 20
+"""Size limit of ids from stdin in bytes."""
+
+
+def _example(text: str) -> str:
+    return f"\b\nExample:\n  modcrypt subjects {text} --kms file:lake.keyring"
+
+
+@cloup.group(cls=VerbGroup, epilog=_example("erase - --request GDPR-17 --yes") + " < ids.txt")
+def subjects() -> None:
+    """Erase single people from encrypted files: each has a key of its own in a vault.
+
+    To erase a subject is to remove its key. The vault stores references of subjects, not their ids.
+    """
+
+
+vault_options = combine_options(
+    shared_option(
+        "--vault ADDRESS", default="subjects.db", show_default=True,
+        help="Vault: path of an SQLite database or postgresql://HOST/DATABASE; ?keys=PLACE at the "
+        "end names its key file.",
+    ),
+    service_options,
+    audit_option,
+)  # fmt: skip
+
+
+@subjects.command(epilog=_example("create people"))
+@click.argument("master_key")
+@vault_options
+def create(*, master_key: str, as_json: bool, **options: Any) -> None:
+    """Create a vault, a database and a key file, under a master key."""
+    from modcrypt.subjects.vault import create_vault
+
+    tools = required_service(options).tools()
+    with closing(create_vault(options["vault"], tools, master_key)) as vault:
+        _print_status(vault.status(), as_json)
+
+
+@subjects.command(epilog=_example("erase - --request GDPR-17 --yes") + " < ids.txt")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@request_option
+@vault_options
+@sign_options
+def erase(
+    *, ids: Sequence[str], request: str | None, yes: bool, as_json: bool, **options: Any
+) -> int:
+    """Remove the keys of subjects for good.
+
+    Other users can see arguments: the ID - reads ids from stdin, one in a line. Without an ID,
+    complete the request, after an interruption or the restoration of a backup.
+    Copies of the vault from before still open until the next `subjects rotate`. An erased subject
+    never gets a new key. The evidence is beside modcrypt.toml, if it has [evidence], else beside
+    the vault. The exit code is 1 if the vault does not know a subject.
+    """
+    if not request:
+        raise click.UsageError("name the request to erase by --request")
+    named = _read_subjects(ids)
+    confirm(f"makes {format_count(len(named), 'subject')} unreadable for good", yes)
+    with _open(options) as vault, _record("erase", options, request=request) as record:
+        counts = vault.erase(vault.references(named), request)
+        record(counts)
+    text = "{erased:,} erased, {before:,} erased before, {unknown:,} not in the vault"
+    text = text.format(**counts)
+    _print("erase", {"request": request, **counts}, as_json, text)
+    return int(bool(counts["unknown"]))
+
+
+@subjects.command(epilog=_example("status"))
+@vault_options
+def status(*, as_json: bool, **options: Any) -> int:
+    """Count subjects, and report erasures and rotations that were interrupted.
+
+    The exit code is 1 if there are any.
+    """
+    with _open(options) as vault:
+        return _print_status(vault.status(), as_json)
+
+
+def _print_status(status: Mapping[str, Any], as_json: bool) -> int:
+    text = "generation {generation}: subjects {subjects:,}, erased {erased:,}, of these since the "
+    text += "last rotation {since_rotation:,}"
+    text += "; {older:,} keys of an older generation: run subjects rotate" * bool(status["older"])
+    text += "; {returned:,} erased ones have rows: run subjects erase for " * bool(
+        status["returned"]
+    )
+    _print("status", status, as_json, text.format(**status) + list_names(status["requests"]))
+    return int(not status["complete"])
+
+
+@subjects.command(epilog=_example("prove - lake/people") + " < ids.txt")
+@click.argument("subject", metavar="ID")
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@vault_options
+def prove(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) -> int:
+    """Prove that a subject is erased: no generation has a key, and files no longer open.
+
+    The ID - reads ids from stdin, one in a line. PATH is a file or folder whose values are tried.
+    The exit code is 1 if a subject was not erased, or if anything of it opens.
+    """
+    named, code = _read_subjects([subject]), 0
+    with _open(options) as vault:
+        for each, reference in zip(named, vault.references(named), strict=True):
+            state = vault.examine(reference)
+            found, opened = _count_values(paths, options, vault, each)
+            proven = state["state"] == "erased" and not opened
+            code = max(code, int(not proven))
+            text = " ".join(filter(None, state.values()))
+            text += f"; {opened:,} of {format_count(found, 'value')} open" if paths else ""
+            more = {"proven": proven, "values": found, "opened": opened}
+            _print("prove", {**state, **more}, as_json, text)
+    return code
+
+
+def _count_values(
+    paths: Sequence[str], options: Mapping[str, Any], vault: SubjectVault, subject: bytes
+) -> tuple[int, int]:
+    """Return how many values of a subject files have, and how many of them open."""
+    if not paths:
+        return 0, 0
+    from modcrypt.parquet.datasets.discovery import list_files
+
+    places, decryption = list_files([*paths], None), required_service(dict(options)).decryption()
+    from modcrypt.subjects.declaration import opens
+
+    counts = [opens(place, decryption, vault, subject) for place in places]
+    return sum(found for found, _ in counts), sum(opened for _, opened in counts)
+
+
+@subjects.command(epilog=_example("export 4711 lake/people"))
+@click.argument("subject", metavar="ID")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@vault_options
+def export(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) -> None:
+    """Print all rows of a subject in files, as lines of JSON: its right of access.
+
+    Values that are erased are null, and their columns are named.
+    """
+    from modcrypt.cli.output.rows import rows_of
+    from modcrypt.parquet.datasets.discovery import list_files
+    from modcrypt.subjects.declaration import Subjects, find_rows
+
+    decryption = required_service(dict(options)).decryption()
+    with _open(options) as vault:
+        for place in list_files([*paths], None):
+            known = Subjects(vault=vault)
+            for rows in find_rows(place, decryption, known, subject.encode()):
+                for row in chain.from_iterable(map(rows_of, rows.to_batches())):
+                    fields = {"file": place.address, "row": row, "erased": sorted(+known.erased)}
+                    print_json("subjects.export", fields)
+
+
+@subjects.command(epilog=_example("rotate --yes"))
+@click.argument("master_key", required=False)
+@vault_options
+@sign_options
+def rotate(*, master_key: str | None, yes: bool, as_json: bool, **options: Any) -> None:
+    """Wrap all keys under a new KEK, so that older copies of the database open nothing.
+
+    Only then are erased keys gone from backups, except from those that also have the key file.
+    Make a new backup of the database afterwards. An interrupted rotation is completed. A master
+    key replaces that of the vault.
+    """
+    confirm("makes all backups of the vault's database useless", yes)
+    with _open(options) as vault, _record("rotate", options) as record:
+        done = vault.rotate(master_key)
+        record({"rewrapped": done["subjects"]})
+    _print_status(done, as_json)
+
+
+# --- what the commands share ---------------------------------------------------------------------
+
+
+def _open(options: Mapping[str, Any]) -> closing[SubjectVault]:
+    from modcrypt.subjects.vault import open_vault
+
+    return closing(open_vault(options["vault"], required_service(dict(options)).tools()))
+
+
+def _read_subjects(ids: Sequence[str]) -> list[bytes]:
+    """Return the subjects of arguments, or of stdin for "-", without repetitions."""
+    if "-" not in ids:
+        return list(dict.fromkeys(each.encode() for each in ids))
+    data = sys.stdin.buffer.read(MAX_LIST + 1)
+    if len(ids) > 1 or len(data) > MAX_LIST:
+        raise click.UsageError(f"the ID - stands alone, and reads at most {MAX_LIST} bytes")
+    return list(dict.fromkeys(line.rstrip(b"\r") for line in data.split(b"\n") if line.strip()))
+
+
+def _print(schema: str, fields: Mapping[str, Any], as_json: bool, text: str) -> None:
+    if as_json:
+        print_json(f"subjects.{schema}", fields)
+    else:
+        print_line(printable(text))
+
+
+@contextmanager
+def _record(
+    event: str, options: Mapping[str, Any], **texts: Any
+) -> Iterator[Callable[[Mapping[str, int]], None]]:
+    """Record what a block does as evidence of the lake, or beside the vault."""
+    from modcrypt.lake.declarations.declaration import EvidenceDeclaration, LakeDeclaration
+    from modcrypt.lake.evidence.events import DatasetResult
+    from modcrypt.lake.evidence.evidence_writer import EvidenceWriter
+    from modcrypt.subjects.vault import split_address
+
+    lake: Any = find_lake()
+    if lake is not None and lake.refusal is not None:
+        raise lake.refusal
+    declaration = lake and lake.declaration
+    if declaration is None or declaration.evidence is None:
+        where, place = split_address(options["vault"])
+        path = local_path(where) or (place.path if place.filesystem is None else None)
+        if path is None:
+            raise click.UsageError("with a key file in a store, modcrypt.toml needs [evidence]")
+        own, path = EvidenceDeclaration(), os.path.abspath(path)
+        declaration = LakeDeclaration(path=path, kms="", datasets={}, digest="", evidence=own)
+    writer = EvidenceWriter(declaration, read_signing_key(dict(options)))
+    with writer.record(event, **texts) as results:
+        yield lambda counts: results.append(
+            DatasetResult.of("subjects", int(bool(counts.get("unknown"))), 0, counts)
+        )
+
+
+def add_commands(program: Program) -> None:
+    """Add `modcrypt subjects` to the program, which finds this function by an entry point."""
+    program.add_to_section(OTHERS, subjects)

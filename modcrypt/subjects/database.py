@@ -1,0 +1,171 @@
+"""The database of a subject vault, SQLite or PostgreSQL: one row for each subject.
+
+    vault           id, format, and the generation of new keys
+    subject_key     reference of a subject, generation, AGS1 stream of its data key
+    erased_subject  reference of an erased subject, id of the request, and time
+
+No row is trusted: streams are authenticated with their place, and the key file decides which
+generations there are. SQL is what both databases understand, with `?` for parameters.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import urllib.parse
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from modcrypt.errors import FormatError
+from modcrypt.runtime.fork_safety import fork_safe
+
+FORMAT, LOCK_SECONDS = 1, 60  # to wait for other processes that write
+BATCH = 10_000
+"""Largest number of parameters of a statement; SQLite permits 32,766."""
+MAX_VALUE = 1 << 20
+"""Length limit of a value or statement in SQLite, in bytes: a hostile file may have large ones."""
+
+_TABLES = (
+    "vault (id {bytes} NOT NULL, format INTEGER NOT NULL, generation INTEGER NOT NULL)",
+    "subject_key (reference {bytes} PRIMARY KEY, generation INTEGER NOT NULL, "
+    "stream {bytes} NOT NULL){end}",
+    "erased_subject (reference {bytes} PRIMARY KEY, request TEXT NOT NULL, "
+    "time TEXT NOT NULL){end}",
+)
+
+
+def is_server(address: str) -> bool:
+    """Return whether an address is the URI of a PostgreSQL database."""
+    return address.startswith(("postgresql://", "postgres://"))
+
+
+class Database:
+    """The connection of a process to the database of a vault; threads take turns.
+
+    The address is a path, or the URI of a server, which must not contain a password.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address, self._server = address, is_server(address)
+        self._lock = fork_safe(threading.RLock())
+        self._connection: Any = None
+        self._process = 0
+        with self._explaining():
+            self._connect()
+
+    def close(self) -> None:
+        """Close the connection; another call opens it again."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._process == os.getpid():
+            connection.close()
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # the interpreter may end
+            self.close()
+
+    def make_tables(self, vault: bytes) -> None:
+        """Create the tables of a new vault, in a transaction of the caller."""
+        kind, end = ("BYTEA", "") if self._server else ("BLOB", " WITHOUT ROWID")
+        for table in _TABLES:
+            self.query(f"CREATE TABLE {table.format(bytes=kind, end=end)}")
+        self.query("INSERT INTO vault VALUES (?, ?, 1)", (vault, FORMAT))
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Execute a statement and return its rows.
+
+        Raise FormatError if the database is damaged or no vault, OSError if it cannot be used.
+        """
+        with self._lock, self._explaining():
+            cursor = self._connect().execute(self._adapt(sql), parameters)
+            return [] if cursor.description is None else cursor.fetchall()
+
+    def query_each(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Execute a statement for each row of parameters; raise as `query`."""
+        with self._lock, self._explaining():
+            self._connect().cursor().executemany(self._adapt(sql), rows)
+
+    def select(self, sql: str, references: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a statement for references; in their order, each page is read once."""
+        ordered = sorted(references)
+        for at in range(0, len(ordered), BATCH):
+            part = ordered[at : at + BATCH]
+            yield from self.query(f"{sql} WHERE reference IN ({','.join('?' * len(part))})", part)
+
+    @contextmanager
+    def transaction(self, *, creates: bool = False) -> Iterator[None]:
+        """Run a block that others see as a whole or not at all; one process writes at a time."""
+        with self._lock:
+            self.query("BEGIN" if self._server else "BEGIN IMMEDIATE")
+            try:
+                if self._server and not creates:
+                    self.query("SELECT id FROM vault FOR UPDATE")
+                yield
+                self.query("COMMIT")
+            except BaseException:
+                with suppress(OSError, FormatError):
+                    self.query("ROLLBACK")
+                raise
+
+    def _connect(self) -> Any:
+        """Return the connection of this process: a forked child must not use its parent's."""
+        if self._connection is None or self._process != os.getpid():
+            connect = _connect_server if self._server else _open_file
+            self._connection, self._process = connect(self.address), os.getpid()
+        return self._connection
+
+    def _adapt(self, sql: str) -> str:
+        return sql.replace("?", "%s") if self._server else sql
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Convert errors of the database, whose texts may repeat values."""
+        try:
+            yield
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in ("sqlite3", "psycopg"):
+                raise
+            failure = _convert(error, "the PostgreSQL vault" if self._server else self.address)
+            if self._server and isinstance(failure, OSError):
+                self.close()  # the next call connects again
+            raise failure from None
+
+
+def _convert(error: Exception, where: str) -> Exception:
+    code = getattr(error, "sqlite_errorname", None) or getattr(error, "sqlstate", None)
+    named = f"{type(error).__name__}{f' {code}' if code else ''}"
+    if code == "42P07":  # a table exists
+        return FileExistsError(17, "the database has a vault already", where)
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "OperationalError" in kinds and code != "SQLITE_ERROR":
+        what = f"the database cannot be used ({named}): check that it runs, and your access to it"
+        return OSError(5, what, where)
+    return FormatError(f"{where} is no subject vault, or is damaged ({named})")
+
+
+def _open_file(path: str) -> sqlite3.Connection:
+    if not os.path.exists(path):
+        raise FileNotFoundError(2, "there is no subject vault; run modcrypt subjects create", path)
+    connection = sqlite3.connect(
+        path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
+    connection.text_factory = lambda data: data.decode(errors="replace")
+    connection.execute("PRAGMA secure_delete = ON")  # removed keys are overwritten
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
+
+
+def _connect_server(uri: str) -> Any:
+    parts = urllib.parse.urlsplit(uri)
+    if parts.password is not None or "password" in urllib.parse.parse_qs(parts.query):
+        raise ValueError(
+            "the address of a vault must not contain a password, which other users can see; use "
+            "PGPASSWORD, or a file ~/.pgpass"
+        )
+    import psycopg
+
+    connection = psycopg.connect(uri, autocommit=True, connect_timeout=LOCK_SECONDS)
+    connection.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'")
+    return connection

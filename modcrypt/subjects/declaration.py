@@ -1,0 +1,146 @@
+"""`Subjects`: the columns of a dataset whose values are under the keys of their subjects."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from modcrypt.errors import PlaintextError
+from modcrypt.io.places import Place
+from modcrypt.kms.key_tools import KeyTools
+from modcrypt.parquet.arrow.parquet_file import ParquetFile
+from modcrypt.parquet.arrow.scanning.scan_session import Session
+from modcrypt.parquet.crypto.properties import AnyDecryption
+from modcrypt.parquet.format.idl import ThriftStruct
+from modcrypt.parquet.format.schema import leaf_paths
+from modcrypt.subjects.columns import CellWriter, choose_fields, parse_cell_fields, select_leaves
+from modcrypt.subjects.reading import CellReader
+from modcrypt.subjects.values import parse_subject
+from modcrypt.subjects.vault import SubjectVault, open_vault
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subjects:
+    """The columns of a dataset whose values are under the keys of their subjects.
+
+    To read, the vault suffices: files state their key column and dataset.
+
+    Args:
+        vault: `SubjectVault` with the keys, or a function that returns it, which is called before
+            the first value.
+        key: Name of the column with the subjects: integers, text or binary.
+        columns: Names of the columns or groups whose values are encrypted one by one; `address.*`
+            is the same as `address`. Numbers, text, binary, times, and structs of them.
+        dataset: Name of the dataset that values are bound to: in another one, they do not open.
+        on_erased: `"null"` reads the values of erased subjects as nulls, `"raise"` fails.
+        decrypted, erased: Numbers of values that were decrypted, and that were read as nulls, by
+            column; reads add to them.
+
+    Raises:
+        ValueError: Columns are given without `key`, or the reverse; or `on_erased` is unknown.
+    """
+
+    vault: SubjectVault | Callable[[], SubjectVault] = field(repr=False)
+    key: str | None = None
+    columns: Sequence[str] = ()
+    dataset: str = ""
+    on_erased: Literal["null", "raise"] = "null"
+    decrypted: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
+    erased: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.columns, str):
+            raise ValueError("columns must be a list of names, not one string")
+        if (self.key is None) != (not self.columns):
+            raise ValueError("pass both key and columns to write, or neither to read")
+        if self.on_erased not in ("null", "raise"):
+            raise ValueError('on_erased must be "null" or "raise"')
+
+    def open_vault(self) -> SubjectVault:
+        """Return the vault."""
+        vault = self.vault
+        return vault() if callable(vault) else vault
+
+    def reader(self, session: Session) -> CellReader:
+        """Return the reader of an open file's cells."""
+        counts = self.decrypted, self.erased
+        return CellReader(session, self.open_vault, self.on_erased, *counts)
+
+    def writer(self, schema: pa.Schema) -> CellWriter | None:
+        """Return the writer of rows' cells; None without columns. Raise as `choose_fields`."""
+        if self.key is None:
+            return None
+        fields = choose_fields(schema, self.dataset, self.key, self.columns)
+        return CellWriter(fields, self.open_vault, schema)
+
+    def check_cells(self, metadata: ThriftStruct) -> None:
+        """Raise PlaintextError unless the columns are cells in the file of a footer."""
+        known = parse_cell_fields(metadata).values() if self.columns else ()
+        mine = [cells for cells in known if (cells.key, cells.dataset) == (self.key, self.dataset)]
+        cells = {path for field in mine for path in field.paths}
+        leaves = select_leaves([tuple(path) for path in leaf_paths(metadata.schema)], self.columns)
+        if missing := sorted(".".join(path) for path in leaves - cells):
+            raise PlaintextError(
+                f"column {missing[0]} is in subject_columns, but its values in this file are not "
+                "encrypted under the keys of their subjects, and pages are encrypted without "
+                "decoding a value; read the file as Arrow data, and write it with write_table, "
+                "write_dataset or ParquetWriter"
+            )
+
+
+def make_subjects(address: str, tools: KeyTools, **members: Any) -> Subjects:
+    """Return subjects whose vault is opened on first use, once in each process.
+
+    `members` are further arguments of `Subjects`.
+    """
+
+    def open_once() -> SubjectVault:
+        place = os.getpid(), address
+        if place not in tools.vaults:
+            tools.vaults[place] = open_vault(address, tools)
+        vault: SubjectVault = tools.vaults[place]
+        return vault
+
+    return Subjects(vault=open_once, **members)
+
+
+def find_rows(
+    place: Place, decryption: AnyDecryption, known: Subjects, subject: bytes
+) -> Iterator[pa.Table]:
+    """Yield the rows of a subject in a file, for each of its key columns.
+
+    Args:
+        place: Place of the file.
+        decryption: Keys of the file.
+        known: Vault, and the numbers of values that are decrypted and erased.
+        subject: Canonical text of the subject.
+
+    Raises:
+        KeyNotFoundError: The vault knows neither the subject nor its erasure.
+        ModcryptError, ValueError, OSError: As `read_table`.
+    """
+    with ParquetFile(place.path, decryption, filesystem=place.filesystem, subjects=known) as file:
+        fields = parse_cell_fields(file.open_file.metadata).values()
+        for key in dict.fromkeys(field.key for field in fields):
+            value = parse_subject(subject, file.schema_arrow.field(key).type)
+            if value is not None:
+                yield file.read(filters=[(key, "=", value)])
+
+
+def opens(
+    place: Place, decryption: AnyDecryption, vault: SubjectVault, subject: bytes
+) -> tuple[int, int]:
+    """Return how many values a file has of a subject, and how many of them its key opens.
+
+    The arguments and errors are those of `find_rows`.
+    """
+    known = Subjects(vault=vault)
+    for rows in find_rows(place, decryption, known, subject):
+        del rows
+    opened = known.decrypted.total()
+    return opened + known.erased.total(), opened

@@ -1,0 +1,197 @@
+"""Read files with cells: their key columns are read too, and cells become values.
+
+request -> request for cells and key columns -> batches as decoded -> values, as requested
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from modcrypt.errors import KeyNotFoundError
+from modcrypt.parquet.arrow.filters import Filter, bind_filter
+from modcrypt.parquet.arrow.scanning.file_scan import Scan, concatenate_tables
+from modcrypt.parquet.arrow.scanning.scan_session import Request, Session
+from modcrypt.parquet.arrow.struct_leaves import map_leaf_types
+from modcrypt.runtime.fork_safety import cached_property, fork_safe
+from modcrypt.runtime.log import LOGGER
+from modcrypt.subjects.columns import METADATA, CellField, Convert, convert_batch, parse_cell_fields
+from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, value_type
+from modcrypt.subjects.vault import SubjectVault
+
+_counting = fork_safe(threading.Lock())
+
+
+@dataclass(frozen=True)
+class CellReader:
+    """A reader of the cells of one file; the arguments are those of `Subjects`, and the open file.
+
+    Attributes:
+        fields: The fields with cells, by name.
+    """
+
+    session: Session
+    open_vault: Callable[[], SubjectVault]
+    on_erased: str
+    decrypted: Counter[str]
+    erased: Counter[str]
+
+    @cached_property
+    def fields(self) -> dict[str, CellField]:  # noqa: D102
+        return parse_cell_fields(self.session.file.metadata)
+
+    @cached_property
+    def stored(self) -> pa.Schema:
+        """The schema of the file, with the types of cells."""
+        return self.session.open_schema(range(self.session.file.leaf_count)).schema_arrow
+
+    def scan(self, request: Request) -> Scan | CellScan:
+        """Plan a read of values; raise as `Scan`, and ValueError if the filter reads cells."""
+        return CellScan(self, request) if self.fields else Scan(self.session, request)
+
+    def to_plain(self, schema: pa.Schema) -> pa.Schema:
+        """Return a schema of the file with the types of values."""
+        return pa.schema(map(self._to_plain_field, schema), schema.metadata)
+
+    def _to_plain_field(self, field: pa.Field) -> pa.Field:
+        if (cells := self.fields.get(field.name)) is None:
+            return field
+        leaves = cells.leaf_types()
+        plain = map_leaf_types(field, lambda path, kind: value_type(kind, leaves.get(path), path))
+        metadata = {k: v for k, v in (field.metadata or {}).items() if k != METADATA}
+        return plain.with_metadata(metadata or None)
+
+    def to_stored(self, schema: pa.Schema, keys: Sequence[str]) -> pa.Schema:
+        """Return a dataset's schema with the types of this file's cells, and its key columns."""
+        cells = self.fields
+        fields = [cells[f.name].stored_field(f) if f.name in cells else f for f in schema]
+        fields += [self.stored.field(name) for name in keys if name not in schema.names]
+        return pa.schema(fields, schema.metadata)
+
+    def decrypt(self, column: CellColumn) -> Convert:
+        """Return the function that decrypts a column, and counts its values."""
+
+        def decrypt(cells: pa.Array, owners: Owners) -> pa.Array:
+            values = column.decrypt(cells, owners)
+            nulls = values.null_count
+            self._count(column.name, len(values) - nulls, nulls - cells.null_count)
+            return values
+
+        return decrypt
+
+    def _count(self, column: str, decrypted: int, erased: int) -> None:
+        name = self.session.decoder.name
+        if erased and self.on_erased == "raise":
+            raise KeyNotFoundError(
+                f"{name}: {erased} values of column {column} belong to erased subjects; pass "
+                'on_erased="null" to read nulls',
+                column,
+            )
+        if erased:
+            LOGGER.info("%s: %d values of column %s are erased", name, erased, column)
+        with _counting:
+            self.decrypted[column] += decrypted
+            self.erased[column] += erased
+
+
+class CellScan:
+    """One read of a file with cells; it has the methods of `Scan`, whose batches it decrypts."""
+
+    def __init__(self, reader: CellReader, request: Request) -> None:
+        self._reader = reader
+        request = replace(request, filter=self._check_filter(request))
+        columns = request.columns
+        if columns is None and request.result is not None:
+            columns = request.result.names
+        keys = [] if columns is None else self._find_keys(columns)
+        inner = request if columns is None else replace(request, columns=[*columns, *keys])
+        if request.schema is not None and request.result is not None:
+            schema, result = (reader.to_stored(s, keys) for s in (request.schema, request.result))
+            inner = replace(inner, schema=schema, result=result)
+        self._scan = Scan(reader.session, inner)
+        self._plain = plain = reader.to_plain(self._scan.result)
+        self.schema = request.schema or reader.to_plain(self._scan.schema)
+        own = pa.schema([field for field in plain if field.name not in keys], plain.metadata)
+        self.result = request.result or own
+        self._fields = {name: f for name, f in reader.fields.items() if name in plain.names}
+        for name, field in self._fields.items():
+            if field.key not in plain.names:
+                raise KeyNotFoundError(
+                    f"column {field.key} names the subjects of column {name}, but cannot be read; "
+                    "get its key, or read other columns",
+                    field.key,
+                )
+
+    @cached_property
+    def _ciphers(self) -> dict[str, SubjectCiphers]:
+        vault = self._reader.open_vault()
+        names = {field.key for field in self._fields.values()}
+        return {name: SubjectCiphers(vault, create=False) for name in names}
+
+    def _check_filter(self, request: Request) -> Filter | None:
+        """Return the filter with the fields that it reads; raise ValueError if it reads cells."""
+        if request.filter is None:
+            return None
+        fields = [*self._reader.to_plain(self._reader.stored), *request.partition_schema]
+        bound = bind_filter(request.filter, request.schema or pa.schema(fields))
+        cells = [path for field in self._reader.fields.values() for path in field.paths]
+        read = [p.path for p in bound.predicates] if bound.alternatives else cells
+        for path in read:
+            if any(path[: len(cell)] == cell or cell[: len(path)] == path for cell in cells):
+                raise ValueError(
+                    f"the filter reads column {'.'.join(path)}, or may do so: its values are "
+                    "encrypted under the keys of their subjects; filter the rows after reading"
+                )
+        return bound
+
+    def _find_keys(self, columns: Sequence[str]) -> list[str]:
+        """Return the key columns that the columns need and do not include."""
+        tops = {name: f"{name}." for name in self._reader.fields}
+        needed = [
+            self._reader.fields[top].key
+            for top, prefix in tops.items()
+            if any(name == top or name.startswith(prefix) for name in columns)
+        ]
+        return [key for key in dict.fromkeys(needed) if key not in columns]
+
+    def read_tables(self, lot_bytes: int, *, use_threads: bool) -> list[pa.Table]:
+        """Read the rows in order as tables; see `Scan.read_tables`."""
+        tables = self._scan.read_tables(lot_bytes, use_threads=use_threads)
+        tables.reverse()  # each is freed when its values are decrypted
+        return [self._decrypt_table(tables.pop()) for _ in range(len(tables))]
+
+    def _decrypt_table(self, table: pa.Table) -> pa.Table:
+        if not self._fields:
+            return table.select(self.result.names)
+        batches = table.combine_chunks().to_batches()  # each subject is looked up once
+        made = [pa.Table.from_batches([self._decrypt(batch)]) for batch in batches]
+        return concatenate_tables(made, self.result)
+
+    def read_batches(
+        self, lot_bytes: int, *, batch_size: int, use_threads: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the rows in order, in batches; see `Scan.read_batches`."""
+        return map(
+            self._decrypt,
+            self._scan.read_batches(lot_bytes, batch_size=batch_size, use_threads=use_threads),
+        )
+
+    def _decrypt(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._fields:
+            return batch.select(self.result.names)
+        columns = convert_batch(batch, self._fields, self._ciphers, self._reader.decrypt)
+        wanted = pa.RecordBatch.from_arrays(columns, schema=self._plain).select(self.result.names)
+        if not wanted.schema.equals(self.result, check_metadata=True):
+            pairs = zip(wanted.columns, self.result.types, strict=True)
+            fitting = [c if c.type == kind else c.cast(kind) for c, kind in pairs]
+            wanted = pa.RecordBatch.from_arrays(fitting, schema=self.result)
+        return wanted
+
+    def explain_cast_errors(self) -> AbstractContextManager[None]:
+        """Replace PyArrow's cast errors; see `Scan.explain_cast_errors`."""
+        return self._scan.explain_cast_errors()

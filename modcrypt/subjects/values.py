@@ -1,0 +1,226 @@
+"""Encrypt and decrypt the values of an Arrow array, each under the key of its subject.
+
+    cell    nonce (12) | ciphertext | tag (16)      AES-256-GCM
+    AAD     label | dataset | column path | subject's reference, each with its length before it
+
+Plaintexts are the values' bytes, see `modcrypt.parquet.arrow.value_bytes`; nulls stay nulls. The
+loops over values are in `modcrypt.aead`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import pack
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher, decrypt_values, encrypt_values
+from modcrypt.errors import (
+    FormatError,
+    KeyNotFoundError,
+    TagError,
+    TagMismatchError,
+    UnsupportedFormatError,
+)
+from modcrypt.parquet.arrow import value_bytes as vb
+from modcrypt.runtime.collector import paused_collector
+from modcrypt.subjects.key_file import REFERENCE_SIZE
+from modcrypt.subjects.vault import SubjectVault
+
+_LABEL = b"modcrypt subject cell 1"
+
+_KEPT = 1 << 17
+"""Number of subjects whose ciphers a reader or writer keeps; each takes about a kilobyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The subjects of the rows of a batch."""
+
+    ciphers: list[GcmCipher | None]  # of distinct subjects; None for erased ones
+    references: list[bytes]
+    rows: pa.Array  # number of the subject of each row, null where the key column is
+
+
+class SubjectCiphers:
+    """The ciphers of subjects, kept for the batches of one file; for one thread at a time.
+
+    Args:
+        vault: Vault with the keys.
+        create: Whether unknown subjects get a key; otherwise they are an error.
+    """
+
+    def __init__(self, vault: SubjectVault, *, create: bool) -> None:
+        self._vault, self._create = vault, create
+        self._known: dict[bytes, tuple[bytes, GcmCipher | None]] = {}
+
+    def find(self, keys: pa.Array) -> Owners:
+        """Return the subjects of rows with these values of the key column.
+
+        Raises:
+            KeyNotFoundError: The vault does not know a subject, and `create` is False.
+            UnsupportedFormatError: The key column is neither of integers, text nor binary.
+        """
+        encoded = canonical_subjects(keys).dictionary_encode()
+        subjects = encoded.dictionary.to_pylist()
+        with paused_collector():
+            self._look_up([subject for subject in subjects if subject not in self._known])
+        found = [self._known[subject] for subject in subjects]
+        if len(self._known) > _KEPT:
+            self._known.clear()
+        return Owners([f[1] for f in found], [f[0] for f in found], encoded.indices)
+
+    def _look_up(self, subjects: list[bytes]) -> None:
+        references = self._vault.references(subjects)
+        keys = self._vault.data_keys(references, create=self._create)
+        absent = [reference for reference, key in zip(references, keys, strict=True) if key is None]
+        if unknown := absent and self._vault.erased(absent).count(False):
+            raise KeyNotFoundError(
+                f"the vault does not know {unknown} subjects of these rows; open the latest state "
+                "of the vault that the file was written with",
+                "subjects",
+            )
+        for subject, reference, key in zip(subjects, references, keys, strict=True):
+            self._known[subject] = reference, None if key is None else GcmCipher(key)
+
+
+def canonical_subjects(keys: pa.Array) -> pa.Array:
+    """Return the canonical text of subjects: decimal digits of integers, UTF-8, or the bytes.
+
+    Raises:
+        UnsupportedFormatError: The type is another one.
+    """
+    keys = vb.unwrap_values(keys)
+    if pt.is_integer(keys.type):
+        keys = keys.cast(pa.string())
+    elif vb.binary_type(keys.type) is None:
+        raise UnsupportedFormatError(
+            f"subject_key: a column of {keys.type} names no subjects; use integers, text or binary"
+        )
+    return keys.cast(vb.binary_type(keys.type))
+
+
+def parse_subject(subject: bytes, kind: pa.DataType) -> Any:
+    """Return the value of a key column of a type with a canonical text; None if there is none."""
+    kind = vb.storage_type(kind)
+    if not (vb.is_text(kind) or pt.is_integer(kind)):
+        return subject
+    try:
+        value = subject.decode()
+        number = int(value) if pt.is_integer(kind) else value
+        return pa.scalar(number, kind) if str(number) == value else None
+    except (ValueError, OverflowError):  # also Arrow's own errors
+        return None
+
+
+# --- cells ---------------------------------------------------------------------------------------
+
+
+def cell_type(kind: pa.DataType, column: str) -> pa.DataType:
+    """Return the type of the cells for a type of values.
+
+    Raises:
+        UnsupportedFormatError: Values of the type cannot be encrypted one by one.
+    """
+    if (found := vb.bytes_type(kind)) is None:
+        raise UnsupportedFormatError(
+            f"subject_columns: column {column} is of {kind}, which cannot be encrypted value by "
+            "value; use numbers, text, binary, times, or structs of them"
+        )
+    return found
+
+
+def value_type(stored: pa.DataType, kind: pa.DataType | None, path: tuple[str, ...]) -> pa.DataType:
+    """Return the type that a leaf reads as, given that of its values if its metadata states cells.
+
+    Raises:
+        FormatError: It has no cells.
+    """
+    if kind is None:
+        return stored
+    cells, column = vb.storage_type(stored), ".".join(path)
+    if vb.binary_type(cells) is None or vb.is_text(cells):
+        raise FormatError(f"column {column} is of {cells}, but its metadata says that it has cells")
+    cell_type(kind, column)
+    return kind
+
+
+def _encode_texts(*texts: bytes) -> bytes:
+    return b"".join(pack("<I", len(text)) + text for text in texts)
+
+
+@dataclass(frozen=True, slots=True)
+class CellColumn:
+    """A column of values of one type, whose cells are bound to a dataset and a column path."""
+
+    dataset: str
+    path: tuple[str, ...]  # names of the column and of what contains it, outermost first
+    kind: pa.DataType  # type of the values
+
+    @property
+    def name(self) -> str:
+        """The dotted name of the column."""
+        return ".".join(self.path)
+
+    def _aads(self, owners: Owners) -> list[bytes]:
+        path = _encode_texts(*(name.encode() for name in self.path))
+        head = _LABEL + _encode_texts(self.dataset.encode(), path) + pack("<I", REFERENCE_SIZE)
+        return [head + reference for reference in owners.references]
+
+    def encrypt(self, values: pa.Array, owners: Owners) -> pa.Array:
+        """Return the cells of values.
+
+        Raises:
+            ValueError: A value has no subject.
+        """
+        plain = vb.to_bytes(values)
+        dense, rows = _drop_nulls(plain, owners.rows)
+        if rows.null_count:
+            raise ValueError(
+                f"column {self.name} has values in rows without a subject; fill in subject_key, or "
+                "set these values to null"
+            )
+        data, ends = vb.split_bytes(dense)
+        parts = encrypt_values(owners.ciphers, _integers(rows), self._aads(owners), data, ends)
+        lengths = pc.add(pc.binary_length(plain), BLOCK_OVERHEAD)
+        return vb.join_bytes(parts, lengths, plain.type)
+
+    def decrypt(self, cells: pa.Array, owners: Owners) -> pa.Array:
+        """Return the values of cells; those of erased subjects are null.
+
+        Raises:
+            TagMismatchError: A cell does not open under its subject's key in this place.
+            FormatError: A cell has no subject, or a value is not of the column's type.
+        """
+        cells = vb.to_bytes(cells)
+        dense, rows = _drop_nulls(cells, owners.rows)
+        if rows.null_count:
+            raise FormatError(f"column {self.name} has cells in rows without a subject")
+        data, ends = vb.split_bytes(dense)
+        try:
+            opened = decrypt_values(owners.ciphers, _integers(rows), self._aads(owners), data, ends)
+        except TagError:
+            raise TagMismatchError(
+                f"a cell of column {self.name}",
+                "it was altered, or belongs to another row, column, dataset or vault",
+            ) from None
+        lengths = pc.subtract(pc.binary_length(cells), BLOCK_OVERHEAD)
+        if None in owners.ciphers:
+            gone = pa.array([cipher is None for cipher in owners.ciphers]).take(owners.rows)
+            lengths = pc.if_else(gone, pa.scalar(None, lengths.type), lengths)
+        values = [value for value in opened if value is not None]
+        return vb.from_bytes(vb.join_bytes(values, lengths, cells.type), self.kind, self.name)
+
+
+def _drop_nulls(cells: pa.Array, rows: pa.Array) -> tuple[pa.Array, pa.Array]:
+    if not cells.null_count:
+        return cells, rows
+    return cells.drop_null(), rows.filter(cells.is_valid())
+
+
+def _integers(numbers: pa.Array) -> list[int]:
+    view = memoryview(numbers.buffers()[1] or b"").cast("B").cast("i")
+    return view[numbers.offset : numbers.offset + len(numbers)].tolist()

@@ -1,0 +1,348 @@
+"""Columns whose values are encrypted one by one: written, and read with and without the vault."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import modcrypt
+from modcrypt import Key
+from modcrypt.errors import (
+    KeyNotFoundError,
+    PlaintextError,
+    TagMismatchError,
+    UnsupportedFormatError,
+)
+from modcrypt.io.places import Place
+from modcrypt.parquet.arrow.parquet_file import ParquetFile
+from modcrypt.subjects import Subjects
+from modcrypt.subjects.declaration import opens
+from tests.support.sample_vault import SampleVault, make_rows
+
+KEY = Key.generate(16)
+
+
+def subjects(vault: Any, **more: Any) -> Subjects:
+    columns = ["name", "born", "address.*"]
+    return Subjects(
+        vault=vault, **{"key": "customer_id", "columns": columns, "dataset": "d", **more}
+    )
+
+
+@pytest.fixture
+def vault() -> SampleVault:
+    return SampleVault()
+
+
+@pytest.fixture
+def path(tmp_path: Path, vault: SampleVault) -> Path:
+    where = tmp_path / "people.parquet"
+    modcrypt.write_table(make_rows(), where, KEY, subjects=subjects(vault))
+    return where
+
+
+def read(path: Path, vault: SampleVault | None, **options: Any) -> pa.Table:
+    known = None if vault is None else Subjects(vault=vault)
+    return modcrypt.read_table(path, KEY, subjects=known, **options)
+
+
+def test_the_rows_are_read_as_they_were_written(path: Path, vault: SampleVault) -> None:
+    plain = path.with_name("plain.parquet")
+    modcrypt.write_table(make_rows(), plain, KEY)
+    wanted = modcrypt.read_table(plain, KEY)
+    assert read(path, vault).equals(wanted, check_metadata=True)
+    with ParquetFile(path, KEY, subjects=Subjects(vault=vault)) as file:
+        assert file.schema_arrow.equals(wanted.schema, check_metadata=True)
+        assert pa.table(file).equals(make_rows())
+        assert file.cell_names == {"name", "born", "address"}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [["name"], ["amount", "name"], ["address.street"], ["name", "customer_id"], ["amount"], []],
+)
+def test_the_key_column_is_read_when_it_is_needed(
+    path: Path, vault: SampleVault, columns: list[str]
+) -> None:
+    plain = path.with_name("plain.parquet")
+    modcrypt.write_table(make_rows(), plain, KEY)
+    wanted = modcrypt.read_table(plain, KEY, columns=columns)
+    assert read(path, vault, columns=columns).equals(wanted)
+    batches = modcrypt.iter_batches(
+        path, KEY, columns=columns, subjects=Subjects(vault=vault), batch_size=3
+    )
+    assert [batch.num_rows for batch in batches] == [3, 1]
+
+
+def test_values_are_binary_without_the_vault(path: Path) -> None:
+    table = read(path, None)
+    assert table.schema.field("name").type == pa.binary()
+    assert table.column("amount").equals(make_rows().column("amount"))
+    cells = table.column("name").drop_null().to_pylist()
+    assert [len(cell) for cell in cells] == [28 + 3] * 3
+    assert len(set(cells)) == 3  # equal values of one subject do not look equal
+
+
+def test_other_readers_read_the_other_columns(path: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "decrypted.parquet"
+    modcrypt.decrypt_parquet(path, plain, KEY)
+    amounts = make_rows().column("amount").to_pylist()
+    assert pq.read_table(plain).column("amount").to_pylist() == amounts
+    assert pl.read_parquet(plain)["amount"].to_list() == amounts
+    with duckdb.connect() as database:
+        found = database.execute(f"select amount, name from '{plain}'").fetchall()
+    assert [row[0] for row in found] == amounts
+    assert all(isinstance(row[1], bytes) for row in found[:3])
+    with modcrypt.open_parquet(path, KEY) as view:  # a view of bytes shows cells
+        assert pq.read_table(view).schema.field("name").type == pa.binary()
+
+
+def test_cells_have_neither_statistics_nor_dictionaries(path: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "decrypted.parquet"
+    modcrypt.decrypt_parquet(path, plain, KEY)
+    row_group = pq.ParquetFile(plain).metadata.row_group(0)
+    for number in range(row_group.num_columns):
+        chunk = row_group.column(number)
+        is_cell = chunk.path_in_schema.startswith(("name", "born", "address"))
+        assert chunk.is_stats_set != is_cell, chunk.path_in_schema
+        assert chunk.has_dictionary_page != is_cell, chunk.path_in_schema
+
+
+def test_values_of_erased_subjects_are_null_and_counted(
+    path: Path, vault: SampleVault, caplog: pytest.LogCaptureFixture
+) -> None:
+    vault.forget(b"1")
+    known = Subjects(vault=vault)
+    with caplog.at_level(logging.INFO, "modcrypt"):
+        table = modcrypt.read_table(path, KEY, subjects=known)
+    assert table.column("name").to_pylist() == [None, "Bob", None, None]
+    assert table.column("born").null_count == 3
+    assert table.column("amount").equals(make_rows().column("amount"))
+    assert known.erased["name"] == 2
+    assert "2 values of column name are erased" in caplog.text
+    with pytest.raises(KeyNotFoundError, match="erased"):
+        modcrypt.read_table(path, KEY, subjects=Subjects(vault=vault, on_erased="raise"))
+
+
+def test_an_unknown_subject_is_an_error(path: Path) -> None:
+    with pytest.raises(KeyNotFoundError, match="the vault does not know 3 subjects"):
+        read(path, SampleVault())
+
+
+def test_keys_are_looked_up_once_for_each_subject(path: Path, vault: SampleVault) -> None:
+    vault.calls = vault.asked = 0
+    read(path, vault)
+    assert (vault.calls, vault.asked) == (1, 3)
+
+
+# --- attacks -------------------------------------------------------------------------------------
+
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> Path:
+    """Return another file, with cells that somebody with the file's key has changed."""
+    other = path.with_name("changed.parquet")
+    modcrypt.write_table(change(read(path, None)), other, KEY)
+    return other
+
+
+def set_column(table: pa.Table, name: str, values: Any) -> pa.Table:
+    number = table.schema.get_field_index(name)
+    return table.set_column(number, table.schema.field(name), values)
+
+
+def flip(table: pa.Table) -> pa.Table:
+    first, *others = table.column("name").to_pylist()
+    return set_column(table, "name", pa.array([first[:-1] + bytes([first[-1] ^ 1]), *others]))
+
+
+def note(table: pa.Table, old: bytes, new: bytes) -> pa.Table:
+    fields = [
+        field.with_metadata({k: v.replace(old, new) for k, v in (field.metadata or {}).items()})
+        for field in table.schema
+    ]
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: set_column(t, "name", t.column("name").take([1, 0, 2, 3])),
+        lambda t: set_column(t, "customer_id", pa.array([2, 2, 1, 3])),
+        lambda t: set_column(
+            t, "name", pc.struct_field(t.column("address"), "street").combine_chunks()
+        ),
+        lambda t: set_column(t, "name", pa.array([b"", b"x", None, None], pa.binary())),
+        lambda t: note(t, b'"dataset": "d"', b'"dataset": "e"'),
+        flip,
+    ],
+    ids=["rows", "subjects", "columns", "short", "datasets", "bits"],
+)
+def test_moved_and_altered_cells_are_errors(
+    path: Path, vault: SampleVault, change: Callable[[pa.Table], pa.Table]
+) -> None:
+    with pytest.raises(TagMismatchError, match="a cell of column"):
+        read(rewrite(path, change), vault)
+
+
+def test_a_cell_without_a_subject_is_an_error(path: Path, vault: SampleVault) -> None:
+    ids = pa.array([None, 2, 1, 3], pa.int64())
+    with pytest.raises(modcrypt.errors.FormatError, match="without a subject"):
+        read(rewrite(path, lambda t: set_column(t, "customer_id", ids)), vault)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        (b'"version": 1', b'"version": 2', "cells of version 2"),
+        (b'"columns": [["name"]]', b'"columns": [["amount"]]', "metadata of its cells is damaged"),
+        (b'"columns"', b'"rows"', "damaged"),
+        (b'"field": "', b'"field": "?', "damaged"),
+        (b'"key": "customer_id"', b'"key": "nobody"', "nobody"),
+    ],
+)
+def test_damaged_metadata_is_an_error(
+    path: Path, vault: SampleVault, old: bytes, new: bytes, error: str
+) -> None:
+    with pytest.raises(modcrypt.errors.ModcryptError, match=error):
+        read(rewrite(path, lambda table: note(table, old, new)), vault)
+
+
+# --- filters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [("name", "=", "Ada")],
+        pc.field("name") == "Ada",
+        [("address", "is null", None)],
+        pc.field("address", "street") == "x",
+    ],
+)
+def test_filters_read_no_cells(path: Path, vault: SampleVault, filters: Any) -> None:
+    with pytest.raises(ValueError, match="filter the rows after reading"):
+        read(path, vault, filters=filters)
+
+
+@pytest.mark.parametrize(
+    "filters", [[("amount", ">", 2)], pc.field("amount") > 2, [("customer_id", "!=", 1)]]
+)
+def test_filters_on_other_columns_work(path: Path, vault: SampleVault, filters: Any) -> None:
+    wanted = make_rows()
+    rows = [1, 2, 3] if "amount" in str(filters) else [1, 3]
+    assert read(path, vault, filters=filters).equals(wanted.take(rows))
+    assert read(path, vault, filters=filters, columns=["name"]).equals(
+        wanted.take(rows).select(["name"])
+    )
+
+
+# --- datasets ------------------------------------------------------------------------------------
+
+
+def test_a_dataset_of_old_and_new_files(tmp_path: Path, vault: SampleVault) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    for name, known in (("a", subjects(vault)), ("b", None), ("c", subjects(vault))):
+        modcrypt.write_table(make_rows(), folder / f"{name}.parquet", KEY, subjects=known)
+    wanted = pa.concat_tables([make_rows()] * 3)
+    assert read(folder, vault).equals(wanted)
+    assert read(folder, vault, columns=["name"]).equals(wanted.select(["name"]))
+    (folder / "0.parquet").write_bytes((folder / "b.parquet").read_bytes())
+    assert read(folder, vault, columns=["name", "address.street"]).num_rows == 16
+    found = read(folder, vault, filters=[("amount", "=", 1.5)], columns=["name"])
+    assert found.column("name").to_pylist() == ["Ada"] * 4
+
+
+def test_partitioned_datasets(tmp_path: Path, vault: SampleVault) -> None:
+    modcrypt.write_dataset(
+        make_rows(), tmp_path / "d", KEY, partitioning=["amount"], subjects=subjects(vault)
+    )
+    found = read(tmp_path / "d", vault).sort_by("amount")
+    assert found.column("name").to_pylist() == ["Ada", "Bob", "Ada", None]
+    with pytest.raises(
+        ValueError, match="not have these columns: name"
+    ):  # folder names would show the values
+        modcrypt.write_dataset(
+            make_rows(), tmp_path / "e", KEY, partitioning=["name"], subjects=subjects(vault)
+        )
+    assert not (tmp_path / "e").exists() or not any((tmp_path / "e").rglob("*.parquet"))
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+def test_a_value_needs_a_subject(tmp_path: Path, vault: SampleVault) -> None:
+    rows = set_column(make_rows(), "customer_id", pa.array([1, None, 1, None], pa.int64()))
+    with pytest.raises(ValueError, match="rows without a subject"):
+        modcrypt.write_table(rows, tmp_path / "a", KEY, subjects=subjects(vault))
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"key": "nobody"}, "no column nobody"),
+        ({"columns": ["nothing"]}, "not have these columns: nothing"),
+        ({"columns": ["customer_id", "name"]}, "names the key column"),
+        ({"columns": "name"}, "list of names"),
+        ({"key": None}, "both key and columns"),
+        ({"on_erased": "skip"}, "on_erased"),
+        ({"key": "amount"}, "names no subjects"),
+    ],
+)
+def test_mistakes_in_declarations(
+    tmp_path: Path, vault: SampleVault, more: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(ValueError, match=error):
+        modcrypt.write_table(make_rows(), tmp_path / "a", KEY, subjects=subjects(vault, **more))
+    assert not any(tmp_path.iterdir())
+
+
+def test_types_without_cells_are_refused(tmp_path: Path, vault: SampleVault) -> None:
+    rows = pa.table({"id": [1], "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))})
+    known = Subjects(vault=vault, key="id", columns=["m"])
+    with pytest.raises(UnsupportedFormatError, match="column m is of map"):
+        modcrypt.write_table(rows, tmp_path / "a", KEY, subjects=known)
+
+
+def test_plaintext_files_are_not_encrypted_without_keys_of_subjects(
+    path: Path, tmp_path: Path, vault: SampleVault
+) -> None:
+    plain, out = tmp_path / "plain.parquet", tmp_path / "out.parquet"
+    pq.write_table(make_rows(), plain)
+    encryption = modcrypt.FileEncryptionProperties(footer_key=KEY, subjects=subjects(vault))
+    with pytest.raises(PlaintextError, match="write it with write_table"):
+        modcrypt.encrypt_parquet(plain, out, encryption)
+    assert not out.exists()
+    modcrypt.decrypt_parquet(path, plain, KEY)  # its values are still cells
+    modcrypt.encrypt_parquet(plain, out, encryption)
+    assert read(out, vault).equals(make_rows())
+    other = modcrypt.FileEncryptionProperties(
+        footer_key=KEY, subjects=subjects(vault, dataset="other")
+    )
+    with pytest.raises(PlaintextError):
+        modcrypt.encrypt_parquet(plain, out, other)
+
+
+def test_opens_counts_the_cells_of_a_subject(path: Path, vault: SampleVault) -> None:
+    assert opens(Place(None, str(path)), KEY, vault, b"1") == (10, 10)
+    vault.forget(b"1")
+    assert opens(Place(None, str(path)), KEY, vault, b"1") == (10, 0)
+    for stranger in (b"9", b"01", b"x", b"\xff", b"9" * 30):
+        assert opens(Place(None, str(path)), KEY, vault, stranger) == (0, 0)
+
+
+def test_frames_of_polars(tmp_path: Path, vault: SampleVault) -> None:
+    frame = pl.DataFrame(make_rows())
+    known = Subjects(vault=vault, key="customer_id", columns=["name", "address"])
+    modcrypt.write_table(frame, tmp_path / "a", KEY, subjects=known)
+    assert pl.DataFrame(read(tmp_path / "a", vault)).equals(frame)

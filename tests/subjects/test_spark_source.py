@@ -1,0 +1,56 @@
+"""Values under keys of subjects in Spark's data source."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import modcrypt
+from modcrypt import Policy
+from modcrypt.spark.source.data_source import ModcryptDataSource
+from modcrypt.subjects import SubjectVault
+from tests.support.sample_vault import POLICY, make_rows
+
+
+@pytest.fixture
+def options(vault: SubjectVault, tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "policy.toml").write_text(POLICY)
+    modcrypt.write_table(make_rows(), tmp_path / "a.parquet", Policy.load("policy.toml"))
+    return {"path": str(tmp_path / "a.parquet"), "policy": str(tmp_path / "policy.toml")}
+
+
+def read(options: dict[str, str]) -> pa.Table:
+    """Read a table as the driver and the tasks of Spark do, each with its own copy."""
+    source = ModcryptDataSource(options)
+    reader: Any = source.reader(source.schema())
+    batches: list[pa.RecordBatch] = []
+    for pieces in reader.partitions():
+        batches += pickle.loads(pickle.dumps(reader)).read(pieces)
+    return pa.Table.from_batches(batches)
+
+
+def test_the_source_decrypts_values(options: dict[str, str]) -> None:
+    found = read(options)
+    assert found.column("name").to_pylist() == ["Ada", "Bob", "Ada", None]
+    assert found.column("address").to_pylist() == make_rows().column("address").to_pylist()
+    assert read({**options, "columns": "name"}).to_pydict() == {"name": ["Ada", "Bob", "Ada", None]}
+
+
+def test_filters_on_values_apply_after_decryption(options: dict[str, str]) -> None:
+    found = read({**options, "filters": json.dumps([["name", "=", "Ada"], ["amount", ">", 2]])})
+    assert found.column("amount").to_pylist() == [3.5]
+
+
+def test_erased_subjects_and_other_keys(options: dict[str, str], vault: SubjectVault) -> None:
+    vault.erase(vault.references([b"1"]), "R1")
+    assert read(options).column("name").to_pylist() == [None, "Bob", None, None]
+    del options["policy"]
+    cells = read({**options, "kms": "file:lake.keyring#people"})
+    assert cells.schema.field("name").type == pa.binary()
+    values = read({**options, "kms": "file:lake.keyring#people", "subjects": "subjects.db"})
+    assert values.column("name").to_pylist() == [None, "Bob", None, None]

@@ -1,0 +1,135 @@
+"""`modcrypt subjects`: the vault on the command line."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modcrypt.kms.key_tools import KeyTools
+from modcrypt.subjects.vault import SubjectVault, open_vault
+from tests.support.cli.program import Answer, run
+
+KMS = ("--kms", "file:lake.keyring")
+
+
+def subjects(*arguments: str, code: int = 0, stdin: bytes = b"") -> Answer:
+    answer = run(Path(), "subjects", *arguments, *KMS, stdin=stdin)
+    assert answer.returncode == code, answer.stderr
+    return answer
+
+
+def lines(answer: Answer) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def evidence(path: str = "subjects.evidence.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+@pytest.fixture
+def filled(vault: SubjectVault) -> SubjectVault:
+    """A vault that knows three subjects."""
+    vault.data_keys(vault.references([b"alice", b"4711", b"carol"]), create=True)
+    return vault
+
+
+def test_create_needs_a_master_key(tools: KeyTools) -> None:
+    assert "MASTER_KEY" in subjects("create", code=2).stderr
+    assert "generation 1: subjects 0" in subjects("create", "people").stdout
+    assert "exists" in subjects("create", "people", code=2).stderr
+    assert "subjects 0, erased 0" in subjects("status").stdout
+
+
+def test_erase_ids_of_a_file(filled: SubjectVault) -> None:
+    ids, erase = b"alice\r\n\n4711\nalice\n", ("erase", "-", "--request", "GDPR-17")
+    refused = subjects(*erase, code=2, stdin=ids).stderr
+    assert "makes 2 subjects unreadable for good; pass --yes" in refused
+    assert filled.status()["subjects"] == 3
+    done = subjects(*erase, "--yes", stdin=ids).stdout
+    assert done == "2 erased, 0 erased before, 0 not in the vault\n"
+    again = subjects(*erase, "--yes", stdin=ids).stdout
+    assert again == "0 erased, 2 erased before, 0 not in the vault\n"
+    found = subjects("prove", "-", stdin=ids).stdout.splitlines()
+    assert [" erased GDPR-17 20" in line for line in found] == [True, True]
+    assert " known" in subjects("prove", "carol", code=1).stdout
+    assert "--request" in subjects("erase", "carol", "--yes", code=2).stderr
+
+
+def test_an_unknown_subject_is_reported(filled: SubjectVault) -> None:
+    done = subjects("erase", "alise", "--request", "GDPR-17", "--yes", code=1)
+    assert "1 not in the vault" in done.stdout
+    assert " unknown" in subjects("prove", "alise", code=1).stdout
+    (proof,) = lines(subjects("prove", "alise", "--json", code=1))
+    assert (proof["proven"], proof["opened"]) == (False, 0)
+
+
+def test_evidence_names_no_subject(filled: SubjectVault) -> None:
+    subjects("erase", "alice", "--request", "GDPR-17", "--yes")
+    subjects("rotate", "--yes")
+    begun, done, *rotation = evidence()
+    assert (begun["event"], begun["phase"], begun["request"]) == ("erase", "begun", "GDPR-17")
+    assert done["results"] == [{"counts": {"erased": 1}, "dataset": "subjects"}]
+    assert [line["event"] for line in rotation] == ["rotate", "rotate"]
+    assert "alice" not in Path("subjects.evidence.jsonl").read_text()
+    (status,) = lines(subjects("status", "--json"))
+    assert (status["subjects"], status["erased"]) == (2, 1)
+
+
+def test_the_lake_has_the_evidence(filled: SubjectVault, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("modcrypt.toml").write_text(
+        'kms = "file:lake.keyring"\n[evidence]\n[dataset.a]\nlocation = "a"\n'
+        'footer_key = "people"\n'
+    )
+    monkeypatch.setenv("MODCRYPT_CONFIG", "modcrypt.toml")
+    run(Path(), "subjects", "erase", "alice", "--request", "GDPR-17", "--yes")
+    assert [line["event"] for line in evidence("modcrypt.evidence.jsonl")] == ["erase", "erase"]
+    assert not Path("subjects.evidence.jsonl").exists()
+    assert run(Path(), "report", "--check").returncode == 0
+
+
+def test_an_interrupted_erasure_is_reported_and_completed(
+    filled: SubjectVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SubjectVault, "_remove", stop)
+        with pytest.raises(KeyboardInterrupt):
+            filled.erase(filled.references([b"alice"]), "{GDPR}")
+    shown = subjects("status", code=1).stdout
+    assert "1 erased ones have rows: run subjects erase for {GDPR}" in shown
+    assert " returned {GDPR}" in subjects("prove", "alice", code=1).stdout
+    assert subjects("erase", "--request", "{GDPR}", "--yes").stdout.startswith("1 erased")
+    assert subjects("status").returncode == 0
+
+
+def test_a_rotation_needs_confirmation(filled: SubjectVault, tools: KeyTools) -> None:
+    assert "pass --yes" in subjects("rotate", code=2).stderr
+    assert "generation 2: subjects 3" in subjects("rotate", "--yes").stdout
+    with closing(open_vault("subjects.db", tools)) as opened:
+        assert None not in opened.data_keys(opened.references([b"alice", b"4711", b"carol"]))
+
+
+def test_a_key_file_elsewhere(filled: SubjectVault) -> None:
+    Path("elsewhere").mkdir()
+    Path("subjects.db.keks").rename("elsewhere/keks")
+    assert "subjects.db.keks" in subjects("status", code=2).stderr
+    subjects("status", "--vault", "subjects.db?keys=elsewhere/keks")
+
+
+def test_too_many_ids_are_refused(filled: SubjectVault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modcrypt.subjects.commands.MAX_LIST", 10)
+    refused = subjects("erase", "-", "--request", "R", "--yes", code=2, stdin=b"alice\n" * 3)
+    assert "reads at most 10 bytes" in refused.stderr
+    assert "stands alone" in subjects("erase", "-", "x", "--request", "R", "--yes", code=2).stderr
+
+
+def test_a_password_is_no_argument(tools: KeyTools) -> None:
+    refused = subjects("status", "--vault", "postgresql://me:secret@db/lake?keys=k", code=2)
+    assert "PGPASSWORD" in refused.stderr
+    assert "secret" not in refused.stderr

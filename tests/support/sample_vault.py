@@ -1,0 +1,65 @@
+"""A vault in memory, rows with subjects, and a policy for them."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from modcrypt.keys import Key
+from modcrypt.subjects.vault import SubjectVault
+
+POLICY = """
+kms = "file:lake.keyring"
+footer_key = "people"
+subjects = "subjects.db"
+subject_key = "customer_id"
+subject_columns = ["name", "address.*"]
+subject_dataset = "people"
+"""
+ADDRESS = pa.struct([("street", pa.string()), ("city", pa.string()), ("floor", pa.int16())])
+
+
+def make_rows() -> pa.Table:
+    streets = [{"street": f"{n} Main St", "city": "Oslo", "floor": n} for n in range(4)]
+    return pa.table(
+        {
+            "customer_id": pa.array([1, 2, 1, 3], pa.int64()),
+            "name": ["Ada", "Bob", "Ada", None],
+            "born": pa.array([1, 2, 3, None], pa.date32()),
+            "address": pa.array([*streets[:3], None], ADDRESS),
+            "tags": pa.array([["a", None], [], None, ["b"]], pa.list_(pa.string())),
+            "amount": [1.5, 2.5, 3.5, 4.5],
+        }
+    )
+
+
+class SampleVault(SubjectVault):
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._data_keys: dict[bytes, Key] = {}
+        self._erased: set[bytes] = set()
+        self.calls = 0  # of data_keys
+        self.asked = 0  # number of references that were looked up
+
+    def references(self, subjects: Sequence[bytes]) -> list[bytes]:
+        return [hmac.digest(self._secret, subject, "sha256")[:16] for subject in subjects]
+
+    def data_keys(self, references: Sequence[bytes], *, create: bool = False) -> list[Key | None]:
+        self.calls += 1
+        self.asked += len(references)
+        for reference in references:
+            if create and reference not in self._data_keys:
+                assert reference not in self._erased
+                self._data_keys[reference] = Key.generate(32)
+        return [self._data_keys.get(reference) for reference in references]
+
+    def erased(self, references: Sequence[bytes]) -> list[bool]:
+        return [reference in self._erased for reference in references]
+
+    def forget(self, *subjects: bytes) -> None:
+        for reference in self.references(subjects):
+            self._data_keys.pop(reference, None)
+            self._erased.add(reference)
