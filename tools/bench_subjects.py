@@ -1,89 +1,102 @@
-"""A vault of subjects' keys of ten million people against the bare database and the bare cipher."""
+"""Compare values under keys of subjects with bare AES-GCM, and files with them, for `bench.py`."""
 
 from __future__ import annotations
 
 import os
-import random
-import sqlite3
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt as mc
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.subjects.vault import SubjectVault, create_vault, open_vault
-from tools.figures import Bench, Row, now, timing
+from modcrypt.subjects import Subjects, SubjectVault, create_vault
+from modcrypt.subjects.values import CellColumn, SubjectCiphers
+from tools.bench_files import KEY
+from tools.figures import Bench, Figure, Job, Row, Sample, figure, timing, within
 
-PEOPLE, QUICK_PEOPLE = 10_000_000, 1_000_000
-ERASED, UNWRAPPED = 1_000, 100_000
-_STREAM = 68  # bytes
-
-
-def vault(bench: Bench) -> Iterator[Row]:
-    """Open a vault, erase people, and unwrap keys, beside as many others."""
-    people = QUICK_PEOPLE if bench.quick else PEOPLE
-    with tempfile.TemporaryDirectory(dir=bench.cache) as work:
-        path, where = Path(work) / "subjects.db", Path(work)
-        mc.Keyring.create(where / "keyring", plaintext=True).create_key("people")
-        create_vault(str(path), KeyTools(f"file:{where / 'keyring'}"), "people").close()
-        _add_others(path, people)
-
-        def open_it() -> SubjectVault:
-            return open_vault(str(path), KeyTools(f"file:{where / 'keyring'}"))
-
-        yield from _measure(bench, path, open_it, f"{people / 1e6:g} million subjects")
+SUBJECTS = 100_000
+ROWS = 1_000_000
+VALUES = 200_000
+NAME = "a value of thirty-two bytes {:04}"
 
 
-def _add_others(path: Path, people: int) -> None:
-    """Add rows of other people, in the order of their references, which is the fastest."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA synchronous = OFF")
-        step = (1 << 64) // people
-        rows = (
-            ((step * n + random.getrandbits(32)).to_bytes(8, "big") + bytes(8), 1, bytes(_STREAM))
-            for n in range(people)
-        )
-        connection.executemany("INSERT INTO subject_key VALUES (?, ?, ?)", rows)
-        connection.commit()
+def subjects(bench: Bench) -> Iterator[Row]:
+    """Encrypt and decrypt values, and read a file of 1 million rows and 100,000 subjects."""
+    vault = _make_vault(bench.work)
+    yield from _values(bench, vault)
+    yield from _files(bench, vault)
 
 
-def _measure(
-    bench: Bench, path: Path, open_it: Callable[[], SubjectVault], name: str
-) -> Iterator[Row]:
-    def connect() -> None:
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("SELECT * FROM vault").fetchall()
-
-    opened = bench.time({"vault": lambda: open_it().close(), "bare": connect})
-    met = opened["vault"].median <= 0.2
-    yield Row(f"open a vault of {name}; peer sqlite3", opened["vault"], opened["bare"],
-              opened["vault"].median / opened["bare"].median, "<= 200 ms", met)  # fmt: skip
-    with closing(open_it()) as known:
-        references = known.references([b"%d" % n for n in range(UNWRAPPED)])
-        known.data_keys(references, create=True)
-        cipher, blocks = _wrap_keys()
-
-        def decrypt() -> None:
-            for nonce, text in blocks:
-                cipher.decrypt(nonce, text, None)
-
-        found = bench.time({"keys": lambda: known.data_keys(references), "bare": decrypt})
-        yield Row(f"unwrap {UNWRAPPED:,} keys of {name}; peer AES-GCM alone", found["keys"],
-                  found["bare"], found["keys"].median / found["bare"].median)  # fmt: skip
-        samples = []
-        for turn in range(bench.repeat):
-            begun = now()
-            known.erase(references[turn * ERASED : (turn + 1) * ERASED], f"R-{turn}")
-            samples.append(now() - begun)
-    taken = timing(samples)
-    yield Row(f"erase {ERASED:,} of {name}", taken, None, None, "<= 2 s", taken.median <= 2)
+def _make_vault(folder: Path) -> SubjectVault:
+    for name in ("bench.keyring", "subjects.db", "subjects.db.keks"):
+        (folder / name).unlink(missing_ok=True)
+    mc.Keyring.create(folder / "bench.keyring", plaintext=True).create_key("people")
+    tools = KeyTools(f"file:{folder}/bench.keyring#people")
+    return create_vault(str(folder / "subjects.db"), tools, "people")
 
 
-def _wrap_keys() -> tuple[AESGCM, list[tuple[bytes, bytes]]]:
-    """Return as many wrapped keys as are unwrapped, with their nonces."""
-    cipher = AESGCM(os.urandom(32))
-    nonces = [os.urandom(12) for _ in range(UNWRAPPED)]
-    return cipher, [(nonce, cipher.encrypt(nonce, bytes(32), None)) for nonce in nonces]
+def _values(bench: Bench, vault: SubjectVault) -> Iterator[Row]:
+    texts = pa.array([NAME.format(n % 10_000) for n in range(VALUES)])
+    numbers = pa.array([n % 10_000 for n in range(VALUES)])
+    column = CellColumn("bench", ("name",), pa.string())
+    owners = SubjectCiphers(vault, create=True).find(numbers)
+    cells = column.encrypt(texts, owners)
+    bare, plain, nonces = AESGCM(bytes(32)), bytes(32), os.urandom(12 * VALUES)
+    starts = range(0, 12 * VALUES, 12)
+    sealed = [bare.encrypt(nonces[at : at + 12], plain, None) for at in starts]
+
+    def encrypt_bare() -> None:
+        for at in starts:
+            bare.encrypt(nonces[at : at + 12], plain, None)
+
+    def decrypt_bare() -> None:
+        for at, cell in zip(starts, sealed, strict=True):
+            bare.decrypt(nonces[at : at + 12], cell, None)
+
+    jobs: dict[str, Job] = {
+        "encrypt": partial(column.encrypt, texts, owners), "bare encrypt": encrypt_bare,
+        "decrypt": partial(column.decrypt, cells, owners), "bare decrypt": decrypt_bare,
+    }  # fmt: skip
+    taken = bench.samples(jobs)
+    for way in ("encrypt", "decrypt"):
+        each, of_bare = (_processor_time(taken[name]) for name in (way, f"bare {way}"))
+        ours, peer = (time.times(1e9 / VALUES, "ns") for time in (each, of_bare))
+        yield within(f"{way} a value of 32 bytes; peer bare AES-GCM", ours, peer, 2.5)
+        rates = figure([VALUES / sample.cpu / 1e6 for sample in taken[way]], "M/s")
+        yield Row("  values a second", rates, None, None, ">= 1.5 M/s", rates.median >= 1.5)
+
+
+def _processor_time(samples: list[Sample]) -> Figure:
+    return timing([Sample(sample.cpu, sample.user, sample.system) for sample in samples])
+
+
+def _files(bench: Bench, vault: SubjectVault) -> Iterator[Row]:
+    table = pa.table(
+        {
+            "customer_id": pa.array([n * 7919 % SUBJECTS for n in range(ROWS)]),
+            "name": pa.array([NAME.format(n % 10_000) for n in range(ROWS)]),
+            "amount": pa.array([n * 0.25 for n in range(ROWS)]),
+        }
+    )
+    known = Subjects(vault=vault, key="customer_id", columns=["name"], dataset="bench")
+    plain, cells = bench.work / "without.parquet", bench.work / "with.parquet"
+    mc.write_table(table, plain, KEY)
+    mc.write_table(table, cells, KEY, subjects=known)
+    read: dict[str, Any] = {
+        "with": partial(mc.read_table, cells, KEY, subjects=known),
+        "other columns": partial(
+            mc.read_table, cells, KEY, subjects=known, columns=["customer_id", "amount"]
+        ),
+        "keys": lambda: SubjectCiphers(vault, create=False).find(pa.array(range(SUBJECTS))),
+        "without": partial(mc.read_table, plain, KEY),
+        "others without": partial(mc.read_table, plain, KEY, columns=["customer_id", "amount"]),
+    }
+    taken = {name: _processor_time(samples) for name, samples in bench.samples(read).items()}
+    yield within("read 1M rows, 100k subjects; peer without", taken["with"], taken["without"], 1.5)
+    yield Row("  of this, keys of 100,000 subjects", taken["keys"])
+    others = taken["other columns"], taken["others without"]
+    yield within("  other columns; peer without", *others, 1.5)
