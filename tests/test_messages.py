@@ -118,6 +118,7 @@ subjects create --kms file:{ring} lake --vault new
 subjects status --kms file:{ring} --vault {people}?keys={keks}
 subjects erase --kms file:{ring} --vault {people}?keys={keks} 7 --request R --yes
 subjects prove --kms file:{ring} --vault {people}?keys={keks} 7 {plain.parquet}
+subjects export --kms file:{ring} --vault {people}?keys={keks} 7 {plain.parquet}
 subjects rotate --kms file:{ring} --vault {people}?keys={keks} --yes
 doctor --policy {policy.toml} --file {sealed.parquet} --key file:{footer.key}
 doctor --kms file:{ring} --spark-event-log {events}
