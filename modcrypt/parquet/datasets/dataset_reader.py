@@ -185,7 +185,7 @@ def _open(
         if not callable(decryption):
             try:  # asking a store whether the path is a folder takes a request
                 return ParquetFile(source, decryption, filesystem=filesystem, **options)
-            except (OSError, LookupError, FormatError):
+            except (OSError, LookupError, ValueError, FormatError):
                 if not is_dataset(source, filesystem):
                     raise
         elif not is_dataset(source, filesystem):

@@ -185,6 +185,7 @@ def test_other_members_are_commands() -> None:
     assert {name for name, each in DATASET_MEMBERS.items() if not each.free} == {
         "recipients",
         "signed_by",
+        "subjects",
     }
     assert {name for name, each in TABLE_MEMBERS.items() if not each.free} == {
         "catalog", "catalog_name", "key_store", "signed_by",
