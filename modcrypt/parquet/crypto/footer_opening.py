@@ -385,7 +385,10 @@ class _Opening:
             aads = [(make_file_aad(footer.algorithm, properties), "")]
         except AadPrefixError as error:
             if needs_prefix(footer.algorithm, properties.aad_prefix) and not report.strict:
-                why = "it needs an AAD prefix that the file does not store; pass aad_prefix"
+                why = (
+                    "it needs an AAD prefix that the file does not store; pass aad_prefix, or if "
+                    "it belongs to an Iceberg table, read the table with modcrypt.iceberg"
+                )
                 footer.locked = why
                 return [], error
             report.add_error(error, *place)

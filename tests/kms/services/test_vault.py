@@ -319,7 +319,7 @@ def test_a_missing_master_key_is_said_to_be_missing_and_never_created(
 
 def test_a_missing_engine_is_said_to_be_missing(bao: Bao) -> None:
     client = open_vault(bao.uri("nothing"), token=bao.root_token)
-    with pytest.raises(KeyNotFoundError, match=r"footer at .*/nothing"):
+    with pytest.raises(KeyNotFoundError, match=r"no transit engine at .*/nothing; enable it"):
         client.wrap(KEY, "footer")
     with pytest.raises(KeyNotFoundError, match=r"no transit engine at .*/nothing"):
         client.list_keys()
