@@ -83,7 +83,9 @@ def read_plain(source: Source) -> Footer:
         FormatError: The file is not Parquet, or is damaged.
     """
     tail = read_tail(source)
-    refusal = UnsupportedFormatError(f"{source.name} is encrypted already; decrypt it first")
+    refusal = UnsupportedFormatError(
+        f"{source.name} is encrypted already; change its keys with rekey"
+    )
     if tail.magic == MAGIC_ENCRYPTED:
         raise refusal
     metadata, end = decode("FileMetaData", tail.data, lazy=STATISTICS)
