@@ -72,7 +72,7 @@ def doctor(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Check the machine, keys, secrets and logs; or explain bugs of the writers of FILEs.
+    """Check the machine, keys and secrets, or FILEs for known bugs.
 
     With FILE, doctor checks nothing else: it looks into Parquet files or folders, plaintext or,
     with their keys, encrypted, for known bugs of their writers, and explains their effects.

@@ -32,7 +32,7 @@ Exit codes: 0 nothing found; 1 values of secret columns found;
 @paths_argument
 @policy_option
 def leaks(*, paths: tuple[str, ...], policy_file: str | None, as_json: bool) -> int:
-    """Find values of encrypted columns that lie beside the files in plaintext.
+    """Find values of encrypted columns in plaintext beside the files.
 
     PATH is a folder. All its files are examined, hidden ones too: summaries of Parquet footers,
     logs of Delta, Hudi and Iceberg, statistics, plaintext copies, leftovers of programs, and names

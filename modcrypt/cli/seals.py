@@ -96,7 +96,7 @@ _passphrase_option = new_passphrase_option(shared=True)
 
 @cloup.group(cls=VerbGroup, epilog=_GROUP_EXAMPLE)
 def seals() -> None:
-    """Sign what files a dataset has, and compare its files with the seal.
+    """Sign which files a dataset has, and verify that it has them.
 
     Anyone who can read an encrypted file can forge it, because its keys are symmetric. A seal lists
     the hashes of whole files, signed by their writer, and so detects what readers have made or
@@ -242,7 +242,10 @@ def cosign(*, folder: str, proposal: str | None, as_json: bool, **options: Any) 
     for mark, paths in (("+", update.added), ("-", update.removed)):
         for path in paths:
             print_line(f"{mark} {printable(path)}")
-    state = "" if is_newest else f"; proposal {update.name}, which needs further signatures"
+    state = f"; proposal {update.name}, which needs further signatures"
+    if proposal is None:
+        state += ": to sign it, pass its name by --proposal"
+    state = "" if is_newest else state
     print_line(f"{_describe_update(update)}{state}")
 
 

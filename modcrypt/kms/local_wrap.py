@@ -45,7 +45,10 @@ def parse_wrapped(text: str) -> tuple[int | None, bytes]:
         raise KeyMaterialError("the masterKeyVersion of a wrapped key is not a number")
     block = decode_base64(encoded, "a wrapped key")
     if len(block) - BLOCK_OVERHEAD not in KEY_LENGTHS:
-        raise KeyMaterialError(f"a wrapped key of {len(block)} bytes does not contain an AES key")
+        raise KeyMaterialError(
+            f"a wrapped key of {len(block)} bytes does not contain an AES key: did another key "
+            "service wrap it?"
+        )
     return (None if version == NO_VERSION else int(version)), block
 
 

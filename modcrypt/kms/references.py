@@ -92,7 +92,7 @@ def _find_opener(scheme: str) -> Any:
 
 # The message does not repeat the URI, where a user may have put a secret.
 _KEYRING = "; a keyring is file:PATH"
-_VAULT = "; a Vault is vault://HOST:PORT/MOUNT"
+_VAULT = "; a Vault is hcvault://HOST:PORT/MOUNT"
 _MEANT = {"http": _VAULT, "https": _VAULT, "hashicorp": _VAULT, "openbao": _VAULT,
           "keyring": _KEYRING}  # fmt: skip
 

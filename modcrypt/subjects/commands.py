@@ -36,7 +36,7 @@ def _example(text: str) -> str:
 
 @cloup.group(cls=VerbGroup, epilog=_example("erase - --request GDPR-17 --yes") + " < ids.txt")
 def subjects() -> None:
-    """Erase single people from encrypted files: each has a key of its own in a vault.
+    """Erase single people from encrypted files, by a key for each.
 
     To erase a subject is to remove its key. The vault stores references of subjects, not their ids.
     """

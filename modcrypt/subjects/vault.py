@@ -45,7 +45,7 @@ class SubjectErasedError(KeyNotFoundError):
     def __init__(self, references: Iterable[bytes]) -> None:
         self.references = tuple(references)
         super().__init__(
-            f"{format_count(len(self.references), 'subject')} among these rows were erased, and an "
+            f"erased among these rows: {format_count(len(self.references), 'subject')}; an "
             "erased subject gets no new key: leave out its rows; a person who comes back needs a "
             "new id"
         )

@@ -49,6 +49,11 @@ def test_the_first_screen_of_the_package_is_that_of_the_commands(
     assert [name for name, _ in list_commands()] == [n for s in sections for n in s.commands]
 
 
+def test_summaries_of_commands_fit_a_terminal_of_80_columns() -> None:
+    lines = [line for line in read_first_screen(80).splitlines() if line.startswith("  ")]
+    assert [line for line in lines if line.endswith("...")] == []
+
+
 def test_other_installations_make_their_first_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", ["", "/nonexistent"])
     assert not read_first_screen()

@@ -118,6 +118,16 @@ def test_a_public_key_is_named_as_what_it_is(folder: Path) -> None:
     assert "me.pub: it is a public key" in check_refusal(result, "key-material", 3)
 
 
+def test_a_key_of_another_kind_is_named_with_the_command_that_makes_one(folder: Path) -> None:
+    (folder / "plain.key").write_bytes(bytes(16))
+    (folder / "plain.key").chmod(0o600)
+    result = invoke(folder, "cat", "--identity", "file:plain.key", "mine.parquet")
+    assert "keys generate --kind recipient" in check_refusal(result, "key-material", 3)
+    signing = ("seals", "create", "--sign", "file:plain.key", ".")
+    message = check_refusal(invoke(folder, *signing), "key-material", 3)
+    assert "contains no signing key; modcrypt keys generate --kind signing" in message
+
+
 def test_files_of_other_kinds_are_for_ags1(folder: Path) -> None:
     (folder / "notes.txt").write_text("call Ada")
     result = invoke(folder, "encrypt", "--to", "me.pub", "notes.txt", "notes.enc")

@@ -80,9 +80,9 @@ def test_what_is_no_uri_is_refused(uri: str) -> None:
     [
         ("lake.keyring", "a keyring is file:PATH"),
         ("keyring:lake", "a keyring is file:PATH"),
-        ("https://vault:8200/transit", "a Vault is vault://HOST:PORT/MOUNT"),
-        ("vault://localhost:8200", "such as vault://vault.example.com:8200/transit"),
-        ("vault://", "such as vault://vault.example.com:8200/transit"),
+        ("https://vault:8200/transit", "a Vault is hcvault://HOST:PORT/MOUNT"),
+        ("vault://localhost:8200", "such as hcvault://vault.example.com:8200/transit"),
+        ("vault://", "such as hcvault://vault.example.com:8200/transit"),
         ("aws://alias/lake", "did you mean aws-kms"),
     ],
 )

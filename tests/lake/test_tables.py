@@ -499,6 +499,25 @@ def test_commands_for_tables_take_what_is_declared(
     assert "since it was trusted" in run(tmp_path, "iceberg", "scan", "sales").stderr
 
 
+def test_a_new_table_has_the_declared_key_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    policy = 'kek_per = "files"\nfiles = 7\nkek_lifetime_days = 30'
+    make_table(tmp_path, destination=tmp_path / "other")  # and the keyring
+    declare(tmp_path, policy)
+    trust_lake(tmp_path)
+    pq.write_table(ROWS, tmp_path / "rows.parquet")
+    like = ("iceberg", "create", "sales", "--like", "rows.parquet")
+    refused = run(tmp_path, *like, "--kek-per", "day")
+    assert "--kek-per contradicts the declaration" in refused.stderr
+    created = run(tmp_path, *like, "--kek-lifetime", "30")
+    assert created.returncode == 0, created.stderr
+    table = iceberg.open_table(tmp_path / "sales", f"file:{tmp_path}/lake.keyring")
+    wanted = iceberg.KeyPolicy(kek_per="files", files=7, kek_lifetime_days=30)
+    assert iceberg.KeyPolicy.of(table.metadata) == wanted
+
+
 def test_plaintext_in_a_tables_folder_is_in_its_status(tmp_path: Path) -> None:
     make_table(tmp_path)
     config = declare(tmp_path)

@@ -28,7 +28,7 @@ Example:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print a script with which a shell completes commands, options and paths."""
+    """Print a script that completes commands in a shell."""
     from click.shell_completion import get_completion_class  # not to be loaded for the help
 
     kind = get_completion_class(shell)

@@ -62,7 +62,7 @@ _version_option = option(
 
 @cloup.group(cls=VerbGroup, epilog=_GROUP_EXAMPLE)
 def keys() -> None:
-    """Make keys of every kind, and manage master keys and what they wrap.
+    """Make keys, and manage master keys and what they wrap.
 
     A master key stays in its key service: a keyring, Vault, a cloud's KMS or a PKCS#11 token. The
     files contain the keys that it wraps.

@@ -85,6 +85,8 @@ _OPTION_NAMES = (
     ("encrypt_table makes", "iceberg encrypt makes"),
     ("no key_store was given", "no --key-store was given"),
     ("kek_per must be table or files", "--kek-per must be table or files"),
+    ("read the table with modcrypt.iceberg", "use modcrypt iceberg"),
+    ("or root is not its", "or --root is not its"),
     ("expected_parts", "--expected-parts"),
     ("in aad_prefix", "in --aad-prefix"),
     ("pass overwrite=True (or --force)", "pass --force"),

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from modcrypt.cli.datasets.requirements import refuse_contradiction
+from modcrypt.cli.datasets.table_arguments import declared_table
 from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.options.table_options import settings_in, table_options, table_values
 from modcrypt.cli.shared import print_facts, print_json, print_line
@@ -41,6 +44,22 @@ def policy_members(options: dict[str, Any]) -> dict[str, Any]:
     for parameter in settings_in(TablePolicySettings, _GROUP):
         del options[parameter]
     return {member: value for member, value in values.items() if value is not None}
+
+
+def new_policy_members(options: dict[str, Any]) -> dict[str, Any]:
+    """As `policy_members`, for a new table: declared members replace the defaults of options.
+
+    Raises:
+        click.UsageError: An option contradicts the declaration.
+    """
+    table, context = declared_table(), click.get_current_context()
+    declared = table["declaration"].policy if table else {}
+    for parameter, setting in settings_in(TablePolicySettings, _GROUP).items():
+        is_given = context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE
+        wanted = declared.get(setting.name)
+        if is_given and wanted not in (None, options[parameter]):
+            refuse_contradiction(table["dataset"], parameter, f"with {wanted}")
+    return {**policy_members(options), **declared}
 
 
 @verb(epilog=_EXAMPLE)

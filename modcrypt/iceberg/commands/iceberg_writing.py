@@ -28,7 +28,7 @@ from modcrypt.iceberg.commands.iceberg_options import (
     table_options,
     tables_service,
 )
-from modcrypt.iceberg.commands.iceberg_policy import policy_members, policy_options
+from modcrypt.iceberg.commands.iceberg_policy import new_policy_members, policy_options
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -84,10 +84,11 @@ def _new_table_arguments(where: str, options: dict[str, Any]) -> dict[str, Any]:
     values = {name: options.pop(name) for name in _NEW_TABLE_PARAMETERS}
     if values["catalog"] is None:
         refuse({"folder"}, "without --catalog, TABLE is the table's folder")
-    members = policy_members(options)
+    members = new_policy_members(options)
     if members["kek_per"] != "files":
         refuse({"files_per_kek"}, "this needs --kek-per files")
-    policy = KeyPolicy(store="table" if values["key_store"] is None else "key-store", **members)
+    store = "table" if values["key_store"] is None else "key-store"
+    policy = KeyPolicy(**{"store": store, **members})
     kms = open_service(options)
     master_key = values["master_key"] or default_key(kms)
     if not master_key:

@@ -71,6 +71,8 @@ def is_id(value: Any) -> bool:
 
 # --- master keys ---------------------------------------------------------------------------------
 
+_DISABLED = "is disabled in the keyring; modcrypt keys enable undoes it"
+
 
 @dataclass(frozen=True)
 class Version:
@@ -180,11 +182,9 @@ class Master:
     def _check(self, version: Version) -> None:
         self.check_kept(version)
         if not self.enabled:
-            raise KeyDisabledError(f"master key {self.id} is disabled in the keyring")
+            raise KeyDisabledError(f"master key {self.id} {_DISABLED}")
         if version.state != ENABLED:
-            raise KeyDisabledError(
-                f"version {version.number} of master key {self.id} is disabled in the keyring"
-            )
+            raise KeyDisabledError(f"version {version.number} of master key {self.id} {_DISABLED}")
 
     def check_kept(self, version: Version) -> None:
         """Raise KeyDisabledError if a version is destroyed."""

@@ -195,4 +195,9 @@ def _read_private(path: str, what: str) -> bytes:
     if is_public_key(data):
         raise KeyMaterialError("it is a public key; name the file of the private key")
     check_private(status, "it contains a private key")
+    if not data.lstrip().startswith(b"{"):
+        kind = "signing" if "signing" in what else "recipient"
+        raise KeyMaterialError(
+            f"the file contains no {what}; modcrypt keys generate --kind {kind} makes one"
+        )
     return data

@@ -54,7 +54,7 @@ def parse_location(parts: KmsUri) -> tuple[Engine, str | None]:
     if found is None or parts.fragment or int(found["port"] or 0) >= 1 << 16:
         raise ValueError(
             f"the URI of a Vault engine must have the form {_FORM}, such as "
-            "vault://vault.example.com:8200/transit"
+            "hcvault://vault.example.com:8200/transit"
         )
     host, port = found["host"], found["port"]
     steps = found["path"][1:].split("/")

@@ -171,6 +171,8 @@ class TransitRequests:
             return self._convert_denial(
                 text, f"{what}Vault at {self._engine} refuses to {_ACTIONS.get(verb, verb)}"
             )
+        if status == 404 and _NO_ENGINE in text:
+            return self.make_missing_error("")
         if status == 404 or any(phrase in text for phrase in _NO_KEY):
             return self.make_missing_error(key_id, kind)
         if status in (412, 429, 472, 473) or status >= 500:
@@ -227,8 +229,11 @@ class TransitRequests:
 
     def make_missing_error(self, key_id: str, kind: str = "master key") -> KeyNotFoundError:
         """Return the error for a key, or the engine, that does not exist."""
-        what = f"{kind} {key_id}" if key_id else "transit engine"
-        return KeyNotFoundError(f"Vault has no {what} at {self._engine}")
+        what, advice = f"{kind} {key_id}", ""
+        if not key_id:
+            what = "transit engine"
+            advice = "; enable it (vault secrets enable transit), or correct the path in the URI"
+        return KeyNotFoundError(f"Vault has no {what} at {self._engine}{advice}")
 
     def require_member(self, data: Any, name: str) -> str:
         """Return a text of an answer; raise KeyRetrievalError if it is missing."""
@@ -274,6 +279,7 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 _TLS_ONLY = "HTTP request to an HTTPS server"
 _POLICY_DENIAL = re.compile(r"errors? occurred")  # Go's multierror
 _UNKNOWN_TOKEN = re.compile(r"(?:bad|invalid) token")
+_NO_ENGINE = "no handler for route"
 _NO_KEY = ("key not found", "unknown key type", "no existing key")
 
 

@@ -35,8 +35,8 @@ _ADVICE = {
     "; if that is intended, pass require_encrypted=False and no AAD prefix to read it": (
         "; modcrypt apply encrypts it, unless it replaced an encrypted file"
     ),
-    "the file stores another AAD prefix than the one given": (
-        "the file stores another AAD prefix than its path requires: it was moved or exchanged, or "
+    "than the one given (": "than its path requires (",
+    "root is not its dataset's folder": (
         "the template has changed (previous.aad_prefixes names former ones)"
     ),
     "pass root=, the dataset's folder": "set location in the declaration",

@@ -78,7 +78,7 @@ a lake against modcrypt.toml, for a CI system; its dataset "lake"
 
 
 _HELP = f"""\
-Verify that Parquet files are authentic and consistent, or a lake against its declaration.
+Verify that Parquet files, or all of a lake, are authentic.
 
 PATH is a file or a folder, or the name of a dataset or table that modcrypt.toml declares. What lies
 in a dataset is verified as declared. Without PATH, all datasets are verified. {CHECKS}"""

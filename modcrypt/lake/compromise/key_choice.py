@@ -163,7 +163,7 @@ def _advise(choice: KeyChoice, newest: str | None) -> str:
         return other
     if newest is None:
         return f"the key service does not tell its newest version; {other}"
-    return f"add a version (modcrypt keys rotate --kms URI --key {choice.key}), or {other}"
+    return f"add a version (modcrypt keys rotate --key {choice.key}), or {other}"
 
 
 class KeyTrial:

@@ -105,6 +105,10 @@ def check_algorithm(name: str, properties: FileDecryptionProperties) -> None:
         )
 
 
+def _shown(prefix: bytes) -> str:
+    return repr(prefix if len(prefix) <= 200 else prefix[:200] + b"...")
+
+
 def make_file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) -> bytes:
     """Return the file AAD, AAD prefix and file-unique, after judging both (PME 4.4.1).
 
@@ -125,10 +129,14 @@ def make_file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) ->
         raise LimitError(f"an AAD prefix or aad_file_unique is longer than {MAX_AAD_SIZE} bytes")
     if needs_prefix(struct, given):
         raise AadPrefixError(
-            "the file was written with an AAD prefix that it does not store; pass aad_prefix"
+            "the file was written with an AAD prefix that it does not store; pass aad_prefix, or "
+            "if it belongs to an Iceberg table, read the table with modcrypt.iceberg"
         )
     if given is not None and stored and stored != given:
-        raise AadPrefixError("the file stores another AAD prefix than the one given")
+        raise AadPrefixError(
+            f"the file stores another AAD prefix ({_shown(stored)}) than the one given "
+            f"({_shown(given)}): it was moved or exchanged, or root is not its dataset's folder"
+        )
     if given and not stored and not struct.supply_aad_prefix:
         raise AadPrefixError("an AAD prefix is given, but the file was written without one")
     verifier = properties.aad_prefix_verifier

@@ -83,7 +83,9 @@ def read_plain(source: Source) -> Footer:
         FormatError: The file is not Parquet, or is damaged.
     """
     tail = read_tail(source)
-    refusal = UnsupportedFormatError(f"{source.name} is encrypted already; decrypt it first")
+    refusal = UnsupportedFormatError(
+        f"{source.name} is encrypted already; change its keys with rekey"
+    )
     if tail.magic == MAGIC_ENCRYPTED:
         raise refusal
     metadata, end = decode("FileMetaData", tail.data, lazy=STATISTICS)
@@ -385,7 +387,10 @@ class _Opening:
             aads = [(make_file_aad(footer.algorithm, properties), "")]
         except AadPrefixError as error:
             if needs_prefix(footer.algorithm, properties.aad_prefix) and not report.strict:
-                why = "it needs an AAD prefix that the file does not store; pass aad_prefix"
+                why = (
+                    "it needs an AAD prefix that the file does not store; pass aad_prefix, or if "
+                    "it belongs to an Iceberg table, read the table with modcrypt.iceberg"
+                )
                 footer.locked = why
                 return [], error
             report.add_error(error, *place)
