@@ -246,6 +246,11 @@ class KeyTools:
         found: SubjectKeys = load(SUBJECTS, "columns")(vault, tools, **options)
         return found
 
+    @property
+    def own_subjects(self) -> SubjectKeys | None:
+        """The keys of subjects of the policy of `from_policy`; None if it names no vault."""
+        return self.subjects_of(self._policy)
+
     def refuse_subjects(self, what: str) -> None:
         """Raise ValueError if the policy of `from_policy` has columns that these things cannot."""
         if self._policy is not None and self._policy.subject_columns:

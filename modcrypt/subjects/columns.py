@@ -19,15 +19,14 @@ import pyarrow as pa
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, plan_footer
 from modcrypt.parquet.arrow.struct_leaves import Path, iter_leaves, map_leaf_types, map_leaves
+from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaf_paths, leaves_of
 from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, cell_type
 from modcrypt.subjects.vault import SubjectVault
 
-METADATA = b"modcrypt.subjects"
-"""Key of a field's metadata about its cells."""
-
+METADATA = CELLS
 VERSION = 1
 BATCH_ROWS = 1 << 16  # number of rows whose subjects are looked up together
 

@@ -13,7 +13,6 @@ import pytest
 import modcrypt
 from modcrypt import Lake, Policy, Settings
 from modcrypt.errors import PlaintextError
-from modcrypt.iceberg import open_table
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects import SubjectVault
 from tests.support.cli.program import run
@@ -109,8 +108,3 @@ def test_export_prints_all_rows_of_a_person(policy: Policy, vault: SubjectVault)
     assert [line["row"]["name"] for line in lines] == [None, None]
     assert lines[0]["erased"] == ["address.city", "address.floor", "address.street", "name"]
     assert lines[0]["row"]["amount"] == 1.5
-
-
-def test_iceberg_tables_refuse_a_policy_with_subjects(policy: Policy) -> None:
-    with pytest.raises(ValueError, match="Iceberg tables have no columns under keys of subjects"):
-        open_table("table", KeyTools.from_policy(policy))

@@ -32,6 +32,7 @@ from modcrypt.kms.audit import Audit
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_cache import KeyCache
 from modcrypt.kms.proof import WrapProof
+from modcrypt.parquet.crypto.properties import SubjectKeys
 from modcrypt.runtime.tracebacks import hide_frames
 
 CACHE_SECONDS = 3600.0
@@ -59,7 +60,7 @@ class KeyResolver:
     A KEK is looked up in the table's metadata, then in the store. Its master key is checked before
     the key service is called for it, and again after another process has re-wrapped it. It may be
     one of `master_key_ids`; by default KEKs in a table's metadata may only be under its
-    `encryption.key-id`.
+    `encryption.key-id`. `subjects` has the keys of cells in data files; None reads and writes none.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class KeyResolver:
         master_key_ids: Collection[str] | None = None,
         audit: Audit | None = None,
         proof: WrapProof | None = None,
+        subjects: SubjectKeys | None = None,
     ) -> None:
         self.masters = MasterKeys(kms, audit, proof)
+        self.subjects = subjects
         self.store = store
         # A set: in a string, passed by mistake, `in` would match every substring.
         self.master_key_ids = None if master_key_ids is None else frozenset(master_key_ids)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,9 +39,11 @@ from modcrypt.parquet.arrow.decoding import (
     row_count_error,
 )
 from modcrypt.parquet.arrow.page_sizes import Longest, check_pages
+from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.arrow.view import PlaintextView
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_opening import read_plain
+from modcrypt.parquet.crypto.properties import CELLS, FileDecryptionProperties, SubjectKeys
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import chunk_start
@@ -58,8 +60,10 @@ class RowBatch(NamedTuple):
 
 
 @contextmanager
-def open_data_file(walk: Walk, entry: FileEntry) -> Iterator[ParquetDataFile | AvroDataFile]:
-    """Open a data file."""
+def open_data_file(
+    walk: Walk, entry: FileEntry, subjects: SubjectKeys | None = None
+) -> Iterator[DataFile]:
+    """Open a data file; with `subjects`, its cells are decrypted."""
     name, kind = entry.location, entry.file_format
     if kind not in ("PARQUET", "AVRO"):
         raise UnsupportedFormatError(f"{name}: files in {kind} are not supported")
@@ -70,9 +74,24 @@ def open_data_file(walk: Walk, entry: FileEntry) -> Iterator[ParquetDataFile | A
     with ExitStack() as stack:
         source = stack.enter_context(_hold_source(walk, entry))
         native, unchecked = (None, source) if keys is None else (open_natively(source, keys), None)
-        yield ParquetDataFile(
+        file = ParquetDataFile(
             native, lambda: stack.enter_context(_open_plaintext(source, keys)), unchecked
         )
+        if subjects is None or not file.cells:
+            yield file
+        else:
+            yield stack.enter_context(_open_cells(source, keys, subjects))
+
+
+@contextmanager
+def _open_cells(
+    source: Source, keys: StandardKeyMetadata | None, subjects: SubjectKeys
+) -> Iterator[CellDataFile]:
+    opening = FileDecryptionProperties(require_encrypted=False)
+    opening = opening if keys is None else decryption_properties(keys)
+    stored = cast("IO[bytes]", StoredFile(source))
+    with ParquetFile(stored, opening, subjects=subjects) as file:
+        yield CellDataFile(file)
 
 
 @contextmanager
@@ -131,6 +150,7 @@ class ParquetDataFile:
         self._pages = None if unchecked is None else UncheckedPages(unchecked)
         self._opened: tuple[Readable, pq.ParquetFile] | None = None
         self.schema: pa.Schema = self._read_with_fallback(lambda _, parquet: parquet.schema_arrow)
+        self.cells = frozenset(f.name for f in self.schema if CELLS in (f.metadata or {}))
 
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
@@ -269,8 +289,28 @@ class UncheckedPages:
         return column, check_pages(memoryview(data).cast("B"), 0, size, md, where), data
 
 
+class CellDataFile:
+    """A Parquet file with cells, which are read as values; `cells` has the names of columns."""
+
+    def __init__(self, file: ParquetFile) -> None:
+        self._file = file
+        self.schema, self.cells = file.schema_arrow, file.cell_names
+
+    def batches(
+        self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
+    ) -> Iterator[RowBatch]:
+        """Yield all rows of the file; arguments are those of `ParquetDataFile.batches`."""
+        del filters  # all rows are read
+        start = 0
+        for rows in self._file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=threads):
+            yield RowBatch(rows.select(list(columns)), start)
+            start += rows.num_rows
+
+
 class AvroDataFile:
     """An Avro file, whose rows are read in lots."""
+
+    cells: frozenset[str] = frozenset()
 
     def __init__(self, rows: AvroRows, name: str) -> None:
         self._rows = rows
@@ -286,3 +326,6 @@ class AvroDataFile:
             batch = self._convert(lot).select(list(columns))
             yield RowBatch(batch, start)
             start += len(lot)
+
+
+DataFile: TypeAlias = ParquetDataFile | CellDataFile | AvroDataFile

@@ -175,7 +175,7 @@ class StoredFile(SeekableFile):
     """A file as stored; its end may be replaced by the bytes that were checked."""
 
     def __init__(self, source: Source, end: bytes = b"") -> None:
-        self.size = source.size
+        self.size, self.name = source.size, source.name
         self.is_remote = source.least_read > 0
         self._source, self._end = source, end
         _track_lifetime(self)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class RestrictedScan:
     """A scan under read restrictions; arguments and errors as of `TableScan`.
 
-    Raise UnsupportedFormatError if a restriction cannot be applied.
+    Cells are not decrypted. Raise UnsupportedFormatError if a restriction cannot be applied.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RestrictedScan:
         read = list(dict.fromkeys([*wanted, *split.columns]))
         _check_top_level(table, restrictions.actions.keys(), read)
         pushed = And(restrictions.row_filter, split.pushed)
-        self._scan = TableScan(walk, snapshot, schema_id, read, pushed)
+        self._scan = TableScan(walk, snapshot, schema_id, read, pushed, decrypting=False)
         self._masks = _make_masks(table, restrictions.actions)
         self._filter = RowFilter(nullable, split.after)
         self._needed = [field.name for field in self._filter.schema.fields]

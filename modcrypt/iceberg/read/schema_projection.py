@@ -12,6 +12,7 @@ Its result has one schema for all files: pyiceberg's types, with 32 bits for off
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -53,18 +54,22 @@ Filled = dict[tuple[pa.DataType, str], pa.Array]
 """Arrays of one repeated value, by type and text of the value, shared by all batches of a scan."""
 
 
-def arrow_schema(schema: Schema) -> pa.Schema:
+Values = Mapping[int, pa.DataType]
+"""Types of values that a table stores as cells, by field id."""
+
+
+def arrow_schema(schema: Schema, values: Values = MappingProxyType({})) -> pa.Schema:
     """Return the Arrow schema of a table's rows."""
-    return pa.schema([_arrow_field(field) for field in schema.fields])
+    return pa.schema([_arrow_field(field, values) for field in schema.fields])
 
 
-def arrow_type(kind: IcebergType) -> pa.DataType:
+def arrow_type(kind: IcebergType, values: Values = MappingProxyType({})) -> pa.DataType:
     """Return the Arrow type of a table's values; raise LimitError if wider than `MAX_FILLED`."""
     if isinstance(kind, FixedType) and len(kind) > MAX_FILLED:
         limit = f"a value exceeds {MAX_FILLED:,} bytes"
         raise LimitError(f"columns of {kind} are not supported: {limit}")
     if isinstance(kind, StructType):
-        return pa.struct([_arrow_field(field) for field in kind.fields])
+        return pa.struct([_arrow_field(field, values) for field in kind.fields])
     if isinstance(kind, ListType):
         return pa.list_(_arrow_field(kind.element_field))
     if isinstance(kind, MapType):
@@ -73,14 +78,25 @@ def arrow_type(kind: IcebergType) -> pa.DataType:
     return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(arrow, arrow)
 
 
-def _arrow_field(field: NestedField) -> pa.Field:
-    return pa.field(field.name, arrow_type(field.field_type), nullable=field.optional)
+def _arrow_field(field: NestedField, values: Values = MappingProxyType({})) -> pa.Field:
+    if (kind := values.get(field.field_id)) is not None:  # an erased value is null
+        return pa.field(field.name, kind)
+    return pa.field(field.name, arrow_type(field.field_type, values), nullable=field.optional)
 
 
 def field_id(field: pa.Field) -> int | None:
     """Return the id of a file's field, or None."""
     text = (field.metadata or {}).get(FIELD_ID, b"")
     return int(text) if text.isdigit() and len(text) < 11 else None
+
+
+def leaf_types(field: pa.Field) -> Iterator[tuple[int, pa.DataType]]:
+    """Yield the ids and types of a file's field, or of those in it if it is a struct."""
+    if pa.types.is_struct(field.type):
+        for part in field.type:
+            yield from leaf_types(part)
+    elif (id_ := field_id(field)) is not None:
+        yield id_, field.type
 
 
 def with_field_ids(schema: pa.Schema, mapping: NameMapping | None, name: str) -> pa.Schema:
@@ -96,7 +112,7 @@ class Projection:
     """A projection of the rows of one file onto the schema of a table.
 
     `constants` has values of fields that the file may lack, by their ids. Columns that it lacks are
-    in `filled`, which projections share.
+    in `filled`, which projections share. `values` is as for `arrow_schema`.
 
     Raises:
         FormatError: A field of the file has a type that its column never had, or a required field
@@ -111,11 +127,12 @@ class Projection:
         constants: Mapping[int, Any],
         name: str,
         filled: Filled | None = None,
+        values: Values = MappingProxyType({}),
     ) -> None:
         self._constants, self._name = constants, name
         self._filled: Filled = {} if filled is None else filled
         self._widths: dict[tuple[pa.DataType, str], int] = {}
-        self.schema = arrow_schema(wanted)
+        self.schema = arrow_schema(wanted, values)
         self._columns = [
             (None if number is None else schema.field(number).name, convert)
             for number, convert in self._find_fields(wanted.fields, list(schema), self.schema)

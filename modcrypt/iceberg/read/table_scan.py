@@ -8,25 +8,34 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.schema import Schema
+from pyiceberg.types import BinaryType, IcebergType, NestedField, StructType
 
+from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.pyiceberg_schemas import name_mapping, schema_of
-from modcrypt.iceberg.read.data_files import open_data_file
+from modcrypt.iceberg.read.data_files import DataFile, open_data_file
 from modcrypt.iceberg.read.equality_deletes import DeletedKeys, KeysOfFile
 from modcrypt.iceberg.read.ordered_threads import run_in_order
 from modcrypt.iceberg.read.position_deletes import Positions, drop_positions
 from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents, parse_filter
 from modcrypt.iceberg.read.row_lineage import RowLineage, with_lineage
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
-from modcrypt.iceberg.read.schema_projection import Filled, Projection, arrow_schema, with_field_ids
+from modcrypt.iceberg.read.schema_projection import (
+    Filled,
+    Projection,
+    arrow_schema,
+    leaf_types,
+    with_field_ids,
+)
 from modcrypt.io.threads import usable_cores
-from modcrypt.runtime.fork_safety import fork_safe
+from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -47,6 +56,7 @@ class TableScan:
     one `_Reader`, and all files the arrays of filled-in values.
 
     With `rewriting`, it reads the other rows, for which the filter is not true, and their lineage.
+    Cells are decrypted by the subjects of the table's resolver, unless `decrypting` is False.
 
     Raises:
         ValueError: The table lacks a column, or the filter is invalid.
@@ -62,8 +72,10 @@ class TableScan:
         filters: str | BooleanExpression | None,
         *,
         rewriting: bool = False,
+        decrypting: bool = True,
     ) -> None:
         self._rewriting = rewriting
+        decrypting = decrypting and not rewriting
         self.walk, self._snapshot = walk, snapshot
         self._table = schema_of(walk.metadata, schema_id)
         self._mapping = name_mapping(walk.metadata)
@@ -78,8 +90,44 @@ class TableScan:
         self._readers: dict[bytes, _Reader] = {}
         self._filled: Filled = {}
         self._lock = fork_safe(threading.Lock())
-        self.schema = arrow_schema(self._wanted)
+        binary = any(isinstance(kind, BinaryType) for _, kind in _leaves(self._wanted.fields))
+        self._subjects = walk.resolver.subjects if binary and decrypting else None
+
+    @cached_property
+    def schema(self) -> pa.Schema:
         """Schema of the rows."""
+        return arrow_schema(self._wanted, self._value_types)
+
+    @cached_property
+    def _value_types(self) -> dict[int, pa.DataType]:
+        """Types of values by field id, as in the first file that has the column in cells.
+
+        Binary columns are looked for in the files until each was found, in cells or not.
+        """
+        types: dict[int, pa.DataType] = {}
+        if self._subjects is None or self._snapshot is None:
+            return types
+        leaves = _leaves(self._wanted.fields)
+        missing = {id_ for id_, kind in leaves if isinstance(kind, BinaryType)}
+        files = Planner(self.walk, self._filtered, AlwaysTrue()).files(self._snapshot)
+        while missing and (planned := next(files, None)) is not None:
+            found = self._find_value_types(planned)
+            types |= {id_: found[id_] for id_ in missing & found.keys() if found[id_] is not None}
+            missing -= found.keys()
+        return types
+
+    def _find_value_types(self, planned: PlannedFile) -> dict[int, pa.DataType | None]:
+        name = planned.data.location
+        with (
+            as_format_errors(name),
+            open_data_file(self.walk, planned.data, self._subjects) as file,
+        ):
+            schema = with_field_ids(file.schema, self._mapping, name)
+            return {
+                id_: kind if column.name in file.cells else None
+                for column in schema
+                for id_, kind in leaf_types(column)
+            }
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows batch by batch."""
@@ -117,8 +165,13 @@ class TableScan:
         keys = [self._keys.of(deletes) for deletes in planned.equality]
         # Before the block, which would attribute errors of delete files to the data file.
         deleted = self._positions.of(data, planned.deletes) if planned.deletes else None
-        with as_format_errors(data.location), open_data_file(self.walk, data) as file:
-            reader = self._reader(file.schema, planned)
+        with (
+            as_format_errors(data.location),
+            open_data_file(self.walk, data, self._subjects) as file,
+        ):
+            reader = self._reader(file, planned)
+            compared = [column.field_id for each in keys for column in each.columns]
+            _check_comparable(file.cells, reader.schema, compared)
             gone = [KeysOfFile(key, data, reader.schema, planned.constants) for key in keys]
             columns = dict.fromkeys(itertools.chain(reader.columns, *(key.columns for key in gone)))
             lineage = reader.lineage
@@ -133,21 +186,53 @@ class TableScan:
                     if rows.num_rows:
                         yield rows
 
-    def _reader(self, schema: pa.Schema, planned: PlannedFile) -> _Reader:
+    def _reader(self, file: DataFile, planned: PlannedFile) -> _Reader:
         """Return a reader for a file; files with the same schema share it."""
-        key = schema.serialize().to_pybytes() + repr(sorted(planned.constants.items())).encode()
+        schema, values = file.schema, self._value_types
+        facts = repr((sorted(planned.constants.items()), sorted(file.cells)))
+        key = schema.serialize().to_pybytes() + facts.encode()
         with self._lock:
             if key not in self._readers:
                 name = planned.data.location
                 with_ids = with_field_ids(schema, self._mapping, name)
                 lineage = RowLineage(with_ids) if self._rewriting else None
+                if self._rewriting and file.cells:
+                    raise UnsupportedFormatError(_NOT_REWRITTEN)
                 with_ids = with_ids if lineage is None else lineage.schema
                 wanted, needed = (
-                    Projection(with_ids, fields, planned.constants, name, self._filled)
+                    Projection(with_ids, fields, planned.constants, name, self._filled, values)
                     for fields in (self._wanted, self._filter.schema)
                 )
+                ids = [id_ for id_, _ in _leaves(self._filter.schema.fields)]
+                _check_comparable(file.cells, with_ids, ids)
                 self._readers[key] = _Reader(with_ids, self._filter, wanted, needed, lineage)
             return self._readers[key]
+
+
+_NOT_REWRITTEN = (
+    "the file has values that are encrypted under the keys of subjects, and some of its rows would "
+    "stay: such files are not rewritten; choose rows that fill whole files, such as partitions"
+)
+
+
+def _leaves(fields: Iterable[NestedField]) -> Iterator[tuple[int, IcebergType]]:
+    """Yield the ids and types of fields, and of those in structs instead of the structs."""
+    for field in fields:
+        if isinstance(field.field_type, StructType):
+            yield from _leaves(field.field_type.fields)
+        else:
+            yield field.field_id, field.field_type
+
+
+def _check_comparable(cells: frozenset[str], schema: pa.Schema, ids: Iterable[int]) -> None:
+    """Raise UnsupportedFormatError if a filter or equality deletes compare columns with cells."""
+    for column in schema:
+        leaves = {id_ for id_, _ in leaf_types(column)}
+        if column.name in cells and not leaves.isdisjoint(ids):
+            raise UnsupportedFormatError(
+                f"column {column.name} cannot be compared, as its values are encrypted under the "
+                "keys of their subjects; filter the rows after reading"
+            )
 
 
 class _Reader:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
     from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+    from modcrypt.parquet.crypto.properties import SubjectKeys
 
 MAX_DEPTH = 32
 """Maximum depth of nested namespaces that are listed."""
@@ -50,6 +51,7 @@ def load_table(
     seal_at_least: int = 1,
     seal_needed: int = 1,
     signing_key: SigningKey | Sequence[SigningKey] | None = None,
+    subjects: SubjectKeys | None = None,
 ) -> IcebergTable:
     """Open a table by its name in a pyiceberg catalog.
 
@@ -58,7 +60,8 @@ def load_table(
             `HiveCatalog`, `GlueCatalog` or `RestCatalog`.
         identifier: Identifier of the table in the catalog, for example `"shop.orders"`.
         kms, key_store, require_encrypted, table_uuid, at_least, master_key_ids,
-            read_restrictions, signed_by, seal_at_least, seal_needed, signing_key: See `open_table`.
+            read_restrictions, signed_by, seal_at_least, seal_needed, signing_key, subjects: See
+            `open_table`.
         location_map: See `open_table`; the mapping also applies to the metadata.json.
         filesystem: File system of pyarrow or fsspec that holds the mapped folders and all
             unmapped locations. By default, the locations name it; for a store of a REST catalog it
@@ -75,6 +78,7 @@ def load_table(
         kms, key_store, master_key_ids, require_encrypted=require_encrypted,
         table_uuid=table_uuid, at_least=at_least, read_restrictions=read_restrictions,
         signed_by=known_writers(signed_by), seal_at_least=seal_at_least, seal_needed=seal_needed,
+        subjects=subjects,
     )  # fmt: skip
     table = open_located_table(
         versions.read, versions, resolver, expected, location_map, filesystem

@@ -29,6 +29,7 @@ from modcrypt.kms.expected_keys import expect_keys
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
+from modcrypt.parquet.crypto.properties import SubjectKeys
 from modcrypt.report.fact_sheet import FactSheet
 
 if TYPE_CHECKING:
@@ -271,6 +272,7 @@ def open_table(
     seal_at_least: int = 1,
     seal_needed: int = 1,
     signing_key: SigningKey | Sequence[SigningKey] | None = None,
+    subjects: SubjectKeys | None = None,
 ) -> IcebergTable:
     """Open a table by its metadata.json.
 
@@ -306,6 +308,8 @@ def open_table(
         signing_key: Key that seals each version that this table, or what is made from it, commits:
             appended rows, rotations, expiries and other changes; or several keys. None leaves that
             to `seal_table`.
+        subjects: `modcrypt.subjects.Subjects`, to read and append values that are encrypted one by
+            one; None for those of the policy of the key tools (`KeyTools.from_policy`), if any.
 
     Raises:
         ModuleNotFoundError: The extra `modcrypt[iceberg]` is not installed.
@@ -321,6 +325,7 @@ def open_table(
         kms, key_store, master_key_ids, require_encrypted=require_encrypted,
         table_uuid=table_uuid, at_least=at_least, read_restrictions=read_restrictions,
         signed_by=known_writers(signed_by), seal_at_least=seal_at_least, seal_needed=seal_needed,
+        subjects=subjects,
     )  # fmt: skip
     table = open_located_table(read, versions, resolver, expected, location_map, filesystem)
     return replace(table, signing_key=signing_key)
@@ -349,6 +354,7 @@ def reader_of(
     kms: KmsClient | KeyTools | str,
     key_store: KeyStore | None,
     master_key_ids: Collection[str] | None,
+    subjects: SubjectKeys | None = None,
     **known: Any,
 ) -> tuple[KeyResolver, Expectation]:
     """Return a resolver of a table's keys, and what its reader expects; see `open_table`.
@@ -359,13 +365,12 @@ def reader_of(
     ids = _expected_master_keys(kms, master_key_ids)
     required = None
     if isinstance(kms, KeyTools):
-        kms.refuse_subjects("Iceberg tables")
         required = kms.required_seal
     if required is not None:
         writers = known["signed_by"] or known_writers(required.signed_by)
         least = max(required.at_least, known["seal_at_least"])
         known |= {"signed_by": writers, "seal_at_least": least}
-    return resolver_of(kms, key_store, ids), Expectation(master_key_ids=ids, **known)
+    return resolver_of(kms, key_store, ids, subjects), Expectation(master_key_ids=ids, **known)
 
 
 def open_located_table(
@@ -408,6 +413,7 @@ def resolver_of(
     kms: KmsClient | KeyTools | str,
     key_store: KeyStore | None,
     master_key_ids: Collection[str] | None = None,
+    subjects: SubjectKeys | None = None,
 ) -> KeyResolver:
     """Return a resolver of a table's keys; for the arguments see `open_table`.
 
@@ -415,8 +421,10 @@ def resolver_of(
     """
     if not isinstance(kms, KeyTools):
         client = open_kms(kms) if isinstance(kms, str) else kms
-        return KeyResolver(client, key_store, master_key_ids=master_key_ids)
+        return KeyResolver(client, key_store, master_key_ids=master_key_ids, subjects=subjects)
     if kms.wrapper.aad:
         raise ValueError("Iceberg tables do not support an AAD for wrapped keys; remove kms_aad")
-    audit = kms.wrapper.audit
-    return KeyResolver(kms.client, key_store, master_key_ids=master_key_ids, audit=audit)
+    return KeyResolver(
+        kms.client, key_store, master_key_ids=master_key_ids, audit=kms.wrapper.audit,
+        subjects=subjects or kms.own_subjects,
+    )  # fmt: skip

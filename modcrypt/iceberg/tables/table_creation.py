@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
+    from modcrypt.parquet.crypto.properties import SubjectKeys
 
 
 @accept_former_names(where="destination")
@@ -51,6 +52,7 @@ def create_table(
     location: str | None = None,
     key_store: KeyStore | None = None,
     filesystem: Any = None,
+    subjects: SubjectKeys | None = None,
 ) -> IcebergTable:
     """Create an empty encrypted table of format version 3.
 
@@ -75,6 +77,8 @@ def create_table(
         location: Location of the folder in the table's metadata; by default its full path or URL.
         key_store: Store of KEKs outside of the table's metadata.
         filesystem: File system of pyarrow or fsspec.
+        subjects: See `open_table`; a PyArrow schema has the types of the values, and the table
+            those of their cells.
 
     Raises:
         ValueError: An argument is invalid.
@@ -86,10 +90,13 @@ def create_table(
     spec = UNPARTITIONED_PARTITION_SPEC if partition_spec is None else partition_spec
     all_properties = encryption_properties(properties or {}, master_key_id, key_length, policy)
     place = new_place(destination, catalog, identifier, location, filesystem)
+    resolver = resolver_of(kms, key_store, subjects=subjects)
+    if isinstance(schema, pa.Schema) and resolver.subjects is not None:
+        cells = resolver.subjects.writer(schema)
+        schema = schema if cells is None else cells.schema
     with as_value_errors():
         metadata = new_metadata(_with_ids(schema), spec, place.location, all_properties)
     place.check_free()
-    resolver = resolver_of(kms, key_store)
     resolver.masters.try_master_key(master_key_id, key_length)
     return place.publish(metadata, resolver)
 

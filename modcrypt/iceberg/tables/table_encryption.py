@@ -34,6 +34,7 @@ from modcrypt.iceberg.tables.table_copying import Contents, Copy
 from modcrypt.iceberg.tables.table_creation import encryption_properties, new_place
 from modcrypt.iceberg.write.commit import is_answered
 from modcrypt.iceberg.write.new_files import NewFiles
+from modcrypt.kms.key_tools import KeyTools
 from modcrypt.runtime.former_names import accept_former_names
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from modcrypt.iceberg.keys.key_resolver import KeyStore
     from modcrypt.kms.client import KmsClient
-    from modcrypt.kms.key_tools import KeyTools
 
 _DROPPED = (
     "write.data.path", "write.metadata.path", "write.folder-storage.path",
@@ -93,6 +93,8 @@ def encrypt_table(
         OSError: The file system failed.
     """
     resolver = resolver_of(kms, key_store)
+    if isinstance(kms, KeyTools):
+        kms.refuse_subjects("Encrypted copies of tables")
     read, versions = find_versions(getattr(source, "metadata_location", source), filesystem)
     expected = Expectation(require_encrypted=False)
     old = open_located_table(read, versions, resolver, expected, location_map, filesystem)

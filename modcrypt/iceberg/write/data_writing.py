@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -43,6 +44,7 @@ from modcrypt.iceberg.format.manifest_rows.file_entries import DATA
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.format.table_metadata import EMPTY_HISTORY, TableMetadata
 from modcrypt.iceberg.read.row_lineage import with_lineage
+from modcrypt.iceberg.write.cell_columns import add_notes, check_cells, leave_out_cells, plan_cells
 from modcrypt.iceberg.write.manifest_writing import PartitionPaths
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.partitions import split_by_partition
@@ -50,6 +52,7 @@ from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema, fit_r
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import usable_cores
 from modcrypt.keys.metadata import StandardKeyMetadata
+from modcrypt.parquet.crypto.properties import CELLS
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
@@ -83,7 +86,8 @@ class DataWriter:
     """
 
     def __init__(self, table: TableVersion, files: NewFiles, *, lineage: bool = False) -> None:
-        self._files = files
+        self._files, self._lineage = files, lineage
+        self._subjects = table.resolver.subjects
         self._table = _minimal_metadata(table.metadata, lineage=lineage)
         self._row_limit, self._options = _writer_options(
             self._table.properties, table.metadata.name
@@ -106,28 +110,39 @@ class DataWriter:
 
     def check(self, schema: pa.Schema) -> None:
         """Raise ValueError if the columns of data do not fit the table."""
-        check_fits(schema, self._table.schema())
+        cells = self._plan_cells(schema)
+        if cells is None:
+            check_fits(schema, self._table.schema())
+        else:
+            check_cells(cells, self._table.schema(), self._table.spec())
 
     def write(self, data: Data) -> list[NewDataFile]:
         """Write checked data; of a reader, the rows of one file are in memory at a time."""
         files: list[NewDataFile] = []
+        cells = self._plan_cells(data.schema)
         pool = ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS))
         try:
-            for lot in self._read_lots(data):
-                files += pool.map(self._write_file, *self._split_lot(lot))
+            for lot in self._read_lots(data, cells):
+                files += pool.map(partial(self._write_file, cells), *self._split_lot(lot))
         finally:
             pool.shutdown(cancel_futures=True)  # waits for files that are being written
         return files
 
+    def _plan_cells(self, schema: pa.Schema) -> Any:
+        return plan_cells(self._subjects, schema, rewriting=self._lineage)
+
     # --- splitting rows into files --------------------------------------------------------------
 
-    def _read_lots(self, data: Data) -> Iterator[pa.Table]:
-        """Yield the data as tables that each fit in memory."""
+    def _read_lots(self, data: Data, cells: Any) -> Iterator[pa.Table]:
+        """Yield the data, in cells if they have a writer, as tables that each fit in memory."""
         if isinstance(data, pa.Table):
             lots: Iterator[pa.Table] = iter((data,))
         else:
             lots = map(pa.Table.from_batches, bin_pack_record_batches(data, self._target_size))
-        return (fit_rows(lot, self._table.schema()) for lot in lots if lot.num_rows)
+        for lot in lots:
+            if lot.num_rows:
+                stored = lot if cells is None else cells.encrypt(lot)
+                yield fit_rows(stored, self._table.schema())
 
     def _split_lot(self, lot: pa.Table) -> tuple[list[pa.Table], list[PartitionKey | None]]:
         """Split a table into the tables of single files, each with one partition."""
@@ -150,10 +165,11 @@ class DataWriter:
 
     # --- files ----------------------------------------------------------------------------------
 
-    def _write_file(self, rows: pa.Table, key: PartitionKey | None) -> NewDataFile:
+    def _write_file(self, cells: Any, rows: pa.Table, key: PartitionKey | None) -> NewDataFile:
         """Encode and encrypt a file; the plaintext exists only in memory."""
         schema = file_schema(self._table.schema())
-        data, statistics = self._encode_rows(rows_for_file(rows, self._table.schema()), schema)
+        stored = rows_for_file(rows, self._table.schema())
+        data, statistics = self._encode_rows(add_notes(stored, cells), schema)
         name = f"{next(self._numbers):05}-0-{self._uuid}.parquet"
         location = self._provider.new_data_location(name, key)
         self._files.note(location, once=True)
@@ -179,16 +195,19 @@ class DataWriter:
 
     def _encode_rows(self, rows: pa.Table, schema: Schema) -> tuple[bytes, dict[str, Any]]:
         """Encode rows as Parquet by the table's properties; return the file and its statistics."""
-        out = io.BytesIO()
-        with pq.ParquetWriter(
-            out, rows.schema, store_decimal_as_integer=True, **self._options
-        ) as writer:
+        out, options, plan = io.BytesIO(), self._options, self._statistics
+        ids = parquet_path_to_id_mapping(schema)
+        if any(CELLS in (field.metadata or {}) for field in rows.schema):
+            assert self._subjects is not None
+            cells = self._subjects.writer(rows.schema)
+            options, plan = cells.adapt_options(options), leave_out_cells(plan, ids, cells)
+        with pq.ParquetWriter(out, rows.schema, store_decimal_as_integer=True, **options) as writer:
             writer.write_table(rows, row_group_size=self._row_limit)
-        metadata, ids = writer.writer.metadata, parquet_path_to_id_mapping(schema)
+        metadata = writer.writer.metadata
         try:
             statistics = data_file_statistics_from_parquet_metadata(
                 metadata,
-                stats_columns=self._statistics,
+                stats_columns=plan,
                 parquet_column_mapping=ids,
             )
         except OverflowError:  # from datetime, which pyiceberg uses for bounds

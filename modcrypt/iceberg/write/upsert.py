@@ -19,6 +19,7 @@ from modcrypt.iceberg.read.row_lineage import LAST_UPDATED, ROW_ID
 from modcrypt.iceberg.read.scan_planning import PlannedFile
 from modcrypt.iceberg.read.table_scan import TableScan
 from modcrypt.iceberg.write.append import check_properties
+from modcrypt.iceberg.write.cell_columns import plan_cells
 from modcrypt.iceberg.write.commit import Table
 from modcrypt.iceberg.write.row_changes import Choice, change_rows
 from modcrypt.iceberg.write.row_selection import ALL_ROWS, Candidates, is_top_level
@@ -88,6 +89,7 @@ def upsert(
     request = _Request(
         rows, join_cols, case_sensitive, when_matched_update_all, when_not_matched_insert_all
     )
+    plan_cells(table.walk.resolver.subjects, rows.schema, rewriting=True)  # refuses them
     request.on(table.metadata)  # raises before anything is written
     branch, properties = branch or MAIN, check_properties(snapshot_properties)
     changed, notes = change_rows(

@@ -137,6 +137,10 @@ def _check_footer_key_metadata(metadata: bytes | Callable[[bytes], bytes] | None
         )
 
 
+CELLS = b"modcrypt.subjects"
+"""Key of the metadata of an Arrow field with cells: values that are encrypted one by one."""
+
+
 class SubjectKeys(Protocol):
     """The keys of subjects, for values that are encrypted one by one, see `modcrypt.subjects`."""
 
