@@ -21,7 +21,17 @@ PACKAGES = [
     "modcrypt",
     *(
         f"modcrypt.{name}"
-        for name in ["ags1", "iceberg", "jobs", "kms", "lake", "parquet", "report", "spark"]
+        for name in [
+            "ags1",
+            "iceberg",
+            "jobs",
+            "kms",
+            "lake",
+            "parquet",
+            "report",
+            "spark",
+            "subjects",
+        ]
     ),
 ]
 ON_SPARK = {"spark", "spark-queries"}  # tests/spark runs these

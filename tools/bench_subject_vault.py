@@ -63,14 +63,14 @@ def _measure(
               opened["vault"].median / opened["bare"].median, "<= 200 ms", met)  # fmt: skip
     with closing(open_it()) as known:
         references = known.references([b"%d" % n for n in range(UNWRAPPED)])
-        known.data_keys(references, create=True)
+        known.ciphers(references, create=True)
         cipher, blocks = _wrap_keys()
 
         def decrypt() -> None:
             for nonce, text in blocks:
                 cipher.decrypt(nonce, text, None)
 
-        found = bench.time({"keys": lambda: known.data_keys(references), "bare": decrypt})
+        found = bench.time({"keys": lambda: known.ciphers(references), "bare": decrypt})
         yield Row(f"unwrap {UNWRAPPED:,} keys of {name}; peer AES-GCM alone", found["keys"],
                   found["bare"], found["keys"].median / found["bare"].median)  # fmt: skip
         samples = []

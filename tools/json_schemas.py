@@ -245,7 +245,7 @@ ROWS = {
         "`subjects create`, `rotate` and `status`: the state of a vault.",
         more={"vault": str, **_count("generation", "subjects", "erased", "since_rotation",
                                      "returned", "older"),
-              "requests": list[str], "complete": bool},
+              "requests": list[str], "complete": bool, "faults": list[str]},
     ),
     "trust": Row("`trust`: a declaration that is trusted, or with `--print` could be.",
                  more={"file": str, "sha256": str, "commands?": list[str]}),

@@ -17,7 +17,11 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
-from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, plan_footer
+from modcrypt.parquet.arrow.field_metadata import (
+    get_arrow_schema,
+    parse_field_metadata,
+    plan_footer,
+)
 from modcrypt.parquet.arrow.struct_leaves import Path, iter_leaves, map_leaf_types, map_leaves
 from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.parquet.format.idl import ThriftStruct
@@ -30,7 +34,7 @@ METADATA = CELLS
 VERSION = 1
 BATCH_ROWS = 1 << 16  # number of rows whose subjects are looked up together
 
-Convert: TypeAlias = Callable[[pa.Array, Owners], pa.Array]
+Convert: TypeAlias = Callable[[CellColumn, pa.Array, Owners], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +75,14 @@ def parse_cell_fields(metadata: ThriftStruct) -> dict[str, CellField]:
         UnsupportedFormatError: Another version of this form has written them.
         FormatError: Their metadata cannot be read.
     """
-    stored = get_arrow_schema(metadata)
-    if stored is None:
-        return {}
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored)))
-    noted = [field for field in schema if field.metadata and METADATA in field.metadata]
-    return {field.name: _parse_note(field) for field in noted}
+    noted = parse_field_metadata(get_arrow_schema(metadata))
+    notes = {path: values.get(METADATA.decode()) for path, values in noted.items()}
+    return {path[0]: _parse_note(path[0], n) for path, n in notes.items() if n and len(path) == 1}
 
 
-def _parse_note(field: pa.Field) -> CellField:
+def _parse_note(name: str, text: str) -> CellField:
     try:
-        note = json.loads(field.metadata[METADATA])
+        note = json.loads(text)
         version = note["version"]
         if version == VERSION:
             stored = base64.b64decode(note["field"], validate=True)
@@ -91,9 +92,9 @@ def _parse_note(field: pa.Field) -> CellField:
                 return CellField(str(note["dataset"]), str(note["key"]), paths, original)
             raise ValueError
     except (ValueError, KeyError, TypeError, OSError, RecursionError, pa.ArrowException):
-        raise FormatError(f"column {field.name}: the metadata of its cells is damaged") from None
+        raise FormatError(f"column {name}: the metadata of its cells is damaged") from None
     raise UnsupportedFormatError(
-        f"column {field.name} has cells of version {str(version)[:20]}, and this modcrypt reads "
+        f"column {name} has cells of version {str(version)[:20]}, and this modcrypt reads "
         f"version {VERSION}; use a newer one"
     )
 
@@ -133,9 +134,9 @@ def select_leaves(leaves: list[Path], columns: Sequence[str]) -> set[Path]:
 
 def convert_batch(
     batch: pa.RecordBatch, fields: Mapping[str, CellField], ciphers: Mapping[str, SubjectCiphers],
-    make: Callable[[CellColumn], Convert],
+    convert: Convert,
 ) -> list[pa.Array]:  # fmt: skip
-    """Return the columns of a batch with its key columns; `make` chooses how cells are converted.
+    """Return the columns of a batch with its key columns; `convert` encrypts or decrypts leaves.
 
     `ciphers` are those of the subjects, by key column.
     """
@@ -146,15 +147,15 @@ def convert_batch(
     for name in there:
         field = fields[name]
         leaves = {
-            path: _bind(make(CellColumn(field.dataset, path, kind)), owners[field.key])
+            path: _bind(convert, CellColumn(field.dataset, path, kind), owners[field.key])
             for path, kind in field.leaf_types().items()
         }
         columns[name] = map_leaves(columns[name], (name,), leaves)
     return list(columns.values())
 
 
-def _bind(convert: Convert, owners: Owners) -> Callable[[pa.Array], pa.Array]:
-    return lambda values: convert(values, owners)
+def _bind(convert: Convert, column: CellColumn, owners: Owners) -> Callable[[pa.Array], pa.Array]:
+    return lambda values: convert(column, values, owners)
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class CellWriter:
         ciphers = {field.key: self._ciphers for field in self.fields.values()}
         made = [
             pa.RecordBatch.from_arrays(
-                convert_batch(batch, self.fields, ciphers, lambda column: column.encrypt),
+                convert_batch(batch, self.fields, ciphers, CellColumn.encrypt),
                 schema=self.schema,
             )
             for batch in rows.to_batches(max_chunksize=BATCH_ROWS)

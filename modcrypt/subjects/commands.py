@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import cloup
@@ -24,6 +24,7 @@ from modcrypt.io.addresses import local_path
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.lake.declarations.declaration import LakeDeclaration
     from modcrypt.subjects.vault import SubjectVault
 
 MAX_LIST = 64 << 20
@@ -62,7 +63,7 @@ def create(*, master_key: str, as_json: bool, **options: Any) -> None:
 
     tools = required_service(options).tools()
     with closing(create_vault(options["vault"], tools, master_key)) as vault:
-        _print_status(vault.status(), as_json)
+        _print_status(vault.status(), as_json, options)
 
 
 @subjects.command(epilog=_example("erase - --request GDPR-17 --yes") + " < ids.txt")
@@ -99,21 +100,30 @@ def erase(
 def status(*, as_json: bool, **options: Any) -> int:
     """Count subjects, and report erasures and rotations that were interrupted.
 
-    The exit code is 1 if there are any.
+    The record of evidence is checked, too. The exit code is 1 if any of these has a fault.
     """
     with _open(options) as vault:
-        return _print_status(vault.status(), as_json)
+        return _print_status(vault.status(), as_json, options)
 
 
-def _print_status(status: Mapping[str, Any], as_json: bool) -> int:
+def _print_status(status: Mapping[str, Any], as_json: bool, options: Mapping[str, Any]) -> int:
+    from modcrypt.lake.evidence.evidence_check import check_declared
+
+    declaration = _find_evidence(options)
+    record = declaration and check_declared(declaration, events=0)
+    faults = [f"line {each.line}: {each.message}" for each in record.findings] if record else []
+    status = {**status, "faults": faults}
     text = "generation {generation}: subjects {subjects:,}, erased {erased:,}, of these since the "
     text += "last rotation {since_rotation:,}"
-    text += "; {older:,} keys of an older generation: run subjects rotate" * bool(status["older"])
-    text += "; {returned:,} erased ones have rows: run subjects erase for " * bool(
-        status["returned"]
-    )
-    _print("status", status, as_json, text.format(**status) + list_names(status["requests"]))
-    return int(not status["complete"])
+    advice = {
+        "older": "{older:,} keys of an older generation: run subjects rotate",
+        "returned": "{returned:,} erased ones have rows: run subjects erase for {requests}",
+        "faults": "the record of evidence has faults: {faults}",
+    }
+    text = "; ".join([text, *(advice[name] for name in advice if status[name])])
+    shown = {**status, **{name: list_names(status[name]) for name in ("requests", "faults")}}
+    _print("status", status, as_json, text.format(**shown))
+    return int(not status["complete"] or bool(faults))
 
 
 @subjects.command(epilog=_example("prove - lake/people") + " < ids.txt")
@@ -126,33 +136,23 @@ def prove(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) 
     The ID - reads ids from stdin, one in a line. PATH is a file or folder whose values are tried.
     The exit code is 1 if a subject was not erased, or if anything of it opens.
     """
+    from modcrypt.subjects.declaration import Subjects, find_rows
+
     named, code = _read_subjects([subject]), 0
+    decryption = required_service(dict(options)).decryption()
     with _open(options) as vault:
         for each, reference in zip(named, vault.references(named), strict=True):
-            state = vault.examine(reference)
-            found, opened = _count_values(paths, options, vault, each)
+            state, known = vault.examine(reference), Subjects(vault=vault)
+            for _ in find_rows(paths, decryption, known, each) if paths else ():
+                pass
+            opened, erased = known.decrypted.total(), known.erased.total()
             proven = state["state"] == "erased" and not opened
             code = max(code, int(not proven))
             text = " ".join(filter(None, state.values()))
-            text += f"; {opened:,} of {format_count(found, 'value')} open" if paths else ""
-            more = {"proven": proven, "values": found, "opened": opened}
-            _print("prove", {**state, **more}, as_json, text)
+            text += f"; {opened:,} of {format_count(opened + erased, 'value')} open" * bool(paths)
+            counts = {"proven": proven, "values": opened + erased, "opened": opened}
+            _print("prove", {**state, **counts}, as_json, text)
     return code
-
-
-def _count_values(
-    paths: Sequence[str], options: Mapping[str, Any], vault: SubjectVault, subject: bytes
-) -> tuple[int, int]:
-    """Return how many values of a subject files have, and how many of them open."""
-    if not paths:
-        return 0, 0
-    from modcrypt.parquet.datasets.discovery import list_files
-
-    places, decryption = list_files([*paths], None), required_service(dict(options)).decryption()
-    from modcrypt.subjects.declaration import opens
-
-    counts = [opens(place, decryption, vault, subject) for place in places]
-    return sum(found for found, _ in counts), sum(opened for _, opened in counts)
 
 
 @subjects.command(epilog=_example("export 4711 lake/people"))
@@ -165,17 +165,16 @@ def export(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any)
     Values that are erased are null, and their columns are named.
     """
     from modcrypt.cli.output.rows import rows_of
-    from modcrypt.parquet.datasets.discovery import list_files
     from modcrypt.subjects.declaration import Subjects, find_rows
 
     decryption = required_service(dict(options)).decryption()
     with _open(options) as vault:
-        for place in list_files([*paths], None):
-            known = Subjects(vault=vault)
-            for rows in find_rows(place, decryption, known, subject.encode()):
-                for row in chain.from_iterable(map(rows_of, rows.to_batches())):
-                    fields = {"file": place.address, "row": row, "erased": sorted(+known.erased)}
-                    print_json("subjects.export", fields)
+        known = Subjects(vault=vault)
+        for address, rows in find_rows(paths, decryption, known, subject.encode()):
+            erased = sorted(+known.erased)
+            known.erased.clear()  # of this file
+            for row in chain.from_iterable(map(rows_of, rows.to_batches())):
+                print_json("subjects.export", {"file": address, "row": row, "erased": erased})
 
 
 @subjects.command(epilog=_example("rotate --yes"))
@@ -193,7 +192,7 @@ def rotate(*, master_key: str | None, yes: bool, as_json: bool, **options: Any) 
     with _open(options) as vault, _record("rotate", options) as record:
         done = vault.rotate(master_key)
         record({"rewrapped": done["subjects"]})
-    _print_status(done, as_json)
+    _print_status(done, as_json, options)
 
 
 # --- what the commands share ---------------------------------------------------------------------
@@ -222,27 +221,35 @@ def _print(schema: str, fields: Mapping[str, Any], as_json: bool, text: str) -> 
         print_line(printable(text))
 
 
-@contextmanager
-def _record(
-    event: str, options: Mapping[str, Any], **texts: Any
-) -> Iterator[Callable[[Mapping[str, int]], None]]:
-    """Record what a block does as evidence of the lake, or beside the vault."""
+def _find_evidence(options: Mapping[str, Any]) -> LakeDeclaration | None:
+    """Return what declares the record of evidence: of a lake, or beside vault or key file."""
     from modcrypt.lake.declarations.declaration import EvidenceDeclaration, LakeDeclaration
-    from modcrypt.lake.evidence.events import DatasetResult
-    from modcrypt.lake.evidence.evidence_writer import EvidenceWriter
     from modcrypt.subjects.vault import split_address
 
     lake: Any = find_lake()
     if lake is not None and lake.refusal is not None:
         raise lake.refusal
-    declaration = lake and lake.declaration
-    if declaration is None or declaration.evidence is None:
-        where, place = split_address(options["vault"])
-        path = local_path(where) or (place.path if place.filesystem is None else None)
-        if path is None:
-            raise click.UsageError("with a key file in a store, modcrypt.toml needs [evidence]")
-        own, path = EvidenceDeclaration(), os.path.abspath(path)
-        declaration = LakeDeclaration(path=path, kms="", datasets={}, digest="", evidence=own)
+    if lake is not None and lake.declaration.evidence is not None:
+        return cast("LakeDeclaration", lake.declaration)
+    where, place = split_address(options["vault"])
+    path = local_path(where) or (place.path if place.filesystem is None else None)
+    if path is None:
+        return None
+    own, path = EvidenceDeclaration(), os.path.abspath(path)
+    return LakeDeclaration(path=path, kms="", datasets={}, digest="", evidence=own)
+
+
+@contextmanager
+def _record(
+    event: str, options: Mapping[str, Any], **texts: Any
+) -> Iterator[Callable[[Mapping[str, int]], None]]:
+    """Record what a block does as evidence."""
+    from modcrypt.lake.evidence.events import DatasetResult
+    from modcrypt.lake.evidence.evidence_writer import EvidenceWriter
+
+    declaration = _find_evidence(options)
+    if declaration is None:
+        raise click.UsageError("with a key file in a store, modcrypt.toml needs [evidence]")
     writer = EvidenceWriter(declaration, read_signing_key(dict(options)))
     with writer.record(event, **texts) as results:
         yield lambda counts: results.append(

@@ -1,11 +1,12 @@
 """The database of a subject vault, SQLite or PostgreSQL: one row for each subject.
 
-    vault           id, format, and the generation of new keys
+    vault           id and format
     subject_key     reference of a subject, generation, AGS1 stream of its data key
-    erased_subject  reference of an erased subject, id of the request, and time
+    erased_subject  reference of an erased subject, id of the request, time, and proof, an HMAC
 
-No row is trusted: streams are authenticated with their place, and the key file decides which
-generations there are. SQL is what both databases understand, with `?` for parameters.
+No row is trusted: streams and proofs are authenticated with their place, and the key file decides
+which generations there are. That a row was removed is only noticed if the key file names the
+subject. SQL is what both databases understand, with `?` for parameters.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ MAX_VALUE = 1 << 20
 """Length limit of a value or statement in SQLite, in bytes: a hostile file may have large ones."""
 
 _TABLES = (
-    "vault (id {bytes} NOT NULL, format INTEGER NOT NULL, generation INTEGER NOT NULL)",
+    "vault (id {bytes} NOT NULL, format INTEGER NOT NULL)",
     "subject_key (reference {bytes} PRIMARY KEY, generation INTEGER NOT NULL, "
     "stream {bytes} NOT NULL){end}",
     "erased_subject (reference {bytes} PRIMARY KEY, request TEXT NOT NULL, "
-    "time TEXT NOT NULL){end}",
+    "time TEXT NOT NULL, proof TEXT NOT NULL){end}",
 )
 
 
@@ -70,7 +71,7 @@ class Database:
         kind, end = ("BYTEA", "") if self._server else ("BLOB", " WITHOUT ROWID")
         for table in _TABLES:
             self.query(f"CREATE TABLE {table.format(bytes=kind, end=end)}")
-        self.query("INSERT INTO vault VALUES (?, ?, 1)", (vault, FORMAT))
+        self.query("INSERT INTO vault VALUES (?, ?)", (vault, FORMAT))
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute a statement and return its rows.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +10,11 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from modcrypt.errors import PlaintextError
-from modcrypt.io.places import Place
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.arrow.scanning.scan_session import Session
 from modcrypt.parquet.crypto.properties import AnyDecryption
+from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaf_paths
 from modcrypt.subjects.columns import CellWriter, choose_fields, parse_cell_fields, select_leaves
@@ -100,23 +99,22 @@ def make_subjects(address: str, tools: KeyTools, **members: Any) -> Subjects:
     """
 
     def open_once() -> SubjectVault:
-        place = os.getpid(), address
-        if place not in tools.vaults:
-            tools.vaults[place] = open_vault(address, tools)
-        vault: SubjectVault = tools.vaults[place]
+        if address not in tools.vaults:
+            tools.vaults[address] = open_vault(address, tools)
+        vault: SubjectVault = tools.vaults[address]
         return vault
 
     return Subjects(vault=open_once, **members)
 
 
 def find_rows(
-    place: Place, decryption: AnyDecryption, known: Subjects, subject: bytes
-) -> Iterator[pa.Table]:
-    """Yield the rows of a subject in a file, for each of its key columns.
+    paths: Sequence[str], decryption: AnyDecryption, known: Subjects, subject: bytes
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the address of each file with the rows of a subject, for each of its key columns.
 
     Args:
-        place: Place of the file.
-        decryption: Keys of the file.
+        paths: Paths of files and folders.
+        decryption: Keys of the files.
         known: Vault, and the numbers of values that are decrypted and erased.
         subject: Canonical text of the subject.
 
@@ -124,23 +122,12 @@ def find_rows(
         KeyNotFoundError: The vault knows neither the subject nor its erasure.
         ModcryptError, ValueError, OSError: As `read_table`.
     """
-    with ParquetFile(place.path, decryption, filesystem=place.filesystem, subjects=known) as file:
-        fields = parse_cell_fields(file.open_file.metadata).values()
-        for key in dict.fromkeys(field.key for field in fields):
-            value = parse_subject(subject, file.schema_arrow.field(key).type)
-            if value is not None:
-                yield file.read(filters=[(key, "=", value)])
-
-
-def opens(
-    place: Place, decryption: AnyDecryption, vault: SubjectVault, subject: bytes
-) -> tuple[int, int]:
-    """Return how many values a file has of a subject, and how many of them its key opens.
-
-    The arguments and errors are those of `find_rows`.
-    """
-    known = Subjects(vault=vault)
-    for rows in find_rows(place, decryption, known, subject):
-        del rows
-    opened = known.decrypted.total()
-    return opened + known.erased.total(), opened
+    for place in list_files([*paths], None):
+        with ParquetFile(
+            place.path, decryption, filesystem=place.filesystem, subjects=known
+        ) as file:
+            fields = parse_cell_fields(file.open_file.metadata).values()
+            for key in dict.fromkeys(field.key for field in fields):
+                value = parse_subject(subject, file.schema_arrow.field(key).type)
+                if value is not None:
+                    yield place.address, file.read(filters=[(key, "=", value)])

@@ -17,9 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from secrets import token_bytes
 
+from modcrypt.aad import block_aad
 from modcrypt.aead import GcmCipher, keyed_hash
 from modcrypt.ags1.files import decrypt_ags1, encrypt_ags1
-from modcrypt.errors import LimitError, ModcryptError
+from modcrypt.ags1.layout import HEADER_SIZE, make_header
+from modcrypt.errors import LimitError, ModcryptError, TagError
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
@@ -32,6 +34,7 @@ from modcrypt.runtime.tracebacks import hide_frames
 
 KEY_LENGTH, REFERENCE_SIZE = 32, 16
 """Lengths in bytes of keys, and of references: no two of 2**40 subjects share one by chance."""
+_HEADER, _FIRST_BLOCK = make_header(KEY_LENGTH), block_aad(b"", 0)
 MAX_KEY_FILE = 64 << 20
 """Size limit of a key file in bytes: that of 1.7 million subjects erased since a rotation."""
 
@@ -66,6 +69,34 @@ class KeyFile:
     @cached_property
     def _hash(self) -> Callable[[bytes], str]:
         return keyed_hash(self.references, b"modcrypt subject reference")
+
+    def proof(self, reference: bytes, request: str, time: str) -> str:
+        """Return the HMAC that shows that the vault has erased a subject."""
+        erasure = [self.vault.hex(), reference.hex(), request, time]
+        return self._hash_erasure(json.dumps(erasure).encode())
+
+    @cached_property
+    def _hash_erasure(self) -> Callable[[bytes], str]:
+        return keyed_hash(self.references, b"modcrypt erased subject")
+
+    def wrap(self, reference: bytes, key: bytes) -> bytes:
+        """Return the AGS1 stream of a subject's data key under the newest KEK."""
+        aad = self._aad(self.newest, reference)
+        return _HEADER + self.ciphers[self.newest].encrypt_block(key, aad)
+
+    def unwrap(self, reference: bytes, generation: int, stream: bytes) -> bytes:
+        """Return the data key of a row of the database, which may be any values.
+
+        Raises:
+            TagError, TypeError: It is not what `wrap` returned.
+        """
+        if stream[:HEADER_SIZE] != _HEADER:
+            raise TagError
+        aad = self._aad(generation, reference)
+        return self.ciphers[generation].decrypt_block(stream[HEADER_SIZE:], aad)
+
+    def _aad(self, generation: int, reference: bytes) -> bytes:
+        return self.vault + b"%08x" % generation + reference + _FIRST_BLOCK
 
 
 @hide_frames

@@ -20,7 +20,7 @@ from modcrypt.parquet.arrow.scanning.scan_session import Request, Session
 from modcrypt.parquet.arrow.struct_leaves import map_leaf_types
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
 from modcrypt.runtime.log import LOGGER
-from modcrypt.subjects.columns import METADATA, CellField, Convert, convert_batch, parse_cell_fields
+from modcrypt.subjects.columns import METADATA, CellField, convert_batch, parse_cell_fields
 from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, value_type
 from modcrypt.subjects.vault import SubjectVault
 
@@ -73,16 +73,12 @@ class CellReader:
         fields += [self.stored.field(name) for name in keys if name not in schema.names]
         return pa.schema(fields, schema.metadata)
 
-    def decrypt(self, column: CellColumn) -> Convert:
-        """Return the function that decrypts a column, and counts its values."""
-
-        def decrypt(cells: pa.Array, owners: Owners) -> pa.Array:
-            values = column.decrypt(cells, owners)
-            nulls = values.null_count
-            self._count(column.name, len(values) - nulls, nulls - cells.null_count)
-            return values
-
-        return decrypt
+    def decrypt(self, column: CellColumn, cells: pa.Array, owners: Owners) -> pa.Array:
+        """Return the values of cells, and count them."""
+        values = column.decrypt(cells, owners)
+        nulls = values.null_count
+        self._count(column.name, len(values) - nulls, nulls - cells.null_count)
+        return values
 
     def _count(self, column: str, decrypted: int, erased: int) -> None:
         name = self.session.decoder.name

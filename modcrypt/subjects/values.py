@@ -17,14 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher, decrypt_values, encrypt_values
-from modcrypt.errors import (
-    FormatError,
-    KeyNotFoundError,
-    TagError,
-    TagMismatchError,
-    UnsupportedFormatError,
-)
+from modcrypt.aead import BLOCK_OVERHEAD, ValueCipher, decrypt_values, encrypt_values
+from modcrypt.errors import FormatError, TagError, TagMismatchError, UnsupportedFormatError
 from modcrypt.parquet.arrow import value_bytes as vb
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.subjects.key_file import REFERENCE_SIZE
@@ -40,7 +34,7 @@ _KEPT = 1 << 17
 class Owners:
     """The subjects of the rows of a batch."""
 
-    ciphers: list[GcmCipher | None]  # of distinct subjects; None for erased ones
+    ciphers: list[ValueCipher | None]  # of distinct subjects; None for erased ones
     references: list[bytes]
     rows: pa.Array  # number of the subject of each row, null where the key column is
 
@@ -55,7 +49,7 @@ class SubjectCiphers:
 
     def __init__(self, vault: SubjectVault, *, create: bool) -> None:
         self._vault, self._create = vault, create
-        self._known: dict[bytes, tuple[bytes, GcmCipher | None]] = {}
+        self._known: dict[bytes, tuple[bytes, ValueCipher | None]] = {}
 
     def find(self, keys: pa.Array) -> Owners:
         """Return the subjects of rows with these values of the key column.
@@ -75,16 +69,8 @@ class SubjectCiphers:
 
     def _look_up(self, subjects: list[bytes]) -> None:
         references = self._vault.references(subjects)
-        keys = self._vault.data_keys(references, create=self._create)
-        absent = [reference for reference, key in zip(references, keys, strict=True) if key is None]
-        if unknown := absent and self._vault.erased(absent).count(False):
-            raise KeyNotFoundError(
-                f"the vault does not know {unknown} subjects of these rows; open the latest state "
-                "of the vault that the file was written with",
-                "subjects",
-            )
-        for subject, reference, key in zip(subjects, references, keys, strict=True):
-            self._known[subject] = reference, None if key is None else GcmCipher(key)
+        ciphers = self._vault.ciphers(references, create=self._create)
+        self._known.update(zip(subjects, zip(references, ciphers, strict=True), strict=True))
 
 
 def canonical_subjects(keys: pa.Array) -> pa.Array:

@@ -3,40 +3,42 @@
 A row has the data key of a subject as an AGS1 stream under the KEK of its generation, whose AAD
 names vault, generation and reference: a row that was altered, or copied to another subject, opens
 nothing. The KEKs are in the key file, see `modcrypt.subjects.key_file`. To erase a subject is to
-name it in the key file as erased, and then to remove its row.
+name it in the key file as erased, and then to replace its row by one of an erased subject, which
+has a proof that the vault did so.
 """
 
 from __future__ import annotations
 
 import datetime
+import hmac
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any, NoReturn
+from secrets import token_bytes
+from typing import Any, NoReturn, TypeVar
 
-from modcrypt.aad import block_aad
-from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher
-from modcrypt.ags1.layout import HEADER_SIZE, make_header
+from modcrypt.aead import ValueCipher
 from modcrypt.errors import FormatError, KeyMaterialError, KeyNotFoundError, TagError
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
-from modcrypt.keys import Key, key_bytes
+from modcrypt.keys import Key
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.report.text import format_count
 from modcrypt.runtime.collector import paused_collector
+from modcrypt.runtime.tracebacks import hide_frames
 from modcrypt.subjects.database import BATCH, FORMAT, Database, is_server
 from modcrypt.subjects.key_file import KEY_LENGTH, KeyFile, read_key_file, write_key_file
 
 MAX_SUBJECT, MAX_REQUEST = 64 << 10, 200
 """Length limits of a subject in bytes, and of the id of a request in characters."""
 
-_HEADER, _FIRST_BLOCK = make_header(KEY_LENGTH), block_aad(b"", 0)
-_STREAM_SIZE = HEADER_SIZE + KEY_LENGTH + BLOCK_OVERHEAD
-_COLUMNS = f"reference, generation, substr(stream, 1, {_STREAM_SIZE + 1})"
-_ROWS = f"SELECT {_COLUMNS} FROM subject_key"  # noqa: S608  # of a constant
-_ERASED = "SELECT reference, request, time FROM erased_subject"
+T = TypeVar("T")
+
+_ROWS = "SELECT reference, generation, substr(stream, 1, 100) FROM subject_key"
+_ERASED = "SELECT reference, request, time, proof FROM erased_subject"
+_ADVICE = "it was altered, or copied from another subject or vault; restore a backup"
 
 
 class SubjectErasedError(KeyNotFoundError):
@@ -83,8 +85,10 @@ class SubjectVault:
         return list(map(self._keys.reference, subjects))
 
     @paused_collector()
-    def data_keys(self, references: Sequence[bytes], *, create: bool = False) -> list[Key | None]:
-        """Return the data key of each subject; None if the subject is erased or unknown.
+    def ciphers(
+        self, references: Sequence[bytes], *, create: bool = False
+    ) -> list[ValueCipher | None]:
+        """Return the ciphers of the data keys of subjects; None for erased ones.
 
         Args:
             references: References of the subjects, each of 16 bytes; they may repeat.
@@ -92,68 +96,67 @@ class SubjectVault:
                 processes do so at once.
 
         Raises:
+            KeyNotFoundError: The vault does not know a subject, and `create` is False.
             SubjectErasedError: `create` is given, and a subject was erased.
-            KeyMaterialError: A key does not unwrap, because its row was altered or moved.
+            KeyMaterialError: A row was altered or moved.
             FormatError, OSError: The database is damaged, or cannot be used.
         """
         unique = set(references)
-        found = self._find(unique)
-        if create and len(found) < len(unique):
-            found |= self._create(unique - found.keys())
-        return [found.get(reference) for reference in references]
+        found: dict[bytes, ValueCipher | None] = {**self._find(unique)}
+        if missing := unique - found.keys():
+            found |= self._create(missing) if create else self._expect_erased(missing)
+        return [found[reference] for reference in references]
 
-    def erased(self, references: Sequence[bytes]) -> list[bool]:
-        """Return whether each subject is erased, and not unknown; raise as `data_keys`."""
-        found = self._list_erased(references)
-        return [reference in found for reference in references]
+    def _find(self, references: Iterable[bytes]) -> dict[bytes, ValueCipher]:
+        rows = self._database.select(_ROWS, references)
+        return dict(
+            self._open([row for row in rows if row[0] not in self._keys.erased], ValueCipher)
+        )
 
-    def _find(self, references: Iterable[bytes]) -> dict[bytes, Key]:
-        rows, erased = self._database.select(_ROWS, references), self._keys.erased
-        return {row[0]: self._unwrap(*row) for row in rows if row[0] not in erased}
-
-    def _create(self, missing: set[bytes]) -> dict[bytes, Key]:
-        """Return the keys of subjects, in a transaction that no other process can be in."""
-        with self._database.transaction():
-            ((generation,),) = self._database.query("SELECT generation FROM vault")
-            self._cipher(generation)  # the key file decides which there are
+    @hide_frames
+    def _create(self, missing: set[bytes]) -> dict[bytes, ValueCipher]:
+        """Return the ciphers of subjects, in a transaction that no other process can be in."""
+        with self._changing() as keys:
             if erased := self._list_erased(missing):
                 raise SubjectErasedError(sorted(erased))
             found = self._find(missing)  # others may have created some meanwhile
-            new = {each: Key.generate(KEY_LENGTH) for each in sorted(missing - found.keys())}
-            rows = [(r, generation, self._wrap(generation, r, key)) for r, key in new.items()]
+            new = {each: token_bytes(KEY_LENGTH) for each in sorted(missing - found.keys())}
+            rows = [(each, keys.newest, keys.wrap(each, key)) for each, key in new.items()]
             self._database.query_each("INSERT INTO subject_key VALUES (?, ?, ?)", rows)
-        return found | new
+        return found | {each: ValueCipher(key) for each, key in new.items()}
 
-    def _cipher(self, generation: object) -> GcmCipher:
-        """Return the cipher of a generation; a rotation may have added it since the opening."""
-        if generation not in self._keys.ciphers:
+    def _expect_erased(self, missing: set[bytes]) -> dict[bytes, None]:
+        """Raise KeyNotFoundError unless subjects are erased."""
+        if unknown := len(missing) - len(self._list_erased(missing)):
+            raise KeyNotFoundError(
+                f"the vault does not know {format_count(unknown, 'subject')} of these rows; open "
+                "the latest state of the vault that they were written with",
+                "subjects",
+            )
+        return dict.fromkeys(missing)
+
+    @hide_frames
+    def _open(
+        self, rows: Sequence[Sequence[Any]], make: Callable[[bytes], T]
+    ) -> list[tuple[bytes, T]]:
+        """Return the references of rows, and what `make` makes of their data keys."""
+        keys = self._know({row[1] for row in rows})
+        try:
+            return [(row[0], make(keys.unwrap(*row))) for row in rows]
+        except (TagError, TypeError):
+            raise KeyMaterialError(f"a subject's key does not unwrap: {_ADVICE}") from None
+
+    def _know(self, generations: set[int]) -> KeyFile:
+        """Return the key file; a rotation may have added generations since it was read."""
+        if not generations <= self._keys.keks.keys():
             self._keys = self._read_keys()
-        if not isinstance(generation, int) or generation not in self._keys.ciphers:
+        for generation in generations - self._keys.keks.keys():
             raise KeyMaterialError(
                 f"{self._place.address} has no key for generation {generation}: the database is "
                 "from before a rotation, so that nothing opens it, or was altered; restore a "
                 "backup from after the last rotation"
             )
-        return self._keys.ciphers[generation]
-
-    def _aad(self, generation: int, reference: bytes) -> bytes:
-        return self._keys.vault + generation.to_bytes(4, "big") + reference + _FIRST_BLOCK
-
-    def _wrap(self, generation: int, reference: bytes, key: Key) -> bytes:
-        aad = self._aad(generation, reference)
-        return _HEADER + self._keys.ciphers[generation].encrypt_block(key_bytes(key), aad)
-
-    def _unwrap(self, reference: bytes, generation: int, stream: bytes) -> Key:
-        cipher = self._keys.ciphers.get(generation) or self._cipher(generation)
-        is_key = type(reference) is type(stream) is bytes and len(stream) == _STREAM_SIZE
-        if is_key and stream.startswith(_HEADER):
-            with suppress(TagError):
-                aad = self._aad(generation, reference)
-                return Key(cipher.decrypt_block(stream[HEADER_SIZE:], aad))
-        raise KeyMaterialError(
-            f"the key of subject {reference.hex() if is_key else ''} does not unwrap: its row was "
-            "altered, or copied from another subject or vault; restore it from a backup"
-        )
+        return self._keys
 
     def _read_keys(self) -> KeyFile:
         """Return the key file as it is now, which must be that of the database."""
@@ -170,10 +173,15 @@ class SubjectVault:
 
     def _list_erased(self, references: Iterable[bytes]) -> dict[bytes, tuple[str, str]]:
         """Return request and time of those subjects that are erased."""
-        named = self._keys.erased
-        found = {each: (named[each], "") for each in references if each in named}
-        rows = self._database.select(_ERASED, references)
-        return found | {row[0]: (str(row[1]), str(row[2])) for row in rows}
+        keys, wanted = self._keys, set(references)
+        found = {each: (keys.erased[each], "") for each in wanted & keys.erased.keys()}
+        for reference, *erasure, proof in self._database.select(_ERASED, wanted):
+            request, time = map(str, erasure)
+            expected = keys.proof(reference, request, time) if reference in wanted else ""
+            if not hmac.compare_digest(expected.encode(), str(proof).encode()):
+                raise KeyMaterialError(f"the row of an erased subject has a wrong proof: {_ADVICE}")
+            found[reference] = request, time
+        return found
 
     def erase(self, references: Sequence[bytes], request: str) -> dict[str, int]:
         """Remove the keys of subjects for good, and complete an interrupted erasure of the request.
@@ -187,7 +195,7 @@ class SubjectVault:
         Raises:
             ValueError: The id of the request is empty or longer than 200 characters.
             LimitError: Too many subjects were erased since the last rotation.
-            KeyMaterialError, FormatError, OSError: As `data_keys`; the key file cannot be written.
+            KeyMaterialError, FormatError, OSError: As `ciphers`; the key file cannot be written.
         """
         if not 0 < len(request) <= MAX_REQUEST:
             raise ValueError(f"the id of a request has 1 to {MAX_REQUEST} characters")
@@ -205,9 +213,11 @@ class SubjectVault:
         present = self._list_present(erased)
         delete = "DELETE FROM subject_key WHERE reference = ?"
         self._database.query_each(delete, [(each,) for each in sorted(present)])
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        insert = "INSERT INTO erased_subject VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-        self._database.query_each(insert, [(r, self._keys.erased[r], now) for r in sorted(erased)])
+        now, keys = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), self._keys
+        named = [(each, keys.erased[each], now) for each in sorted(erased)]
+        insert = "INSERT INTO erased_subject VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        self._database.query_each(insert, [(*each, keys.proof(*each)) for each in named])
+        self._list_erased(erased)  # raises if a forged row was there before
         return len(present)
 
     @contextmanager
@@ -230,12 +240,12 @@ class SubjectVault:
         another master key from now on. Raise as `erase`, and as the key service.
         """
         with self._changing() as keys:
+            master = master_key_id or keys.master_key_id
             if len(keys.keks) == 1:
                 self._tools.wrapper.forget()  # wrap under the newest version of the master key
                 keks = {**keys.keks, keys.newest + 1: Key.generate(KEY_LENGTH)}
-                self._publish(keks=keks, master_key_id=master_key_id or keys.master_key_id)
+                self._publish(keks=keks, master_key_id=master)
             self._remove([*self._keys.erased])
-            self._database.query("UPDATE vault SET generation = ?", (self._keys.newest,))
         after: bytes | None = b""
         while after is not None:
             after = self._rewrap_batch(after)
@@ -243,18 +253,19 @@ class SubjectVault:
             self._remove([*keys.erased])
             if self._count_older():
                 raise FormatError("the database was restored meanwhile; run the rotation again")
-            self._publish(keks={keys.newest: keys.keks[keys.newest]}, erased={})
+            newest = {keys.newest: keys.keks[keys.newest]}
+            self._publish(keks=newest, erased={}, master_key_id=master)
         return self.status()
 
+    @hide_frames
     def _rewrap_batch(self, after: bytes) -> bytes | None:
         """Wrap the keys of a batch under the newest KEK; return its last reference, if any."""
         select = f"{_ROWS} WHERE reference > ? ORDER BY reference LIMIT {BATCH}"
         with self._database.transaction():
-            rows, newest = self._database.query(select, (after,)), self._keys.newest
-            keys = [self._unwrap(*row) for row in rows]
-            both = zip(rows, keys, strict=True)
-            old = [(row[0], key) for row, key in both if row[1] != newest]
-            changed = [(self._wrap(newest, each, key), newest, each) for each, key in old]
+            rows, keys = self._database.query(select, (after,)), self._keys
+            opened = zip(rows, self._open(rows, bytes), strict=True)  # also of the newest: a check
+            old = [pair for row, pair in opened if row[1] != keys.newest]
+            changed = [(keys.wrap(each, key), keys.newest, each) for each, key in old]
             update = "UPDATE subject_key SET stream = ?, generation = ? WHERE reference = ?"
             self._database.query_each(update, changed)
         return rows[-1][0] if rows else None
@@ -268,21 +279,20 @@ class SubjectVault:
     def status(self) -> dict[str, Any]:
         """Return the id of the vault, its newest generation, and numbers of subjects.
 
-        They are "subjects" with a key; those that are "erased", and of these "since_rotation",
-        whose keys are in copies of database and key file from before; "returned" ones that are
-        erased, but have a row, because an erasure was interrupted or a backup restored, with the
-        "requests" to complete; and those under an "older" KEK, because a rotation was interrupted.
-        It is "complete" without the last two.
+        They are "subjects" with a key; those that are "erased", and "since_rotation" those whose
+        keys are in copies of database and key file from before; "returned" ones that are erased,
+        but have a row, because an erasure was interrupted or a backup restored, with the "requests"
+        to complete; and those under an "older" KEK, because a rotation was interrupted. It is
+        "complete" without the last two. Rows are counted, not authenticated.
         """
         keys = self._keys = self._read_keys()
-        erased, returned = keys.erased, self._list_present(keys.erased)
-        listed, older = sum(1 for _ in self._database.select(_ERASED, erased)), self._count_older()
+        returned, older = self._list_present(keys.erased), self._count_older()
         return {
             "vault": keys.vault.hex(), "generation": keys.newest,
             "subjects": self._count("subject_key") - len(returned),
-            "erased": self._count("erased_subject") + len(erased) - listed,
-            "since_rotation": len(erased), "returned": len(returned),
-            "requests": sorted({erased[each] for each in returned}), "older": older,
+            "erased": self._count("erased_subject"), "since_rotation": len(keys.erased),
+            "returned": len(returned),
+            "requests": sorted({keys.erased[each] for each in returned}), "older": older,
             "complete": not (returned or older),
         }  # fmt: skip
 
@@ -293,9 +303,8 @@ class SubjectVault:
         """
         self._keys = self._read_keys()
         request, time = self._list_erased([reference]).get(reference, ("", ""))
-        has_row = bool(self._list_present([reference]))
-        states = {(True, False): "known", (False, False): "unknown", (False, True): "erased"}
-        state = states.get((has_row, bool(request)), "returned")
+        with_row, without = ("returned", "erased") if request else ("known", "unknown")
+        state = with_row if self._list_present([reference]) else without
         return {"reference": reference.hex(), "state": state, "request": request, "time": time}
 
 

@@ -15,7 +15,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     text = "".join(path.read_text() for path in (ROOT / "docs/reference/api").glob("*.md"))
     described = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
     assert len(described) == len({*described})
-    more = ("ags1", "iceberg", "jobs", "kms", "lake", "parquet", "report", "spark")
+    more = ("ags1", "iceberg", "jobs", "kms", "lake", "parquet", "report", "spark", "subjects")
     packages = ("modcrypt", *(f"modcrypt.{name}" for name in more))
     names = {f"{package}.{name}" for package in packages for name in public_names(package)}
     again = {f"modcrypt.parquet.File{kind}cryptionProperties" for kind in ("En", "De")}

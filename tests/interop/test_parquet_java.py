@@ -15,12 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from modcrypt.subjects import Subjects
 from tests.support import forging
 from tests.support.cases import each_case, each_value
 from tests.support.java.parquet_java import Column, ParquetJava, ParquetJavaError
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.pairwise import Case, case_name, pairwise
 from tests.support.parquet_parser import footer_of, modules_of
+from tests.support.sample_vault import SampleVault
 from tests.support.tables import SMALL_TABLE_LEAVES, nested_table, small_table, write_plain
 
 ALGORITHMS = ("AES_GCM_V1", "AES_GCM_CTR_V1")
@@ -124,6 +126,19 @@ def seal(path: Path, plain: Path, **properties: Any) -> Path:
 def open_with(path: Path, sealed: Path, **properties: Any) -> Path:
     mc.decrypt_parquet(sealed, path, mc.FileDecryptionProperties(**properties))
     return path
+
+
+def test_parquet_java_reads_the_columns_beside_cells(java: ParquetJava, tmp_path: Path) -> None:
+    table, path = (
+        pa.table({"id": [1, 2], "name": ["Ada", None], "amount": [1.5, 2]}),
+        tmp_path / "a",
+    )
+    known = Subjects(vault=SampleVault(), key="id", columns=["name"])
+    mc.write_table(table, path, FOOTER_KEY, subjects=known)
+    rows = java.read(path, footer_key=FOOTER_KEY)
+    assert [(row["id"], row["amount"]) for row in rows] == [(1, 1.5), (2, 2)]
+    assert [type(row["name"]) for row in rows] == [bytes, type(None)]
+    assert len(rows[0]["name"]) == 28 + len("Ada")
 
 
 @pytest.mark.parametrize("footer", FOOTERS)

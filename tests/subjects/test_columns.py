@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -17,15 +18,16 @@ import pytest
 import modcrypt
 from modcrypt import Key
 from modcrypt.errors import (
+    FormatError,
     KeyNotFoundError,
     PlaintextError,
     TagMismatchError,
     UnsupportedFormatError,
 )
-from modcrypt.io.places import Place
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.subjects import Subjects
-from modcrypt.subjects.declaration import opens
+from modcrypt.subjects.columns import parse_cell_fields
+from modcrypt.subjects.declaration import find_rows
 from tests.support.sample_vault import SampleVault, make_rows
 
 KEY = Key.generate(16)
@@ -333,12 +335,18 @@ def test_plaintext_files_are_not_encrypted_without_keys_of_subjects(
         modcrypt.encrypt_parquet(plain, out, other)
 
 
-def test_opens_counts_the_cells_of_a_subject(path: Path, vault: SampleVault) -> None:
-    assert opens(Place(None, str(path)), KEY, vault, b"1") == (10, 10)
+def test_the_cells_of_a_subject_are_counted(path: Path, vault: SampleVault) -> None:
+    def count(subject: bytes) -> tuple[int, int]:
+        known = Subjects(vault=vault)
+        for _ in find_rows([str(path)], KEY, known, subject):
+            pass
+        return known.decrypted.total(), known.erased.total()
+
+    assert count(b"1") == (10, 0)
     vault.forget(b"1")
-    assert opens(Place(None, str(path)), KEY, vault, b"1") == (10, 0)
+    assert count(b"1") == (0, 10)
     for stranger in (b"9", b"01", b"x", b"\xff", b"9" * 30):
-        assert opens(Place(None, str(path)), KEY, vault, stranger) == (0, 0)
+        assert count(stranger) == (0, 0)
 
 
 def test_frames_of_polars(tmp_path: Path, vault: SampleVault) -> None:
@@ -346,3 +354,11 @@ def test_frames_of_polars(tmp_path: Path, vault: SampleVault) -> None:
     known = Subjects(vault=vault, key="customer_id", columns=["name", "address"])
     modcrypt.write_table(frame, tmp_path / "a", KEY, subjects=known)
     assert pl.DataFrame(read(tmp_path / "a", vault)).equals(frame)
+
+
+@pytest.mark.parametrize("text", [b"!", b"AAAA", b"/////w==", b"\xff"])
+def test_a_damaged_arrow_schema_is_an_error(text: bytes) -> None:
+    pair: Any = SimpleNamespace(key=b"ARROW:schema", value=text)
+    footer: Any = SimpleNamespace(key_value_metadata=[pair])
+    with pytest.raises(FormatError):
+        parse_cell_fields(footer)

@@ -12,6 +12,7 @@ import pytest
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects.vault import SubjectVault, open_vault
 from tests.support.cli.program import Answer, run
+from tests.support.sample_vault import fingerprints
 
 KMS = ("--kms", "file:lake.keyring")
 
@@ -33,7 +34,7 @@ def evidence(path: str = "subjects.evidence.jsonl") -> list[dict[str, Any]]:
 @pytest.fixture
 def filled(vault: SubjectVault) -> SubjectVault:
     """A vault that knows three subjects."""
-    vault.data_keys(vault.references([b"alice", b"4711", b"carol"]), create=True)
+    fingerprints(vault, vault.references([b"alice", b"4711", b"carol"]), create=True)
     return vault
 
 
@@ -79,6 +80,15 @@ def test_evidence_names_no_subject(filled: SubjectVault) -> None:
     assert (status["subjects"], status["erased"]) == (2, 1)
 
 
+def test_status_checks_the_evidence(filled: SubjectVault) -> None:
+    subjects("erase", "alice", "--request", "GDPR-17", "--yes")
+    record = Path("subjects.evidence.jsonl")
+    record.write_text(record.read_text().replace("GDPR-17", "GDPR-18", 1))
+    assert "has faults: line 2: it does not have the hash" in subjects("status", code=1).stdout
+    (status,) = lines(subjects("status", "--json", code=1))
+    assert (len(status["faults"]), status["complete"]) == (1, True)
+
+
 def test_the_lake_has_the_evidence(filled: SubjectVault, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("modcrypt.toml").write_text(
         'kms = "file:lake.keyring"\n[evidence]\n[dataset.a]\nlocation = "a"\n'
@@ -112,7 +122,7 @@ def test_a_rotation_needs_confirmation(filled: SubjectVault, tools: KeyTools) ->
     assert "pass --yes" in subjects("rotate", code=2).stderr
     assert "generation 2: subjects 3" in subjects("rotate", "--yes").stdout
     with closing(open_vault("subjects.db", tools)) as opened:
-        assert None not in opened.data_keys(opened.references([b"alice", b"4711", b"carol"]))
+        assert None not in opened.ciphers(opened.references([b"alice", b"4711", b"carol"]))
 
 
 def test_a_key_file_elsewhere(filled: SubjectVault) -> None:

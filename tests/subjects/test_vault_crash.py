@@ -12,6 +12,7 @@ import modcrypt as mc
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects.vault import SubjectVault, create_vault, open_vault
 from tests.support.crash import kill_at_every_step
+from tests.support.sample_vault import fingerprints
 
 if sys.platform != "linux":
     pytest.skip("steps are counted by names of Linux", allow_module_level=True)
@@ -49,7 +50,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     mc.Keyring.create("lake.keyring", plaintext=True).create_key("people")
     with closing(create_vault("subjects.db", KeyTools("file:lake.keyring"), "people")) as vault:
-        vault.data_keys(vault.references(SUBJECTS), create=True)
+        fingerprints(vault, vault.references(SUBJECTS), create=True)
     return folder
 
 
@@ -58,7 +59,7 @@ def open_at(folder: Path) -> SubjectVault:
 
 
 def count_keys(vault: SubjectVault, subjects: list[bytes]) -> int:
-    return sum(key is not None for key in vault.data_keys(vault.references(subjects)))
+    return sum(key is not None for key in fingerprints(vault, vault.references(subjects)))
 
 
 def test_an_erasure_killed_at_each_step(lake: Path) -> None:
@@ -82,17 +83,17 @@ def test_an_erasure_killed_at_each_step(lake: Path) -> None:
 
 def test_a_rotation_killed_at_each_step(lake: Path) -> None:
     with closing(open_at(lake)) as vault:
-        keys = vault.data_keys(vault.references(SUBJECTS))
+        keys = fingerprints(vault, vault.references(SUBJECTS))
     seen = set()
     for folder in kill_at_every_step(SCRIPT, lake, "subjects rotate", least=30):
         with closing(open_at(folder)) as vault:
             status = vault.status()
-            assert vault.data_keys(vault.references(SUBJECTS)) == keys
+            assert fingerprints(vault, vault.references(SUBJECTS)) == keys
             generations = len(vault._keys.ciphers)
             seen.add((status["complete"], generations))
-            (new,) = vault.data_keys(vault.references([b"new"]), create=True)
+            (new,) = fingerprints(vault, vault.references([b"new"]), create=True)
             vault.rotate()
             assert len(vault._keys.ciphers) == 1
             assert vault.status()["complete"]
-            assert vault.data_keys(vault.references([*SUBJECTS, b"new"])) == [*keys, new]
+            assert fingerprints(vault, vault.references([*SUBJECTS, b"new"])) == [*keys, new]
     assert {(True, 1), (False, 2)} <= seen

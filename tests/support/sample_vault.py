@@ -5,10 +5,12 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from modcrypt.keys import Key
+from modcrypt.aead import ValueCipher
+from modcrypt.errors import KeyNotFoundError
 from modcrypt.subjects.vault import SubjectVault
 
 POLICY = """
@@ -36,28 +38,36 @@ def make_rows() -> pa.Table:
     )
 
 
+def fingerprints(vault: SubjectVault, references: Sequence[bytes], **options: bool) -> list[Any]:
+    """Return something of each subject's data key that other keys lack; None if it is erased."""
+    found = vault.ciphers(references, **options)
+    return [cipher and cipher._gcm.encrypt(bytes(12), b"", None).hex() for cipher in found]
+
+
 class SampleVault(SubjectVault):
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
-        self._data_keys: dict[bytes, Key] = {}
+        self._data_keys: dict[bytes, bytes] = {}
         self._erased: set[bytes] = set()
-        self.calls = 0  # of data_keys
+        self.calls = 0  # of ciphers
         self.asked = 0  # number of references that were looked up
 
     def references(self, subjects: Sequence[bytes]) -> list[bytes]:
         return [hmac.digest(self._secret, subject, "sha256")[:16] for subject in subjects]
 
-    def data_keys(self, references: Sequence[bytes], *, create: bool = False) -> list[Key | None]:
+    def ciphers(
+        self, references: Sequence[bytes], *, create: bool = False
+    ) -> list[ValueCipher | None]:
         self.calls += 1
         self.asked += len(references)
-        for reference in references:
-            if create and reference not in self._data_keys:
-                assert reference not in self._erased
-                self._data_keys[reference] = Key.generate(32)
-        return [self._data_keys.get(reference) for reference in references]
-
-    def erased(self, references: Sequence[bytes]) -> list[bool]:
-        return [reference in self._erased for reference in references]
+        missing = {*references} - self._data_keys.keys()
+        if create:
+            assert not missing & self._erased
+            self._data_keys |= {each: secrets.token_bytes(32) for each in missing}
+        elif unknown := missing - self._erased:
+            raise KeyNotFoundError(f"the vault does not know {len(unknown)} subjects")
+        keys = map(self._data_keys.get, references)
+        return [None if key is None else ValueCipher(key) for key in keys]
 
     def forget(self, *subjects: bytes) -> None:
         for reference in self.references(subjects):

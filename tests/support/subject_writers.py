@@ -7,10 +7,10 @@ from pathlib import Path
 from tests.support.crash import run_together
 
 _PROCESS = """
-import hashlib, json, sys
-from modcrypt.keys import key_bytes
+import json, sys
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects.vault import open_vault
+from tests.support.sample_vault import fingerprints
 
 step, count, address, keyring = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 vault = open_vault(address, KeyTools(f"file:{keyring}"))
@@ -20,9 +20,9 @@ sys.stdin.readline()
 found = {}
 for at in range(0, count, step):
     part = subjects[at:at + step]
-    found |= dict(zip(part, vault.data_keys(part, create=True)))
-assert vault.data_keys(subjects) == [found[each] for each in subjects]
-print(json.dumps([hashlib.sha256(key_bytes(found[each])).hexdigest() for each in subjects]))
+    found |= dict(zip(part, fingerprints(vault, part, create=True)))
+assert fingerprints(vault, subjects) == [found[each] for each in subjects]
+print(json.dumps([found[each] for each in subjects]))
 """
 
 
