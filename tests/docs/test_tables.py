@@ -34,3 +34,14 @@ def test_every_row_of_a_file_is_on_its_page(name: str) -> None:
 
 def test_a_cell_may_contain_the_border_of_cells() -> None:
     assert draw_table(["a"], [["x | y"]]) == "| a |\n| --- |\n| x \\| y |"
+
+
+def test_times_that_are_compared_are_drawn() -> None:
+    page = fill((ROOT / "docs/explanation/performance.md").read_text())
+    signatures = page.partition("## Signatures")[2].partition("## ")[0]
+    assert signatures.count("<rect") == 2 * 6
+    assert "282 ms" in signatures
+    assert "peer: 151 ms" not in signatures
+    assert "peer: unsigned" in signatures
+    files = page.partition("## Files, tables")[2].partition("## ")[0]
+    assert re.search(r"peer: PyArrow reads it and writes it encrypted.*?>106 ms<", files, re.DOTALL)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from itertools import groupby
 
@@ -24,6 +24,8 @@ from tools.lake_sizing import print_model
 
 LOUD = ("wrong data", "crash", "contacted")
 _PLACE = re.compile(r"^<!-- table: (\w+)(.*) -->$", re.MULTILINE)
+_TIME = re.compile(r"([\d.]+) (s|ms|µs)\b(?:, CPU time)?:? ?(.*)")
+_SECONDS = {"s": 1, "ms": 1e-3, "µs": 1e-6}
 
 
 def fill(markdown: str) -> str:
@@ -38,11 +40,31 @@ def read_csv(path: str) -> Iterator[dict[str, str]]:
 
 
 def draw_csv(path: str, group: str) -> str:
-    """Return the rows of a group, which the first column names, without the empty columns."""
-    rows = [list(row.items())[1:] for row in read_csv(path) if next(iter(row.values())) == group]
+    """Return the rows of a group, which the first column names, without the empty columns.
+
+    Times that are compared with others are drawn above them.
+    """
+    found = [row for row in read_csv(path) if next(iter(row.values())) == group]
+    rows = [list(row.items())[1:] for row in found]
     used = [number for number in range(len(rows[0])) if any(row[number][1] for row in rows)]
     head = [rows[0][number][0] for number in used]
-    return draw_table(head, [[row[number][1] for number in used] for row in rows])
+    table = draw_table(head, [[row[number][1] for number in used] for row in rows])
+    times = list(_compare_times(found))
+    return f"{bench_plots.draw(group, times)}\n\n{table}" if times else table
+
+
+def _compare_times(rows: Iterable[Mapping[str, str]]) -> Iterator[bench_plots.Row]:
+    """Yield the rows that begin with a time in both columns, as rows of a benchmark."""
+    for row in rows:
+        ours, peer = (_TIME.match(row.get(who, "")) for who in ("modcrypt", "compared with"))
+        if ours and peer:
+            factor = _SECONDS[ours[2]] / _SECONDS[peer[2]]
+            about = row["what"].replace("`", "")
+            yield {
+                "name": f"{about}; peer {peer[3].replace('`', '')}", "target": "",
+                "modcrypt": {"median": float(ours[1]) * factor, "unit": peer[2]},
+                "peer": {"median": float(peer[1]), "unit": peer[2]},
+            }  # fmt: skip
 
 
 def draw_attacks(path: str) -> str:
