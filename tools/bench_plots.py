@@ -112,7 +112,7 @@ def draw(name: str, rows: Sequence[Row]) -> str:
 
 
 def _is_time(row: Row) -> bool:
-    return row["peer"]["unit"] in ("s", "ms", "us", "µs")
+    return row["peer"]["unit"] in ("s", "ms", "us", "µs", "ns")
 
 
 def _seconds(row: Row, who: str) -> float:
