@@ -54,3 +54,17 @@ def test_erased_subjects_and_other_keys(options: dict[str, str], vault: SubjectV
     assert cells.schema.field("name").type == pa.binary()
     values = read({**options, "kms": "file:lake.keyring#people", "subjects": "subjects.db"})
     assert values.column("name").to_pylist() == [None, "Bob", None, None]
+
+
+def test_small_files_with_cells_of_binary_values_are_decrypted(
+    options: dict[str, str], tmp_path: Path
+) -> None:
+    """Their cells have the type of the values, so that types do not tell them apart."""
+    (tmp_path / "people").mkdir()
+    rows = make_rows().drop(["tags", "born"])
+    rows = rows.set_column(1, "name", rows.column("name").cast(pa.binary()))
+    policy = Policy.load("policy.toml")
+    for number in range(3):
+        modcrypt.write_table(rows, tmp_path / f"people/{number}.parquet", policy)
+    found = read({**options, "path": str(tmp_path / "people"), "columns": "customer_id,name"})
+    assert found.column("name").to_pylist() == [b"Ada", b"Bob", b"Ada", None] * 3

@@ -41,7 +41,8 @@ class SmallFiles:
         self._schema, self._decoder, self._result = first.frozen_schema, first.decoder, result
         self._leaves = leaves_of(file.leaves, columns)
         # A row may have several values of a nested column, so their number does not show its rows.
-        self._is_usable = not any(file.elements[c].max_repetition for c in self._leaves)
+        nested = any(file.elements[c].max_repetition for c in self._leaves)
+        self._is_usable = not nested and not first.cell_names  # cells are not what PyArrow decodes
         self._joined = JoinedFile()
 
     @property
