@@ -1,4 +1,4 @@
-"""What is derived from the table of settings: a JSON Schema, and tables of the documentation.
+"""Make what follows from the table of settings: a JSON Schema, and tables of the documentation.
 
 `python -m tools.settings_tables` writes the schema, which a test compares; the website draws the
 tables.

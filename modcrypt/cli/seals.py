@@ -242,11 +242,9 @@ def cosign(*, folder: str, proposal: str | None, as_json: bool, **options: Any) 
     for mark, paths in (("+", update.added), ("-", update.removed)):
         for path in paths:
             print_line(f"{mark} {printable(path)}")
-    state = f"; proposal {update.name}, which needs further signatures"
-    if proposal is None:
-        state += ": to sign it, pass its name by --proposal"
-    state = "" if is_newest else state
-    print_line(f"{_describe_update(update)}{state}")
+    state = "" if is_newest else f"; proposal {update.name}, which needs further signatures"
+    advice = "" if is_newest or proposal else ": to sign it, pass its name by --proposal"
+    print_line(f"{_describe_update(update)}{state}{advice}")
 
 
 @seals.command(epilog=_RECORD_EXAMPLE)

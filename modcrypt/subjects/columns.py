@@ -30,7 +30,6 @@ from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, cell_type
 from modcrypt.subjects.vault import SubjectVault
 
-METADATA = CELLS
 VERSION = 1
 BATCH_ROWS = 1 << 16  # number of rows whose subjects are looked up together
 
@@ -56,9 +55,7 @@ class CellField:
             "columns": sorted(map(list, self.paths)),
             "field": base64.b64encode(pa.schema([self.field]).serialize()).decode(),
         }
-        return stored.with_metadata(
-            {**(stored.metadata or {}), METADATA: json.dumps(note).encode()}
-        )
+        return stored.with_metadata({**(stored.metadata or {}), CELLS: json.dumps(note).encode()})
 
     def _find_stored_type(self, path: Path, kind: pa.DataType) -> pa.DataType:
         return cell_type(kind, ".".join(path)) if path in self.paths else kind
@@ -76,7 +73,7 @@ def parse_cell_fields(metadata: ThriftStruct) -> dict[str, CellField]:
         FormatError: Their metadata cannot be read.
     """
     noted = parse_field_metadata(get_arrow_schema(metadata))
-    notes = {path: values.get(METADATA.decode()) for path, values in noted.items()}
+    notes = {path: values.get(CELLS.decode()) for path, values in noted.items()}
     return {path[0]: _parse_note(path[0], n) for path, n in notes.items() if n and len(path) == 1}
 
 

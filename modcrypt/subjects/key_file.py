@@ -132,7 +132,7 @@ def read_key_file(place: Place, tools: KeyTools) -> KeyFile:
     """Return a key file.
 
     Raises:
-        KeyRetrievalError: It is no key file, or the key service refuses the master key.
+        KeyRetrievalError: The file is another one, or the key service refuses the master key.
         IntegrityError, LimitError, OSError: It was altered, is too long, or cannot be read.
     """
     with open_source_at(place) as source:

@@ -18,9 +18,10 @@ from modcrypt.parquet.arrow.filters import Filter, bind_filter
 from modcrypt.parquet.arrow.scanning.file_scan import Scan, concatenate_tables
 from modcrypt.parquet.arrow.scanning.scan_session import Request, Session
 from modcrypt.parquet.arrow.struct_leaves import map_leaf_types
+from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
 from modcrypt.runtime.log import LOGGER
-from modcrypt.subjects.columns import METADATA, CellField, convert_batch, parse_cell_fields
+from modcrypt.subjects.columns import CellField, convert_batch, parse_cell_fields
 from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, value_type
 from modcrypt.subjects.vault import SubjectVault
 
@@ -63,7 +64,7 @@ class CellReader:
             return field
         leaves = cells.leaf_types()
         plain = map_leaf_types(field, lambda path, kind: value_type(kind, leaves.get(path), path))
-        metadata = {k: v for k, v in (field.metadata or {}).items() if k != METADATA}
+        metadata = {k: v for k, v in (field.metadata or {}).items() if k != CELLS}
         return plain.with_metadata(metadata or None)
 
     def to_stored(self, schema: pa.Schema, keys: Sequence[str]) -> pa.Schema:

@@ -150,7 +150,7 @@ def test_keys_are_looked_up_once_for_each_subject(path: Path, vault: SampleVault
 
 
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> Path:
-    """Return another file, with cells that somebody with the file's key has changed."""
+    """Return another file, with cells that a holder of the file's key has changed."""
     other = path.with_name("changed.parquet")
     modcrypt.write_table(change(read(path, None)), other, KEY)
     return other

@@ -240,7 +240,7 @@ def test_a_backup_from_before_a_rotation_opens_nothing(
 
 
 def test_an_old_key_file_and_an_old_database_open_all(vault: SubjectVault, tools: KeyTools) -> None:
-    """What the documentation says that an attacker with both, and the master key, can do."""
+    """As documented for an attacker with both files and the master key."""
     (key,) = keys_of(vault, ALICE, create=True)
     for name in ("subjects.db", "subjects.db.keks"):
         shutil.copy(name, f"old-{name}")

@@ -363,9 +363,7 @@ def reader_of(
     """
     kms = open_kms(kms) if isinstance(kms, str) else kms
     ids = _expected_master_keys(kms, master_key_ids)
-    required = None
-    if isinstance(kms, KeyTools):
-        required = kms.required_seal
+    required = kms.required_seal if isinstance(kms, KeyTools) else None
     if required is not None:
         writers = known["signed_by"] or known_writers(required.signed_by)
         least = max(required.at_least, known["seal_at_least"])

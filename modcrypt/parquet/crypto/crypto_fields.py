@@ -105,7 +105,7 @@ def check_algorithm(name: str, properties: FileDecryptionProperties) -> None:
         )
 
 
-def _shown(prefix: bytes) -> str:
+def _show_prefix(prefix: bytes) -> str:
     return repr(prefix if len(prefix) <= 200 else prefix[:200] + b"...")
 
 
@@ -134,8 +134,9 @@ def make_file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) ->
         )
     if given is not None and stored and stored != given:
         raise AadPrefixError(
-            f"the file stores another AAD prefix ({_shown(stored)}) than the one given "
-            f"({_shown(given)}): it was moved or exchanged, or root is not its dataset's folder"
+            f"the file stores another AAD prefix ({_show_prefix(stored)}) than the one given "
+            f"({_show_prefix(given)}): it was moved or exchanged, or root is not its dataset's "
+            "folder"
         )
     if given and not stored and not struct.supply_aad_prefix:
         raise AadPrefixError("an AAD prefix is given, but the file was written without one")

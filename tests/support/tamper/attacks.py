@@ -150,7 +150,7 @@ def _flips() -> Iterable[Attack]:
     yield line("magic at the end (`PARE` to `PAR1`)", forge.flip_file(-1, b"\x74"))
     yield line("length of the footer", forge.flip_file(-8))
     yield line(
-        "column metadata (footer signed anew)",
+        "column metadata (footer signed again)",
         forge.holder(forge.flip_column_metadata),
         mixed_pf,
         who=FOOTER,
@@ -476,13 +476,13 @@ def _holders() -> Iterable[Attack]:
         own_key=("salary",),
     )
     yield line(
-        "readable copy of an encrypted column's metadata altered, signed anew",
+        "readable copy of an encrypted column's metadata altered, signed again",
         forge.holder(forge.false_legacy_copy),
         mixed_pf,
         unseen=UNUSED,
     )
     yield line(
-        "column metadata of two row groups exchanged, signed anew",
+        "column metadata of two row groups exchanged, signed again",
         forge.holder(forge.swap_column_metadata),
         mixed_pf,
     )
