@@ -35,7 +35,7 @@ _ADVICE = {
     "; if that is intended, pass require_encrypted=False and no AAD prefix to read it": (
         "; modcrypt apply encrypts it, unless it replaced an encrypted file"
     ),
-    "than the one given (": "than its path requires (",
+    "than the one given:": "than its path requires:",
     "root is not its dataset's folder": (
         "the template has changed (previous.aad_prefixes names former ones)"
     ),

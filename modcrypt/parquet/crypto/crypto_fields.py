@@ -105,10 +105,6 @@ def check_algorithm(name: str, properties: FileDecryptionProperties) -> None:
         )
 
 
-def _show_prefix(prefix: bytes) -> str:
-    return repr(prefix if len(prefix) <= 200 else prefix[:200] + b"...")
-
-
 def make_file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) -> bytes:
     """Return the file AAD, AAD prefix and file-unique, after judging both (PME 4.4.1).
 
@@ -133,10 +129,11 @@ def make_file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) ->
             "if it belongs to an Iceberg table, read the table with modcrypt.iceberg"
         )
     if given is not None and stored and stored != given:
+        # The one given is not shown: a key file may have been named in place of the prefix's.
+        shown = repr(stored if len(stored) <= 200 else stored[:200] + b"...")
         raise AadPrefixError(
-            f"the file stores another AAD prefix ({_show_prefix(stored)}) than the one given "
-            f"({_show_prefix(given)}): it was moved or exchanged, or root is not its dataset's "
-            "folder"
+            f"the file stores another AAD prefix ({shown}) than the one given: it was moved or "
+            "exchanged, or root is not its dataset's folder"
         )
     if given and not stored and not struct.supply_aad_prefix:
         raise AadPrefixError("an AAD prefix is given, but the file was written without one")
