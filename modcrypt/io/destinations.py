@@ -13,7 +13,6 @@ from modcrypt.io.publication import open_local_sink
 from modcrypt.io.recorded_writes import HashingSink, WriteRecord, find_records
 from modcrypt.io.sinks import ObjectSink, Sink
 from modcrypt.io.stores import locate
-from modcrypt.io.uploads import open_upload
 
 Destination: TypeAlias = "str | os.PathLike[str] | IO[bytes] | Place"
 """A path, an fsspec URL, or a writable binary file object; within modcrypt also a `Place`."""
@@ -58,6 +57,8 @@ def open_sink_at(
     if place.filesystem is None:
         opened, check = open_local_sink(place, overwrite=overwrite, check=check), None
     else:
+        from modcrypt.io.uploads import open_upload
+
         name = name or place.address
         opened = open_upload(place.filesystem, place.path, name, overwrite=overwrite)
     records = find_records(place)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeAlias, TypeVa
 
 from modcrypt.keys.encoding import KEY_LENGTHS, decode_hex
 from modcrypt.keys.invocations import InvocationCounter
-from modcrypt.keys.sources import key_in_file, key_in_variable
 from modcrypt.runtime.tracebacks import hide_frames
 
 if TYPE_CHECKING:
@@ -92,6 +91,8 @@ class Key(Unpicklable):
                 be 0600 or stricter).
             KeyMaterialError: The file contains no key; the message does not repeat its content.
         """
+        from modcrypt.keys.sources import key_in_file
+
         return cls(key_in_file(path))
 
     @classmethod
@@ -105,6 +106,8 @@ class Key(Unpicklable):
             KeyNotFoundError: The variable is not set.
             KeyMaterialError: The variable contains no key; the message does not repeat its value.
         """
+        from modcrypt.keys.sources import key_in_variable
+
         return cls(key_in_variable(name))
 
     @property

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import sys
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    import polars
 
 
 class ArrowStream(Protocol):
@@ -12,6 +16,12 @@ class ArrowStream(Protocol):
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return the stream."""
+
+
+def is_frame(table: object) -> TypeGuard[polars.DataFrame]:
+    """Return whether `table` is a `polars.DataFrame`, without importing Polars."""
+    frame_type = getattr(sys.modules.get("polars"), "DataFrame", None)
+    return frame_type is not None and isinstance(table, frame_type)
 
 
 def open_stream(data: Any) -> pa.RecordBatchReader:

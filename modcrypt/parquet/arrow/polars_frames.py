@@ -8,10 +8,9 @@ order. This module does not import Polars: a caller who passes a frame has done 
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from modcrypt.io.buffers import WORTH_A_THREAD, open_output
 from modcrypt.io.destinations import Destination
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
 
 _CODECS = {"none": "uncompressed"} | {c: c for c in ("snappy", "gzip", "brotli", "zstd", "lz4")}
 _MAX_LEVELS = {"gzip": 9, "brotli": 11, "zstd": 22}
-
-
-def is_frame(table: object) -> TypeGuard[polars.DataFrame]:
-    """Return whether `table` is a `polars.DataFrame`, without importing Polars."""
-    frame_type = getattr(sys.modules.get("polars"), "DataFrame", None)
-    return frame_type is not None and isinstance(table, frame_type)
 
 
 def polars_options(options: Mapping[str, Any]) -> dict[str, Any] | None:

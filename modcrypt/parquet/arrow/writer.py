@@ -35,8 +35,7 @@ from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.keys import hide_keys
-from modcrypt.parquet.arrow.arrow_streams import ArrowStream, open_stream
-from modcrypt.parquet.arrow.polars_frames import is_frame, polars_options, write_frame
+from modcrypt.parquet.arrow.arrow_streams import ArrowStream, is_frame, open_stream
 from modcrypt.parquet.convert.encryption_plan import EncryptionPlan, plan_encryption
 from modcrypt.parquet.convert.encryptor import Encryption, encrypt_source
 from modcrypt.parquet.convert.plain_feed import PlainFeed
@@ -44,7 +43,6 @@ from modcrypt.parquet.crypto.properties import AnyEncryption, SubjectKeys, as_en
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import MAX_ROW_GROUPS
-from modcrypt.report.suggestions import suggest
 
 if TYPE_CHECKING:
     import polars
@@ -127,6 +125,8 @@ def write_table(
     encryption = as_encryption(encryption)
     subjects = subjects or encryption.subjects
     if is_frame(table):
+        from modcrypt.parquet.arrow.polars_frames import polars_options, write_frame
+
         polars_names = polars_options(options) if subjects is None else None
         if polars_names is not None and threads != 1:
             size = _choose_row_group_size(row_group_size, FRAME_ROW_GROUP_ROWS)
@@ -510,6 +510,8 @@ def _check_option_names(options: Mapping[str, Any]) -> None:
     """Raise TypeError for an option that PyArrow does not have, and suggest a similar name."""
     known = _list_known_options()
     for name in sorted(options.keys() - known):
+        from modcrypt.report.suggestions import suggest
+
         hint = suggest(name, sorted(known - _UNSUPPORTED_OPTIONS.keys()))
         raise TypeError(f"unknown option {name}{hint}")
 

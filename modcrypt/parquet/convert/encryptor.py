@@ -23,7 +23,6 @@ from modcrypt.parquet.convert.encryption_plan import EncryptionPlan, plan_encryp
 from modcrypt.parquet.convert.optional_parts import OptionalParts
 from modcrypt.parquet.convert.page_encryption import PageRules
 from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts
-from modcrypt.parquet.convert.restoration import Kept, encrypt_kept, find_kept
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher
 from modcrypt.parquet.crypto.footer import (
     build_tail,
@@ -42,7 +41,6 @@ from modcrypt.parquet.crypto.relocation import ChunkMove, Relocation
 from modcrypt.parquet.format.chunk_notes import note_added
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
 from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
-from modcrypt.parquet.format.kept_place import is_place, name_place
 from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import Part, Span, names_dictionary, sort_for_writing
 from modcrypt.parquet.format.page_header import page_compression
@@ -51,7 +49,8 @@ from modcrypt.parquet.signatures.leaf_list import LeafHasher, LeafPlace, commit_
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
 
-if TYPE_CHECKING:  # few files are repaired
+if TYPE_CHECKING:  # few files are restored or repaired
+    from modcrypt.parquet.convert.restoration import Kept
     from modcrypt.parquet.writers.quirk import FoundQuirk
 
 
@@ -251,6 +250,8 @@ class Encryption(NewFile):
         is_exact = (
             plan.is_canonical and addition.moves.is_exact and plan.metadata.num_rows in (0, rows)
         )
+        from modcrypt.parquet.convert.restoration import find_kept
+
         kept = find_kept(
             source, addition.moves, addition.parts.respelt, plan.body_end,
             keeps_footer=not is_exact,
@@ -260,6 +261,9 @@ class Encryption(NewFile):
 
     def keep(self, kept: Kept, columns: Sequence[ColumnKey | None]) -> None:
         """Append the module that restores the file, under all keys of the file."""
+        from modcrypt.parquet.convert.restoration import encrypt_kept
+        from modcrypt.parquet.format.kept_place import name_place
+
         footer_key = self.properties.footer_key
         assert isinstance(footer_key, Key)
         own = [rule.key for rule in columns if rule is not None and rule.own and self.row_groups]
@@ -318,6 +322,8 @@ class Encryption(NewFile):
             self.absent.add("num_rows")
         absent = frozenset(self.absent)
         if properties.plaintext_footer:
+            from modcrypt.parquet.format.kept_place import is_place
+
             places = frozenset(filter(is_place, absent))
             absent -= places
             if places:

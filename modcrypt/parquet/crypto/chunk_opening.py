@@ -23,7 +23,6 @@ from modcrypt.parquet.format.idl import STATISTICS, ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import Part, Span, check_column_metadata, check_file_path
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnCryptoMetaData
-from modcrypt.pkmt1.key_info import key_name
 
 _NO_PARTS: Final[frozenset[Part]] = frozenset()
 
@@ -197,6 +196,8 @@ class ChunkOpening:
         metadata = chunk.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
         known = metadata or self.keys.get_given(chunk.column) or chunk.path
         if known not in self._key_names:
+            from modcrypt.pkmt1.key_info import key_name
+
             self._key_names[known] = key_name(metadata, f"column key of {chunk.path}")
         chunk.key_name = self._key_names[known]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from modcrypt.errors import KeyNotFoundError, list_names
 from modcrypt.io.sources import Source
@@ -41,9 +42,11 @@ from modcrypt.parquet.format.schema import (
     leaf_elements,
     leaves_of,
 )
-from modcrypt.parquet.signatures.signed_source import SignedSource
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.fork_safety import cached_property
+
+if TYPE_CHECKING:
+    from modcrypt.parquet.signatures.signed_source import SignedSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ class OpenFile:
         for error in ordinal_faults(self.metadata):
             raise error
         if self.footer.signed is not None:
+            from modcrypt.parquet.signatures.signed_source import SignedSource
+
             self.source = self._signed = SignedSource(source, self.footer.signed)
         self._report = Report(strict=True)
         self._kinds: dict[int, set[str]] = {}  # of all columns, if requirements had to be checked

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from modcrypt.aad import module_aad
 from modcrypt.errors import AadPrefixError, FooterSignatureError, WriterSignatureError
@@ -22,10 +22,10 @@ from modcrypt.parquet.format.chunk_notes import find_added
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT, Tail, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, extension, new, set_extension
 from modcrypt.parquet.format.structs import ColumnChunk
-from modcrypt.parquet.signatures.leaf_list import commit_to_key, find_hash, key_place
-from modcrypt.parquet.signatures.signature_block import SignatureBlock, SignedContext, encode_signed
-from modcrypt.parquet.signatures.signers import Signer
-from modcrypt.pkmt1.key_info import key_name
+
+if TYPE_CHECKING:
+    from modcrypt.parquet.signatures.signature_block import SignatureBlock
+    from modcrypt.parquet.signatures.signers import Signer
 
 FOOTER = ModuleId(ModuleType.FOOTER)
 
@@ -102,6 +102,8 @@ def encode_footer(
     """Return an encoded footer, with the writer's signature of `hashes` if there is a key."""
     if signing_key is None:
         return encode(metadata)
+    from modcrypt.parquet.signatures.signature_block import SignedContext, encode_signed
+
     context = SignedContext(cipher.file_aad, cipher.algorithm, plaintext)
     return encode_signed(metadata, hashes, signing_key, context)
 
@@ -242,6 +244,8 @@ class Footer:
     @property
     def key_name(self) -> str:
         """Name of the footer key for people."""
+        from modcrypt.pkmt1.key_info import key_name
+
         self._key_name = self._key_name or key_name(self.key_metadata, "footer key")
         return self._key_name
 
@@ -286,6 +290,8 @@ def find_key_fault(footer: Footer, column: int | None, key: Key) -> WriterSignat
     None stands for the footer key. GCM commits to no key: without this check, key metadata that
     nobody signs could lead to another key, under which the same ciphertext has another plaintext.
     """
+    from modcrypt.parquet.signatures.leaf_list import commit_to_key, find_hash, key_place
+
     assert footer.signed is not None
     known = find_hash(footer.signed, key_place(column))
     if known == commit_to_key(key, footer.cipher.file_aad):

@@ -56,14 +56,8 @@ from modcrypt.parquet.format.framing import (
     close_tail,
     read_tail,
 )
-from modcrypt.parquet.format.idl import CHUNKS, STATISTICS, ThriftStruct, decode
-from modcrypt.parquet.signatures.signature_block import (
-    SignedContext,
-    find_signature_fault,
-    take_signature,
-)
+from modcrypt.parquet.format.idl import CHUNKS, STATISTICS, ThriftStruct, decode, extension
 from modcrypt.parquet.signatures.signers import SealedFooter
-from modcrypt.pkmt1.key_info import key_info
 
 _OPEN_BY_DESIGN = (
     "the format encrypts it in no file: the algorithm's name, the border between AAD prefix and "
@@ -438,6 +432,8 @@ class _Opening:
 
     def _find_writer_fault(self) -> str | None:
         """Return why no required key vouches for the file, or note the key that does."""
+        from modcrypt.parquet.signatures.signature_block import SignedContext, find_signature_fault
+
         footer, block = self.footer, self.footer.signature
         if not footer.encrypted:
             return "it is a plaintext file, and these have no signature"
@@ -467,7 +463,10 @@ class _Opening:
         """Decode the metadata; return where it ends, or None if it cannot be decoded."""
         try:
             self.footer.metadata, end = decode("FileMetaData", data, lazy=self.lazy)
-            self.footer.signature = take_signature(self.footer.metadata, data, end)
+            if extension(self.footer.metadata) is not None:
+                from modcrypt.parquet.signatures.signature_block import take_signature
+
+                self.footer.signature = take_signature(self.footer.metadata, data, end)
         except FormatError as error:
             self._refuse_metadata(error)
             return None
@@ -487,6 +486,8 @@ class _Opening:
 
     def _describe_lack(self) -> str:
         """Return which key the caller would have to give."""
+        from modcrypt.pkmt1.key_info import key_info
+
         if key_info(self.footer.key_metadata).kind == "recipients":
             return "no identity of its recipients is given"
         return "no footer key is given"
