@@ -45,8 +45,8 @@ R = TypeVar("R")
 Shorten: TypeAlias = Callable[[Values], Mapping[str, Any]]
 """A function that returns the members of a `data_file` that an entry keeps, by a row's values."""
 
-Keep: TypeAlias = Callable[[Values, Mapping[int, str]], bool]
-"""A function that returns whether a row is wanted, by its values and `partition_names`."""
+Choose: TypeAlias = Callable[[list[Values], Mapping[int, str]], list[Values]]
+"""A function that returns those rows of a block that are wanted, by `partition_names`."""
 
 FILE_KINDS = ("data", "position deletes", "equality deletes")
 """Kinds of files by their content."""
@@ -160,12 +160,12 @@ def read_manifest(
     manifest: ManifestFile,
     name: str,
     metadata: TableMetadata | None = None,
-    keep: Keep | None = None,
+    choose: Choose | None = None,
 ) -> Iterator[FileEntry]:
     """Read the plaintext of a manifest; `manifest` is its row in the manifest list.
 
-    All rows are checked at once. Those that `keep` accepts become entries when they are needed: few
-    objects live at a time, which Python's garbage collector would visit.
+    All rows are checked at once. Those that `choose` returns become entries when they are needed:
+    few objects live at a time, which Python's garbage collector would visit.
 
     Raises:
         FormatError: The data is not a valid manifest.
@@ -174,14 +174,11 @@ def read_manifest(
     avro = open_manifest(data, name)
     for what in () if metadata is None else find_redefinitions(avro.metadata, metadata):
         raise IntegrityError(f"{name}: {what}")
-    plan = _plan(avro, statistics=keep is not None)
-    names = plan.names.partition_names
-    rows = [
-        values
-        for block in scan_blocks(avro, plan)
-        for values in _check_rows(block, plan, name)
-        if keep is None or keep(values, names)
-    ]
+    plan = _plan(avro, statistics=choose is not None)
+    names, rows = plan.names.partition_names, list[Values]()
+    for block in scan_blocks(avro, plan):
+        checked = _check_rows(block, plan, name)
+        rows += checked if choose is None else choose(checked, names)
     # Tracebacks hold the variables of a generator, but not those of `map`.
     return map(partial(make_entry, plan, manifest.spec_id, _inherited(manifest)), rows)
 

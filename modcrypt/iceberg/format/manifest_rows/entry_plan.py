@@ -29,6 +29,7 @@ from modcrypt.iceberg.format.manifest_rows.row_scan import (
     all_within,
     decode,
     find_value,
+    find_values,
     is_missing,
     scan_rows,
 )
@@ -292,6 +293,11 @@ class StoredFile(Unpicklable, Mapping[str, Any]):
 def find_statistic(values: Values, slot: int, column: int) -> Any:
     """Return a number or bound of a column, by its id; None if the row has none."""
     return find_value(values[slot], column, _PAIRS[slot])
+
+
+def find_statistics(rows: list[Values], slot: int, column: int) -> list[Any]:
+    """Return what `find_statistic` returns for each row."""
+    return find_values(rows, slot, column, _PAIRS[slot])
 
 
 def lacks_values(values: Values, column: int) -> bool:
