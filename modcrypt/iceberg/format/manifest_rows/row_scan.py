@@ -155,7 +155,11 @@ def _skip_pairs(data: bytes, at: i64, count: i64, pairs: i64) -> i64:
     for _number in range(count):
         at = at + 1 if data[at] < 128 else _skip_number(data, at)
         if pairs == TEXTS:
-            _start, at = _span(data, at)
+            size: i64 = data[at]
+            if size & 129 == 0 and size >> 1 < len(data) - at:  # a call takes as long as the rest
+                at += 1 + (size >> 1)
+            else:
+                _start, at = _span(data, at)
         else:
             at = at + 1 if data[at] < 128 else _skip_number(data, at)
     return at
@@ -366,7 +370,12 @@ def _skip_number(data: bytes, at: i64) -> i64:
 
 def read_count(data: bytes, at: i64) -> tuple[i64, i64]:
     """Return the number of items in the block at `data[at:]`, and where they begin."""
-    count, at = read_int(data, at, 64)
+    count: i64 = data[at]
+    if count & 129 == 0:
+        count >>= 1
+        at += 1
+    else:
+        count, at = read_int(data, at, 64)
     if count < 0:  # the size of the block follows, which readers may skip
         count = -count
         at = _skip_number(data, at)
