@@ -8,6 +8,7 @@ other predicates.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import struct
 from collections.abc import Callable, Mapping
@@ -42,6 +43,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -49,6 +51,8 @@ from pyiceberg.types import (
     IntegerType,
     LongType,
     StructType,
+    TimestampType,
+    TimestamptzType,
     UUIDType,
 )
 
@@ -156,7 +160,7 @@ def bind_test(schema: Schema, row_filter: BooleanExpression) -> Test:
     test = _make_test(bind(schema, rewrite_not(row_filter), True))
 
     def may_match(rows: list[Values]) -> list[bool]:
-        if all(values[RECORDS] > 0 for values in rows):
+        if 0 not in [values[RECORDS] for values in rows]:
             return test(rows)
         return [values[RECORDS] > 0 and test([values])[0] for values in rows]
 
@@ -227,11 +231,30 @@ class _Comparison:
         refused = [False] * len(rows)
         for slot, refuses in self._refused:
             bounds = find_statistics(rows, slot, self._column)
+            if (numbers := _unpack_numbers(bounds, kind)) is not None:
+                by_slot = map(refuses, numbers, itertools.repeat(literal))
+                refused = list(map(operator.or_, refused, by_slot))
+                continue
             refused = [
                 known or (bound is not None and refuses(read(kind, bound), literal))
                 for known, bound in zip(refused, bounds, strict=True)
             ]
         return refused
+
+
+_FORMS: dict[type[IcebergType], tuple[str, int]] = {
+    IntegerType: ("i", 4), DateType: ("i", 4), LongType: ("q", 8), TimestampType: ("q", 8),
+    TimestamptzType: ("q", 8),
+}  # fmt: skip
+"""Forms of numbers for `struct`, and their sizes in bytes."""
+
+
+def _unpack_numbers(bounds: list[Any], kind: IcebergType) -> tuple[int, ...] | None:
+    """Return the numbers of all bounds at once; None if one is none of the usual size."""
+    form, size = _FORMS.get(type(kind), ("", 0))
+    if not form or None in bounds or set(map(len, bounds)) != {size}:
+        return None
+    return struct.unpack(f"<{len(bounds)}{form}", b"".join(bounds))
 
 
 class _Statistics:

@@ -160,22 +160,27 @@ class Planner:
         partitions: dict[int, tuple[Any, bool]] = {}  # by identity: rows share equal partitions
 
         def choose(rows: list[Values], names: Mapping[int, str]) -> list[Values]:
-            found: list[Values] = []
-            for values in rows:
-                partition = values[PARTITION]
-                known = partitions.get(id(partition))
-                if known is None:
-                    by_id = {id_: partition.get(name) for id_, name in names.items()}
-                    with as_format_errors(values[PATH]):
-                        matches = self._spec(manifest.spec_id).partition_may_match(by_id)
-                    known = partitions[id(partition)] = partition, matches
-                if (known[1] or values[CONTENT]) and values[STATUS] != DELETED:
-                    found.append(values)
+            live = [values for values in rows if values[STATUS] != DELETED]
+            for id_, values in {id(values[PARTITION]): values for values in live}.items():
+                if id_ not in partitions:
+                    matches = self._partition_matches(manifest, values, names)
+                    partitions[id_] = values[PARTITION], matches
+            found = [
+                values for values in live if partitions[id(values[PARTITION])][1] or values[CONTENT]
+            ]
             matching = zip(found, self._matches(found), strict=True)
             # Other content is refused as an entry.
             return [values for values, matches in matching if matches or values[CONTENT]]
 
         return choose
+
+    def _partition_matches(
+        self, manifest: ManifestFile, values: Values, names: Mapping[int, str]
+    ) -> bool:
+        """Return whether the partition of a row may have matching rows."""
+        partition = {id_: values[PARTITION].get(name) for id_, name in names.items()}
+        with as_format_errors(values[PATH]):
+            return self._spec(manifest.spec_id).partition_may_match(partition)
 
     def _matches(self, rows: list[Values]) -> list[bool]:
         """Return which files may have matching rows by their statistics; name one with damage."""
