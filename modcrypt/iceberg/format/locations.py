@@ -106,7 +106,7 @@ class Locations:
     def key(self, location: str) -> str:
         """Return a key that is equal for all spellings of one location."""
         start, _, name = location.rpartition("/")
-        if name not in _NO_NAMES and "\0" not in name and (known := self._folders.get(start)):
+        if len(name) > len("..") and "\0" not in name and (known := self._folders.get(start)):
             return known + name  # a table may have a million locations in few folders
         folder, inside = self._find(location)
         key = posixpath.join(folder.path, inside)
@@ -131,8 +131,6 @@ _MATCHES_ALL = "is empty, so that it would match every location"
 
 _END = ("/", "")
 """Texts that may follow a prefix in a location: a slash, or nothing."""
-
-_NO_NAMES = ("", ".", "..")
 
 _MAX_FOLDERS = 1 << 12
 """Number of folders whose keys are kept."""

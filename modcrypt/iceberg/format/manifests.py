@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from modcrypt.errors import FormatError, IntegrityError
@@ -18,6 +19,7 @@ from modcrypt.iceberg.format.manifest_headers import find_misplacements, find_re
 from modcrypt.iceberg.format.manifest_rows.entry_plan import (
     ENTRY_SLOTS,
     FILE_SLOTS,
+    STATISTICS,
     EntryNames,
     EntryPlan,
     Values,
@@ -32,8 +34,10 @@ from modcrypt.iceberg.format.manifest_rows.file_entries import (
     DELETED,
     EXISTING,
     FileEntry,
+    ManifestEntries,
     Numbers,
     make_entry,
+    make_short_entry,
 )
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
@@ -42,11 +46,8 @@ from modcrypt.runtime.tracebacks import hide_frames
 
 R = TypeVar("R")
 
-Shorten: TypeAlias = Callable[[Values], Mapping[str, Any]]
-"""A function that returns the members of a `data_file` that an entry keeps, by a row's values."""
-
-Keep: TypeAlias = Callable[[Values, Mapping[int, str]], bool]
-"""A function that returns whether a row is wanted, by its values and `partition_names`."""
+Choose: TypeAlias = Callable[[list[Values], Mapping[int, str]], list[Values]]
+"""A function that returns those rows of a block that are wanted, by `partition_names`."""
 
 FILE_KINDS = ("data", "position deletes", "equality deletes")
 """Kinds of files by their content."""
@@ -160,12 +161,12 @@ def read_manifest(
     manifest: ManifestFile,
     name: str,
     metadata: TableMetadata | None = None,
-    keep: Keep | None = None,
+    choose: Choose | None = None,
 ) -> Iterator[FileEntry]:
     """Read the plaintext of a manifest; `manifest` is its row in the manifest list.
 
-    All rows are checked at once. Those that `keep` accepts become entries when they are needed: few
-    objects live at a time, which Python's garbage collector would visit.
+    All rows are checked at once. Those that `choose` returns become entries when they are needed:
+    few objects live at a time, which Python's garbage collector would visit.
 
     Raises:
         FormatError: The data is not a valid manifest.
@@ -174,59 +175,45 @@ def read_manifest(
     avro = open_manifest(data, name)
     for what in () if metadata is None else find_redefinitions(avro.metadata, metadata):
         raise IntegrityError(f"{name}: {what}")
-    plan = _plan(avro, statistics=keep is not None)
-    names = plan.names.partition_names
-    rows = [
-        values
-        for block in scan_blocks(avro, plan)
-        for values in _check_rows(block, plan, name)
-        if keep is None or keep(values, names)
-    ]
+    plan = _find_once(avro, _plan_whole if choose is None else _plan_with_statistics)
+    names, rows = plan.names.partition_names, list[Values]()
+    for block in scan_blocks(avro, plan):
+        checked = _check_rows(block, plan, name)
+        rows += checked if choose is None else choose(checked, names)
     # Tracebacks hold the variables of a generator, but not those of `map`.
     return map(partial(make_entry, plan, manifest.spec_id, _inherited(manifest)), rows)
 
 
 def read_manifest_rows(
-    avro: AvroRows,
-    manifest: ManifestFile,
-    shorten: Shorten | None = None,
-    *,
-    known: RepeatedRows[FileEntry],
-) -> list[FileEntry]:
+    avro: AvroRows, manifest: ManifestFile, known: RepeatedRows[Values]
+) -> ManifestEntries:
     """Read the rows of a manifest; those that `known` manifests have too are decoded once.
 
-    Raise FormatError if it is not a valid manifest.
+    The `file` of an entry only describes a deletion vector. Raise FormatError if it is not a valid
+    manifest.
     """
-    plan, name = _plan(avro, statistics=False), avro.name
+    plan, name = _find_once(avro, _plan_short), avro.name
+    make = partial(make_short_entry, plan, manifest.spec_id, _inherited(manifest))
     if manifest.row.get("existing_files_count") == 0:  # all rows are new
-        make_own = partial(make_entry, plan, manifest.spec_id, _inherited(manifest))
-        return [
-            make_own(values, None if shorten is None else shorten(values))
-            for block in scan_blocks(avro, plan)
-            for values in _check_rows(block, plan, name)
-        ]
+        blocks = (_check_rows(block, plan, name) for block in scan_blocks(avro, plan))
+        return ManifestEntries([*chain.from_iterable(blocks)], make)
 
-    def make(values: Values) -> FileEntry:
-        _check_rows([values], plan, name)
-        file = None if shorten is None else shorten(values)
-        return make_entry(plan, manifest.spec_id, None, values, file)
+    def check(values: Values) -> Values:
+        return _check_rows([values], plan, name)[0]
 
-    decoder = partial(row_decoder, plan=plan)
-    entries = known.read(avro, make, manifest.spec_id, decoder)
-    return [_inherit(entry, manifest) for entry in entries]
+    return ManifestEntries(known.read(avro, check, decoder=partial(row_decoder, plan=plan)), make)
 
 
-def _plan(avro: AvroRows, *, statistics: bool) -> EntryPlan:
-    find = _plan_with_statistics if statistics else _plan_without
-    return _find_once(avro, find)
+def _plan_whole(avro: AvroRows) -> EntryPlan:
+    return plan_entries(avro, _entry_names(avro), {}, whole=True)
 
 
 def _plan_with_statistics(avro: AvroRows) -> EntryPlan:
-    return plan_entries(avro, _entry_names(avro), statistics=True)
+    return plan_entries(avro, _entry_names(avro), STATISTICS, whole=True)
 
 
-def _plan_without(avro: AvroRows) -> EntryPlan:
-    return plan_entries(avro, _entry_names(avro), statistics=False)
+def _plan_short(avro: AvroRows) -> EntryPlan:
+    return plan_entries(avro, _entry_names(avro), {}, whole=False)
 
 
 def _entry_names(avro: AvroRows) -> EntryNames:
@@ -241,18 +228,6 @@ def _entry_names(avro: AvroRows) -> EntryNames:
     return EntryNames(
         files["name"], _names(schema, ENTRY_FIELDS), _names(file_schema, FILE_FIELDS), names
     )
-
-
-def _inherit(entry: FileEntry, manifest: ManifestFile) -> FileEntry:
-    """Return an entry with the numbers of its manifest where its row leaves them open."""
-    own = (entry.snapshot_id, entry.sequence_number, entry.file_sequence_number)
-    if None not in own:
-        return entry
-    inherited = _inherited_numbers(entry.status, manifest)
-    snapshot, *others = (
-        new if old is None else old for old, new in zip(own, inherited, strict=True)
-    )
-    return entry.with_numbers((snapshot, others[0], others[1]))
 
 
 def _inherited_numbers(status: int, manifest: ManifestFile) -> Numbers:

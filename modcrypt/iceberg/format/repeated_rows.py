@@ -5,7 +5,7 @@ Given a schema, the encoding of Avro shows where a row ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from modcrypt.errors import FormatError
@@ -31,24 +31,23 @@ class RepeatedRows(Generic[T]):
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self._known: dict[Hashable, _Known[T]] = {}
+        self._known: dict[bytes, _Known[T]] = {}
 
     @hide_frames
     def read(
         self,
         avro: AvroRows,
         make: Callable[[Any], T],
-        kind: Hashable = None,
         decoder: Decoder = block_decoder,
     ) -> list[T]:
         """Return the objects that `make` returns for the rows of a file; those of equal rows once.
 
-        Files share rows if they have the same schema and `kind`. `make` gets what the `decoder`
-        returns, by default a dict. Raises the errors of `read_avro`, `make` and `decoder`.
+        Files share rows if they have the same schema. `make` gets what the `decoder` returns, by
+        default a dict. Raises the errors of `read_avro`, `make` and `decoder`.
         """
         self._make_room()
         text = avro.checked.text
-        known = self._known.setdefault((text, kind), _Known(len(text)))
+        known = self._known.setdefault(text, _Known(len(text)))
         rows, blocks, base = Follower(known.run), list[bytes](), 0
         for count, data in avro.blocks:
             _read_block(avro, count, data, base, rows, known, make, decoder)
@@ -67,7 +66,7 @@ class RepeatedRows(Generic[T]):
 
 
 class _Known(Generic[T]):
-    """The rows of one kind that were decoded before, and the objects made of them."""
+    """The rows of one schema that were decoded before, and the objects made of them."""
 
     def __init__(self, size: int) -> None:
         self.values: dict[bytes, T] = {}  # the objects of all rows by their bytes

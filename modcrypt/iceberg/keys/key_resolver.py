@@ -267,12 +267,13 @@ def open_from_manifest(data: bytes, opened: OpenKey) -> StandardKeyMetadata:
     return opened.decrypt(encrypted, in_manifest=True)
 
 
-_ENCRYPTED = (bytes((_DOUBLE,)), bytes((_SINGLE,)))
+ENCRYPTED = (bytes((_DOUBLE,)), bytes((_SINGLE,)))
+"""Beginnings of key metadata that an IEK encrypts."""
 
 
 def is_encrypted_metadata(data: bytes) -> bool:
     """Return whether an IEK encrypts the key metadata; in plaintext it begins with 1."""
-    return data[:1] in _ENCRYPTED
+    return data.startswith(ENCRYPTED)
 
 
 def encrypting_key(data: bytes | None) -> tuple[str, bool] | None:

@@ -2,12 +2,13 @@
 
 These evaluators take pyiceberg's classes and assume its writers. Bounds and values of other writers
 are converted or widened first, so that no file with matching rows is lost. Comparisons with the
-bounds of a file are bound once, and evaluated before a file becomes an object; pyiceberg evaluates
+bounds are bound once, and evaluated for many files before these become objects; pyiceberg evaluates
 other predicates.
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
 import struct
 from collections.abc import Callable, Mapping
@@ -42,6 +43,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -49,6 +51,8 @@ from pyiceberg.types import (
     IntegerType,
     LongType,
     StructType,
+    TimestampType,
+    TimestamptzType,
     UUIDType,
 )
 
@@ -61,6 +65,7 @@ from modcrypt.iceberg.format.manifest_rows.entry_plan import (
     UPPER,
     Values,
     find_statistic,
+    find_statistics,
     lacks_values,
 )
 from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
@@ -146,14 +151,20 @@ def _first_wrapped(transform: Any, kind: IcebergType) -> int | None:
 
 # --- statistics of data files --------------------------------------------------------------------
 
-Test = Callable[[Values], bool]
-"""A function that returns whether a file may have matching rows, by the values of its entry."""
+Test = Callable[[list[Values]], list[bool]]
+"""A function that returns which files may have matching rows, by the values of their entries."""
 
 
 def bind_test(schema: Schema, row_filter: BooleanExpression) -> Test:
     """Return a test of files that agrees with pyiceberg's evaluator of inclusive metrics."""
     test = _make_test(bind(schema, rewrite_not(row_filter), True))
-    return lambda values: values[RECORDS] > 0 and test(values)
+
+    def may_match(rows: list[Values]) -> list[bool]:
+        if 0 not in [values[RECORDS] for values in rows]:
+            return test(rows)
+        return [values[RECORDS] > 0 and test([values])[0] for values in rows]
+
+    return may_match
 
 
 def statistics_of(entry: FileEntry) -> Values:
@@ -168,16 +179,16 @@ def statistics_of(entry: FileEntry) -> Values:
 def _make_test(bound: BooleanExpression) -> Test:
     if isinstance(bound, And | Or):
         left, right = _make_test(bound.left), _make_test(bound.right)
-        if isinstance(bound, And):  # both are evaluated: damaged bounds are always an error
-            return lambda values: left(values) & right(values)
-        return lambda values: left(values) | right(values)
+        # Both are evaluated: damaged bounds are always an error.
+        both = operator.and_ if isinstance(bound, And) else operator.or_
+        return lambda rows: list(map(both, left(rows), right(rows)))
     kind = type(bound)
     if isinstance(bound, BoundLiteralPredicate) and kind in _REFUSED:
         column, value = bound.term.ref().field, bound.literal.value
         if not isinstance(column.field_type, FloatType | DoubleType):  # these may be NaN
             return _Comparison(column.field_id, column.field_type, value, _REFUSED[kind])
     visitor: Callable[[Any], Any] = _InclusiveMetricsEvaluationVisitor
-    return lambda values: bool(visit(bound, visitor(_Statistics(values))))
+    return lambda rows: [bool(visit(bound, visitor(_Statistics(values)))) for values in rows]
 
 
 _REFUSED: dict[Any, tuple[tuple[int, Callable[[Any, Any], bool]], ...]] = {
@@ -200,15 +211,50 @@ class _Comparison:
         self._column, self._kind, self._literal, self._refused = column, kind, literal, refused
         self._read: Callable[[Any, bytes], Any] = from_bytes.dispatch(type(kind))
 
-    def __call__(self, values: Values) -> bool:
+    def __call__(self, rows: list[Values]) -> list[bool]:
         column = self._column
-        if lacks_values(values, column):
-            return False
+        try:
+            refused = self._are_refused(rows)
+        except Exception:  # perhaps by bounds that do not count: those of a column without values
+            return [
+                not lacks_values(values, column) and not self._are_refused([values])[0]
+                for values in rows
+            ]
+        return [
+            not by_bounds and not lacks_values(values, column)
+            for values, by_bounds in zip(rows, refused, strict=True)
+        ]
+
+    def _are_refused(self, rows: list[Values]) -> list[bool]:
+        """Return which files have bounds that no matching row can have."""
+        read, kind, literal = self._read, self._kind, self._literal
+        refused = [False] * len(rows)
         for slot, refuses in self._refused:
-            stored = find_statistic(values, slot, column)
-            if stored is not None and refuses(self._read(self._kind, stored), self._literal):
-                return False
-        return True
+            bounds = find_statistics(rows, slot, self._column)
+            if (numbers := _unpack_numbers(bounds, kind)) is not None:
+                by_slot = map(refuses, numbers, itertools.repeat(literal))
+                refused = list(map(operator.or_, refused, by_slot))
+                continue
+            refused = [
+                known or (bound is not None and refuses(read(kind, bound), literal))
+                for known, bound in zip(refused, bounds, strict=True)
+            ]
+        return refused
+
+
+_FORMS: dict[type[IcebergType], tuple[str, int]] = {
+    IntegerType: ("i", 4), DateType: ("i", 4), LongType: ("q", 8), TimestampType: ("q", 8),
+    TimestamptzType: ("q", 8),
+}  # fmt: skip
+"""Forms of numbers for `struct`, and their sizes in bytes."""
+
+
+def _unpack_numbers(bounds: list[Any], kind: IcebergType) -> tuple[int, ...] | None:
+    """Return the numbers of all bounds at once; None if one is none of the usual size."""
+    form, size = _FORMS.get(type(kind), ("", 0))
+    if not form or None in bounds or set(map(len, bounds)) != {size}:
+        return None
+    return struct.unpack(f"<{len(bounds)}{form}", b"".join(bounds))
 
 
 class _Statistics:

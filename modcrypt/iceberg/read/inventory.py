@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from modcrypt.errors import (
     FormatError,
@@ -24,8 +24,8 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.iceberg.format.avro_files import AvroRows
-from modcrypt.iceberg.format.manifest_rows.entry_plan import LENGTH, OFFSET, TARGET, Values
-from modcrypt.iceberg.format.manifest_rows.file_entries import DATA, FileEntry
+from modcrypt.iceberg.format.manifest_rows.entry_plan import Values
+from modcrypt.iceberg.format.manifest_rows.file_entries import DATA, FileEntry, ManifestEntries
 from modcrypt.iceberg.format.manifests import (
     FILE_KINDS,
     ManifestFile,
@@ -105,12 +105,6 @@ class ReachedManifest(ReachedTable):
     # Numbers of files and rows by status, according to its entries.
     counts: dict[int, tuple[int, int]] = field(default_factory=dict)
     files: list[ReachedFile] = field(default_factory=list)  # its files, except deleted ones
-
-    def count(self, entries: Collection[FileEntry]) -> None:
-        """Count the entries of the manifest."""
-        for status in {entry.status for entry in entries}:
-            rows = [entry.record_count for entry in entries if entry.status == status]
-            self.counts[status] = len(rows), sum(rows)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -357,7 +351,7 @@ def read_manifests(
     jobs: int,
     progress: Callable[[int], None] = lambda _: None,
     known: Container[str] = (),
-) -> Iterator[tuple[ReachedManifest, list[FileEntry]]]:
+) -> Iterator[tuple[ReachedManifest, ManifestEntries]]:
     """Read the manifest lists of an inventory; yield each manifest that they name, with its rows.
 
     For the arguments see `take_inventory`.
@@ -365,20 +359,20 @@ def read_manifests(
     if not inventory.lists:  # as for nearly all older versions of an expiry
         return
     keys.fetch_lists(inventory.lists)
-    known_lists, known_files = RepeatedRows[ManifestFile](), RepeatedRows[FileEntry](_MAX_ROWS)
+    known_lists, known_files = RepeatedRows[ManifestFile](), RepeatedRows[Values](_MAX_ROWS)
 
     def read_list(reached: ReachedList) -> tuple[ReachedList, list[ManifestFile]]:
         snapshot = reached.snapshots[0]
         return reached, _read_rows(
             keys.walk, reached, lambda: keys.of_list(snapshot),
-            lambda avro: read_list_rows(avro, known_lists),
+            lambda avro: read_list_rows(avro, known_lists), [],
         )  # fmt: skip
 
-    def read_manifest(reached: ReachedManifest) -> tuple[ReachedManifest, list[FileEntry]]:
+    def read_manifest(reached: ReachedManifest) -> tuple[ReachedManifest, ManifestEntries]:
         manifest = reached.manifest
         return reached, _read_rows(
             keys.walk, reached, lambda: keys.walk.manifest_keys(manifest),
-            lambda avro: read_manifest_rows(avro, manifest, _drop_statistics, known=known_files),
+            lambda avro: read_manifest_rows(avro, manifest, known_files), ManifestEntries([]),
         )  # fmt: skip
 
     singly = any(item.key is not None and item.key.is_single for item in inventory.lists)
@@ -387,7 +381,7 @@ def read_manifests(
         progress(manifest_list.size or 0)
     unread = [manifest for manifest in inventory.manifests if manifest.path not in known]
     for manifest, entries in _apply(keys.walk, read_manifest, unread, jobs):
-        manifest.count(entries)
+        manifest.counts = entries.counts()
         yield manifest, entries
         progress(manifest.size or 0)
 
@@ -427,9 +421,9 @@ def mark_of(metadata: StandardKeyMetadata) -> Mark:
 
 def _read_rows(
     walk: Walk, reached: ReachedTable, find_keys: Callable[[], StandardKeyMetadata | None],
-    parse: Callable[[AvroRows], list[R]],
-) -> list[R]:  # fmt: skip
-    """Read a manifest list or manifest; an error is kept with it."""
+    parse: Callable[[AvroRows], R], nothing: R,
+) -> R:  # fmt: skip
+    """Read a manifest list or manifest; an error is kept with it, which then has nothing."""
     try:
         keys = find_keys()
         if keys is not None:
@@ -438,14 +432,14 @@ def _read_rows(
         return _decrypt_rows(walk, reached, keys, parse)
     except (ModcryptError, OSError) as error:
         reached.error = error
-    return []
+    return nothing
 
 
 @hide_frames  # because the plaintext holds keys
 def _decrypt_rows(
     walk: Walk, reached: ReachedTable, keys: StandardKeyMetadata | None,
-    parse: Callable[[AvroRows], list[R]],
-) -> list[R]:  # fmt: skip
+    parse: Callable[[AvroRows], R],
+) -> R:  # fmt: skip
     location = reached.location
     if keys is None:
         data = walk.read(location, None, reached.size)
@@ -466,15 +460,6 @@ def _decrypt_rows(
 _HEADER_MEMBERS = (
     "snapshot-id", "sequence-number", "schema", "partition-spec", "partition-spec-id",
 )  # fmt: skip
-_NEEDED = ("referenced_data_file", "content_offset", "content_size_in_bytes")
-_NO_VECTOR: Mapping[str, Any] = dict.fromkeys(_NEEDED)
-
-
-def _drop_statistics(values: Values) -> Mapping[str, Any]:
-    """Return the members of a `data_file` that describe a deletion vector."""
-    if not (values[TARGET] or values[OFFSET] or values[LENGTH]):
-        return _NO_VECTOR
-    return dict(zip(_NEEDED, (values[TARGET], values[OFFSET], values[LENGTH]), strict=True))
 
 
 def _is_same_file(entry: FileEntry, other: FileEntry) -> bool:

@@ -31,7 +31,7 @@ from modcrypt.iceberg.format.manifest_rows.file_entries import (
     POSITION_DELETES,
     FileEntry,
 )
-from modcrypt.iceberg.format.manifests import DELETES, Keep, ManifestFile
+from modcrypt.iceberg.format.manifests import DELETES, Choose, ManifestFile
 from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
 from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.keys.key_resolver import is_encrypted_metadata
@@ -78,7 +78,7 @@ class Planner:
             entry
             for manifest in manifests
             if manifest.content == DATA
-            for entry in self._live(manifest, self._test_of(manifest))
+            for entry in self._live(manifest, self._choose_of(manifest))
             if _is_data(entry)
         )
         # Pruning manifests of delete files is safe: a delete file has the partition of its data
@@ -137,8 +137,8 @@ class Planner:
             if manifest.location not in read and manifest.spec_id not in checked
         )
 
-    def _live(self, manifest: ManifestFile, keep: Keep | None = None) -> Iterator[FileEntry]:
-        entries, leaves_out = self._walk.entries_where(manifest, keep), self._walk.leaves_out
+    def _live(self, manifest: ManifestFile, choose: Choose | None = None) -> Iterator[FileEntry]:
+        entries, leaves_out = self._walk.entries_where(manifest, choose), self._walk.leaves_out
         live = (entry for entry in entries if entry.status != DELETED)
         return live if leaves_out is None else itertools.filterfalse(leaves_out, live)
 
@@ -150,33 +150,47 @@ class Planner:
         with as_format_errors(manifest.location):
             return self._spec(manifest.spec_id).manifest_may_match(manifest)
 
-    def _test_of(self, manifest: ManifestFile) -> Keep | None:
+    def _choose_of(self, manifest: ManifestFile) -> Choose | None:
         """Return a function for the rows of a manifest that excludes files; None for no filter.
 
-        It is called before a row becomes an entry.
+        It is called for whole blocks, before a row becomes an entry.
         """
         if self._is_all:
             return None
         partitions: dict[int, tuple[Any, bool]] = {}  # by identity: rows share equal partitions
 
-        def may_match(values: Values, names: Mapping[int, str]) -> bool:
-            if values[STATUS] == DELETED:
-                return False
-            if values[CONTENT]:
-                return True  # it is refused as an entry
-            try:
-                partition = values[PARTITION]
-                known = partitions.get(id(partition))
-                if known is None:
-                    by_id = {id_: partition.get(name) for id_, name in names.items()}
-                    matches = self._spec(manifest.spec_id).partition_may_match(by_id)
-                    known = partitions[id(partition)] = partition, matches
-                return known[1] and self._test(values)
-            except Exception:
-                with as_format_errors(values[PATH]):
-                    raise
+        def choose(rows: list[Values], names: Mapping[int, str]) -> list[Values]:
+            live = [values for values in rows if values[STATUS] != DELETED]
+            for id_, values in {id(values[PARTITION]): values for values in live}.items():
+                if id_ not in partitions:
+                    matches = self._partition_matches(manifest, values, names)
+                    partitions[id_] = values[PARTITION], matches
+            found = [
+                values for values in live if partitions[id(values[PARTITION])][1] or values[CONTENT]
+            ]
+            matching = zip(found, self._matches(found), strict=True)
+            # Other content is refused as an entry.
+            return [values for values, matches in matching if matches or values[CONTENT]]
 
-        return may_match
+        return choose
+
+    def _partition_matches(
+        self, manifest: ManifestFile, values: Values, names: Mapping[int, str]
+    ) -> bool:
+        """Return whether the partition of a row may have matching rows."""
+        partition = {id_: values[PARTITION].get(name) for id_, name in names.items()}
+        with as_format_errors(values[PATH]):
+            return self._spec(manifest.spec_id).partition_may_match(partition)
+
+    def _matches(self, rows: list[Values]) -> list[bool]:
+        """Return which files may have matching rows by their statistics; name one with damage."""
+        try:
+            return self._test(rows)
+        except Exception:
+            for values in rows:
+                with as_format_errors(values[PATH]):
+                    self._test([values])
+            raise
 
     def file_may_match(self, entry: FileEntry) -> bool:
         """Return whether a data file may have matching rows, by its partition and statistics."""
@@ -184,9 +198,9 @@ class Planner:
             return True
         with as_format_errors(entry.location):
             spec = self._spec(entry.spec_id)
-            return spec.partition_may_match(entry.partition_by_id) and self._test(
-                statistics_of(entry)
-            )
+            if not spec.partition_may_match(entry.partition_by_id):
+                return False
+            return self._test([statistics_of(entry)])[0]
 
     def _constants(self, entry: FileEntry) -> Mapping[int, Any]:
         partition = entry.partition

@@ -27,7 +27,12 @@ from modcrypt.errors import (
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
-from modcrypt.iceberg.format.manifests import Keep, ManifestFile, read_manifest, read_manifest_list
+from modcrypt.iceberg.format.manifests import (
+    Choose,
+    ManifestFile,
+    read_manifest,
+    read_manifest_list,
+)
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.io.places import Place
@@ -151,8 +156,8 @@ class Walk:
         return list(self.entries_where(manifest, None))
 
     @hide_frames
-    def entries_where(self, manifest: ManifestFile, keep: Keep | None) -> Iterator[FileEntry]:
-        """Read a manifest and check it; return the entries of rows that `keep` accepts.
+    def entries_where(self, manifest: ManifestFile, choose: Choose | None) -> Iterator[FileEntry]:
+        """Read a manifest and check it; return the entries of rows that `choose` returns.
 
         They are made when they are needed. Raises the errors of `entries`.
         """
@@ -160,7 +165,7 @@ class Walk:
         data = self.read(manifest.location, keys, manifest.length)
         encrypted = keys is not None  # or its header says what anybody likes
         metadata = self.metadata if encrypted else None
-        return read_manifest(data, manifest, manifest.location, metadata, keep)
+        return read_manifest(data, manifest, manifest.location, metadata, choose)
 
     def check_specs(self, manifests: Iterable[ManifestFile]) -> None:
         """Check partition specs by reading the newest manifest of each. See `entries`."""

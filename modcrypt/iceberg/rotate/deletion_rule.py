@@ -42,10 +42,10 @@ from typing import TYPE_CHECKING
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.format.deletion import JOBS, Rule, check_gc, is_protected
 from modcrypt.iceberg.format.locations import Locations
-from modcrypt.iceberg.format.manifest_rows.file_entries import DELETED, FileEntry
+from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import has_versions
-from modcrypt.iceberg.keys.key_resolver import is_encrypted_metadata
+from modcrypt.iceberg.keys.key_resolver import ENCRYPTED
 from modcrypt.iceberg.read.inventory import (
     Inventory,
     Keys,
@@ -205,10 +205,9 @@ def _find_needed(walk: Walk) -> Set[str]:
     # Only the paths of files are kept: a table may have a million of them.
     for manifest, entries in read_manifests(keys, inventory, JOBS):
         _raise_first_error((manifest,))
-        live = [entry for entry in entries if entry.status != DELETED]
-        paths.update(map(walk.locations.key, [entry.location for entry in live]))
-        for entry in live:
-            if is_encrypted_metadata(entry.key_metadata or b"") and not walk.is_left_out(entry):
+        paths.update(map(walk.locations.key, entries.live_locations()))
+        for entry in entries.live_with_keys(ENCRYPTED):
+            if not walk.is_left_out(entry):
                 _check_kek(entry, keys)
     _raise_first_error(inventory.tables)
     for table in inventory.tables:

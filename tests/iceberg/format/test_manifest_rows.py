@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import struct
 from collections import Counter
@@ -29,6 +30,7 @@ from modcrypt.iceberg.format.manifest_rows import entry_plan, file_entries, row_
 from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
 from modcrypt.iceberg.format.manifests import ManifestFile, read_manifest
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
+from modcrypt.iceberg.read import file_pruning
 from modcrypt.iceberg.read.file_pruning import as_data_file, bind_test, statistics_of
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.table_walk import Walk
@@ -350,11 +352,46 @@ def test_files_are_excluded_as_pyiceberg_does(
     entries = list(read_manifest(data, manifest_row(), "x"))
     theirs = _InclusiveMetricsEvaluator(TABLE, row_filter)
     expected = [bool(theirs.eval(as_data_file(entry))) for entry in entries]
-    assert [test(statistics_of(entry)) for entry in entries] == expected
-    kept = read_manifest(data, manifest_row(), "x", keep=lambda values, _: test(values))
+    assert [test([statistics_of(entry)])[0] for entry in entries] == expected
+    kept = read_manifest(
+        data, manifest_row(), "x", choose=lambda rows, _: [*itertools.compress(rows, test(rows))]
+    )
     assert [reveal(entry.file) for entry in kept] == [
         reveal(entry.file) for entry, keeps in zip(entries, expected, strict=True) if keeps
     ]
+
+
+def with_bound(number: int, bound: bytes, nulls: int) -> dict[str, Any]:
+    """Return a file of two rows with a lower bound and a number of nulls of a column."""
+    return data_file(
+        number, record_count=2, partition={}, lower_bounds=[{"key": 1, "value": bound}],
+        value_counts=[{"key": 1, "value": 2}], null_value_counts=[{"key": 1, "value": nulls}],
+    )  # fmt: skip
+
+
+def plan_of(tmp_path: Path, files: list[dict[str, Any]], text: str) -> list[str]:
+    """Return the locations of the files that a filter leaves."""
+    builder = Builder(tmp_path / "t", struct_type(field(1, "id", "long")))
+    builder.snapshot([builder.manifest(files)])
+    table = open_table(builder.write(), SampleKms())
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    planner = Planner(table.walk, schema_of(table.metadata), parse(text))
+    return [file.data.location for file in planner.files(snapshot)]
+
+
+SMALL, LARGE = (number.to_bytes(8, "little") for number in (1, 9))
+
+
+def test_damaged_bounds_of_a_column_without_values_do_not_count(tmp_path: Path) -> None:
+    files = [with_bound(1, LARGE, 0), with_bound(2, b"???", 2), with_bound(3, SMALL, 0)]
+    assert plan_of(tmp_path, files, "id < 5") == [files[2]["file_path"]]
+
+
+def test_damaged_bounds_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+    files = [with_bound(1, LARGE, 0), with_bound(2, b"???", 1), with_bound(3, SMALL, 0)]
+    with pytest.raises(FormatError, match="2-ä"):
+        plan_of(tmp_path, files, "id < 5")
 
 
 # --- cost ----------------------------------------------------------------------------------------
@@ -422,6 +459,18 @@ def test_a_plan_decodes_what_it_needs(
     assert sum(map(len, partitions.values())) == len(partitions) == read
     assert len(reads) == 1 + read
     assert len({id(file.constants) for file in planned}) <= 3
+
+
+def test_a_filter_asks_bounds_for_a_block_and_counts_for_what_these_leave(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds = count_calls(monkeypatch, file_pruning, "find_statistics")
+    counts = count_calls(monkeypatch, file_pruning, "lacks_values")
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    planner = Planner(table.walk, schema_of(table.metadata), parse("id = 21"))
+    assert len(list(planner.files(snapshot))) == len(counts) == 1
+    assert len(bounds) == 3 * 2  # lower and upper bounds of the only block of each manifest
 
 
 @pytest.mark.parametrize(("content", "read"), [(0, 1 + 1), (1, 1 + 2), (2, 1 + 4)])

@@ -20,7 +20,15 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format import manifests, table_metadata
 from modcrypt.iceberg.format.avro_files import AvroRows
-from modcrypt.iceberg.format.manifest_rows.file_entries import EXISTING, FileEntry, make_entry
+from modcrypt.iceberg.format.manifest_rows import entry_plan
+from modcrypt.iceberg.format.manifest_rows.entry_plan import DATA_FILE, PATH, STATISTICS, Values
+from modcrypt.iceberg.format.manifest_rows.file_entries import (
+    EXISTING,
+    FileEntry,
+    ManifestEntries,
+    make_short_entry,
+)
+from modcrypt.iceberg.format.manifest_rows.row_scan import scan_rows
 from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.read import inventory
@@ -110,7 +118,7 @@ def test_an_expiry_reads_needed_manifests_once(
 
     def read_rows(
         avro: AvroRows, manifest: ManifestFile, *others: Any, **named: Any
-    ) -> list[FileEntry]:
+    ) -> ManifestEntries:
         read[manifest.location] += 1
         return real(avro, manifest, *others, **named)
 
@@ -131,23 +139,50 @@ def merged(tmp_path: Path) -> IcebergTable:
 def test_an_expiry_decodes_entries_of_merged_manifests_once(
     merged: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Counter[str]()
+    scanned = Counter[str]()
 
-    def make(*arguments: Any, **named: Any) -> FileEntry:
-        entry = make_entry(*arguments, **named)
-        made[entry.location] += 1
-        return entry
+    def scan(*arguments: Any) -> Any:
+        rows, end = scan_rows(*arguments)
+        scanned.update(values[PATH] for values in rows)
+        return rows, end
 
-    monkeypatch.setattr(manifests, "make_entry", make)
+    monkeypatch.setattr(entry_plan, "scan_rows", scan)
     assert len(expire_history(merged, dry_run=True).manifests) > 10
-    assert len(made) == 20
-    assert max(made.values()) <= 4  # as added and as existing, in kept manifests and in others
+    assert len(scanned) == 20
+    assert max(scanned.values()) <= 4  # as added and as existing, in kept manifests and in others
+
+
+def test_an_expiry_makes_no_entries_of_needed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs their locations and counts, and decodes neither statistics nor whole rows."""
+    table = make_table(tmp_path / "t")
+    for id_ in range(3):
+        table = table.append(pa.table({"id": [id_]}))
+    scanned, made = list[Values](), list[FileEntry]()
+
+    def scan(*arguments: Any) -> Any:
+        rows, end = scan_rows(*arguments)
+        scanned.extend(rows)
+        return rows, end
+
+    def make(*arguments: Any) -> FileEntry:
+        made.append(make_short_entry(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(entry_plan, "scan_rows", scan)
+    monkeypatch.setattr(manifests, "make_short_entry", make)
+    assert len(expire_history(table, dry_run=True).manifest_lists) == 2
+    assert len(scanned) == 3
+    assert not made
+    unread = (DATA_FILE, *STATISTICS.values())
+    assert {values[slot] for values in scanned for slot in unread} == {None}
 
 
 def test_entries_that_manifests_share_are_those_of_each_manifest_alone(
     merged: IcebergTable,
 ) -> None:
-    walk, known, existing = merged.walk, RepeatedRows[FileEntry](), 0
+    walk, known, existing = merged.walk, RepeatedRows[Values](), 0
     for snapshot in merged.metadata.snapshots:
         for manifest in walk.manifests(snapshot):
             data = walk.read(manifest.location, walk.manifest_keys(manifest), manifest.length)

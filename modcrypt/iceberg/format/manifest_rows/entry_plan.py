@@ -29,6 +29,7 @@ from modcrypt.iceberg.format.manifest_rows.row_scan import (
     all_within,
     decode,
     find_value,
+    find_values,
     is_missing,
     scan_rows,
 )
@@ -101,21 +102,24 @@ class EntryPlan(NamedTuple):
     is_usual: bool  # whether the types of all values are those of the spec
 
 
-def plan_entries(avro: AvroRows, names: EntryNames, *, statistics: bool) -> EntryPlan:
-    """Return a plan for the rows of a manifest; with `statistics`, their slots are filled, too.
+def plan_entries(
+    avro: AvroRows, names: EntryNames, more: dict[str, int], *, whole: bool
+) -> EntryPlan:
+    """Return a plan for the rows of a manifest.
 
-    Raise FormatError if the fields that `names` has are not records.
+    The slots of `more` fields of the `data_file` are filled, too; if `whole`, it can be decoded on
+    demand. Raise FormatError if the fields that `names` has are not records.
     """
     row = _Types().make(avro.row)
-    slots = FILE_SLOTS | (STATISTICS if statistics else {})
     at = {name: number for number, name in enumerate(row.names)}[names.file]
-    file = _with_slots(row.parts[at], slots, names.file_names)
+    file = _with_slots(row.parts[at], FILE_SLOTS | more, names.file_names)
     partition = file.parts[_positions(file, names.file_names)["partition"]]
     if file.kind != RECORD or partition.kind != RECORD:
         raise FormatError(f"{avro.name}: an Avro file, but not a manifest or manifest list")
     row = _with_slots(row, ENTRY_SLOTS, names.names)
     row.parts[at] = file
-    file.slot, file.is_raw = DATA_FILE, True
+    if whole:
+        file.slot, file.is_raw = DATA_FILE, True
     partition.slot, partition.is_raw = PARTITION, True
     positions = _positions(file, names.file_names)
     usual = all(_is_usual(file, positions, name) for name in FILE_SLOTS if name in _USUAL)
@@ -292,6 +296,11 @@ class StoredFile(Unpicklable, Mapping[str, Any]):
 def find_statistic(values: Values, slot: int, column: int) -> Any:
     """Return a number or bound of a column, by its id; None if the row has none."""
     return find_value(values[slot], column, _PAIRS[slot])
+
+
+def find_statistics(rows: list[Values], slot: int, column: int) -> list[Any]:
+    """Return what `find_statistic` returns for each row."""
+    return find_values(rows, slot, column, _PAIRS[slot])
 
 
 def lacks_values(values: Values, column: int) -> bool:

@@ -5,7 +5,7 @@ A table may have a million of them, so mypyc compiles this module from the same 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from modcrypt.iceberg.format.manifest_rows.entry_plan import (
@@ -13,14 +13,16 @@ from modcrypt.iceberg.format.manifest_rows.entry_plan import (
     FILE_SEQUENCE,
     FORMAT,
     KEY,
+    LENGTH,
+    OFFSET,
     PARTITION,
     PATH,
     RECORDS,
     SEQUENCE,
     SIZE,
-    SLOTS,
     SNAPSHOT,
     STATUS,
+    TARGET,
     EntryPlan,
     StoredFile,
 )
@@ -55,6 +57,9 @@ _records: Final[i64] = RECORDS
 _size: Final[i64] = SIZE
 _key: Final[i64] = KEY
 _partition: Final[i64] = PARTITION
+_target: Final[i64] = TARGET
+_offset: Final[i64] = OFFSET
+_length: Final[i64] = LENGTH
 
 
 class FileEntry:
@@ -156,33 +161,85 @@ class FileEntry:
         self.partition = partition
         return self
 
-    def with_numbers(self, numbers: Numbers) -> FileEntry:
-        """Return a copy with other numbers of its commit."""
-        values: list[Any] = [None] * SLOTS
-        values[_status], values[_content], values[_path] = self.status, self.content, self.location
-        values[_format], values[_records] = self.file_format, self.record_count
-        values[_size], values[_key] = self.size, self.key_metadata
-        values[_partition] = self.partition
-        return FileEntry(values, self._plan, self.spec_id, numbers, self.file)
-
 
 _NO_MEMBERS: Final[dict[str, Any]] = {}
 
 
 def make_entry(
-    plan: EntryPlan, spec_id: int, inherited: Sequence[Numbers] | None, values: list[Any],
+    plan: EntryPlan, spec_id: int, inherited: Sequence[Numbers], values: list[Any],
     file: Mapping[str, Any] | None = None,
 ) -> FileEntry:  # fmt: skip
     """Return the entry of a row.
 
-    By its status, it inherits the numbers that it leaves open; with None, they stay open. For
-    `file` see `FileEntry`.
+    By its status, it inherits the numbers that it leaves open. For `file` see `FileEntry`.
     """
+    numbers = inherited[values[_status]]
     snapshot, sequence = values[_snapshot], values[_sequence]
     file_sequence = values[_file_sequence]
-    if inherited is not None:
-        numbers = inherited[values[_status]]
-        snapshot = numbers[0] if snapshot is None else snapshot
-        sequence = numbers[1] if sequence is None else sequence
-        file_sequence = numbers[2] if file_sequence is None else file_sequence
+    snapshot = numbers[0] if snapshot is None else snapshot
+    sequence = numbers[1] if sequence is None else sequence
+    file_sequence = numbers[2] if file_sequence is None else file_sequence
     return FileEntry(values, plan, spec_id, (snapshot, sequence, file_sequence), file)
+
+
+def make_short_entry(
+    plan: EntryPlan, spec_id: int, inherited: Sequence[Numbers], values: list[Any]
+) -> FileEntry:
+    """Return the entry of a row, whose `file` only describes a deletion vector."""
+    file = _NO_VECTOR
+    target, offset, length = values[_target], values[_offset], values[_length]
+    if target or offset or length:
+        file = dict(zip(_VECTOR, (target, offset, length), strict=True))
+    return make_entry(plan, spec_id, inherited, values, file)
+
+
+_VECTOR: Final = ("referenced_data_file", "content_offset", "content_size_in_bytes")
+_NO_VECTOR: Final[dict[str, Any]] = dict.fromkeys(_VECTOR)
+
+
+class ManifestEntries:
+    """The rows of a manifest, which are checked; they become entries when they are iterated.
+
+    An expiry of a table with a million files needs no entries.
+    """
+
+    __slots__ = ("_make", "_rows")
+
+    def __init__(
+        self, rows: list[list[Any]], make: Callable[[list[Any]], FileEntry] | None = None
+    ) -> None:
+        """Take the values of rows, and the function that makes their entries."""
+        self._rows: Secret[list[list[Any]]] = Secret(rows)
+        self._make: Any = make
+
+    def __len__(self) -> int:
+        return len(self._rows())
+
+    def __iter__(self) -> Iterator[FileEntry]:
+        # Tracebacks hold the variables of a generator, but not those of `map`.
+        return map(self._make, self._rows())
+
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """Return the numbers of files and of rows by status."""
+        files, records = [0, 0, 0], [0, 0, 0]
+        for values in self._rows():
+            status: int = values[_status]
+            count: int = values[_records]
+            files[status] += 1
+            records[status] += count
+        return {
+            status: (files[status], records[status]) for status in range(3) if files[status] > 0
+        }
+
+    def live_locations(self) -> list[str]:
+        """Return the locations of the files that belong to the snapshot."""
+        return [values[_path] for values in self._rows() if values[_status] != DELETED]
+
+    def live_with_keys(self, beginnings: tuple[bytes, ...]) -> Iterator[FileEntry]:
+        """Return the entries of these files whose key metadata has one of some beginnings."""
+        rows = [
+            values
+            for values in self._rows()
+            if (values[_key] or b"").startswith(beginnings) and values[_status] != DELETED
+        ]
+        return map(self._make, rows)

@@ -120,7 +120,7 @@ def _skip(node: Node, data: bytes, at: i64, values: list[Any]) -> i64:
         at, end = _span(data, at)
         return end
     if kind == ENUM:
-        _, at = decode(node, data, at)
+        _symbol, at = decode(node, data, at)
         return at
     return _end_of_fixed(node, data, at)
 
@@ -140,7 +140,7 @@ def _skip_items(node: Node, data: bytes, at: i64, values: list[Any]) -> i64:
         if node.pairs != NO_PAIRS:
             at = _skip_pairs(data, at, count, node.pairs)
             continue
-        for _ in range(count):
+        for _number in range(count):
             if node.kind == MAP:
                 start, at = _span(data, at)
                 data[start:at].decode()
@@ -152,10 +152,14 @@ def _skip_pairs(data: bytes, at: i64, count: i64, pairs: i64) -> i64:
         match = _usual_pairs(count, pairs).match(data, at)
         if match is not None:
             return match.end()
-    for _ in range(count):
+    for _number in range(count):
         at = at + 1 if data[at] < 128 else _skip_number(data, at)
         if pairs == TEXTS:
-            _, at = _span(data, at)
+            size: i64 = data[at]
+            if size & 129 == 0 and size >> 1 < len(data) - at:  # a call takes as long as the rest
+                at += 1 + (size >> 1)
+            else:
+                _start, at = _span(data, at)
         else:
             at = at + 1 if data[at] < 128 else _skip_number(data, at)
     return at
@@ -172,7 +176,7 @@ def scan_rows(
     """
     rows: list[list[Any]] = []
     slot = partition.slot
-    for _ in range(count):
+    for _number in range(count):
         values: list[Any] = [None] * slots
         at = scan(row, data, at, values)
         raw: bytes = values[slot]
@@ -217,8 +221,13 @@ def find_pair(pairs: bytes, wanted: i64, kind: i64) -> Any:
         count, at = read_count(pairs, at)
         if count == 0:
             return found
-        for _ in range(count):
-            key, at = read_int(pairs, at, 64)
+        for _number in range(count):
+            key: i64 = pairs[at]
+            if key < 128:  # the call would take as long as the rest
+                key = (key >> 1) ^ -(key & 1)
+                at += 1
+            else:
+                key, at = read_int(pairs, at, 64)
             if kind == TEXTS:
                 start, at = _span(pairs, at)
                 if key == wanted:
@@ -254,6 +263,11 @@ def find_value(pairs: Any, column: i64, kind: i64) -> Any:
             if pair["key"] == column:
                 found = pair["value"]
     return found
+
+
+def find_values(rows: list[list[Any]], slot: i64, column: i64, kind: i64) -> list[Any]:
+    """Return what `find_value` returns for the pairs in a slot of each row."""
+    return [find_value(values[slot], column, kind) for values in rows]
 
 
 def decode(node: Node, data: bytes, at: i64) -> tuple[Any, i64]:
@@ -317,7 +331,7 @@ def _decode_array(node: Node, data: bytes, at: i64) -> tuple[Any, i64]:
         count, at = read_count(data, at)
         if count == 0:
             return found, at
-        for _ in range(count):
+        for _number in range(count):
             item, at = decode(node.parts[0], data, at)
             found.append(item)
 
@@ -328,7 +342,7 @@ def _decode_map(node: Node, data: bytes, at: i64) -> tuple[Any, i64]:
         count, at = read_count(data, at)
         if count == 0:
             return found, at
-        for _ in range(count):
+        for _number in range(count):
             start, at = _span(data, at)
             key = data[start:at].decode()
             found[key], at = decode(node.parts[0], data, at)
@@ -356,7 +370,12 @@ def _skip_number(data: bytes, at: i64) -> i64:
 
 def read_count(data: bytes, at: i64) -> tuple[i64, i64]:
     """Return the number of items in the block at `data[at:]`, and where they begin."""
-    count, at = read_int(data, at, 64)
+    count: i64 = data[at]
+    if count & 129 == 0:
+        count >>= 1
+        at += 1
+    else:
+        count, at = read_int(data, at, 64)
     if count < 0:  # the size of the block follows, which readers may skip
         count = -count
         at = _skip_number(data, at)
