@@ -145,7 +145,13 @@ class ParquetFile(FactSheet):
     @property
     def cell_names(self) -> frozenset[str]:
         """Names of the columns with values that are encrypted one by one, and read as values."""
-        return frozenset() if self._cells is None else frozenset(self._cells.fields)
+        return frozenset(path[0] for path in self.cell_paths)
+
+    @property
+    def cell_paths(self) -> frozenset[tuple[str, ...]]:
+        """Paths of the leaves with such values."""
+        cells = {} if self._cells is None else self._cells.fields
+        return frozenset(path for field in cells.values() for path in field.paths)
 
     @property
     def metadata(self) -> pq.FileMetaData:
