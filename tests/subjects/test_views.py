@@ -75,7 +75,13 @@ def test_readers_see_the_values(path: Path, vault: SampleVault) -> None:
 
 @pytest.mark.parametrize(
     "columns",
-    [["name"], ["amount"], ["address.street", "tags"], ["customer_id", "born"], ["address", "name"]],
+    [
+        ["name"],
+        ["amount"],
+        ["address.street", "tags"],
+        ["customer_id", "born"],
+        ["address", "name"],
+    ],
 )
 def test_columns_are_chosen(path: Path, vault: SampleVault, columns: list[str]) -> None:
     wanted = modcrypt.read_table(path, KEY, columns=columns, subjects=Subjects(vault=vault))
@@ -161,7 +167,7 @@ def test_files_without_cells_are_decrypted_as_they_are_read(
     assert not vault.calls
 
 
-# --- erased subjects, keys and limits --------------------------------------------------------------
+# --- erased subjects, keys and limits -------------------------------------------------------------
 
 
 def test_erased_values_are_null_and_counted(path: Path, vault: SampleVault) -> None:
@@ -187,8 +193,10 @@ def test_another_vault_and_a_failing_one(path: Path) -> None:
 
     with pytest.raises(OSError, match="no route"):
         modcrypt.open_parquet(path, KEY, subjects=Subjects(vault=fail))
-    with modcrypt.open_parquet(path, KEY, columns=["amount"], subjects=Subjects(vault=fail)) as file:
-        assert pq.read_table(file).equals(ROWS.select(["amount"]))  # no vault is needed
+    with modcrypt.open_parquet(
+        path, KEY, columns=["amount"], subjects=Subjects(vault=fail)
+    ) as file:
+        assert pq.read_table(file).equals(ROWS.select(["amount"]))
 
 
 @pytest.mark.parametrize(
@@ -224,9 +232,7 @@ def test_columns_without_keys(tmp_path: Path, vault: SampleVault) -> None:
         assert shown or found["name"].null_count == 4
 
 
-def test_a_limit_of_memory(
-    path: Path, vault: SampleVault, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_of_memory(path: Path, vault: SampleVault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_values, "MAX_VALUES", 100)
     with pytest.raises(LimitError, match=r"more than 100; show fewer columns, or read"):
         view(path, vault)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -18,8 +19,9 @@ from modcrypt.io.sources import open_source
 from modcrypt.parquet.arrow.field_metadata import ARROW_SCHEMA
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.arrow.scanning.scan_session import Request
-from modcrypt.parquet.crypto.file_plan import ReadPlan
+from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.footer_opening import read_plain
+from modcrypt.parquet.crypto.properties import SubjectKeys
 from modcrypt.parquet.format.idl import ThriftStruct, copy
 from modcrypt.parquet.format.schema import leaf_elements
 
@@ -31,8 +33,8 @@ MAX_VALUES = 1 << 30
 class CellValues:
     """A plaintext Parquet file that has the values of the cells of another file, and no more."""
 
-    file: ParquetFile  # the other file
-    chunks: frozenset[tuple[int, int]]  # row groups and columns of the cells there
+    to_plain: Callable[[pa.Schema], pa.Schema]  # types of the values instead of those of cells
+    chunks: frozenset[tuple[int, int]]  # row groups and columns of cells
     data: memoryview = field(repr=False)
 
     def put_into(self, metadata: ThriftStruct, start: int) -> None:
@@ -59,7 +61,7 @@ class CellValues:
             return pair
         stored = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(pair.value)))
         changed = copy(pair)
-        changed.value = base64.b64encode(self.file.to_plain(stored).serialize())
+        changed.value = base64.b64encode(self.to_plain(stored).serialize())
         return changed
 
 
@@ -77,27 +79,34 @@ def _replace_chunk(row_group: ThriftStruct, column: int, chunk: ThriftStruct, st
     row_group.sorting_columns = None  # cells have no order
 
 
-def encode_values(file: ParquetFile, plan: ReadPlan) -> CellValues | None:
+def encode_values(file: OpenFile, plan: ReadPlan, subjects: SubjectKeys) -> CellValues | None:
     """Return the values of the cells in a plan's columns; None if these have no cells.
 
     Raises:
         LimitError: The cells, or their values, exceed `MAX_VALUES`.
         ModcryptError, ValueError: As `ParquetFile.read`.
     """
-    cells = [c for c, path in enumerate(plan.leaves) if plan.keep[c] and path in file.cell_paths]
-    if not cells:
-        return None
-    names, out = [".".join(plan.leaves[c]) for c in cells], io.BytesIO()
-    schema = file.types_of(Request(columns=names))[1]
+    with ParquetFile.of_open_file(file, subjects) as reader:
+        paths = reader.cell_paths
+        cells = [c for c, path in enumerate(plan.leaves) if plan.keep[c] and path in paths]
+        if not cells:
+            return None
+        chunks = frozenset((r, c) for r in plan.row_groups for c in cells)
+        _check_size(sum(plan.chunks[place].meta_data.total_uncompressed_size for place in chunks))
+        names = [".".join(plan.leaves[c]) for c in cells]
+        return CellValues(reader.to_plain, chunks, _encode(reader, plan.row_groups, names))
+
+
+def _encode(reader: ParquetFile, row_groups: Sequence[int], names: Sequence[str]) -> memoryview:
+    """Return columns as a Parquet file with the same row groups."""
+    schema, out = reader.types_of(Request(columns=names))[1], io.BytesIO()
     schema = pa.schema([_make_nullable(field) for field in schema])  # values may be erased
-    chunks = frozenset((r, c) for r in plan.row_groups for c in cells)
-    _check_size(sum(plan.chunks[place].meta_data.total_uncompressed_size for place in chunks))
     with pq.ParquetWriter(out, schema, store_schema=False) as writer:
-        for number in plan.row_groups:
-            rows = file.read(names, row_groups=[number]).cast(schema)
+        for number in row_groups:
+            rows = reader.read(names, row_groups=[number]).cast(schema)
             writer.write_table(rows, row_group_size=max(1, rows.num_rows))
             _check_size(out.tell())
-    return CellValues(file, chunks, out.getbuffer())
+    return out.getbuffer()
 
 
 def _make_nullable(field: pa.Field) -> pa.Field:

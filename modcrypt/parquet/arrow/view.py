@@ -22,7 +22,7 @@ from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.index_checks import has_doubtful_bounds, is_of_polars
-from modcrypt.parquet.crypto.properties import AnyDecryption, SubjectKeys, as_decryption
+from modcrypt.parquet.crypto.properties import AnyDecryption, SubjectKeys
 from modcrypt.parquet.format.chunk_notes import hide_bounds
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, encode
@@ -75,29 +75,15 @@ def open_parquet(
         ValueError: The file does not have one of `columns`.
         ModcryptError: As `decrypt_parquet`, for the footer now and for the rest on reading.
     """
-    properties = as_decryption(decryption)
-    subjects = subjects or properties.subjects
     with ExitStack() as stack:
-        if subjects is None:
-            opened = stack.enter_context(open_source(source, filesystem=filesystem))
-            file, values = OpenFile(opened, properties), None
-            plan = _select(file, columns)
-        else:
-            from modcrypt.parquet.arrow import cell_values, parquet_file  # import PyArrow
+        opened = stack.enter_context(open_source(source, filesystem=filesystem))
+        file, values = OpenFile(opened, decryption), None
+        plan = file.select(None if columns is None else leaves_of(file.leaves, columns))
+        if (subjects := subjects or file.properties.subjects) is not None:
+            from modcrypt.parquet.arrow.cell_values import encode_values  # imports PyArrow
 
-            with_cells = stack.enter_context(
-                parquet_file.ParquetFile(
-                    source, properties, filesystem=filesystem, subjects=subjects
-                )
-            )
-            file = with_cells.open_file
-            plan = _select(file, columns)
-            values = cell_values.encode_values(with_cells, plan)
+            values = encode_values(file, plan, subjects)
         return PlaintextView(file.source, plan, stack.pop_all(), values)
-
-
-def _select(file: OpenFile, columns: Sequence[str] | None) -> ReadPlan:
-    return file.select(None if columns is None else leaves_of(file.leaves, columns))
 
 
 def _hide_doubtful_claims(metadata: ThriftStruct, plan: ReadPlan) -> list[Span]:
