@@ -20,6 +20,7 @@ from pyiceberg.types import BinaryType, IcebergType, NestedField, StructType
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.pyiceberg_schemas import name_mapping, schema_of
+from modcrypt.iceberg.read.cell_notes import keep_notes, set_notes
 from modcrypt.iceberg.read.data_files import DataFile, open_data_file
 from modcrypt.iceberg.read.equality_deletes import DeletedKeys, KeysOfFile
 from modcrypt.iceberg.read.ordered_threads import run_in_order
@@ -56,7 +57,8 @@ class TableScan:
     one `_Reader`, and all files the arrays of filled-in values.
 
     With `rewriting`, it reads the other rows, for which the filter is not true, and their lineage.
-    Cells are decrypted by the subjects of the table's resolver, unless `decrypting` is False.
+    Cells are decrypted by the subjects of the table's resolver, unless `decrypting` is False;
+    the fields of rows to rewrite then have the notes of their cells.
 
     Raises:
         ValueError: The table lacks a column, or the filter is invalid.
@@ -75,7 +77,6 @@ class TableScan:
         decrypting: bool = True,
     ) -> None:
         self._rewriting = rewriting
-        decrypting = decrypting and not rewriting
         self.walk, self._snapshot = walk, snapshot
         self._table = schema_of(walk.metadata, schema_id)
         self._mapping = name_mapping(walk.metadata)
@@ -92,6 +93,7 @@ class TableScan:
         self._lock = fork_safe(threading.Lock())
         binary = any(isinstance(kind, BinaryType) for _, kind in _leaves(self._wanted.fields))
         self._subjects = walk.resolver.subjects if binary and decrypting else None
+        self._keeps_cells = rewriting and not decrypting
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -186,6 +188,11 @@ class TableScan:
                     if rows.num_rows:
                         yield rows
 
+    def read(self, planned: PlannedFile) -> pa.Table:
+        """Return the rows of a file."""
+        batches = list(self.rows(planned, threads=True))
+        return pa.Table.from_batches(batches, batches[0].schema if batches else self.schema)
+
     def _reader(self, file: DataFile, planned: PlannedFile) -> _Reader:
         """Return a reader for a file; files with the same schema share it."""
         schema, values = file.schema, self._value_types
@@ -196,8 +203,7 @@ class TableScan:
                 name = planned.data.location
                 with_ids = with_field_ids(schema, self._mapping, name)
                 lineage = RowLineage(with_ids) if self._rewriting else None
-                if self._rewriting and file.cells:
-                    raise UnsupportedFormatError(_NOT_REWRITTEN)
+                notes = keep_notes(with_ids, self._table) if self._keeps_cells else {}
                 with_ids = with_ids if lineage is None else lineage.schema
                 wanted, needed = (
                     Projection(with_ids, fields, planned.constants, name, self._filled, values)
@@ -205,14 +211,11 @@ class TableScan:
                 )
                 ids = [id_ for id_, _ in _leaves(self._filter.schema.fields)]
                 _check_comparable(file.cells, with_ids, ids)
-                self._readers[key] = _Reader(with_ids, self._filter, wanted, needed, lineage)
+                result = set_notes(wanted.schema, notes) if notes else None
+                self._readers[key] = _Reader(
+                    with_ids, self._filter, wanted, needed, lineage, result
+                )
             return self._readers[key]
-
-
-_NOT_REWRITTEN = (
-    "the file has values that are encrypted under the keys of subjects, and some of its rows would "
-    "stay: such files are not rewritten; choose rows that fill whole files, such as partitions"
-)
 
 
 def _leaves(fields: Iterable[NestedField]) -> Iterator[tuple[int, IcebergType]]:
@@ -243,8 +246,9 @@ class _Reader:
         wanted: Projection,
         needed: Projection,
         lineage: RowLineage | None,
+        result: pa.Schema | None,
     ) -> None:
-        self.schema, self.lineage = schema, lineage
+        self.schema, self.lineage, self._result = schema, lineage, result
         self._filter, self._wanted, self._needed = row_filter, wanted, needed
         self.columns = list(dict.fromkeys([*wanted.columns, *needed.columns]))
         self.pushed = row_filter.of_file(schema) if lineage is None else None
@@ -256,7 +260,10 @@ class _Reader:
             batch = self._filter.drop(batch, self._needed.rows(batch))
         elif not self._filter.is_all:  # first, so that remaining rows share filled-in columns
             batch = self._filter.apply(batch, self._needed.rows(batch))
-        return self._wanted.rows(batch)
+        rows = self._wanted.rows(batch)
+        if self._result is None:
+            return rows
+        return pa.RecordBatch.from_arrays(rows.columns, schema=self._result)
 
 
 def _select_columns(schema: Schema, columns: Sequence[str]) -> Schema:

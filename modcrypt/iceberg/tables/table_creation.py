@@ -23,6 +23,7 @@ from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.read.table_version import Expectation
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.tables.table import IcebergTable, resolver_of
+from modcrypt.iceberg.write.cell_columns import declare_cells, plan_cells
 from modcrypt.iceberg.write.schema_fitting import as_value_errors
 from modcrypt.io.places import Place
 from modcrypt.keys.encoding import KEY_LENGTHS
@@ -91,11 +92,13 @@ def create_table(
     all_properties = encryption_properties(properties or {}, master_key_id, key_length, policy)
     place = new_place(destination, catalog, identifier, location, filesystem)
     resolver = resolver_of(kms, key_store, subjects=subjects)
-    if isinstance(schema, pa.Schema) and resolver.subjects is not None:
-        cells = resolver.subjects.writer(schema)
-        schema = schema if cells is None else cells.schema
+    cells = None
+    if isinstance(schema, pa.Schema) and (cells := plan_cells(resolver.subjects, schema)):
+        schema = cells.schema
     with as_value_errors():
-        metadata = new_metadata(_with_ids(schema), spec, place.location, all_properties)
+        fields = _with_ids(schema)
+        all_properties |= {} if cells is None else declare_cells(cells, fields)
+        metadata = new_metadata(fields, spec, place.location, all_properties)
     place.check_free()
     resolver.masters.try_master_key(master_key_id, key_length)
     return place.publish(metadata, resolver)
