@@ -21,7 +21,8 @@ import pytest
 import modcrypt
 from modcrypt import Lake, Policy
 from modcrypt.cli import app
-from modcrypt.iceberg import DataScan, IcebergTable
+from modcrypt.iceberg import DataScan, IcebergTable, create_table
+from modcrypt.kms.key_tools import KeyTools
 from modcrypt.lake import LakeDataset
 from modcrypt.subjects import SubjectVault
 from tests.support.cli.program import Answer, run
@@ -142,8 +143,10 @@ NO_VALUES = {  # read no values, or leave the pages as they are
     )),
     *(f"modcrypt.ParquetFile.{name}" for name in ("batches_of_request", "read_request")),
 }  # fmt: skip
-_ROWS = "pa.Table", "RecordBatch", "PlaintextView", "DataScan", "TableScan", "DataFrame"
-_ROWS += "DuckDBPyConnection", "Fragment"
+_ROWS = [
+    *("pa.Table", "RecordBatch", "PlaintextView", "DataScan", "TableScan", "DataFrame"),
+    *("DuckDBPyConnection", "Fragment"),
+]
 
 
 def find_readers() -> Iterator[str]:
@@ -247,3 +250,14 @@ def test_other_forms_of_output(policy: Policy) -> None:
 def test_a_declaration_shows_values(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODCRYPT_CONFIG", "modcrypt.toml")
     assert read_names(run(Path(), "cat", PATH)) == NAMES
+
+
+def test_scans_of_tables_name_the_cells(policy: Policy) -> None:
+    keys = KeyTools.from_policy(policy)
+    create_table("table", make_rows().schema, keys, master_key_id="people").append(make_rows())
+    answer = run(Path(), "iceberg", "scan", "--format", "jsonl", "--kms", KEYRING[1], "table")
+    assert len(base64.b64decode(read_names(answer)[0])) == 31
+    assert "note: cells, in base64, in column name, address: " in answer.stderr
+    assert "pass subjects to modcrypt.iceberg.open_table" in answer.stderr
+    scan = ["iceberg", "scan", "--column", "amount", "--kms", KEYRING[1], "table"]
+    assert run(Path(), *scan).stderr == ""

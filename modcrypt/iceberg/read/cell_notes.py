@@ -47,16 +47,16 @@ def keep_notes(stored: pa.Schema, table: Schema) -> dict[str, bytes]:
     names = {id_: table.find_column_name(id_) for id_ in table._lazy_id_to_field}
     notes = find_notes(stored)
     for column in [*notes]:
-        cells = [(path, id_) for path, id_ in _leaves(stored.field(column)) if id_ in names]
+        cells = {path: id_ for path, id_ in _leaves(stored.field(column)) if id_ in names}
         if not cells:
             del notes[column]  # the table has dropped it
             continue
         key = _parse_key(column, notes[column])
         number = stored.get_field_index(key)
-        cells.append((key, None if number < 0 else field_id(stored.field(number))))
-        for path, id_ in cells:
-            if id_ is None or names.get(id_) != path:
-                now = "dropped" if id_ not in names else f"renamed to {names[id_]}"
+        cells[key] = None if number < 0 else field_id(stored.field(number))
+        for path, id_ in cells.items():
+            if (name := None if id_ is None else names.get(id_)) != path:
+                now = "dropped" if name is None else f"renamed to {name}"
                 raise UnsupportedFormatError(
                     f"column {path}, on which the cells of column {column} depend, was {now}, so "
                     "rows with these cells cannot be rewritten; give the column its name back, or "

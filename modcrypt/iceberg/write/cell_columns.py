@@ -17,6 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType
 
 from modcrypt.errors import PlaintextError
+from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.cell_notes import find_notes
 from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema
@@ -45,6 +46,13 @@ def declared_ids(metadata: TableMetadata) -> frozenset[int]:
     """Return the ids of the fields that have cells, says the table; nothing signs this."""
     parts = metadata.properties.get(SUBJECT_COLUMNS, "").split(",")
     return frozenset(int(part) for part in parts if part.isascii() and part.isdecimal())
+
+
+def declared_names(metadata: TableMetadata) -> set[str]:
+    """Return the names of the columns of a table's current schema that have such fields."""
+    schema = schema_of(metadata)
+    ids = declared_ids(metadata) & schema._lazy_id_to_field.keys()
+    return {str(schema.find_column_name(id_)).partition(".")[0] for id_ in ids}
 
 
 def check_declared(declared: frozenset[int], schema: Schema, cells: Any) -> None:

@@ -122,11 +122,11 @@ class DataWriter:
         Raise PlaintextError if the table declares cells that would not be encrypted.
         """
         cells = plan_cells(self._subjects, schema)
+        if cells is not None:
+            check_cells(cells, self._table.schema(), self._table.spec())
         check_declared(self._declared, self._table.schema(), cells)
         if cells is None:
             check_fits(schema, self._table.schema())
-        else:
-            check_cells(cells, self._table.schema(), self._table.spec())
 
     def write(self, data: Data) -> list[NewDataFile]:
         """Write checked data; of a reader, the rows of one file are in memory at a time."""

@@ -21,7 +21,7 @@ from modcrypt.iceberg.read.row_lineage import LAST_UPDATED, ROW_ID
 from modcrypt.iceberg.read.scan_planning import PlannedFile
 from modcrypt.iceberg.read.table_scan import TableScan
 from modcrypt.iceberg.write.append import check_properties
-from modcrypt.iceberg.write.cell_columns import plan_cells
+from modcrypt.iceberg.write.cell_columns import check_declared, declared_ids, plan_cells
 from modcrypt.iceberg.write.commit import Table
 from modcrypt.iceberg.write.row_changes import Choice, change_rows
 from modcrypt.iceberg.write.row_selection import ALL_ROWS, Candidates, is_top_level
@@ -117,6 +117,8 @@ class _Request:
     def on(self, metadata: Any) -> _Source:
         """Return the rows with the columns of a table's current schema; raise as `upsert`."""
         schema = schema_of(metadata)
+        if self.cells is None:
+            check_declared(declared_ids(metadata), schema, None)
         lacking = check_fits((self.cells or self.rows).schema, schema)
         if lacking and self.updates:
             raise ValueError(
