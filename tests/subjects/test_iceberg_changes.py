@@ -21,8 +21,7 @@ from modcrypt.errors import (
     UnsupportedFormatError,
 )
 from modcrypt.iceberg import IcebergTable, create_table, open_table, verify_table
-from modcrypt.iceberg.read.cell_notes import keep_notes
-from modcrypt.iceberg.write.cell_columns import SUBJECT_COLUMNS
+from modcrypt.iceberg.read.cell_notes import SUBJECT_COLUMNS, keep_notes
 from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.subjects import Subjects
 from tests.support.iceberg import by_hand
@@ -243,6 +242,28 @@ def test_tables_without_a_declaration(table: IcebergTable, vault: SampleVault) -
     with pytest.raises(UnsupportedFormatError, match=r"column address has values.*open the table"):
         opened.upsert(as_bytes(ROWS), ["amount"])
     assert rows_of(reopen(table, vault)).equals(ROWS)
+
+
+def test_files_of_other_engines(
+    table: IcebergTable, vault: SampleVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from modcrypt.iceberg.write import data_writing
+
+    monkeypatch.setattr(data_writing, "check_declared", lambda *_: None)
+    others = change(ROWS.slice(0, 1), amount=[9.5]).select(["customer_id", "amount"])
+    plain = reopen(table, None).append(others)
+    found = rows_of(reopen(plain, vault))
+    assert found.slice(0, 4).equals(ROWS)
+    assert [found[name].to_pylist()[4] for name in ("name", "born", "address")] == [None] * 3
+    assert reopen(table.delete("amount < 9"), vault).scan().to_arrow()["amount"].to_pylist() == [
+        9.5
+    ]
+    monkeypatch.setattr(data_writing, "find_notes", lambda _: {})
+    reopen(table.refreshed().append(ROWS), None).delete("amount < 2")
+    lost = reopen(table, vault)
+    with pytest.raises(FormatError, match="this file lacks the note that another engine drops"):
+        lost.scan().to_arrow()
+    assert lost.scan(columns=["amount"]).to_arrow().num_rows == 4
 
 
 def test_a_new_table_declares_its_columns(table: IcebergTable, tmp_path: Path) -> None:

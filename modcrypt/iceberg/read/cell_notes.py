@@ -13,8 +13,18 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
+from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.schema_projection import field_id
 from modcrypt.parquet.crypto.properties import CELLS
+
+SUBJECT_COLUMNS = "modcrypt.subject-columns"
+"""Table property with the ids of the fields that have cells, separated by commas."""
+
+
+def declared_ids(metadata: TableMetadata) -> frozenset[int]:
+    """Return the ids of the fields that have cells, says the table; nothing signs this."""
+    parts = metadata.properties.get(SUBJECT_COLUMNS, "").split(",")
+    return frozenset(int(part) for part in parts if part.isascii() and part.isdecimal())
 
 
 def find_notes(schema: pa.Schema) -> dict[str, bytes]:

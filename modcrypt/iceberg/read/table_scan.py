@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,10 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, IcebergType, NestedField, StructType
 
-from modcrypt.errors import UnsupportedFormatError
+from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.pyiceberg_schemas import name_mapping, schema_of
-from modcrypt.iceberg.read.cell_notes import keep_notes, set_notes
+from modcrypt.iceberg.read.cell_notes import declared_ids, keep_notes, set_notes
 from modcrypt.iceberg.read.data_files import DataFile, open_data_file
 from modcrypt.iceberg.read.equality_deletes import DeletedKeys, KeysOfFile
 from modcrypt.iceberg.read.ordered_threads import run_in_order
@@ -93,6 +93,7 @@ class TableScan:
         self._lock = fork_safe(threading.Lock())
         binary = any(isinstance(kind, BinaryType) for _, kind in _leaves(self._wanted.fields))
         self._subjects = walk.resolver.subjects if binary and decrypting else None
+        self._declared = declared_ids(walk.metadata) if self._subjects is not None else frozenset()
         self._keeps_cells = rewriting and not decrypting
 
     @cached_property
@@ -104,7 +105,8 @@ class TableScan:
     def _value_types(self) -> dict[int, pa.DataType]:
         """Types of values by field id, as in the first file that has the column in cells.
 
-        Binary columns are looked for in the files until each was found, in cells or not.
+        Binary columns are looked for in the files until each was found, in cells, or not in cells
+        unless the table declares them.
         """
         types: dict[int, pa.DataType] = {}
         if self._subjects is None or self._snapshot is None:
@@ -115,7 +117,7 @@ class TableScan:
         while missing and (planned := next(files, None)) is not None:
             found = self._find_value_types(planned)
             types |= {id_: found[id_] for id_ in missing & found.keys() if found[id_] is not None}
-            missing -= found.keys()
+            missing -= types.keys() | (found.keys() - self._declared)
         return types
 
     def _find_value_types(self, planned: PlannedFile) -> dict[int, pa.DataType | None]:
@@ -171,7 +173,7 @@ class TableScan:
             as_format_errors(data.location),
             open_data_file(self.walk, data, self._subjects) as file,
         ):
-            reader = self._reader(file, planned)
+            reader = self._reader(file, planned, self._find_null_columns(file, data.location))
             compared = [column.field_id for each in keys for column in each.columns]
             _check_comparable(file.cells, reader.schema, compared)
             gone = [KeysOfFile(key, data, reader.schema, planned.constants) for key in keys]
@@ -193,9 +195,32 @@ class TableScan:
         batches = list(self.rows(planned, threads=True))
         return pa.Table.from_batches(batches, batches[0].schema if batches else self.schema)
 
-    def _reader(self, file: DataFile, planned: PlannedFile) -> _Reader:
-        """Return a reader for a file; files with the same schema share it."""
-        schema, values = file.schema, self._value_types
+    def _find_null_columns(self, file: DataFile, name: str) -> set[str]:
+        """Return the columns that the table declares as cells, but that are null in a file.
+
+        Raise FormatError if such a column has neither nulls nor the note of its cells.
+        """
+        wanted = self._declared & {id_ for id_, _ in _leaves(self._wanted.fields)}
+        columns = with_field_ids(file.schema, self._mapping, name) if wanted else ()
+        unnoted = {
+            column.name
+            for column in columns
+            if column.name not in file.cells and wanted & {id_ for id_, _ in leaf_types(column)}
+        }
+        for column in sorted(unnoted):
+            for batch in file.batches([column], None, threads=False):
+                if batch.rows.column(0).null_count < batch.rows.num_rows:
+                    raise FormatError(
+                        f"column {column}: the table declares values that are encrypted under the "
+                        "keys of their subjects, but this file lacks the note that another engine "
+                        "drops; open the table without subjects to see the bytes"
+                    )
+        return unnoted
+
+    def _reader(self, file: DataFile, planned: PlannedFile, nulls: Set[str]) -> _Reader:
+        """Return a reader for a file without some columns; files with the same schema share it."""
+        schema = pa.schema([f for f in file.schema if f.name not in nulls], file.schema.metadata)
+        values = self._value_types
         facts = repr((sorted(planned.constants.items()), sorted(file.cells)))
         key = schema.serialize().to_pybytes() + facts.encode()
         with self._lock:

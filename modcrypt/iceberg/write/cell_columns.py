@@ -19,13 +19,10 @@ from pyiceberg.types import BinaryType
 from modcrypt.errors import PlaintextError
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.read.cell_notes import find_notes
+from modcrypt.iceberg.read.cell_notes import SUBJECT_COLUMNS, declared_ids, find_notes
 from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema
 from modcrypt.parquet.arrow.struct_leaves import iter_leaves
 from modcrypt.parquet.crypto.properties import SubjectKeys
-
-SUBJECT_COLUMNS = "modcrypt.subject-columns"
-"""Table property with the ids of the fields that have cells, separated by commas."""
 
 
 def plan_cells(subjects: SubjectKeys | None, schema: pa.Schema) -> Any:
@@ -40,12 +37,6 @@ def declare_cells(cells: Any, schema: Schema) -> dict[str, str]:
     """Return the property of a new table in whose schema some columns have cells."""
     ids = (schema.find_field(name).field_id for name in _names(cells))
     return {SUBJECT_COLUMNS: ",".join(map(str, sorted(ids)))}
-
-
-def declared_ids(metadata: TableMetadata) -> frozenset[int]:
-    """Return the ids of the fields that have cells, says the table; nothing signs this."""
-    parts = metadata.properties.get(SUBJECT_COLUMNS, "").split(",")
-    return frozenset(int(part) for part in parts if part.isascii() and part.isdecimal())
 
 
 def declared_names(metadata: TableMetadata) -> set[str]:

@@ -43,12 +43,11 @@ from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifest_rows.file_entries import DATA
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.format.table_metadata import EMPTY_HISTORY, TableMetadata
-from modcrypt.iceberg.read.cell_notes import find_notes, set_notes
+from modcrypt.iceberg.read.cell_notes import declared_ids, find_notes, set_notes
 from modcrypt.iceberg.read.row_lineage import with_lineage
 from modcrypt.iceberg.write.cell_columns import (
     check_cells,
     check_declared,
-    declared_ids,
     find_cells,
     leave_out_bounds,
     plan_cells,

@@ -16,12 +16,12 @@ from pyiceberg.schema import Schema
 
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
-from modcrypt.iceberg.read.cell_notes import find_notes
+from modcrypt.iceberg.read.cell_notes import declared_ids, find_notes
 from modcrypt.iceberg.read.row_lineage import LAST_UPDATED, ROW_ID
 from modcrypt.iceberg.read.scan_planning import PlannedFile
 from modcrypt.iceberg.read.table_scan import TableScan
 from modcrypt.iceberg.write.append import check_properties
-from modcrypt.iceberg.write.cell_columns import check_declared, declared_ids, plan_cells
+from modcrypt.iceberg.write.cell_columns import check_declared, plan_cells
 from modcrypt.iceberg.write.commit import Table
 from modcrypt.iceberg.write.row_changes import Choice, change_rows
 from modcrypt.iceberg.write.row_selection import ALL_ROWS, Candidates, is_top_level
