@@ -57,7 +57,8 @@ def keep_notes(stored: pa.Schema, table: Schema) -> dict[str, bytes]:
     names = {id_: table.find_column_name(id_) for id_ in table._lazy_id_to_field}
     notes = find_notes(stored)
     for column in [*notes]:
-        cells = {path: id_ for path, id_ in _leaves(stored.field(column)) if id_ in names}
+        cells: dict[str, int | None]
+        cells = {p: id_ for p, id_ in _leaves(stored.field(column)) if id_ in names}
         if not cells:
             del notes[column]  # the table has dropped it
             continue
