@@ -21,8 +21,8 @@ from modcrypt.errors import (
     UnsupportedFormatError,
 )
 from modcrypt.iceberg import IcebergTable, create_table, open_table, verify_table
+from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.read.cell_notes import SUBJECT_COLUMNS, keep_notes
-from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.subjects import Subjects
 from tests.support.iceberg import by_hand
 from tests.support.iceberg.sample_kms import SampleKms
@@ -100,8 +100,6 @@ def test_moved_cells_have_no_statistics(table: IcebergTable) -> None:
 
 
 def table_schema(table: IcebergTable) -> list[Any]:
-    from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
-
     return list(schema_of(table.metadata).fields)
 
 
@@ -268,6 +266,10 @@ def test_files_of_other_engines(
 
 def test_a_new_table_declares_its_columns(table: IcebergTable, tmp_path: Path) -> None:
     assert table.metadata.properties[SUBJECT_COLUMNS] == "2,3,7,8,9"
+    schema = schema_of(table.metadata)
+    known = subjects(SampleVault())
+    other = create_table(tmp_path / "o", schema, KMS, master_key_id="keyA", subjects=known)
+    assert other.metadata.properties[SUBJECT_COLUMNS] == "2,3,7,8,9"
     plain = create_table(tmp_path / "p", ROWS.schema, KMS, master_key_id="keyA")
     assert SUBJECT_COLUMNS not in plain.metadata.properties
 
@@ -334,8 +336,6 @@ def test_swapped_cells_do_not_open_after_a_change(
 
 @pytest.mark.parametrize("note", [b"", b"{}", b"[]", b'{"key"', b"[" * 100_000])
 def test_damaged_notes_are_errors(table: IcebergTable, note: bytes) -> None:
-    from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
-
-    field = pa.field("name", pa.binary(), metadata={b"PARQUET:field_id": b"2", CELLS: note})
+    field = pa.field("name", pa.binary(), metadata={b"PARQUET:field_id": b"2"})
     with pytest.raises(FormatError, match="column name: the metadata of its cells is damaged"):
-        keep_notes(pa.schema([field]), schema_of(table.metadata))
+        keep_notes({"name": note}, pa.schema([field]), schema_of(table.metadata))

@@ -158,6 +158,17 @@ def test_files_without_values(tmp_path: Path, vault: SampleVault, rows: pa.Table
         assert pq.read_table(file).equals(rows)
 
 
+def test_empty_row_groups_and_dots_in_names(tmp_path: Path, vault: SampleVault) -> None:
+    rows = ROWS.rename_columns(["customer.id", "first.name", *ROWS.column_names[2:]])
+    known = Subjects(vault=vault, key="customer.id", columns=["first.name"], dataset="d")
+    path = tmp_path / "f.parquet"
+    with modcrypt.ParquetWriter(path, rows.schema, KEY, subjects=known) as writer:
+        for part in (rows.slice(0, 2), rows.slice(0, 0), rows.slice(2)):
+            writer.write_table(part)
+    with view(path, vault) as file:
+        assert pq.read_table(file).equals(rows)
+
+
 def test_files_without_cells_are_decrypted_as_they_are_read(
     tmp_path: Path, vault: SampleVault
 ) -> None:

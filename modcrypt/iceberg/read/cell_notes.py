@@ -44,10 +44,13 @@ def set_notes(schema: pa.Schema, notes: Mapping[str, bytes]) -> pa.Schema:
     return pa.schema(fields, schema.metadata)
 
 
-def keep_notes(stored: pa.Schema, table: Schema) -> dict[str, bytes]:
+def keep_notes(noted: Mapping[str, bytes], stored: pa.Schema, table: Schema) -> dict[str, bytes]:
     """Return the notes of a file's cells for a file of a table's schema, to which its rows move.
 
-    `stored` is the schema of the file, with field ids.
+    Args:
+        noted: The notes of the file.
+        stored: Its schema, with field ids.
+        table: Schema of the table.
 
     Raises:
         UnsupportedFormatError: A column with cells, or the column of their subjects, has another
@@ -55,8 +58,8 @@ def keep_notes(stored: pa.Schema, table: Schema) -> dict[str, bytes]:
         FormatError: A note cannot be read.
     """
     names = {id_: table.find_column_name(id_) for id_ in table._lazy_id_to_field}
-    notes = find_notes(stored)
-    for column in [*notes]:
+    notes = dict(noted)
+    for column in noted:
         cells: dict[str, int | None]
         cells = {p: id_ for p, id_ in _leaves(stored.field(column)) if id_ in names}
         if not cells:

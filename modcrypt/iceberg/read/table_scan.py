@@ -20,7 +20,7 @@ from pyiceberg.types import BinaryType, IcebergType, NestedField, StructType
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.pyiceberg_schemas import name_mapping, schema_of
-from modcrypt.iceberg.read.cell_notes import declared_ids, keep_notes, set_notes
+from modcrypt.iceberg.read.cell_notes import declared_ids, find_notes, keep_notes, set_notes
 from modcrypt.iceberg.read.data_files import DataFile, open_data_file
 from modcrypt.iceberg.read.equality_deletes import DeletedKeys, KeysOfFile
 from modcrypt.iceberg.read.ordered_threads import run_in_order
@@ -228,7 +228,8 @@ class TableScan:
                 name = planned.data.location
                 with_ids = with_field_ids(schema, self._mapping, name)
                 lineage = RowLineage(with_ids) if self._rewriting else None
-                notes = keep_notes(with_ids, self._table) if self._keeps_cells else {}
+                notes = find_notes(schema) if self._keeps_cells else {}
+                notes = keep_notes(notes, with_ids, self._table)
                 with_ids = with_ids if lineage is None else lineage.schema
                 wanted, needed = (
                     Projection(with_ids, fields, planned.constants, name, self._filled, values)

@@ -20,6 +20,7 @@ from modcrypt.iceberg.format.table_metadata import KEY_ID, KEY_LENGTH, TableMeta
 from modcrypt.iceberg.format.table_versions import FolderVersions, has_versions
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
+from modcrypt.iceberg.read.schema_projection import arrow_schema
 from modcrypt.iceberg.read.table_version import Expectation
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.tables.table import IcebergTable, resolver_of
@@ -92,8 +93,9 @@ def create_table(
     all_properties = encryption_properties(properties or {}, master_key_id, key_length, policy)
     place = new_place(destination, catalog, identifier, location, filesystem)
     resolver = resolver_of(kms, key_store, subjects=subjects)
-    cells = None
-    if isinstance(schema, pa.Schema) and (cells := plan_cells(resolver.subjects, schema)):
+    arrow = arrow_schema(schema) if isinstance(schema, Schema) else schema
+    cells = plan_cells(resolver.subjects, arrow) if isinstance(arrow, pa.Schema) else None
+    if cells is not None and arrow is schema:
         schema = cells.schema
     with as_value_errors():
         fields = _with_ids(schema)

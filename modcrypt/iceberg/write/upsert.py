@@ -80,7 +80,8 @@ def upsert(
     Raises:
         ValueError: The data does not fit the table, no columns make a key, a key is null, or two
             rows of the data or of the table have the same key.
-        UnsupportedFormatError: Read restrictions apply to the table, or it has no encryption.
+        UnsupportedFormatError: Read restrictions apply to the table, it has no encryption, or it
+            has cells, and lacks the subjects that encrypt and decrypt their values.
         ModcryptError, OSError: As `modcrypt.iceberg.append`.
     """
     if not (when_matched_update_all or when_not_matched_insert_all):

@@ -41,6 +41,10 @@ class CellValues:
         """Change a view's footer: show this file's columns, at `start`, instead of the cells."""
         with open_source(self.data) as source:
             own = read_plain(source).metadata
+        if [g.num_rows for g in own.row_groups] != [g.num_rows for g in metadata.row_groups]:
+            raise LimitError(
+                "a row group has more rows than PyArrow encodes at once; use read_table"
+            )
         numbers = {leaf.path: number for number, leaf in enumerate(leaf_elements(own.schema))}
         elements = [own.schema[leaf.element] for leaf in leaf_elements(own.schema)]
         metadata.schema = list(metadata.schema)
