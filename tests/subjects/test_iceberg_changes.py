@@ -22,7 +22,7 @@ from modcrypt.errors import (
 )
 from modcrypt.iceberg import IcebergTable, create_table, open_table, verify_table
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
-from modcrypt.iceberg.read.cell_notes import SUBJECT_COLUMNS, keep_notes
+from modcrypt.iceberg.read.cell_notes import SUBJECT_COLUMNS, declared_ids, keep_notes
 from modcrypt.subjects import Subjects
 from tests.support.iceberg import by_hand
 from tests.support.iceberg.sample_kms import SampleKms
@@ -272,6 +272,16 @@ def test_a_new_table_declares_its_columns(table: IcebergTable, tmp_path: Path) -
     assert other.metadata.properties[SUBJECT_COLUMNS] == "2,3,7,8,9"
     plain = create_table(tmp_path / "p", ROWS.schema, KMS, master_key_id="keyA")
     assert SUBJECT_COLUMNS not in plain.metadata.properties
+
+
+def test_damaged_declarations_declare_less(table: IcebergTable, vault: SampleVault) -> None:
+    path = Path(table.place.path)
+    document = json.loads(path.read_bytes())
+    for text in ("", "x", ",,", "-2", "\u0662", "9" * 5000, "2,99999,2"):
+        document["properties"][SUBJECT_COLUMNS] = text
+        path.write_text(json.dumps(document))
+        assert declared_ids(reopen(table, vault).metadata) <= {2, 99999}
+        assert rows_of(reopen(table, vault)).equals(ROWS)
 
 
 def test_names_of_columns_with_cells_are_valid_in_avro(tmp_path: Path, vault: SampleVault) -> None:

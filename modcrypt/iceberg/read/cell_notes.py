@@ -7,6 +7,7 @@ their row's subject, so rows may move to other files of the table while both col
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
@@ -20,11 +21,13 @@ from modcrypt.parquet.crypto.properties import CELLS
 SUBJECT_COLUMNS = "modcrypt.subject-columns"
 """Table property with the ids of the fields that have cells, separated by commas."""
 
+_ID = re.compile(r"[0-9]{1,10}")  # of 31 bits
+
 
 def declared_ids(metadata: TableMetadata) -> frozenset[int]:
     """Return the ids of the fields that have cells, says the table; nothing signs this."""
     parts = metadata.properties.get(SUBJECT_COLUMNS, "").split(",")
-    return frozenset(int(part) for part in parts if part.isascii() and part.isdecimal())
+    return frozenset(int(part) for part in parts if _ID.fullmatch(part))
 
 
 def find_notes(schema: pa.Schema) -> dict[str, bytes]:
