@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, cast
 
 from modcrypt.doctor.machine_checks import Check, Subject
@@ -51,7 +52,8 @@ def _examine_encrypted(
         yield ABOUT.hint(f"{name}: encrypted, so its contents were not examined", "pass its keys")
         return
     try:
-        opened = open_parquet(place.path, decryption, filesystem=place.filesystem)
+        as_stored = replace(decryption, subjects=None)  # values are encoded anew
+        opened = open_parquet(place.path, as_stored, filesystem=place.filesystem)
         with opened as view, open_source(cast("IO[bytes]", view)) as plain:
             yield from _examine(name, plain)
     except KeyNotFoundError as error:

@@ -12,20 +12,16 @@ import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
-from modcrypt.parquet.arrow.field_metadata import (
-    get_arrow_schema,
-    parse_field_metadata,
-    plan_footer,
-)
+from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
 from modcrypt.parquet.arrow.struct_leaves import Path, iter_leaves, map_leaf_types, map_leaves
 from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.parquet.format.idl import ThriftStruct
-from modcrypt.parquet.format.schema import leaf_paths, leaves_of
+from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, cell_type
 from modcrypt.subjects.vault import SubjectVault
@@ -184,17 +180,3 @@ class CellWriter:
             for batch in rows.to_batches(max_chunksize=BATCH_ROWS)
         ]
         return pa.Table.from_batches(made, self.schema)
-
-    def adapt_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return PyArrow's options without statistics, dictionaries and bloom filters of cells."""
-        adapted = dict(options)
-        every = leaf_paths(plan_footer(self.schema, without=()).metadata.schema)
-        cells = {".".join(path) for field in self.fields.values() for path in field.paths}
-        for name in ("use_dictionary", "write_statistics"):
-            wanted = adapted.get(name, True)
-            names = map(".".join, every) if wanted is True else wanted or ()
-            adapted[name] = [leaf for leaf in names if leaf not in cells] or False
-        if filters := adapted.get("bloom_filter_options"):
-            kept = {leaf: value for leaf, value in filters.items() if leaf not in cells}
-            adapted["bloom_filter_options"] = kept
-        return adapted

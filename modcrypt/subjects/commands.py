@@ -155,22 +155,25 @@ def prove(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) 
     return code
 
 
-@subjects.command(epilog=_example("export 4711 lake/people"))
+@subjects.command(epilog=_example("export - lake/people") + " < ids.txt")
 @click.argument("subject", metavar="ID")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @vault_options
 def export(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) -> None:
     """Print all rows of a subject in files, as lines of JSON: its right of access.
 
-    Values that are erased are null, and their columns are named.
+    The ID - reads ids from stdin, one in a line. Values that are erased are null, and their columns
+    are named.
     """
     from modcrypt.cli.output.rows import rows_of
     from modcrypt.subjects.declaration import Subjects, find_rows
 
     decryption = required_service(dict(options)).decryption()
+    named = _read_subjects([subject])
     with _open(options) as vault:
         known = Subjects(vault=vault)
-        for address, rows in find_rows(paths, decryption, known, subject.encode()):
+        found = (find_rows(paths, decryption, known, each) for each in named)
+        for address, rows in chain.from_iterable(found):
             erased = sorted(+known.erased)
             known.erased.clear()  # of this file
             for row in chain.from_iterable(map(rows_of, rows.to_batches())):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -196,29 +196,6 @@ def test_filters_on_other_columns_work(table: IcebergTable, vault: SampleVault) 
     assert found.to_arrow()["name"].to_pylist() == ["Bob", "Ada"]
     assert reopen(table, vault).scan(filters="amount > 99").to_arrow().num_rows == 0
     assert reopen(table, vault).scan(filters="amount > 2", limit=1).to_arrow().num_rows == 1
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda table: table.delete("amount < 2"),
-        lambda table: table.overwrite(ROWS.slice(0, 1), "amount < 2"),
-        lambda table: table.upsert(ROWS.slice(0, 1), ["amount"]),
-        lambda table: table.upsert(ROWS.set_column(5, "amount", [[5.0] * 4]).slice(2), ["amount"]),
-    ],
-    ids=["delete", "overwrite", "upsert", "upsert-new"],
-)
-@pytest.mark.parametrize("known", ["writer", "reader", "none"])
-def test_files_with_cells_are_not_rewritten(
-    table: IcebergTable, vault: SampleVault, change: Callable[[Any], object], known: str
-) -> None:
-    opened = table if known == "writer" else reopen(table, vault if known == "reader" else None)
-    with pytest.raises((UnsupportedFormatError, ValueError)) as caught:
-        change(opened)
-    if known == "writer":
-        assert isinstance(caught.value, UnsupportedFormatError)
-        assert "rewritten" in str(caught.value)
-    assert rows_of(reopen(table, vault).scan()).cast(ROWS.schema).equals(ROWS)
 
 
 def test_whole_files_are_deleted_and_overwritten(tmp_path: Path, vault: SampleVault) -> None:

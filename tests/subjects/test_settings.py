@@ -91,8 +91,9 @@ def test_subjects_need_a_key_service() -> None:
         Settings(footer_key="file:x", subjects="subjects.db")
 
 
-def export(*arguments: str) -> list[dict[str, Any]]:
-    answer = run(Path(), "subjects", "export", *arguments, "--kms", "file:lake.keyring")
+def export(*arguments: str, stdin: bytes | None = None) -> list[dict[str, Any]]:
+    kms = "--kms", "file:lake.keyring"
+    answer = run(Path(), "subjects", "export", *arguments, *kms, stdin=stdin)
     assert answer.returncode == 0, answer.stderr
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
@@ -103,6 +104,8 @@ def test_export_prints_all_rows_of_a_person(policy: Policy, vault: SubjectVault)
     assert [line["row"]["name"] for line in lines] == ["Ada", "Ada"]
     assert lines[0]["row"]["address"] == {"street": "0 Main St", "city": "Oslo", "floor": 0}
     assert lines[0]["erased"] == []
+    both = export("-", "a.parquet", stdin=b"1\n2\r\n1\n")
+    assert [line["row"]["name"] for line in both] == ["Ada", "Ada", "Bob"]
     vault.erase(vault.references([b"1"]), "R1")
     lines = export("1", "a.parquet")
     assert [line["row"]["name"] for line in lines] == [None, None]

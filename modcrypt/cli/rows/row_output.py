@@ -13,7 +13,7 @@ from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.cli.shared import SIGPIPE_EXIT, combine_options, print_line
 from modcrypt.cli.shared_options import F, option, rare_option, shared_option
-from modcrypt.errors import printable
+from modcrypt.errors import list_names, printable
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -89,6 +89,22 @@ def check_output(form: str, output: str | None, *, safe: bool, force: bool) -> N
         raise click.UsageError(
             "an Arrow stream cannot be shown on a terminal; use -o FILE or a pipe"
         )
+
+
+def note_cells(
+    kinds: pa.Schema, *, advice: str = "pass --policy with their vault as subjects"
+) -> pa.Schema:
+    """Say on stderr which columns show cells instead of values; return the schema."""
+    from modcrypt.parquet.crypto.properties import CELLS
+
+    names = [field.name for field in kinds if CELLS in (field.metadata or {})]
+    if names:
+        click.echo(
+            f"modcrypt: note: cells, in base64, in column {list_names(names)}: values encrypted "
+            f"under the keys of subjects; to read them, {advice}",
+            err=True,
+        )
+    return kinds
 
 
 def print_rows(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:

@@ -23,6 +23,7 @@ from modcrypt.cli.rows.row_output import (
     check_output,
     count_option,
     format_option,
+    note_cells,
     output_option,
     print_row_count,
     print_rows,
@@ -136,7 +137,7 @@ def schema(*, path: str, as_parquet: bool, as_json: bool, **reading: Any) -> Non
     with read.open_first() as (file, partitions, files):
         opened = file.open_file
         columns = columns_of(opened)
-        fields = fields_of(file.schema_arrow, partitions)
+        fields = fields_of(note_cells(file.schema_arrow), partitions)
     footer, elements = opened.footer, opened.metadata.schema
     checked = read.properties.check_footer_integrity or not footer.plaintext_footer
     authenticated = footer.encrypted and checked
@@ -207,11 +208,12 @@ def head(
     size = max(min(count, _HEAD_ROWS), 1)
     batches = list(read.batches(arguments, limit=count, batch_size=size))
     rows = [row for batch in batches for row in rows_of(batch)]
+    kinds = note_cells(batches[0].schema if batches else _read_schema(read, arguments))
     if as_json:
         for row in rows:
             print_line(dump_line(row))
         return
-    print_rows(batches[0].schema if batches else _read_schema(read, arguments), rows)
+    print_rows(kinds, rows)
 
 
 def _read_schema(read: _Reading, arguments: dict[str, Any]) -> pa.Schema:
@@ -270,7 +272,7 @@ def cat(
     arguments = read.row_arguments(columns, listed, conditions)
     batches = read.batches(arguments)
     first = next(batches, None)
-    kinds = _read_schema(read, arguments) if first is None else first.schema
+    kinds = note_cells(_read_schema(read, arguments) if first is None else first.schema)
     rows_left = itertools.chain([first] if first is not None else [], batches)
     rows = write_rows(format_rows(form, kinds, rows_left, safe=safe), output, force=force)
     if as_json:

@@ -13,6 +13,7 @@ from modcrypt.cli.rows.row_output import (
     check_output,
     count_option,
     format_option,
+    note_cells,
     output_option,
     print_row_count,
     print_rows,
@@ -194,6 +195,8 @@ def scan(
     modcrypt finds a page that is not authentic: the rows are complete only if the exit code is 0.
     """
     from modcrypt.cli.output.rows import format_rows, validate_batches
+    from modcrypt.iceberg.read.cell_notes import set_notes
+    from modcrypt.iceberg.write.cell_columns import declared_names
     from modcrypt.parquet.arrow.parquet_file import limit_rows
 
     output = None if output == "-" else output
@@ -215,6 +218,9 @@ def scan(
     left_out = leave_out_declared(target, on_erased)
     rows = left_out.table.scan(**arguments)
     kinds, found = rows.schema, iter(rows.to_arrow_batch_reader())
+    if left_out.table.resolver.subjects is None:
+        cells = dict.fromkeys(declared_names(left_out.table.metadata), b"")
+        note_cells(set_notes(kinds, cells), advice="pass subjects to modcrypt.iceberg.open_table")
     batches = validate_batches(left_out.warn_after(found))
     if form == "table":
         _print_table(kinds, batches, _TABLE_ROWS if count is None else count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,10 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, IcebergType, NestedField, StructType
 
-from modcrypt.errors import UnsupportedFormatError
+from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.pyiceberg_schemas import name_mapping, schema_of
+from modcrypt.iceberg.read.cell_notes import declared_ids, find_notes, keep_notes, set_notes
 from modcrypt.iceberg.read.data_files import DataFile, open_data_file
 from modcrypt.iceberg.read.equality_deletes import DeletedKeys, KeysOfFile
 from modcrypt.iceberg.read.ordered_threads import run_in_order
@@ -56,7 +57,8 @@ class TableScan:
     one `_Reader`, and all files the arrays of filled-in values.
 
     With `rewriting`, it reads the other rows, for which the filter is not true, and their lineage.
-    Cells are decrypted by the subjects of the table's resolver, unless `decrypting` is False.
+    Cells are decrypted by the subjects of the table's resolver, unless `decrypting` is False;
+    the fields of rows to rewrite then have the notes of their cells.
 
     Raises:
         ValueError: The table lacks a column, or the filter is invalid.
@@ -75,7 +77,6 @@ class TableScan:
         decrypting: bool = True,
     ) -> None:
         self._rewriting = rewriting
-        decrypting = decrypting and not rewriting
         self.walk, self._snapshot = walk, snapshot
         self._table = schema_of(walk.metadata, schema_id)
         self._mapping = name_mapping(walk.metadata)
@@ -92,6 +93,8 @@ class TableScan:
         self._lock = fork_safe(threading.Lock())
         binary = any(isinstance(kind, BinaryType) for _, kind in _leaves(self._wanted.fields))
         self._subjects = walk.resolver.subjects if binary and decrypting else None
+        self._declared = declared_ids(walk.metadata) if self._subjects is not None else frozenset()
+        self._keeps_cells = rewriting and not decrypting
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -102,7 +105,8 @@ class TableScan:
     def _value_types(self) -> dict[int, pa.DataType]:
         """Types of values by field id, as in the first file that has the column in cells.
 
-        Binary columns are looked for in the files until each was found, in cells or not.
+        Binary columns are looked for in the files until each was found, in cells, or not in cells
+        unless the table declares them.
         """
         types: dict[int, pa.DataType] = {}
         if self._subjects is None or self._snapshot is None:
@@ -113,7 +117,7 @@ class TableScan:
         while missing and (planned := next(files, None)) is not None:
             found = self._find_value_types(planned)
             types |= {id_: found[id_] for id_ in missing & found.keys() if found[id_] is not None}
-            missing -= found.keys()
+            missing -= types.keys() | (found.keys() - self._declared)
         return types
 
     def _find_value_types(self, planned: PlannedFile) -> dict[int, pa.DataType | None]:
@@ -169,7 +173,7 @@ class TableScan:
             as_format_errors(data.location),
             open_data_file(self.walk, data, self._subjects) as file,
         ):
-            reader = self._reader(file, planned)
+            reader = self._reader(file, planned, self._find_null_columns(file, data.location))
             compared = [column.field_id for each in keys for column in each.columns]
             _check_comparable(file.cells, reader.schema, compared)
             gone = [KeysOfFile(key, data, reader.schema, planned.constants) for key in keys]
@@ -186,9 +190,37 @@ class TableScan:
                     if rows.num_rows:
                         yield rows
 
-    def _reader(self, file: DataFile, planned: PlannedFile) -> _Reader:
-        """Return a reader for a file; files with the same schema share it."""
-        schema, values = file.schema, self._value_types
+    def read(self, planned: PlannedFile) -> pa.Table:
+        """Return the rows of a file."""
+        batches = list(self.rows(planned, threads=True))
+        return pa.Table.from_batches(batches, batches[0].schema if batches else self.schema)
+
+    def _find_null_columns(self, file: DataFile, name: str) -> set[str]:
+        """Return the columns that the table declares as cells, but that are null in a file.
+
+        Raise FormatError if such a column has neither nulls nor the note of its cells.
+        """
+        wanted = self._declared & {id_ for id_, _ in _leaves(self._wanted.fields)}
+        columns = with_field_ids(file.schema, self._mapping, name) if wanted else ()
+        unnoted = {
+            column.name
+            for column in columns
+            if column.name not in file.cells and wanted & {id_ for id_, _ in leaf_types(column)}
+        }
+        for column in sorted(unnoted):
+            for batch in file.batches([column], None, threads=False):
+                if batch.rows.column(0).null_count < batch.rows.num_rows:
+                    raise FormatError(
+                        f"column {column}: the table declares values that are encrypted under the "
+                        "keys of their subjects, but this file lacks the note that another engine "
+                        "drops; open the table without subjects to see the bytes"
+                    )
+        return unnoted
+
+    def _reader(self, file: DataFile, planned: PlannedFile, nulls: Set[str]) -> _Reader:
+        """Return a reader for a file without some columns; files with the same schema share it."""
+        schema = pa.schema([f for f in file.schema if f.name not in nulls], file.schema.metadata)
+        values = self._value_types
         facts = repr((sorted(planned.constants.items()), sorted(file.cells)))
         key = schema.serialize().to_pybytes() + facts.encode()
         with self._lock:
@@ -196,8 +228,8 @@ class TableScan:
                 name = planned.data.location
                 with_ids = with_field_ids(schema, self._mapping, name)
                 lineage = RowLineage(with_ids) if self._rewriting else None
-                if self._rewriting and file.cells:
-                    raise UnsupportedFormatError(_NOT_REWRITTEN)
+                notes = find_notes(schema) if self._keeps_cells else {}
+                notes = keep_notes(notes, with_ids, self._table)
                 with_ids = with_ids if lineage is None else lineage.schema
                 wanted, needed = (
                     Projection(with_ids, fields, planned.constants, name, self._filled, values)
@@ -205,14 +237,11 @@ class TableScan:
                 )
                 ids = [id_ for id_, _ in _leaves(self._filter.schema.fields)]
                 _check_comparable(file.cells, with_ids, ids)
-                self._readers[key] = _Reader(with_ids, self._filter, wanted, needed, lineage)
+                result = set_notes(wanted.schema, notes) if notes else None
+                self._readers[key] = _Reader(
+                    with_ids, self._filter, wanted, needed, lineage, result
+                )
             return self._readers[key]
-
-
-_NOT_REWRITTEN = (
-    "the file has values that are encrypted under the keys of subjects, and some of its rows would "
-    "stay: such files are not rewritten; choose rows that fill whole files, such as partitions"
-)
 
 
 def _leaves(fields: Iterable[NestedField]) -> Iterator[tuple[int, IcebergType]]:
@@ -243,8 +272,9 @@ class _Reader:
         wanted: Projection,
         needed: Projection,
         lineage: RowLineage | None,
+        result: pa.Schema | None,
     ) -> None:
-        self.schema, self.lineage = schema, lineage
+        self.schema, self.lineage, self._result = schema, lineage, result
         self._filter, self._wanted, self._needed = row_filter, wanted, needed
         self.columns = list(dict.fromkeys([*wanted.columns, *needed.columns]))
         self.pushed = row_filter.of_file(schema) if lineage is None else None
@@ -256,7 +286,10 @@ class _Reader:
             batch = self._filter.drop(batch, self._needed.rows(batch))
         elif not self._filter.is_all:  # first, so that remaining rows share filled-in columns
             batch = self._filter.apply(batch, self._needed.rows(batch))
-        return self._wanted.rows(batch)
+        rows = self._wanted.rows(batch)
+        if self._result is None:
+            return rows
+        return pa.RecordBatch.from_arrays(rows.columns, schema=self._result)
 
 
 def _select_columns(schema: Schema, columns: Sequence[str]) -> Schema:

@@ -308,7 +308,7 @@ def open_table(
         signing_key: Key that seals each version that this table, or what is made from it, commits:
             appended rows, rotations, expiries and other changes; or several keys. None leaves that
             to `seal_table`.
-        subjects: `modcrypt.subjects.Subjects`, to read and append values that are encrypted one by
+        subjects: `modcrypt.subjects.Subjects`, to read and write values that are encrypted one by
             one; None for those of the policy of the key tools (`KeyTools.from_policy`), if any.
 
     Raises:

@@ -20,9 +20,11 @@ from modcrypt.iceberg.format.table_metadata import KEY_ID, KEY_LENGTH, TableMeta
 from modcrypt.iceberg.format.table_versions import FolderVersions, has_versions
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
+from modcrypt.iceberg.read.schema_projection import arrow_schema
 from modcrypt.iceberg.read.table_version import Expectation
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.tables.table import IcebergTable, resolver_of
+from modcrypt.iceberg.write.cell_columns import declare_cells, plan_cells
 from modcrypt.iceberg.write.schema_fitting import as_value_errors
 from modcrypt.io.places import Place
 from modcrypt.keys.encoding import KEY_LENGTHS
@@ -91,11 +93,14 @@ def create_table(
     all_properties = encryption_properties(properties or {}, master_key_id, key_length, policy)
     place = new_place(destination, catalog, identifier, location, filesystem)
     resolver = resolver_of(kms, key_store, subjects=subjects)
-    if isinstance(schema, pa.Schema) and resolver.subjects is not None:
-        cells = resolver.subjects.writer(schema)
-        schema = schema if cells is None else cells.schema
+    arrow = arrow_schema(schema) if isinstance(schema, Schema) else schema
+    cells = plan_cells(resolver.subjects, arrow) if isinstance(arrow, pa.Schema) else None
+    if cells is not None and arrow is schema:
+        schema = cells.schema
     with as_value_errors():
-        metadata = new_metadata(_with_ids(schema), spec, place.location, all_properties)
+        fields = _with_ids(schema)
+        all_properties |= {} if cells is None else declare_cells(cells, fields)
+        metadata = new_metadata(fields, spec, place.location, all_properties)
     place.check_free()
     resolver.masters.try_master_key(master_key_id, key_length)
     return place.publish(metadata, resolver)

@@ -61,7 +61,7 @@ def append(
         TypeError, ValueError: The data is not Arrow data, or its columns do not fit the table;
             raised before anything is written.
         PlaintextError, UnsupportedFormatError: The table is not encrypted, or its format version
-            has no encryption.
+            has no encryption; or it declares cells, and has no subjects to encrypt them for.
         IntegrityError: The current version has another master key or policy than `table`, or is
             older than `table`.
         CommitConflictError: Other writers committed first at every attempt, or changed the

@@ -6,7 +6,7 @@ dotted paths of their leaves there, and the schema of the rows with cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,36 +16,64 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType
 
-from modcrypt.errors import UnsupportedFormatError
-from modcrypt.iceberg.write.schema_fitting import check_fits
-from modcrypt.parquet.crypto.properties import CELLS, SubjectKeys
+from modcrypt.errors import PlaintextError
+from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
+from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.read.cell_notes import SUBJECT_COLUMNS, declared_ids, find_notes
+from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema
+from modcrypt.parquet.arrow.struct_leaves import iter_leaves
+from modcrypt.parquet.crypto.properties import SubjectKeys
 
 
-def plan_cells(subjects: SubjectKeys | None, schema: pa.Schema, *, rewriting: bool) -> Any:
+def plan_cells(subjects: SubjectKeys | None, schema: pa.Schema) -> Any:
     """Return the writer of the cells of rows; None without any.
 
-    Args:
-        subjects: Keys of subjects; None for none.
-        schema: Schema of the rows.
-        rewriting: Whether the rows replace others, which may have cells.
-
-    Raises:
-        ValueError: The rows lack a column of the subjects.
-        UnsupportedFormatError: There are cells, and the rows replace others.
+    Raise ValueError if the rows lack a column of the subjects.
     """
-    cells = None if subjects is None else subjects.writer(schema)
-    if cells is not None and rewriting:
-        raise UnsupportedFormatError(
-            "rows of tables with subject_columns are not rewritten; append rows, and delete or "
-            "overwrite whole files, such as partitions"
+    return None if subjects is None else subjects.writer(schema)
+
+
+def declare_cells(cells: Any, schema: Schema) -> dict[str, str]:
+    """Return the property of a new table in whose schema some columns have cells."""
+    ids = (schema.find_field(name).field_id for name in _names(cells))
+    return {SUBJECT_COLUMNS: ",".join(map(str, sorted(ids)))}
+
+
+def declared_names(metadata: TableMetadata) -> set[str]:
+    """Return the names of the columns of a table's current schema that have such fields."""
+    schema = schema_of(metadata)
+    ids = declared_ids(metadata) & schema._lazy_id_to_field.keys()
+    return {str(schema.find_column_name(id_)).partition(".")[0] for id_ in ids}
+
+
+def check_declared(declared: frozenset[int], schema: Schema, cells: Any) -> None:
+    """Raise PlaintextError if rows without some cells are written to a table that declares them.
+
+    Args:
+        declared: Ids of the fields that have cells.
+        schema: Schema of the table.
+        cells: Writer of the cells of the rows; None without one.
+    """
+    encrypted = set() if cells is None else set(_names(cells))
+    names = map(schema.find_column_name, sorted(declared & schema._lazy_id_to_field.keys()))
+    if missing := [name for name in names if name not in encrypted]:
+        raise PlaintextError(
+            f"the table's column {missing[0]} has values that are encrypted under the keys of "
+            "their subjects, and this writer would not encrypt them; open the table with subjects "
+            "that name the column, as by a policy with subject_columns"
         )
-    return cells
 
 
 def check_cells(cells: Any, schema: Schema, spec: PartitionSpec) -> None:
     """Raise ValueError if rows with cells do not fit a table's schema and partition spec."""
     names = set(_names(cells))
+    stored = file_schema(schema)
     for name in sorted(names & schema._name_to_id.keys()):
+        if stored.find_column_name(schema.find_field(name).field_id) != name:
+            raise ValueError(
+                f"column {name} is in subject_columns, so its name may have only letters, digits "
+                "and underscores"
+            )
         if not isinstance(schema.find_type(name), BinaryType):
             raise ValueError(
                 f"column {name} is in subject_columns, so it must be binary in the table, not "
@@ -64,25 +92,19 @@ def _names(cells: Any) -> Iterator[str]:
         yield from map(".".join, field.paths)
 
 
-def add_notes(rows: pa.Table, cells: Any) -> pa.Table:
-    """Return a file's rows with the metadata that says which columns have cells."""
-    if cells is None:
-        return rows
-    fields = [
-        field.with_metadata(
-            {**field.metadata, CELLS: cells.schema.field(field.name).metadata[CELLS]}
-        )
-        if field.name in cells.fields
-        else field
-        for field in rows.schema
-    ]
-    return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields, rows.schema.metadata))
+def find_cells(schema: pa.Schema) -> set[tuple[str, ...]]:
+    """Return the paths of the leaves that are cells: all binary ones in columns with notes."""
+    return {
+        path
+        for name in find_notes(schema)
+        for path, kind in iter_leaves(schema.field(name))
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    }
 
 
-def leave_out_cells(
-    plan: Mapping[int, StatisticsCollector], ids: Mapping[str, int], cells: Any
+def leave_out_bounds(
+    plan: Mapping[int, StatisticsCollector], cells: Collection[int]
 ) -> dict[int, StatisticsCollector]:
     """Return the plan of a file's statistics without those of its cells, which are random bytes."""
     none = MetricsMode(MetricModeTypes.NONE)
-    chosen = {ids[name] for name in _names(cells)}
-    return {id_: replace(s, mode=none) if id_ in chosen else s for id_, s in plan.items()}
+    return {id_: replace(s, mode=none) if id_ in cells else s for id_, s in plan.items()}

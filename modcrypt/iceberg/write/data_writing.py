@@ -43,8 +43,15 @@ from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifest_rows.file_entries import DATA
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.format.table_metadata import EMPTY_HISTORY, TableMetadata
+from modcrypt.iceberg.read.cell_notes import declared_ids, find_notes, set_notes
 from modcrypt.iceberg.read.row_lineage import with_lineage
-from modcrypt.iceberg.write.cell_columns import add_notes, check_cells, leave_out_cells, plan_cells
+from modcrypt.iceberg.write.cell_columns import (
+    check_cells,
+    check_declared,
+    find_cells,
+    leave_out_bounds,
+    plan_cells,
+)
 from modcrypt.iceberg.write.manifest_writing import PartitionPaths
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.partitions import split_by_partition
@@ -52,7 +59,7 @@ from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema, fit_r
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import usable_cores
 from modcrypt.keys.metadata import StandardKeyMetadata
-from modcrypt.parquet.crypto.properties import CELLS
+from modcrypt.parquet.arrow.field_metadata import leave_out_statistics
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
@@ -86,8 +93,8 @@ class DataWriter:
     """
 
     def __init__(self, table: TableVersion, files: NewFiles, *, lineage: bool = False) -> None:
-        self._files, self._lineage = files, lineage
-        self._subjects = table.resolver.subjects
+        self._files, self._subjects = files, table.resolver.subjects
+        self._declared = declared_ids(table.metadata)
         self._table = _minimal_metadata(table.metadata, lineage=lineage)
         self._row_limit, self._options = _writer_options(
             self._table.properties, table.metadata.name
@@ -109,27 +116,35 @@ class DataWriter:
         self._paths = PartitionPaths(table.metadata, self.spec_id)
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise ValueError if the columns of data do not fit the table."""
-        cells = self._plan_cells(schema)
+        """Raise ValueError if the columns of data do not fit the table.
+
+        Raise PlaintextError if the table declares cells that would not be encrypted.
+        """
+        cells = plan_cells(self._subjects, schema)
+        if cells is not None:
+            check_cells(cells, self._table.schema(), self._table.spec())
+        check_declared(self._declared, self._table.schema(), cells)
         if cells is None:
             check_fits(schema, self._table.schema())
-        else:
-            check_cells(cells, self._table.schema(), self._table.spec())
 
     def write(self, data: Data) -> list[NewDataFile]:
         """Write checked data; of a reader, the rows of one file are in memory at a time."""
+        cells = plan_cells(self._subjects, data.schema)
+        return self._write(data, cells, {} if cells is None else find_notes(cells.schema))
+
+    def copy(self, rows: pa.Table) -> list[NewDataFile]:
+        """Write rows of another file; cells stay as they are, with the notes in the schema."""
+        return self._write(rows, None, find_notes(rows.schema))
+
+    def _write(self, data: Data, cells: Any, notes: Mapping[str, bytes]) -> list[NewDataFile]:
         files: list[NewDataFile] = []
-        cells = self._plan_cells(data.schema)
         pool = ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS))
         try:
             for lot in self._read_lots(data, cells):
-                files += pool.map(partial(self._write_file, cells), *self._split_lot(lot))
+                files += pool.map(partial(self._write_file, notes), *self._split_lot(lot))
         finally:
             pool.shutdown(cancel_futures=True)  # waits for files that are being written
         return files
-
-    def _plan_cells(self, schema: pa.Schema) -> Any:
-        return plan_cells(self._subjects, schema, rewriting=self._lineage)
 
     # --- splitting rows into files --------------------------------------------------------------
 
@@ -165,11 +180,14 @@ class DataWriter:
 
     # --- files ----------------------------------------------------------------------------------
 
-    def _write_file(self, cells: Any, rows: pa.Table, key: PartitionKey | None) -> NewDataFile:
+    def _write_file(
+        self, notes: Mapping[str, bytes], rows: pa.Table, key: PartitionKey | None
+    ) -> NewDataFile:
         """Encode and encrypt a file; the plaintext exists only in memory."""
         schema = file_schema(self._table.schema())
         stored = rows_for_file(rows, self._table.schema())
-        data, statistics = self._encode_rows(add_notes(stored, cells), schema)
+        noted = pa.Table.from_arrays(stored.columns, schema=set_notes(stored.schema, notes))
+        data, statistics = self._encode_rows(noted, schema)
         name = f"{next(self._numbers):05}-0-{self._uuid}.parquet"
         location = self._provider.new_data_location(name, key)
         self._files.note(location, once=True)
@@ -197,10 +215,9 @@ class DataWriter:
         """Encode rows as Parquet by the table's properties; return the file and its statistics."""
         out, options, plan = io.BytesIO(), self._options, self._statistics
         ids = parquet_path_to_id_mapping(schema)
-        if any(CELLS in (field.metadata or {}) for field in rows.schema):
-            assert self._subjects is not None
-            cells = self._subjects.writer(rows.schema)
-            options, plan = cells.adapt_options(options), leave_out_cells(plan, ids, cells)
+        if cells := find_cells(rows.schema):
+            options = leave_out_statistics(options, rows.schema, cells)
+            plan = leave_out_bounds(plan, {ids[".".join(path)] for path in cells})
         with pq.ParquetWriter(out, rows.schema, store_decimal_as_integer=True, **options) as writer:
             writer.write_table(rows, row_group_size=self._row_limit)
         metadata = writer.writer.metadata

@@ -134,6 +134,7 @@ class RowChange:
                 removed.locations.add(table.walk.locations.key(file.data.location))
                 by_spec[writer.spec_id] += done.files
         if (more := choice.additions(self.notes)) is not None and more.num_rows:
+            writer.check(more.schema)
             by_spec[writer.spec_id] += writer.write(more)
         files = {spec: files for spec, files in by_spec.items() if files}
         if not files and not removed.locations:
@@ -146,7 +147,7 @@ class RowChange:
         key = _identity(table, writer.spec_id, file)
         if key not in self.known:
             rows, note = choice.others(file)
-            files = None if rows is None else writer.write(rows) if rows.num_rows else []
+            files = None if rows is None else writer.copy(rows) if rows.num_rows else []
             self.known[key] = _Rewritten(files, note)
         return self.known[key]
 

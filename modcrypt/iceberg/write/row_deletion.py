@@ -35,7 +35,7 @@ def delete(
     """Delete the rows that a scan with a filter returns, as a new snapshot on a branch.
 
     Files all of whose rows match are dropped; others are written again without these rows, and the
-    rest keeps its row ids. Rows for which the filter is null stay.
+    rest keeps its row ids and cells. Rows for which the filter is null stay.
 
     Args:
         table: Any version of the table; rows of its current version are deleted.
@@ -49,7 +49,8 @@ def delete(
 
     Raises:
         ValueError: The filter is invalid, or the branch is a tag.
-        UnsupportedFormatError: Read restrictions apply to the table, or it has no encryption.
+        UnsupportedFormatError: Read restrictions apply to the table, it has no encryption, or cells
+            depend on a column that was renamed or dropped.
         ModcryptError, OSError: As `modcrypt.iceberg.append`.
     """
     choose = _chooser(delete_filter, case_sensitive)

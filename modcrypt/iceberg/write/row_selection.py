@@ -97,7 +97,9 @@ class Matching:
         self._expression, self._schema = row_filter, schema
         self._filter = RowFilter(schema, row_filter)
         self._matching = TableScan(walk, snapshot, None, (), row_filter)
-        self._others = TableScan(walk, snapshot, None, None, row_filter, rewriting=True)
+        self._others = TableScan(
+            walk, snapshot, None, None, row_filter, rewriting=True, decrypting=False
+        )
 
     def others(self, file: PlannedFile) -> pa.Table | None:
         """Return the rows of a file that do not match, with their lineage; None if all do not.
@@ -111,7 +113,7 @@ class Matching:
             found = self._matching.count_rows(file)
             if not found:
                 return None
-            return pa.Table.from_batches(self._others.rows(file, threads=True), none.schema)
+            return self._others.read(file)
 
     def _matches_whole(self, file: PlannedFile) -> bool:
         """Return whether a file needs not be opened: all its rows are known to match."""

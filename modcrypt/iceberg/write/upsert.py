@@ -14,12 +14,14 @@ from pyiceberg.expressions import AlwaysFalse, And, BooleanExpression, In
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.schema import Schema
 
+from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
+from modcrypt.iceberg.read.cell_notes import declared_ids, find_notes
 from modcrypt.iceberg.read.row_lineage import LAST_UPDATED, ROW_ID
 from modcrypt.iceberg.read.scan_planning import PlannedFile
 from modcrypt.iceberg.read.table_scan import TableScan
 from modcrypt.iceberg.write.append import check_properties
-from modcrypt.iceberg.write.cell_columns import plan_cells
+from modcrypt.iceberg.write.cell_columns import check_declared, plan_cells
 from modcrypt.iceberg.write.commit import Table
 from modcrypt.iceberg.write.row_changes import Choice, change_rows
 from modcrypt.iceberg.write.row_selection import ALL_ROWS, Candidates, is_top_level
@@ -78,7 +80,8 @@ def upsert(
     Raises:
         ValueError: The data does not fit the table, no columns make a key, a key is null, or two
             rows of the data or of the table have the same key.
-        UnsupportedFormatError: Read restrictions apply to the table, or it has no encryption.
+        UnsupportedFormatError: Read restrictions apply to the table, it has no encryption, or it
+            has cells, and lacks the subjects that encrypt and decrypt their values.
         ModcryptError, OSError: As `modcrypt.iceberg.append`.
     """
     if not (when_matched_update_all or when_not_matched_insert_all):
@@ -86,10 +89,10 @@ def upsert(
     rows = data if isinstance(data, pa.Table) else open_stream(data).read_all()
     if isinstance(join_cols, str):  # a text would be taken for a list of its letters
         raise ValueError(f"join_cols must be a list of names; pass [{join_cols!r}]")
+    cells = plan_cells(table.walk.resolver.subjects, rows.schema)
     request = _Request(
-        rows, join_cols, case_sensitive, when_matched_update_all, when_not_matched_insert_all
+        rows, cells, join_cols, case_sensitive, when_matched_update_all, when_not_matched_insert_all
     )
-    plan_cells(table.walk.resolver.subjects, rows.schema, rewriting=True)  # refuses them
     request.on(table.metadata)  # raises before anything is written
     branch, properties = branch or MAIN, check_properties(snapshot_properties)
     changed, notes = change_rows(
@@ -106,6 +109,7 @@ class _Request:
     """The rows of an upsert and how it applies them."""
 
     rows: pa.Table = field(repr=False)
+    cells: Any  # writer of the rows' cells; None for none
     join_cols: Sequence[str] | None
     case_sensitive: bool
     updates: bool
@@ -114,7 +118,9 @@ class _Request:
     def on(self, metadata: Any) -> _Source:
         """Return the rows with the columns of a table's current schema; raise as `upsert`."""
         schema = schema_of(metadata)
-        lacking = check_fits(self.rows.schema, schema)
+        if self.cells is None:
+            check_declared(declared_ids(metadata), schema, None)
+        lacking = check_fits((self.cells or self.rows).schema, schema)
         if lacking and self.updates:
             raise ValueError(
                 f"the data lacks the column {lacking[0]!r}, whose values an update would lose; add "
@@ -123,9 +129,21 @@ class _Request:
         keys = self._keys(schema)
         if missing := [name for name in keys if name not in self.rows.column_names]:
             raise ValueError(f"the data lacks the key column {missing[0]!r}")
-        source = _Source(fit_rows(self.rows, schema), keys)
+        source = _Source(self._fit(schema), keys)
         source.check()
         return source
+
+    def _fit(self, schema: Schema) -> pa.Table:
+        """Return the rows with the table's columns; those with cells have their values."""
+        if self.cells is None:
+            return fit_rows(self.rows, schema)
+        cells = self.cells.fields
+        others = [field for field in schema.fields if field.name not in cells]
+        fitted = fit_rows(self.rows.drop_columns(list(cells)), Schema(*others))
+        names = [field.name for field in schema.fields]
+        return pa.table(
+            {name: (self.rows if name in cells else fitted).column(name) for name in names}
+        )
 
     def _keys(self, schema: Schema) -> list[str]:
         names = self.join_cols
@@ -142,6 +160,8 @@ class _Request:
         for name in names:
             if not is_top_level(schema, name):
                 raise ValueError(f"the table has no column {name!r} that could be a key")
+            if self.cells is not None and name in self.cells.fields:
+                raise ValueError(f"{name!r} cannot be a key: equal values have different cells")
             if not schema.find_field(name).field_type.is_primitive:
                 raise ValueError(f"{name!r} cannot be a key: it is a struct, list or map")
         return list(names)
@@ -221,7 +241,9 @@ class _KeyedRows:
     candidates: Candidates
     source: _Source
     request: _Request
-    scan: TableScan
+    keys: TableScan
+    stored: TableScan
+    values: TableScan  # with the values of cells
 
     @classmethod
     def find(cls, request: _Request, table: TableVersion, branch: str) -> Choice:
@@ -229,23 +251,26 @@ class _KeyedRows:
         source, head = request.on(table.metadata), branch_head(table.metadata, branch)
         condition = source.row_filter(schema_of(table.metadata))
         candidates = Candidates.find(table.walk, head, condition)
-        scan = TableScan(table.walk, head, None, None, AlwaysFalse(), rewriting=True)
-        return cls(candidates, source, request, scan)
+        scan = partial(TableScan, table.walk, head, None, filters=AlwaysFalse(), rewriting=True)
+        keys = scan(columns=source.keys, decrypting=False)
+        stored, values = scan(columns=None, decrypting=False), scan(columns=None)
+        return cls(candidates, source, request, keys, stored, values)
 
     def others(self, file: PlannedFile) -> tuple[pa.Table | None, _Found]:
         """Return the rows of a file that are not updated."""
-        keys = TableScan(
-            self.scan.walk, None, None, self.source.keys, AlwaysFalse(), rewriting=True
-        )
-        found = self.source.match(pa.Table.from_batches(keys.rows(file, threads=True), keys.schema))
+        keys = self.keys.read(file)
+        if noted := find_notes(keys.schema):
+            name = min(noted)
+            raise ValueError(f"{name!r} cannot be a key: equal values have different cells")
+        found = self.source.match(keys)
         nothing = pa.array([], pa.int64())
         if found.null_count == len(found):
             return None, _Found(nothing, nothing, nothing)
-        rows = pa.Table.from_batches(self.scan.rows(file, threads=True), self.scan.schema)
-        matched = rows.filter(pc.is_valid(found))
         numbers = found.drop_null()
         if not self.request.updates:
             return None, _Found(numbers, nothing, nothing)
+        rows = self.stored.read(file)
+        matched = self._read_values(file, rows).filter(pc.is_valid(found))
         differs = self.source.differing(numbers, matched)
         updated = numbers.filter(differs)
         ids = matched.column(ROW_ID).combine_chunks().filter(differs)
@@ -253,6 +278,19 @@ class _KeyedRows:
             return None, _Found(numbers, nothing, nothing)
         stays = pc.invert(pc.is_in(found, value_set=updated))
         return rows.filter(stays), _Found(numbers, updated, ids)
+
+    def _read_values(self, file: PlannedFile, rows: pa.Table) -> pa.Table:
+        """Return rows of a file, as stored, with the values of their cells."""
+        if not (noted := find_notes(rows.schema)):
+            return rows
+        cells = () if self.request.cells is None else self.request.cells.fields
+        if unknown := sorted(noted.keys() - set(cells)):
+            raise UnsupportedFormatError(
+                f"{file.data.location}: column {unknown[0]} has values that are encrypted under "
+                "the keys of their subjects; open the table with subjects that name this column, "
+                "as by a policy with subject_columns"
+            )
+        return self.values.read(file)
 
     def additions(self, notes: Sequence[_Found]) -> pa.Table | None:
         """Return the updated rows with their row ids, and the rows to insert."""
@@ -295,6 +333,11 @@ def _differs(ours: pa.Array, theirs: pa.Array) -> pa.Array:
     if pa.types.is_nested(ours.type):
         pairs = zip(ours.to_pylist(), theirs.to_pylist(), strict=True)
         return pa.array([one != other for one, other in pairs], pa.bool_())
+    if ours.type != theirs.type:  # of values that are encrypted one by one
+        try:
+            theirs = theirs.cast(ours.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # its message has the value
+            return pc.fill_null(pa.nulls(len(ours), pa.bool_()), True)
     either = pc.xor(pc.is_null(ours), pc.is_null(theirs))
     if pa.types.is_null(ours.type):
         return either

@@ -6,7 +6,7 @@ import base64
 import binascii
 import io
 from collections.abc import Collection, Iterator, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +16,7 @@ from modcrypt.io.sources import open_source
 from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.format.idl import ThriftStruct
+from modcrypt.parquet.format.schema import leaf_paths
 
 FieldMetadata: TypeAlias = Mapping[tuple[str, ...], Mapping[str, str]]
 """The metadata of fields, by their paths in the Parquet schema."""
@@ -47,6 +48,25 @@ def plan_footer(schema: pa.Schema, *, without: Collection[str]) -> Footer:
     pq.ParquetWriter(out, pa.schema(fields, schema.metadata)).close()
     with open_source(out.getvalue()) as source:
         return read_plain(source)
+
+
+def leave_out_statistics(
+    options: Mapping[str, Any], schema: pa.Schema, cells: Collection[tuple[str, ...]]
+) -> dict[str, Any]:
+    """Return PyArrow's options for a file without statistics, dictionaries and filters of cells.
+
+    `schema` is that of the file, and `cells` has the paths of the leaves that are random bytes.
+    """
+    adapted, names = dict(options), set(map(".".join, cells))
+    every = leaf_paths(plan_footer(schema, without=()).metadata.schema)
+    for name in ("use_dictionary", "write_statistics"):
+        wanted = adapted.get(name, True)
+        leaves = map(".".join, every) if wanted is True else wanted or ()
+        adapted[name] = [leaf for leaf in leaves if leaf not in names] or False
+    if filters := adapted.get("bloom_filter_options"):
+        kept = {leaf: value for leaf, value in filters.items() if leaf not in names}
+        adapted["bloom_filter_options"] = kept
+    return adapted
 
 
 def _walk(

@@ -34,6 +34,8 @@ BATCH_BYTES = 32 << 20
 
 _MAX_THREADS = 8
 
+_DECODING = {"pre_buffer": False, "arrow_extensions_enabled": True}  # as in pyarrow.parquet
+
 
 class ParquetFile(FactSheet):
     """An encrypted Parquet file, read as Arrow data; safe to use from several threads.
@@ -66,25 +68,39 @@ class ParquetFile(FactSheet):
         subjects: SubjectKeys | None = None,
         **options: Any,
     ) -> None:
-        # As in pyarrow.parquet.
-        decoding = {"pre_buffer": False, "arrow_extensions_enabled": True} | options
+        decoding = _DECODING | options
         if options:  # PyArrow checks them
             _ = Decoder("", decoding).format
-        threads = min(usable_cores(), _MAX_THREADS)
         with ExitStack() as stack:
             opened = stack.enter_context(open_source(source, filesystem=filesystem))
-            pool, ahead = ThreadPool(threads, "modcrypt-open"), ThreadPool(2, "modcrypt-ahead")
-            stack.callback(pool.close)
-            stack.callback(ahead.close)
-            self._session = Session(
-                file=OpenFile(opened, decryption, expected),
-                decoder=Decoder(opened.name, decoding),
-                pool=pool,
-                ahead=ahead,
-                lock=fork_safe(threading.Lock()),
-                shared=SharedResources(stack.pop_all()),
-            )
-        subjects = subjects or self.open_file.properties.subjects
+            file = OpenFile(opened, decryption, expected)
+            self._start(file, Decoder(opened.name, decoding), stack, subjects)
+
+    @classmethod
+    def of_open_file(cls, file: OpenFile, subjects: SubjectKeys | None) -> ParquetFile:
+        """Return a reader of an open file, whose source is not closed with it."""
+        made = cls.__new__(cls)
+        with ExitStack() as stack:
+            made._start(file, Decoder(file.raw.name, _DECODING), stack, subjects)
+        return made
+
+    def _start(
+        self, file: OpenFile, decoder: Decoder, resources: ExitStack, subjects: SubjectKeys | None
+    ) -> None:
+        """Take over the resources of an open file, to close them after the last read."""
+        threads = min(usable_cores(), _MAX_THREADS)
+        pool, ahead = ThreadPool(threads, "modcrypt-open"), ThreadPool(2, "modcrypt-ahead")
+        resources.callback(pool.close)
+        resources.callback(ahead.close)
+        self._session = Session(
+            file=file,
+            decoder=decoder,
+            pool=pool,
+            ahead=ahead,
+            lock=fork_safe(threading.Lock()),
+            shared=SharedResources(resources.pop_all()),
+        )
+        subjects = subjects or file.properties.subjects
         self._cells = None if subjects is None else subjects.reader(self._session)
 
     def facts(self) -> list[tuple[str, str]]:
@@ -145,7 +161,13 @@ class ParquetFile(FactSheet):
     @property
     def cell_names(self) -> frozenset[str]:
         """Names of the columns with values that are encrypted one by one, and read as values."""
-        return frozenset() if self._cells is None else frozenset(self._cells.fields)
+        return frozenset(path[0] for path in self.cell_paths)
+
+    @property
+    def cell_paths(self) -> frozenset[tuple[str, ...]]:
+        """Paths of the leaves with such values."""
+        cells = {} if self._cells is None else self._cells.fields
+        return frozenset(path for field in cells.values() for path in field.paths)
 
     @property
     def metadata(self) -> pq.FileMetaData:

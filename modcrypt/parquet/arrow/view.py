@@ -2,7 +2,8 @@
 
 Each part has the size and position of its encrypted form (see `padded_pages`). So offsets and sizes
 in the footer and in offset indexes stay valid, nothing needs to be decrypted to locate a part, and
-a page can be read without those after it.
+a page can be read without those after it. Values of cells are the exception, see `cell_values`:
+they follow the body.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import Source, SourceLike, open_source
@@ -21,12 +22,15 @@ from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.index_checks import has_doubtful_bounds, is_of_polars
-from modcrypt.parquet.crypto.properties import AnyDecryption
+from modcrypt.parquet.crypto.properties import AnyDecryption, SubjectKeys
 from modcrypt.parquet.format.chunk_notes import hide_bounds
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, encode
 from modcrypt.parquet.format.modules import Part, Span, drop_part
 from modcrypt.parquet.format.schema import leaf_elements, leaves_of
+
+if TYPE_CHECKING:
+    from modcrypt.parquet.arrow.cell_values import CellValues
 
 _GAP = 64 << 10
 """Number of zeros before the footer. Readers begin with the last 64 KiB (PyArrow). Without a gap,
@@ -45,6 +49,7 @@ def open_parquet(
     *,
     columns: Sequence[str] | None = None,
     filesystem: Any = None,
+    subjects: SubjectKeys | None = None,
 ) -> PlaintextView:
     """Open an encrypted Parquet file as a plaintext one that any Parquet reader can read.
 
@@ -58,6 +63,9 @@ def open_parquet(
         columns: Names of columns or groups that the file shows; None for all. The keys of other
             columns are not retrieved.
         filesystem: Filesystem of pyarrow or fsspec that contains the path.
+        subjects: `modcrypt.subjects.Subjects`, to show values that are encrypted one by one: these
+            columns are decrypted now, and kept in memory, at most 1 GiB. None for those of the
+            properties, if any.
 
     Returns:
         A seekable, read-only binary file object, safe to use from several threads; close it, or use
@@ -69,9 +77,13 @@ def open_parquet(
     """
     with ExitStack() as stack:
         opened = stack.enter_context(open_source(source, filesystem=filesystem))
-        file = OpenFile(opened, decryption)
-        wanted = None if columns is None else leaves_of(file.leaves, columns)
-        return PlaintextView(file.source, file.select(wanted), stack.pop_all())
+        file, values = OpenFile(opened, decryption), None
+        plan = file.select(None if columns is None else leaves_of(file.leaves, columns))
+        if (subjects := subjects or file.properties.subjects) is not None:
+            from modcrypt.parquet.arrow.cell_values import encode_values  # imports PyArrow
+
+            values = encode_values(file, plan, subjects)
+        return PlaintextView(file.source, plan, stack.pop_all(), values)
 
 
 def _hide_doubtful_claims(metadata: ThriftStruct, plan: ReadPlan) -> list[Span]:
@@ -100,14 +112,26 @@ class PlaintextView(SeekableFile):
     `read_at` ignores the cursor and may be called from any thread.
     """
 
-    def __init__(self, source: Source, plan: ReadPlan, resources: ExitStack | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        plan: ReadPlan,
+        resources: ExitStack | None = None,
+        values: CellValues | None = None,
+    ) -> None:
         self._threads = ThreadPool(min(usable_cores(), _MAX_THREADS), "modcrypt-view")
         resources = resources or ExitStack()
         resources.callback(self._threads.close)
         self._shared = SharedResources(resources)
-        body_end = plan.footer.body_end
+        start = plan.footer.body_end
+        body_end = start if values is None else start + len(values.data)
         metadata, nulls = plain_metadata(plan, None, body_end + _GAP)
         spans = _hide_doubtful_claims(metadata, plan)
+        self._values, self._values_at = memoryview(b""), start
+        if values is not None:
+            self._values = values.data
+            values.put_into(metadata, start)
+            spans = [span for span in spans if span[3:] not in values.chunks]
         tail = bytes(_GAP) + nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)
         self.size = body_end + len(tail)
         self._body_end, self._tail = body_end, tail
@@ -126,6 +150,7 @@ class PlaintextView(SeekableFile):
             reached = max(reached, part.span.end)
         overlay(out, offset, reached, bytes(max(0, min(end, self._body_end) - reached)))
         overlay(out, offset, 0, MAGIC_PLAINTEXT)
+        overlay(out, offset, self._values_at, self._values)
         overlay(out, offset, self._body_end, self._tail)
         with self._shared:
             if len(out) < _WORTH_THREADS or len(parts) < 2 or usable_cores() < 2:

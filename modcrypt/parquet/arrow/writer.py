@@ -204,7 +204,11 @@ class ParquetWriter:
         subjects = subjects or encryption.subjects
         self._cells = None if subjects is None else subjects.writer(schema)
         if self._cells is not None:
-            self._stored, self._options = self._cells.schema, self._cells.adapt_options(options)
+            from modcrypt.parquet.arrow.field_metadata import leave_out_statistics
+
+            self._stored = self._cells.schema
+            cells = {path for field in self._cells.fields.values() for path in field.paths}
+            self._options = leave_out_statistics(options, self._stored, cells)
         self._key_values: list[Any] = []
         # Raise for invalid options and column names before making a key or a file.
         place = place_of(where, filesystem)
