@@ -10,7 +10,6 @@
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-chmod 755 "$folder"
 python=${PYTHON:-python3}
 "$python" -m venv "$folder/new"
 "$folder/new/bin/python" -m pip install --quiet --disable-pip-version-check \
@@ -18,7 +17,8 @@ python=${PYTHON:-python3}
 
 cd "$folder"
 version=2.6.1-2.1
-apt-get download -q "softhsm2=$version" "softhsm2-common=$version" "libsofthsm2=$version" > apt.log
+apt-get download -q "softhsm2=$version" "softhsm2-common=$version" "libsofthsm2=$version" > apt.log 2>&1 ||
+    { cat apt.log; exit 1; }
 for package in *.deb; do dpkg-deb -x "$package" debian; done
 mkdir tokens
 echo "directories.tokendir = $folder/tokens" > softhsm2.conf
