@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -13,6 +13,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import (
     DateType,
     DecimalType,
+    DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     PrimitiveType,
@@ -120,18 +122,24 @@ class Matching:
         if self._filter.is_all:
             return True
         with as_format_errors(file.data.location):
-            return self._partition_matches(file.constants) or self._statistics_match(file.data)
+            return self._partition_matches(file) or self._statistics_match(file.data)
 
-    def _partition_matches(self, constants: Mapping[int, Any]) -> bool:
-        """Return whether the filter needs only columns that the partition has, and is true."""
-        columns = self._filter.schema
+    def _partition_matches(self, file: PlannedFile) -> bool:
+        """Return whether the filter needs only columns that the partition has, and is true.
+
+        pyiceberg adds files to the partition of their bounds, which leave out nulls and NaN.
+        """
+        columns, nulls = self._filter.schema, _null_counts(file.data)
         if not all(
-            isinstance(column.field_type, PrimitiveType) and column.field_id in constants
+            isinstance(column.field_type, PrimitiveType)
+            and column.field_id in file.constants
+            and not nulls.get(column.field_id)
+            and not (isinstance(column.field_type, _FLOATS) and column.field_id in nulls)
             for column in columns.fields
         ):
             return False
         row = pa.record_batch([pa.nulls(1)], names=["none"]).select([])
-        needed = Projection(pa.schema([]), columns, constants, "a partition").rows(row)
+        needed = Projection(pa.schema([]), columns, file.constants, "a partition").rows(row)
         return bool(self._filter.apply(needed, needed).num_rows)
 
     def _statistics_match(self, entry: FileEntry) -> bool:
@@ -140,7 +148,7 @@ class Matching:
         pyiceberg takes missing numbers of nulls for none, and others disagree about the order of
         some types, or shorten bounds: such statistics prove nothing.
         """
-        nulls = {pair["key"]: pair["value"] for pair in entry.file.get("null_value_counts") or ()}
+        nulls = _null_counts(entry)
         proven = all(
             isinstance(column.field_type, _ORDERED) and nulls.get(column.field_id) == 0
             for column in self._filter.schema.fields
@@ -151,6 +159,13 @@ class Matching:
     def _strict(self) -> _StrictMetricsEvaluator:
         return _StrictMetricsEvaluator(self._schema, self._expression)
 
+
+def _null_counts(entry: FileEntry) -> Mapping[int, int]:
+    """Return the numbers of nulls by the ids of columns; a column that the file lacks has none."""
+    return {pair["key"]: pair["value"] for pair in entry.file.get("null_value_counts") or ()}
+
+
+_FLOATS = FloatType, DoubleType
 
 _ORDERED = (
     IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType, DecimalType,

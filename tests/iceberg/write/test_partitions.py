@@ -10,7 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform
@@ -25,8 +27,10 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from modcrypt.iceberg import IcebergTable
+from modcrypt.iceberg import IcebergTable, encrypt_table
+from tests.support.cases import each_case
 from tests.support.iceberg.made_tables import make_table
+from tests.support.iceberg.sample_kms import SampleKms
 
 NAN = float("nan")
 UUIDS = [uuid.UUID(int=n << 64 | n) for n in (1, 2, 1 << 63)]
@@ -96,3 +100,20 @@ def test_statistics_that_leave_nan_out_rule_no_row_out(
     for filters, keeps in cases:
         wanted = [number for number, value in enumerate(values) if keeps(value)]
         assert table.scan(filters=filters)["id"].to_pylist() == wanted, filters
+
+
+@each_case("other", [None, NAN])
+def test_rows_are_not_deleted_by_a_partition_that_lacks_them(
+    tmp_path: Path, other: float | None
+) -> None:
+    """pyiceberg adds a file to the partition of its bounds, which leave out nulls and NaN."""
+    rows = pa.table({"id": [1, 2], "f": [7.0, other]})
+    with SqlCatalog("c", uri="sqlite://", warehouse=str(tmp_path)) as catalog:
+        catalog.create_namespace("n")
+        old = catalog.create_table("n.old", rows.schema, location=str(tmp_path / "old"))
+        with old.update_spec() as spec:
+            spec.add_identity("f")
+        pq.write_table(rows, tmp_path / "old" / "rows.parquet")
+        old.add_files([str(tmp_path / "old" / "rows.parquet")])
+        table = encrypt_table(old, tmp_path / "new", SampleKms(), master_key_id="keyA")
+    assert table.delete("f = 7").scan()["id"].to_pylist() == [2]
