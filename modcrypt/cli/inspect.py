@@ -70,14 +70,15 @@ def inspect(
         return _inspect_on_spark(spark_master, paths, reading, as_json=as_json)
     from modcrypt.io.threads import usable_cores
     from modcrypt.jobs.engine import raise_error
-    from modcrypt.jobs.listing import find_named_files
+    from modcrypt.jobs.listing import find_named_files, folders_of
     from modcrypt.jobs.verbs.examination import INSPECT
     from modcrypt.jobs.verbs.verb import run_verb
 
-    files, root = find_named_files(paths, glob)
+    folders = folders_of(paths, absolute=False)
+    files = find_named_files(folders, glob)
     write_page = prepare_page(html, force, files)
     look = partial(
-        run_verb, INSPECT, files, settings_of_options(reading, root), pages=pages,
+        run_verb, INSPECT, files, settings_of_options(reading, folders), pages=pages,
         jobs=jobs or usable_cores(),
     )  # fmt: skip
     if len(files) == 1:
