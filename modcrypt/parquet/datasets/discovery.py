@@ -27,6 +27,8 @@ from modcrypt.parquet.datasets.write_notes import NOTES, WriteNote, note_place, 
 if TYPE_CHECKING:  # takes a third of the time of importing PyArrow
     import pyarrow.compute as pc
 
+    from modcrypt.parquet.signatures.signers import DatasetSeal
+
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
 """Stores, as named by pyarrow and fsspec, in which folders exist only through their files."""
 
@@ -49,6 +51,13 @@ class Dataset:
     partition_schema: pa.Schema
     filesystem: Any  # filesystem of the paths; None for the local one
     root: Place | None  # folder that was listed; None for a list of files
+
+    def check_complete(self, seal: DatasetSeal | None) -> None:
+        """Raise IntegrityError if files of the folder are missing that a required seal names."""
+        if seal is not None and self.root is not None:  # a list may leave out files
+            places = (Place(self.filesystem, file.path) for file in self.files)
+            inside = [str(place.inside(self.root)) for place in places]
+            seal.with_root(self.root).check_complete(self.root, inside)
 
     def check_files(self) -> None:
         """Raise ValueError if there are no files."""
