@@ -11,10 +11,8 @@ from click.core import ParameterSource
 from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.options.kms_options import names_service
 from modcrypt.cli.options.parquet_options import decryption_settings
-from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import combine_options, needs_one_of, print_line
+from modcrypt.cli.shared import combine_options, needs_one_of
 from modcrypt.cli.shared_options import force_option, shared_option
-from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.listing import File, Folder
@@ -74,10 +72,3 @@ def prepare_page(
             sink.append(result.to_html().encode())
 
     return write
-
-
-def print_list(heading: str, sentences: Sequence[str]) -> None:
-    """Print sentences under a heading, if there are any."""
-    if sentences:
-        print_line(f"\n{heading}")
-        print_line("\n".join(f"  {printable(use_option_names(each))}" for each in sentences))

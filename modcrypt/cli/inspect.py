@@ -19,12 +19,19 @@ from modcrypt.cli.engines import (
     start_spark,
     take_details,
 )
-from modcrypt.cli.examine import html_options, prepare_page, print_list, settings_of_options
+from modcrypt.cli.examine import html_options, prepare_page, settings_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_options
 from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import format_table, paths_argument, print_facts, print_json, print_line
+from modcrypt.cli.shared import (
+    format_table,
+    paths_argument,
+    print_facts,
+    print_json,
+    print_line,
+    print_list,
+)
 from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import Failure, common_code, describe_result

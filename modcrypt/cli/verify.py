@@ -12,7 +12,7 @@ import click
 
 from modcrypt.cli.batch import files_options
 from modcrypt.cli.engines import load_spark
-from modcrypt.cli.examine import html_options, prepare_page, print_list, settings_of_options
+from modcrypt.cli.examine import html_options, prepare_page, settings_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import decryption_options, template_options
@@ -24,6 +24,7 @@ from modcrypt.cli.shared import (
     paths_argument,
     print_json,
     print_line,
+    print_list,
     print_long_table,
     record_option,
     shared_prefix_option,
