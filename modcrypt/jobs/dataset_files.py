@@ -67,30 +67,40 @@ def list_dataset(
         ValueError: A folder has no matching files, and the seal names none; or notes hide all.
         FormatError: A note about a write is damaged.
     """
+    if not folders:
+        raise ValueError("there are no files: the list is empty")
     files: dict[str, File] = {}
     found = DatasetFiles([], [], [], [], [])
     for folder in folders:
-        listed, why_none = list[File](), None
-        try:
-            listed = list_tables([folder], glob=glob, links=found.links)
-        except (FileNotFoundError, ValueError) as error:
-            why_none = error
-        hidden = {place.path: place for place in find_hidden([file.place for file in listed])}
-        shown = [file for file in listed if file.place.path not in hidden]
-        places = [file.place for file in shown]
-        lost = [] if places == [folder.place] else find_missing_files(seal, folder.place, places)
-        if why_none is not None and not lost:
-            raise why_none
+        shown, hidden, lost = _list_folder(folder, seal, glob, found.links)
         if shown or not lost:
             found.folders.append(folder)
         found.missing.extend(lost)
-        found.hidden.extend(hidden.values())
+        found.hidden.extend(hidden)
         files |= {file.place.full_name: file for file in shown}
     found.files.extend(sorted(files.values(), key=lambda file: file.place.path))
     if not (files or found.missing):
         names = list_names([place.listed_name for place in found.hidden], MAX_LISTED)
         raise ValueError(f"notes in {NOTES} hide all files from readers: {names}")
     return found
+
+
+def _list_folder(
+    folder: Folder, seal: DatasetSeal | None, glob: str | None, links: list[Place]
+) -> tuple[list[File], list[Place], list[Finding]]:
+    """Return the files of a folder or a single file, its hidden files, and what is missing."""
+    try:
+        listed = list_tables([folder], glob=glob, links=links)
+    except (FileNotFoundError, ValueError):
+        if lost := find_missing_files(seal, folder.place, ()):
+            return [], [], lost
+        raise
+    hidden = find_hidden([file.place for file in listed])
+    paths = {place.path for place in hidden}
+    shown = [file for file in listed if file.place.path not in paths]
+    places = [file.place for file in shown]
+    is_file = places == [folder.place]
+    return shown, hidden, [] if is_file else find_missing_files(seal, folder.place, places)
 
 
 def find_missing_files(

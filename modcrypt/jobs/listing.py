@@ -56,7 +56,7 @@ class Folder:
         If `absolute`, make a local name absolute, so that other processes find it.
         """
         if not isinstance(where, str | os.PathLike):
-            raise TypeError(f"a table must be a path or URL, not {type(where).__name__}")
+            raise TypeError(f"a file or folder must be a path or URL, not {type(where).__name__}")
         filesystem = None if make is None else make()
         resolved, path = locate(where, filesystem)
         if resolved is None:

@@ -89,5 +89,7 @@ def test_what_is_lost_of_one_folder_does_not_keep_the_other_from_verification(la
 
 def test_an_empty_folder_among_others_is_a_mistake(lake: Path) -> None:
     (lake / "empty").mkdir()
+    with pytest.raises(ValueError, match="the list is empty"):
+        mc.verify_dataset([], signed_decryption())
     with pytest.raises(ValueError, match="empty: no files found"):
         mc.verify_dataset([lake / "a", lake / "empty"], signed_decryption())
