@@ -136,9 +136,9 @@ class _Examination:
     def bugs(self, paths: tuple[str, ...]) -> Iterator[Check]:
         """Explain the bugs of the writers of files."""
         from modcrypt.doctor.writer_bugs import writer_bugs
-        from modcrypt.jobs.listing import find_named_files
+        from modcrypt.jobs.listing import find_named_files, folders_of
 
-        files, _ = find_named_files(paths, None)
+        files = find_named_files(folders_of(paths, absolute=False))
         decryption = None
         if self._explicit.footer_key is not None:
             decryption = self._explicit.decryption()

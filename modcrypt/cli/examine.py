@@ -11,15 +11,12 @@ from click.core import ParameterSource
 from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.options.kms_options import names_service
 from modcrypt.cli.options.parquet_options import decryption_settings
-from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import combine_options, needs_one_of, print_line
+from modcrypt.cli.shared import combine_options, needs_one_of
 from modcrypt.cli.shared_options import force_option, shared_option
-from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.jobs.listing import File
+    from modcrypt.jobs.listing import File, Folder
     from modcrypt.kms.settings import Settings
-    from modcrypt.parquet.crypto.properties import FileDecryptionProperties
     from modcrypt.report.html import Drawable
 
 
@@ -27,31 +24,25 @@ html_option = shared_option("--html OUT", help="Write the result as an HTML page
 html_options = combine_options(html_option, force_option, needs_one_of("force", "html"))
 
 
-def settings_of_options(reading: dict[str, Any], root: str | None = None) -> Settings | None:
-    """Return the settings of files below `root` that options describe; None if none does.
+def settings_of_options(reading: dict[str, Any], sources: Sequence[Folder] = ()) -> Settings | None:
+    """Return the settings that options describe; None if none does.
 
     Options are typed, or set by the environment. The declaration of a lake, and MODCRYPT_KMS,
-    describe files, too.
+    describe files, too. The only one of `sources` is the root of its files if it is a folder.
     """
     find_source = click.get_current_context().get_parameter_source
     given = ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT
     named = names_service() or any(find_source(name) in given for name in reading)
     if not named and find_declared(reading.get("policy_file"), tables=True) is None:
         return None
+    from modcrypt.jobs.listing import only_folder
+
     settings = decryption_settings(reading)
-    return settings if root is None else settings.under(root)
-
-
-def properties_of_options(
-    reading: dict[str, Any], root: str | None
-) -> FileDecryptionProperties | None:
-    """Return the properties of `settings_of_options`, with the keys."""
-    settings = settings_of_options(reading, root)
-    return None if settings is None else settings.decryption()
+    return settings if (root := only_folder(sources)) is None else settings.under(root)
 
 
 def prepare_page(
-    out: str | None, force: bool, files: Sequence[File] | None = None
+    out: str | None, force: bool, files: Sequence[File] = ()
 ) -> Callable[[Drawable], None]:
     """Return the function that writes the page which --html requests; it does nothing without.
 
@@ -65,12 +56,11 @@ def prepare_page(
 
     if out is None:
         return lambda _result: None
-    if files is not None and len(files) != 1:
+    if len(files) > 1:
         raise click.UsageError(f"--html draws a single file, but PATH names {len(files)}")
     place = place_of(out)
     assert place is not None  # it is a path
-    drawn = None if files is None else files[0].place
-    if drawn is not None and place.resolve() == drawn.resolve():
+    if files and place.resolve() == files[0].place.resolve():
         raise click.UsageError(f"{out} is the file to draw; pass another OUT to --html")
     if not force:
         place.check_absent()
@@ -82,10 +72,3 @@ def prepare_page(
             sink.append(result.to_html().encode())
 
     return write
-
-
-def print_list(heading: str, sentences: Sequence[str]) -> None:
-    """Print sentences under a heading, if there are any."""
-    if sentences:
-        print_line(f"\n{heading}")
-        print_line("\n".join(f"  {printable(use_option_names(each))}" for each in sentences))

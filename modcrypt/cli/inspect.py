@@ -19,12 +19,19 @@ from modcrypt.cli.engines import (
     start_spark,
     take_details,
 )
-from modcrypt.cli.examine import html_options, prepare_page, print_list, settings_of_options
+from modcrypt.cli.examine import html_options, prepare_page, settings_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_options
 from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import format_table, paths_argument, print_facts, print_json, print_line
+from modcrypt.cli.shared import (
+    format_table,
+    paths_argument,
+    print_facts,
+    print_json,
+    print_line,
+    print_list,
+)
 from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import Failure, common_code, describe_result
@@ -70,14 +77,15 @@ def inspect(
         return _inspect_on_spark(spark_master, paths, reading, as_json=as_json)
     from modcrypt.io.threads import usable_cores
     from modcrypt.jobs.engine import raise_error
-    from modcrypt.jobs.listing import find_named_files
+    from modcrypt.jobs.listing import find_named_files, folders_of
     from modcrypt.jobs.verbs.examination import INSPECT
     from modcrypt.jobs.verbs.verb import run_verb
 
-    files, root = find_named_files(paths, glob)
+    folders = folders_of(paths, absolute=False)
+    files = find_named_files(folders, glob)
     write_page = prepare_page(html, force, files)
     look = partial(
-        run_verb, INSPECT, files, settings_of_options(reading, root), pages=pages,
+        run_verb, INSPECT, files, settings_of_options(reading, folders), pages=pages,
         jobs=jobs or usable_cores(),
     )  # fmt: skip
     if len(files) == 1:

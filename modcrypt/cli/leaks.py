@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
 import modcrypt
-from modcrypt.cli.examine import settings_of_options
 from modcrypt.cli.options.kms_options import policy_option
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_table, paths_argument, print_json, print_line
 from modcrypt.cli.shared_options import verb
 from modcrypt.errors import list_names, printable
 from modcrypt.report.text import format_count
-
-if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.parquet.format.findings import Finding
-
 
 _LEAKS_EXAMPLE = """\b
 Examples: the columns that the folder's files encrypt; those of a policy
@@ -62,18 +54,3 @@ def leaks(*, paths: tuple[str, ...], policy_file: str | None, as_json: bool) -> 
         leaks = format_count(len(report.leaks), "leak") if report.leaks else "no leak found"
         print_line(printable(f"{path}: {counts}: {leaks}"))
     return int(found > 0)
-
-
-def find_leaks_below(paths: Sequence[str], reading: dict[str, Any]) -> list[Finding]:
-    """Return the leaks in those of the paths that are folders, by options that name keys."""
-    from modcrypt.jobs.leaks.scan import find_leak_faults
-    from modcrypt.jobs.listing import Folder
-
-    settings = settings_of_options(reading)
-    folders = [Folder.at(path, absolute=False) for path in paths]
-    return [
-        finding
-        for folder in folders
-        if folder.is_folder
-        for finding in find_leak_faults(folder.place, settings)
-    ]

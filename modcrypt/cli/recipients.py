@@ -182,5 +182,5 @@ def _report_changes(
     report.print_failures()
     if not as_json:
         print_line(report.format_counts([*report.counts]))
-    warn_about_lost_signatures(report.unsigned, "pass --sign to sign again")
+    warn_about_lost_signatures(report.unsigned)
     return report

@@ -20,6 +20,7 @@ from cloup.constraints.common import get_params_whose_value_is_set
 
 from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.output import json_output
+from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.cli.shared_options import F, shared_option
 from modcrypt.errors import printable
@@ -257,6 +258,13 @@ def print_long_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) ->
     rest = iter(rows)
     while part := list(islice(rest, TABLE_ROWS)):
         print_line(format_table(titles, part, left=range(len(titles))))
+
+
+def print_list(heading: str, sentences: Sequence[str]) -> None:
+    """Print sentences under a heading, if there are any."""
+    if sentences:
+        print_line(f"\n{heading}")
+        print_line("\n".join(f"  {printable(use_option_names(each))}" for each in sentences))
 
 
 def format_failures(failures: Iterable[Sequence[str]], kind: str = "error") -> str:

@@ -44,8 +44,8 @@ from modcrypt.report.text import format_count
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import SparkSession
 
+    from modcrypt.jobs.shredding.file_shredding import ShreddedFile
     from modcrypt.jobs.shredding.proof import Proof, ProvenFile
-    from modcrypt.jobs.shredding.removal import ShreddedFile
     from modcrypt.kms.key_tools import KeyTools
     from modcrypt.kms.settings import Settings
 
@@ -188,7 +188,8 @@ class _Files:
     def _shred(
         self, show: Callable[[ShreddedFile, int], object], record: str | None, dry_run: bool
     ) -> None:
-        from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
+        from modcrypt.jobs.shredding.file_shredding import ShreddedFile
+        from modcrypt.jobs.shredding.removal import shred_keys
 
         if self.spark is not None:
             report = load_spark().shred_keys(

@@ -12,8 +12,7 @@ import click
 
 from modcrypt.cli.batch import files_options
 from modcrypt.cli.engines import load_spark
-from modcrypt.cli.examine import html_options, prepare_page, print_list, properties_of_options
-from modcrypt.cli.leaks import find_leaks_below
+from modcrypt.cli.examine import html_options, prepare_page, settings_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import decryption_options, template_options
@@ -25,6 +24,7 @@ from modcrypt.cli.shared import (
     paths_argument,
     print_json,
     print_line,
+    print_list,
     print_long_table,
     record_option,
     shared_prefix_option,
@@ -38,7 +38,6 @@ from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.listing import File
-    from modcrypt.parquet.crypto.properties import FileDecryptionProperties
     from modcrypt.parquet.format.findings import Finding, Unauthenticated
     from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
 
@@ -130,32 +129,35 @@ def verify_files(
         return code
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
+    from modcrypt.jobs.dataset_files import list_dataset
     from modcrypt.jobs.dataset_verification import verify_dataset
-    from modcrypt.parquet.verify.verification_results import DatasetVerification
+    from modcrypt.jobs.leaks.scan import find_leak_faults
+    from modcrypt.jobs.listing import folders_of
+    from modcrypt.parquet.crypto.properties import required_seal
 
     started = time.perf_counter()
-    files, properties, missing = _find_files(paths, glob, reading)
-    files = _skip_unchanged(files, changed_since)
-    if strict:
-        missing += find_leaks_below(paths, reading)
-    if not files:
-        verification = DatasetVerification(files=(), findings=tuple(missing))
-        if report is not None:
-            report(verification)
-        return print_result(verification, 0, strict, as_json, started)
+    folders = folders_of(paths, absolute=False)
+    settings = settings_of_options(reading, folders)
+    properties = None if settings is None else settings.decryption()
+    # A seal names files that --glob skips.
+    seal = None if properties is None or glob is not None else required_seal(properties)
+    listed = list_dataset(folders, seal, glob)
+    files = _skip_unchanged(listed.files, changed_since)
+    datasets = (folder.place for folder in folders if strict and folder.is_folder)
+    leaks = find_leak_faults(datasets, settings)
     write_page = prepare_page(html, force, files)
     with (
         resume_verification(record, files, strict) as earlier,
         progress_bar("Verifying", sum(file.size for file in files)) as progress,
     ):
         verification = verify_dataset(
-            [file.place for file in files], properties, jobs=jobs, threads=threads,
+            replace(listed, files=files), properties, jobs=jobs, threads=threads,
             aad_prefix_template=aad_prefix_template, expected_parts=expected_parts,
             expected_rows=expected_rows, shared_aad_prefix=shared_aad_prefix,
             regions=html is not None, progress=progress, **earlier,
         )  # fmt: skip
-    verification = replace(verification, findings=(*verification.findings, *missing))
-    if html is not None:
+    verification = replace(verification, findings=(*verification.findings, *leaks))
+    if html is not None and verification.files:
         write_page(verification.files[0])
     if report is not None:
         report(verification)
@@ -171,44 +173,6 @@ def _skip_unchanged(files: list[File], since: float | None) -> list[File]:
     if skipped := len(files) - len(changed):
         click.echo(f"modcrypt: {format_count(skipped, 'file')} unchanged and skipped", err=True)
     return changed
-
-
-def _find_files(
-    paths: Sequence[str], glob: str | None, reading: dict[str, Any]
-) -> tuple[list[File], FileDecryptionProperties | None, list[Finding]]:
-    """Return files with the properties to read them, and findings about the folders of the files.
-
-    Raise as `find_named_files`; but a path without files is a finding if a seal names some.
-    """
-    from modcrypt.io.places import Place
-    from modcrypt.io.stores import locate
-    from modcrypt.jobs.listing import find_named_files
-    from modcrypt.jobs.set_findings import find_links, find_missing_below
-    from modcrypt.parquet.crypto.properties import required_seal
-    from modcrypt.parquet.datasets.discovery import split_hidden
-
-    def compare(properties: FileDecryptionProperties | None) -> tuple[list[Finding], list[str]]:
-        if glob is not None or properties is None:
-            return [], list(paths)
-        return find_missing_below(required_seal(properties), paths)
-
-    links = list[Place]()
-    try:
-        files, root = find_named_files(paths, glob, links)
-    except (FileNotFoundError, ValueError):
-        properties = properties_of_options(reading, None)
-        missing, left = compare(properties)
-        if not missing:
-            raise
-        return find_named_files(left, None).files if left else [], properties, missing
-    if root is not None:  # the place of the notes that hide files from readers
-        folder = Place(*locate(root, None)).path
-        files = [replace(file, place=replace(file.place, root=folder)) for file in files]
-    properties = properties_of_options(reading, root)
-    missing = compare(properties)[0]
-    if missing and not split_hidden([file.place for file in files])[0]:
-        files = []
-    return files, properties, [*missing, *find_links([link.path for link in links])]
 
 
 _SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}

@@ -26,9 +26,9 @@ from modcrypt.jobs.seal_writers import change_seal_writers as change_seal_writer
 from modcrypt.jobs.seal_writers import cosign_seal as cosign_seal
 from modcrypt.jobs.seal_writers import seal_log as seal_log
 from modcrypt.jobs.seal_writers import witness_seal as witness_seal
+from modcrypt.jobs.shredding.file_shredding import ShreddedFile as ShreddedFile
 from modcrypt.jobs.shredding.proof import Proof as Proof
 from modcrypt.jobs.shredding.proof import ProvenFile as ProvenFile
 from modcrypt.jobs.shredding.proof import prove_shredded as prove_shredded
-from modcrypt.jobs.shredding.removal import ShreddedFile as ShreddedFile
 from modcrypt.jobs.shredding.removal import shred_keys as shred_keys
 from modcrypt.jobs.shredding.trial import KeyProof as KeyProof

@@ -37,7 +37,7 @@ from modcrypt.kms.signing.seal_writing import Former, SealWriter, make_seal_writ
 from modcrypt.kms.signing.sealed_statements import Draft, Statement
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 from modcrypt.kms.signing.trusted_writers import WriterChange
-from modcrypt.parquet.datasets.discovery import list_files, split_hidden
+from modcrypt.parquet.datasets.discovery import find_hidden, list_files, list_sized_files
 from modcrypt.parquet.format.framing import close_tail, read_tail
 from modcrypt.parquet.signatures.signers import hash_footer
 from modcrypt.report.json_fields import JsonFields
@@ -409,14 +409,15 @@ def _hash_files(
     where: Any, filesystem: Any, jobs: int | None, progress: Callable[[int, int], object] | None
 ) -> _FoundFiles:
     folder, links = Place(*locate(where, filesystem)), list[Place]()
-    places = list_files(where, filesystem, every_link=True, folder_links=links)
+    listed = list_sized_files(where, filesystem, every_link=True, folder_links=links)
+    places = [place for place, _ in listed]
     paths = [_path_inside(place, folder) for place in places]
     hashed: dict[str, SealedFile] = {}
     for path, file in zip(paths, run_job(Job(hash_file), places, jobs=jobs), strict=True):
         hashed[path] = file
         if progress is not None:
             progress(len(hashed), len(places))
-    hidden = {_path_inside(place, folder) for place in split_hidden(places)[1]}
+    hidden = {_path_inside(place, folder) for place in find_hidden(places)}
     return _FoundFiles(hashed, hidden, sorted(_path_inside(place, folder) for place in links))
 
 

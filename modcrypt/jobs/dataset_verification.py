@@ -6,25 +6,18 @@ The set is verified by the AAD prefix, with which the writer named each file, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from modcrypt.errors import KeyMaterialError, KeyRetrievalError, ModcryptError, list_names
+from modcrypt.errors import KeyMaterialError, KeyRetrievalError, ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.io.stores import locate
 from modcrypt.io.threads import check_threads, in_threads, usable_cores
+from modcrypt.jobs.dataset_files import DatasetFiles, list_dataset
 from modcrypt.jobs.engine import Job, Meter, Progress, run_job
-from modcrypt.jobs.set_findings import (
-    MAX_LISTED,
-    FileSet,
-    find_copies,
-    find_links,
-    find_missing_files,
-    find_shared_prefixes,
-    list_sealed_files,
-)
+from modcrypt.jobs.listing import folders_of
+from modcrypt.jobs.set_findings import FileSet, find_copies, find_shared_prefixes
 from modcrypt.keys import hide_keys
 from modcrypt.parquet.crypto.crypto_fields import stored_prefix
 from modcrypt.parquet.crypto.properties import (
@@ -40,10 +33,9 @@ from modcrypt.parquet.datasets.aad_prefixes import (
     foreign_file_error,
     identify_part,
 )
-from modcrypt.parquet.datasets.discovery import split_hidden
-from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.format.findings import FILE, Finding, Unauthenticated
 from modcrypt.parquet.format.framing import read_tail
+from modcrypt.parquet.signatures.signers import DatasetSeal
 from modcrypt.parquet.verify.file_verification import (
     CheckedFile,
     FileAad,
@@ -82,9 +74,9 @@ def verify_dataset(
     """Verify each Parquet file of a folder with `verify_parquet`, and that the set is complete.
 
     Args:
-        source: Path or URL of a folder or file, or a list of them, or of places. Names that begin
+        source: Path or URL of a folder or file, or a list of them. Names that begin
             with a dot or an underscore are skipped, and so are files of a write in progress: a note
-            hides them from readers of the folder.
+            hides them from readers of the folder. Or what `list_dataset` returned.
         decryption: Keys and requirements of the caller, or a function that returns them for a
             path; None for no keys.
         filesystem: PyArrow or fsspec file system that contains the paths.
@@ -109,8 +101,8 @@ def verify_dataset(
         The findings in each file and in the set.
 
     Raises:
-        ValueError: There are no files, and no required seal names any; or arguments contradict each
-            other.
+        ValueError: A folder has no files, and no required seal names any; or arguments contradict
+            each other.
         TypeError: An argument has the wrong type.
         FormatError: A note about a write is damaged.
         OSError: A file or folder that `source` names does not exist, or the file system failed. An
@@ -124,18 +116,10 @@ def verify_dataset(
     check_threads(threads)
     check_expected(expected_rows)
     seal = None if decryption is None or callable(decryption) else required_seal(decryption)
-    links = list[Place]()
-    listed = list_sealed_files(source, filesystem, seal, links)
-    folders = _find_folders(source, filesystem, listed)
-    places, hidden = split_hidden(listed)
+    listed = source if isinstance(source, DatasetFiles) else _list_files(source, filesystem, seal)
+    places = [file.place for file in listed.files]
     if not places:
-        lost = [finding for folder in folders for finding in find_missing_files(seal, folder, ())]
-        if lost:
-            return DatasetVerification(files=(), findings=tuple(lost))
-        if hidden:
-            names = list_names([place.listed_name for place in hidden], MAX_LISTED)
-            raise ValueError(f"notes in {NOTES} hide all files from readers: {names}")
-        raise ValueError(f"there are no files in {source!r}")
+        return DatasetVerification(files=(), findings=tuple(listed.findings))
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
     is_alone = len(places) == 1
     run = FilesVerification(
@@ -154,9 +138,8 @@ def verify_dataset(
         file_set.report_unidentified(run.unidentified)
     file_set.findings += find_copies(file_set.group_by_unique())
     file_set.check_row_count(None if is_alone else expected_rows)
-    file_set.compare_seal(seal, folders)
-    file_set.findings += find_links([link.path for link in links])
-    file_set.note_hidden_files(hidden)
+    file_set.findings += listed.findings
+    file_set.note_hidden_files(listed.hidden)
     return DatasetVerification(
         files=tuple(file.verification for file in files),
         findings=tuple(file_set.findings),
@@ -164,13 +147,9 @@ def verify_dataset(
     )
 
 
-def _find_folders(where: Any, filesystem: Any, files: Iterable[Place]) -> list[Place]:
-    named = where if isinstance(where, list | tuple) else [where]
-    places = [
-        name if isinstance(name, Place) else Place(*locate(name, filesystem)) for name in named
-    ]
-    paths = {file.path for file in files}
-    return [place for place in places if place.path not in paths]
+def _list_files(source: Any, filesystem: Any, seal: DatasetSeal | None) -> DatasetFiles:
+    make = None if filesystem is None else lambda: filesystem
+    return list_dataset(folders_of(source, make, absolute=False), seal)
 
 
 # --- the files -----------------------------------------------------------------------------------

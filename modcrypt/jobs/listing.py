@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.stores import is_same_store, locate
@@ -56,7 +56,7 @@ class Folder:
         If `absolute`, make a local name absolute, so that other processes find it.
         """
         if not isinstance(where, str | os.PathLike):
-            raise TypeError(f"a table must be a path or URL, not {type(where).__name__}")
+            raise TypeError(f"a file or folder must be a path or URL, not {type(where).__name__}")
         filesystem = None if make is None else make()
         resolved, path = locate(where, filesystem)
         if resolved is None:
@@ -107,7 +107,7 @@ class SourceSet(Folder):
     @classmethod
     def of(cls, names: Sequence[str]) -> SourceSet:
         """Return the sources with these names, which are paths or URLs."""
-        members = tuple(Folder.at(name, absolute=False) for name in names)
+        members = tuple(folders_of(names, absolute=False))
         return cls(", ".join(names), _members=members)
 
     @property
@@ -132,33 +132,28 @@ class SourceSet(Folder):
         )
 
 
-class NamedFiles(NamedTuple):
-    """The files at paths that a caller names."""
+def folders_of(
+    where: Any, make: MakeFilesystem | None = None, *, absolute: bool = True
+) -> list[Folder]:
+    """Return the folders and files at a path or URL, or at several; raise as `Folder.at`."""
+    several = where if isinstance(where, list | tuple) else [where]
+    return [Folder.at(name, make, absolute=absolute) for name in several]
 
-    files: list[File]
-    root: str | None  # path of the only folder that is named; None for files and several folders
+
+def only_folder(folders: Sequence[Folder]) -> str | None:
+    """Return the name of the only folder, the root of its files; None for files and several."""
+    return folders[0].name if len(folders) == 1 and folders[0].is_folder else None
 
 
-def find_named_files(
-    paths: Sequence[str], glob: str | None, links: list[Place] | None = None
-) -> NamedFiles:
-    """Return the files at paths, and those in folders whose paths there match `glob`, if given.
-
-    `links` is as in `list_tables`.
+def find_named_files(folders: Sequence[Folder], glob: str | None = None) -> list[File]:
+    """Return the files of folders and single files, each once; `glob` is as in `list_tables`.
 
     Raises:
-        FileNotFoundError: A path does not exist.
+        FileNotFoundError: A folder or file does not exist.
         ValueError: A folder has no matching files.
     """
-    folders = [Folder.at(path, absolute=False) for path in paths]
-    if len(folders) == 1:
-        root = paths[0] if folders[0].is_folder else None
-        return NamedFiles(list_tables(folders, glob=glob, links=links), root)
-    unique: dict[str, File] = {}
-    for folder in folders:
-        for file in list_tables([folder], glob=glob, links=links):
-            unique.setdefault(file.place.full_name, file)
-    return NamedFiles(list(unique.values()), None)
+    listed = (file for folder in folders for file in list_tables([folder], glob=glob))
+    return list({file.place.full_name: file for file in listed}.values())
 
 
 def list_tables(
@@ -201,41 +196,26 @@ def list_tables(
 
 
 def _list_folder(folder: Folder, as_read: bool, links: list[Place] | None) -> list[File]:
-    place, is_local = folder.place, folder.place.filesystem is None
-    files = _list_local(folder, place, links) if is_local else _list_store(folder, place)
-    if as_read and folder.is_folder:
-        from modcrypt.parquet.datasets.discovery import read_notes
-
-        hidden = {folder.file(name) for note in read_notes(place).values() for name in note.hidden}
-        files = [file for file in files if file.name not in hidden]
-    return files
-
-
-def _list_local(folder: Folder, place: Place, links: list[Place] | None) -> list[File]:
-    if not os.path.isdir(place.path):
+    """Return the files of a folder or a single file, without a request per file of a store."""
+    place = folder.place
+    if place.filesystem is None and not os.path.isdir(place.path):
         return [File(folder.name, os.stat(place.path).st_size, place)]
-    from modcrypt.parquet.datasets.discovery import list_files  # not to be loaded for a file
+    from modcrypt.parquet.datasets.discovery import list_sized_files, read_notes  # slow to load
 
-    files = list_files(place, None, every_link=links is not None, folder_links=links)
-    paths = [file.path for file in files]
-    return [File(path, os.stat(path).st_size, Place(None, path)) for path in paths]
-
-
-def _list_store(folder: Folder, place: Place) -> list[File]:
-    """Return the files in a store, without a request per file."""
-    from modcrypt.parquet.datasets.discovery import as_arrow, list_files, list_sizes
-
-    filesystem, base = place.filesystem, place.path
-    if not folder.is_folder:
-        only = list_files(place, None)[0]  # raises if the file does not exist
-        return [File(folder.name, as_arrow(filesystem).get_file_info(only.path).size or 0, only)]
-    files = [
-        File(folder.file(path[len(base) :].lstrip("/")), size, Place(filesystem, path))
-        for path, size in list_sizes(filesystem, base).items()
+    sized = list_sized_files(place, None, every_link=links is not None, folder_links=links)
+    inside = [found.path[len(place.path) :].lstrip("/") for found, _ in sized]
+    if not any(inside):  # the folder is a file, or empty
+        return [File(folder.name, size, found) for found, size in sized]
+    if place.filesystem is not None:
+        _check_spelling(folder, place, inside[0])
+    hidden: set[str] = set()
+    if as_read:
+        hidden = {name for note in read_notes(place).values() for name in note.hidden}
+    return [
+        File(folder.file(path), size, found)
+        for path, (found, size) in zip(inside, sized, strict=True)
+        if path not in hidden
     ]
-    for file in files[:1]:
-        _check_spelling(folder, place, folder.inside(file.name))
-    return files
 
 
 def _check_spelling(folder: Folder, place: Place, inside: str) -> None:

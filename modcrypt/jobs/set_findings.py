@@ -1,22 +1,19 @@
-"""Findings about the files of a set: shared prefixes, parts, copies, links, and missing files."""
+"""Findings from comparing the files of a set: shared prefixes, parts, copies, and rows."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-from modcrypt.errors import ModcryptError, list_names
+from modcrypt.errors import list_names
 from modcrypt.io.places import Place
-from modcrypt.io.stores import locate
+from modcrypt.jobs.dataset_files import MAX_LISTED
 from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, find_numbers, find_part_faults
-from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
-from modcrypt.parquet.signatures.signers import DatasetSeal
 from modcrypt.parquet.verify.file_verification import CheckedFile, FileAad
 from modcrypt.report.text import format_count
 
@@ -25,9 +22,6 @@ Groups: TypeAlias = Mapping[bytes, Sequence[str]]
 
 Shape: TypeAlias = tuple[int | None, int | None]
 """Size of a file in bytes, and its number of rows if that is authenticated."""
-
-MAX_LISTED = 20
-"""Maximum number of names listed in one message."""
 
 
 def find_shared_prefixes(groups: Groups, *, fault: bool = False) -> list[Finding]:
@@ -44,69 +38,6 @@ def find_shared_prefixes(groups: Groups, *, fault: bool = False) -> list[Finding
         )
         for prefix, paths in groups.items()
     ]
-
-
-def find_missing_files(
-    seal: DatasetSeal | None, folder: Place, places: Iterable[Place]
-) -> list[Finding]:
-    """Report files below a folder that its seal names, if one is required, and that are missing."""
-    if seal is None:
-        return []
-    paths = [str(place.inside(folder)) for place in places]
-    return compare_with_seal(seal.with_root(folder), folder, paths, MAX_LISTED)
-
-
-def find_missing_below(
-    seal: DatasetSeal | None, paths: Sequence[str]
-) -> tuple[list[Finding], list[str]]:
-    """Return findings about files that a required seal names below paths, and paths with files."""
-    findings: list[Finding] = []
-    left: list[str] = []
-    for path in paths:
-        place = Place(*locate(path, None))
-        files = [] if seal is None else list_sealed_files(place, None, seal)
-        is_file = [file.path for file in files] == [place.path]
-        shown = split_hidden(files)[0]  # readers miss what a note hides
-        lost = [] if is_file else find_missing_files(seal, place, shown)
-        findings += lost
-        left += [] if lost and not shown else [path]
-    return findings, left
-
-
-def compare_with_seal(
-    seal: DatasetSeal, folder: Place, paths: Iterable[str], most: int
-) -> list[Finding]:
-    """Report files that a seal names and that are not among these paths; list at most `most`."""
-    try:
-        missing = seal.find_missing(folder, paths)
-    except ModcryptError as error:
-        return [Finding(word=error.word, message=str(error))]
-    if not missing:
-        return []
-    message = f"files of the dataset's seal are missing: {list_names(missing, most)}"
-    return [Finding(word="integrity", message=message)]
-
-
-def find_links(paths: Sequence[str], most: int = MAX_LISTED) -> list[Finding]:
-    """Report symbolic links to folders or files of the dataset itself; list at most `most`."""
-    if not paths:
-        return []
-    message = (
-        "symbolic links lead to what the dataset has anyway, so that other readers read rows "
-        f"twice: {list_names(paths, most)}"
-    )
-    return [Finding(word="integrity", message=message)]
-
-
-def find_links_below(paths: Sequence[str]) -> list[Finding]:
-    """Report symbolic links in local folders that lead to what the same folder has anyway."""
-    links: list[Place] = []
-    for place in (Place(*locate(path, None)) for path in paths):
-        if place.filesystem is None and os.path.isdir(place.path):
-            files = list_files(place, None, every_link=True, folder_links=links)
-            own = {os.path.realpath(file.path) for file in files if not file.is_linked}
-            links += [f for f in files if f.is_linked and os.path.realpath(f.path) in own]
-    return find_links([link.path for link in links])
 
 
 def find_shared_unique(count: int, names: str, *, alike: bool, rows_differ: bool) -> Finding:
@@ -154,18 +85,6 @@ def find_copies(groups: Mapping[bytes, Sequence[tuple[str, Shape]]]) -> list[Fin
         )
         for files in groups.values()
     ]  # fmt: skip
-
-
-def list_sealed_files(
-    where: Any, filesystem: Any, seal: DatasetSeal | None, links: list[Place] | None = None
-) -> list[Place]:
-    """List files; none if the only folder does not exist, and a required seal is to tell so."""
-    try:
-        return list_files(where, filesystem, every_link=True, folder_links=links)
-    except FileNotFoundError:
-        if seal is None or isinstance(where, list | tuple):
-            raise
-        return []
 
 
 # --- files that are compared with each other ------------------------------------------------------
@@ -301,14 +220,6 @@ class FileSet:
                 f"the files have {rows} rows, but {expected} are expected: files or row groups "
                 "were dropped or added",
             )
-
-    def compare_seal(self, seal: DatasetSeal | None, folders: Iterable[Place]) -> None:
-        """Report missing files that the seal of a folder names, if one is required."""
-        below: defaultdict[str | None, list[Place]] = defaultdict(list)
-        for place, _ in self._aads:
-            below[place.root].append(place)
-        for folder in folders:
-            self.findings += find_missing_files(seal, folder, below[folder.path])
 
     def note_hidden_files(self, places: Sequence[Place]) -> None:
         """Note the files that notes about writes hide from readers; anyone can write such notes."""

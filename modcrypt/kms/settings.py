@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
@@ -107,8 +108,9 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             self.__dict__.update(self._keys_of_policy(self.policy))
         elif self.policy is not None:
             find_service(self.kms, self.policy)
-        for reference in self._references:
-            check_reference(reference)
+        for reference in (self.footer_key, *self.column_keys.values()):
+            if reference is not None:
+                check_reference(reference)
         if self.passphrase is not None:
             check_passphrase_reference(self.passphrase)
         if self.passphrase is not None and not self.has_service:
@@ -158,11 +160,6 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
         }
 
     @property
-    def _references(self) -> list[str]:
-        footer = [] if self.footer_key is None else [self.footer_key]
-        return [*footer, *self.column_keys.values()]
-
-    @property
     def has_service(self) -> bool:
         """True if keys come from a key service."""
         return self.kms is not None or (self.policy is not None and self.policy.kms is not None)
@@ -170,7 +167,7 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
     @property
     def has_keys(self) -> bool:
         """True if keys come from references."""
-        return bool(self._references)
+        return self.footer_key is not None or bool(self.column_keys)
 
     # --- copies ---
 
@@ -188,10 +185,7 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
         return self if self.root is not None else self.evolve(root=root)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _receive, (type(self), self._portable_values())
-
-    def _portable_values(self) -> dict[str, Any]:
-        """Return the fields, with absolute paths, as other processes may run in other folders.
+        """Send the fields with absolute paths, as other processes may run in other folders.
 
         Raise ValueError if a reference has no meaning in other processes.
         """
@@ -209,19 +203,18 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             if values[name] is not None and "://" not in values[name]:
                 values[name] = os.path.abspath(values[name])
         keys = {name: absolute_reference(ref) for name, ref in self.column_keys.items()}
-        kms = None if self.kms is None else _absolute_uri(self.kms)
         policy = self.policy
         if policy is not None and policy.signed_by:  # the files of public keys may be only here
             lines = tuple(map(str, read_verifying_keys(policy.signed_by)))
             policy = replace(policy, signed_by=lines)
-        return {
-            **values,
+        values |= {
             "policy": policy,
             "column_keys": keys,
             "encryption_options": dict(self.encryption_options),
-            "kms": kms,
+            "kms": None if self.kms is None else _absolute_uri(self.kms),
             "identities": tuple(map(absolute_reference, self.identities)),
         }
+        return _receive, (type(self), values)
 
     # --- AAD prefixes ---
 
@@ -396,14 +389,12 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
         if self.signing_key is None:
             return None
         if names_service(self.signing_key):  # clients do not survive a fork
-            return self._open_once(f"signing key {self.signing_key}", self._load_writer_key)
+            load = partial(load_signing_key, self.signing_key, self.signing_passphrase)
+            return self._open_once(f"signing key {self.signing_key}", load)
         return self._writer_key_of_file
 
     @cached_property
     def _writer_key_of_file(self) -> SigningKey:
-        return self._load_writer_key()
-
-    def _load_writer_key(self) -> SigningKey:
         assert self.signing_key is not None
         return load_signing_key(self.signing_key, self.signing_passphrase)
 

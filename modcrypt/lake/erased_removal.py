@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from modcrypt.io.places import Place
+from modcrypt.jobs.shredding.file_shredding import stores_of
 from modcrypt.jobs.shredding.proof import Proof, prove_shredded
-from modcrypt.jobs.shredding.removal import stores_of
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.lake.applying.application import AppliedFile
 from modcrypt.lake.files.file_policies import DatasetPolicies

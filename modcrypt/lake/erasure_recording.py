@@ -11,7 +11,8 @@ from typing import Any
 
 from modcrypt.jobs.listing import Folder, place_at
 from modcrypt.jobs.shredding.choice import criteria_of
-from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
+from modcrypt.jobs.shredding.file_shredding import ShreddedFile
+from modcrypt.jobs.shredding.removal import shred_keys
 from modcrypt.kms.signing.signing_keys import SigningKey, read_verifying_keys
 from modcrypt.lake.declarations.declaration import (
     AnyDataset,

@@ -16,7 +16,7 @@ from modcrypt.errors import FormatError, ModcryptError, list_names
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.jobs.failures import describe, exit_code
-from modcrypt.jobs.shredding.removal import ShreddedFile
+from modcrypt.jobs.shredding.file_shredding import ShreddedFile
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import SigningKey

@@ -276,7 +276,7 @@ def test_a_policy_covers_partitions_except_those_in_plaintext(tmp_path: Path) ->
     expected = {"ssn=*": ("ssn",), "a%3Ab=*": ("a:b",)}
     assert leaks == {str(tmp_path / path): columns for path, columns in expected.items()}
     settings = mc.Settings(policy=policy, kms="env:X")
-    assert not scan.find_leak_faults(Place(None, str(tmp_path)), settings)
+    assert not scan.find_leak_faults([Place(None, str(tmp_path))], settings)
 
 
 @pytest.mark.parametrize("inside", ["_delta_log", "_delta_log/00.json", ".hoodie"])

@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt.io.places import Place
+from modcrypt.jobs.shredding.file_shredding import ShreddedFile
 from modcrypt.jobs.shredding.proof import Proof, prove_shredded
-from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
+from modcrypt.jobs.shredding.removal import shred_keys
 from tests.support.algorithms import CTR, GCM
 from tests.support.cases import each_case
 from tests.support.folder_contents import bytes_of

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
+from modcrypt.jobs.shredding.file_shredding import ShreddedFile
 from modcrypt.jobs.shredding.proof import prove_shredded
-from modcrypt.jobs.shredding.removal import ShreddedFile, shred_keys
+from modcrypt.jobs.shredding.removal import shred_keys
 from tests.support.cases import each_case
 from tests.support.crash import (
     every_step,

@@ -29,16 +29,16 @@ from modcrypt.io.places import Place
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark import java_home
 from modcrypt.spark.source import abandoned_writes as abandoned
-from modcrypt.spark.source import writing
+from modcrypt.spark.source import job_publication
 from modcrypt.spark.source.arrow_types import to_common_schema, to_spark_schema
-from modcrypt.spark.source.options import write_options
-from modcrypt.spark.source.writing import (
-    Writer,
+from modcrypt.spark.source.job_publication import (
     Written,
     publish_files,
     remove_abandoned,
     remove_job,
 )
+from modcrypt.spark.source.options import write_options
+from modcrypt.spark.source.writing import Writer
 from tests.support.guide import run_guide
 from tests.support.spark.lake import FOOTER, Lake
 from tests.support.spark.processes import Elsewhere
@@ -390,12 +390,12 @@ def test_a_publication_that_goes_on_is_left_alone(tmp_path: Path) -> None:
         go_on.wait(60)
         move(source, target)
 
-    move = writing._move
+    move = job_publication._move
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as pool:
-        patch.setattr(writing, "_move", hook)
+        patch.setattr(job_publication, "_move", hook)
         done = pool.submit(publish_files, str(tmp_path), messages, overwrite=False)
         assert reached.wait(60)
-        patch.setattr(writing, "_move", move)
+        patch.setattr(job_publication, "_move", move)
         other = stage(tmp_path, "b" * 16, range(10, 12))
         publish_files(str(tmp_path), other, overwrite=False)
         assert ids_in(tmp_path) == [10, 11]

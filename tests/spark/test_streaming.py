@@ -22,9 +22,9 @@ from modcrypt.io.places import Place
 from modcrypt.parquet.datasets.discovery import list_complete
 from modcrypt.spark.source import stream_batches as batches
 from modcrypt.spark.source.arrow_types import to_common_schema, to_spark_schema
+from modcrypt.spark.source.job_publication import Written, job_folder, remove_abandoned
 from modcrypt.spark.source.stream_batches import drop_batch, publish_batch
 from modcrypt.spark.source.streaming import stream_reader, stream_writer
-from modcrypt.spark.source.writing import Written, job_folder, remove_abandoned
 from tests.support.spark.lake import FOOTER, SECRETS, Lake
 from tests.support.tables import read_with_pyarrow, small_table
 

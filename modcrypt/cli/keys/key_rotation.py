@@ -175,7 +175,7 @@ def _rotate_files(
     with record_event("rotate", recorded, lambda: settings.writer_key) as end:
         report.run("Rotating", rotate)
         end(report.code, report.counts)
-    warn_about_lost_signatures(report.unsigned, "pass --sign to sign again")
+    warn_about_lost_signatures(report.unsigned)
     names = ("rotated", "current", "plaintext", "failed")
     if as_json:
         report.print_totals(names, keys=report.keys, dry_run=run["dry_run"])

@@ -64,12 +64,12 @@ def signing_references(options: dict[str, Any]) -> dict[str, Any]:
     return {"signing_key": key, "signing_passphrase": passphrase or prompt}
 
 
-def warn_about_lost_signatures(files: int, advice: str) -> None:
+def warn_about_lost_signatures(files: int) -> None:
     """Print how many files lost the signature of their writer, if any, and what helps."""
     if files:
         click.echo(
             f"modcrypt: the writer's signature of {format_count(files, 'file')} was dropped; "
-            f"{advice}",
+            "pass --sign to sign again",
             err=True,
         )
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from modcrypt.cli.examine import html_options, prepare_page, print_list
+from modcrypt.cli.examine import html_options, prepare_page
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
@@ -16,6 +16,7 @@ from modcrypt.cli.shared import (
     print_facts,
     print_json,
     print_line,
+    print_list,
     strict_option,
 )
 from modcrypt.cli.shared_options import option, verb

@@ -7,7 +7,7 @@ import os
 import posixpath
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -164,12 +164,11 @@ def search_folder(
     return found.judge(found.observed.secrecy(named))
 
 
-def find_leak_faults(folder: Place, settings: Settings | None) -> list[Finding]:
-    """Return the leaks of a folder as faults of its verification."""
+def find_leak_faults(folders: Iterable[Place], settings: Settings | None) -> list[Finding]:
+    """Return the leaks of folders as faults of their verification."""
     # Encryption accepts these partitions, so verification does, too.
-    report = search_folder(folder, settings, partitions=False)
-    leaks = () if report is None else report.leaks
-    return [leak.as_fault() for leak in leaks]
+    reports = (search_folder(folder, settings, partitions=False) for folder in folders)
+    return [leak.as_fault() for report in reports if report is not None for leak in report.leaks]
 
 
 @dataclass(kw_only=True)

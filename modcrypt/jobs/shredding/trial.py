@@ -20,7 +20,7 @@ from modcrypt.errors import (
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.jobs.shredding.choice import Criteria
-from modcrypt.jobs.shredding.removal import is_ags1, stores_of
+from modcrypt.jobs.shredding.file_shredding import is_ags1, is_parquet, parse_store, stores_of
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.kms.wrapping import Refusals
@@ -28,14 +28,12 @@ from modcrypt.parquet.crypto.footer_keys import ColumnUse, KeyUses, key_uses
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.pkmt1.external import FOOTER_KEY, STAGED, read_store_at
 from modcrypt.pkmt1.material import (
-    MAX_STORE,
     RECIPIENTS,
     SHREDDED,
     STORE_NAME,
     KeyMaterial,
     KeyReference,
     decode_material,
-    decode_store,
     try_decode_metadata,
     write_of,
 )
@@ -156,7 +154,7 @@ class Trial:
         """
         if holds_encrypted_metadata(source):
             return [] if near else self._try_key_metadata(source)
-        if _is_parquet(source):
+        if is_parquet(source):
             seen = key_uses(source)
             is_copy = not seen.encrypted and self.is_about(place)
             if near and seen.unique not in self.traces.uniques and not is_copy:
@@ -164,7 +162,7 @@ class Trial:
             if seen.encrypted:
                 return self._try_encrypted_file(place, source, seen)
             return self._report_plaintext(seen) if self.wanted.columns else [_PERHAPS_A_COPY]
-        store = _parse_store(source)
+        store = parse_store(source)
         if store is None:
             return None
         return self._try_separate_material(place, store, near)
@@ -493,19 +491,3 @@ def _make_plaintext_proof(column: ColumnUse) -> KeyProof:
         key=f"column {column.name}", columns=(column.name,), state="readable",
         why="the column is not encrypted",
     )  # fmt: skip
-
-
-def _is_parquet(source: Source) -> bool:
-    magics = b"PAR1", b"PARE"
-    return source.size >= 12 and source.read_at(source.size - 4, 4) in magics
-
-
-def _parse_store(source: Source) -> dict[str, str] | None:
-    """Return the entries of external key material; None if the file is of another kind."""
-    if not 2 <= source.size <= MAX_STORE or source.read_at(0, 1) != b"{":
-        return None
-    try:
-        store = decode_store(source.read_at(0, source.size))
-    except KeyMaterialError:
-        return None
-    return store if any("PKMT1" in text for text in store.values()) else None

@@ -11,7 +11,7 @@ from modcrypt.jobs.key_rotation import RotatedFile, Rotation, check_rotation
 from modcrypt.jobs.key_scan import ScannedKey, make_scanner, resolve_decryption
 from modcrypt.jobs.listing import File
 from modcrypt.jobs.shredding.choice import Criteria, criteria_of
-from modcrypt.jobs.shredding.removal import ShreddedFile, Shredding
+from modcrypt.jobs.shredding.file_shredding import ShreddedFile, Shredding
 from modcrypt.jobs.verbs.verb import Verb
 from modcrypt.kms.proof import Prove, WrapProof, check_prove
 from modcrypt.kms.settings import Settings

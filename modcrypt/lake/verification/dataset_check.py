@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import posixpath
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -15,13 +16,9 @@ from typing import Literal, TypeAlias
 from modcrypt.errors import MAX_NAMES, AadPrefixError, list_names
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
+from modcrypt.jobs.dataset_files import compare_with_seal, find_links
 from modcrypt.jobs.leaks.scan import ValueLeak
-from modcrypt.jobs.set_findings import (
-    compare_with_seal,
-    find_links,
-    find_missing_below,
-    find_shared_unique,
-)
+from modcrypt.jobs.set_findings import find_shared_unique
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.files.file_policies import DatasetPolicies
@@ -130,10 +127,12 @@ def verify_files(
             findings += map(ValueLeak.as_fault, find_dataset_leaks(policies))
     if seal is not None:
         present.update(files.strays)
-        if files.parts:
-            missing, _ = find_missing_below(seal, [files.root.file(part) for part in files.parts])
-        else:
-            missing = compare_with_seal(seal, policies.root.place, present, MAX_NAMES)
+        missing = [
+            finding
+            for part in files.parts or [""]
+            if part not in present
+            for finding in _find_missing(seal, policies.root.place, part, present)
+        ]
         if emptied and not missing:
             raise emptied[0]
         findings += missing
@@ -141,6 +140,15 @@ def verify_files(
         dataset=name, location=policies.dataset.location, files=results, findings=findings,
         strays=files.strays, skipped=skipped,
     )  # fmt: skip
+
+
+def _find_missing(
+    seal: RequiredSeal, root: Place, part: str, present: Collection[str]
+) -> list[Finding]:
+    """Report files in a part of a dataset that its seal names and that are not present."""
+    start = posixpath.join(part, "")
+    paths = (path.removeprefix(start) for path in present if path.startswith(start))
+    return compare_with_seal(seal, root.below(part) if part else root, paths, MAX_NAMES)
 
 
 def _report_empty(is_erased: bool) -> Finding:

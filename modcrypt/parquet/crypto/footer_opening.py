@@ -64,7 +64,6 @@ _OPEN_BY_DESIGN = (
     "file-unique, and the key metadata can be altered; AADs and tags depend on the rest"
 )
 
-
 _SMALL_FOOTER = 4 << 10
 """Size in bytes up to which decoding all chunks takes no longer than locating them."""
 
@@ -221,8 +220,7 @@ class _Opening:
 
     def _empty_prefix_error(self) -> AadPrefixError | None:
         """Return the error of a footer that the empty prefix does not open; None if not given."""
-        algorithm = self.footer.algorithm
-        if self.properties.aad_prefix != b"" or not needs_prefix(algorithm, None):
+        if self.properties.aad_prefix != b"" or not needs_prefix(self.footer.algorithm, None):
             return None
         return AadPrefixError(
             "the file was written with an AAD prefix that it does not store, and its footer does "
@@ -332,9 +330,8 @@ class _Opening:
         if after := len(self.tail.data) - end:
             report.add_warning("format", f"{after} bytes follow the footer", self.tail.end)
         report.add_note("file", None, "it is a plaintext file: nothing in it is authenticated")
-        properties = self.properties
-        demands = properties.aad_prefix, properties.aad_prefix_verifier
-        if properties.require_encrypted is not False or demands != (None, None):
+        demands = self.properties.aad_prefix, self.properties.aad_prefix_verifier
+        if self.properties.require_encrypted is not False or demands != (None, None):
             error = PlaintextError(
                 f"{self.name} is a plaintext file where an encrypted one is expected; if that is "
                 "intended, pass require_encrypted=False and no AAD prefix to read it"
@@ -381,11 +378,10 @@ class _Opening:
             aads = [(make_file_aad(footer.algorithm, properties), "")]
         except AadPrefixError as error:
             if needs_prefix(footer.algorithm, properties.aad_prefix) and not report.strict:
-                why = (
+                footer.locked = (
                     "it needs an AAD prefix that the file does not store; pass aad_prefix, or if "
                     "it belongs to an Iceberg table, read the table with modcrypt.iceberg"
                 )
-                footer.locked = why
                 return [], error
             report.add_error(error, *place)
             aads = [(declared_aad(footer.algorithm, properties), "")]

@@ -121,14 +121,6 @@ def find_numbers(path: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"[0-9]{1,9}", path.rsplit("/", 1)[-1])]
 
 
-def check_parts(
-    parts: Iterable[tuple[str, int]], expected: int | None, template: PrefixTemplate
-) -> None:
-    """Raise AadPrefixError for the faults that `find_part_faults` finds."""
-    if faults := find_part_faults(parts, expected, template):
-        raise AadPrefixError("; ".join(faults))
-
-
 def find_part_faults(
     parts: Iterable[tuple[str, int]], expected: int | None, template: PrefixTemplate
 ) -> list[str]:

@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from modcrypt.errors import FormatError, ModcryptError
-from modcrypt.io.places import Place
+from modcrypt.errors import AadPrefixError, FormatError, ModcryptError
 from modcrypt.io.sources import open_source
 from modcrypt.io.threads import in_threads, usable_cores
 from modcrypt.keys import KeyLike, Secret, hide_keys
@@ -36,7 +35,7 @@ from modcrypt.parquet.datasets.aad_prefixes import (
     PrefixTemplate,
     check_expected_parts,
     check_no_prefix,
-    check_parts,
+    find_part_faults,
     identify_part,
 )
 from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset, leave_out_erased
@@ -211,8 +210,8 @@ class _DatasetReader:
         options: dict[str, Any],
     ) -> None:
         template, expected = prefixes
-        files = source if is_dataset(source, filesystem) else [source]
-        self.dataset = discover(files, filesystem, partitioning)
+        named = source if is_dataset(source, filesystem) else [source]
+        self.dataset = discover(named, filesystem, partitioning)
         self._options, self._template = options, template
         self._decryption = (
             decryption if callable(decryption) else self._prepare_properties(decryption)
@@ -223,22 +222,15 @@ class _DatasetReader:
         self._prefixes: dict[str, bytes] = {}
         self._versions: dict[str, FileIdentity] = {}  # file versions whose parts were checked
         self.result = pa.schema([])  # schema of the returned data
-        self._check_seal()
+        root, files = self.dataset.root, self.dataset.files
+        if root is not None and (files or not callable(decryption)):
+            first = self._find_properties(files[0].path if files else root.path)
+            self.dataset.check_complete(required_seal(first))
         self.dataset.check_files()
         if not callable(self._decryption):
             self.dataset = leave_out_erased(self.dataset, self._decryption)
         if template is not None:
             self._prefixes = self._check_parts(PrefixTemplate(template), expected)
-
-    def _check_seal(self) -> None:
-        """Raise IntegrityError if files of a folder are missing that its seal names."""
-        root, files = self.dataset.root, self.dataset.files
-        if root is None or (callable(self._decryption) and not files):
-            return  # a list may leave out files, and no path tells which seal is required
-        seal = required_seal(self._find_properties(files[0].path if files else root.path))
-        if seal is not None:
-            places = (Place(root.filesystem, file.path) for file in files)
-            seal.check_complete(root, [str(place.inside(root)) for place in places])
 
     def _check_parts(self, template: PrefixTemplate, expected: int | None) -> dict[str, bytes]:
         """Identify the part of each file, and return the AAD prefixes that the files must have."""
@@ -255,7 +247,8 @@ class _DatasetReader:
         identified = list(in_threads(identify, range(len(paths)), threads, "modcrypt-part"))
         parts = [part for part, _ in identified]
         self._versions = dict(zip(paths, (version for _, version in identified), strict=True))
-        check_parts(zip(paths, parts, strict=True), expected, template)
+        if faults := find_part_faults(zip(paths, parts, strict=True), expected, template):
+            raise AadPrefixError("; ".join(faults))
         return {path: template.prefix(part) for path, part in zip(paths, parts, strict=True)}
 
     def _find_properties(self, path: str) -> FileDecryptionProperties:

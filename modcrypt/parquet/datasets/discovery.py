@@ -27,6 +27,8 @@ from modcrypt.parquet.datasets.write_notes import NOTES, WriteNote, note_place, 
 if TYPE_CHECKING:  # takes a third of the time of importing PyArrow
     import pyarrow.compute as pc
 
+    from modcrypt.parquet.signatures.signers import DatasetSeal
+
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
 """Stores, as named by pyarrow and fsspec, in which folders exist only through their files."""
 
@@ -49,6 +51,13 @@ class Dataset:
     partition_schema: pa.Schema
     filesystem: Any  # filesystem of the paths; None for the local one
     root: Place | None  # folder that was listed; None for a list of files
+
+    def check_complete(self, seal: DatasetSeal | None) -> None:
+        """Raise IntegrityError if files of the folder are missing that a required seal names."""
+        if seal is not None and self.root is not None:  # a list may leave out files
+            places = (Place(self.filesystem, file.path) for file in self.files)
+            inside = [str(place.inside(self.root)) for place in places]
+            seal.with_root(self.root).check_complete(self.root, inside)
 
     def check_files(self) -> None:
         """Raise ValueError if there are no files."""
@@ -165,14 +174,19 @@ def read_notes(folder: Place) -> dict[str, WriteNote]:
     return {name: note for name, note in found.items() if note is not None}
 
 
-def list_files(
+def list_files(where: Any, filesystem: Any, *, every_link: bool = False) -> list[Place]:
+    """List a file, or the visible files in one or several folders, as `list_sized_files`."""
+    return [place for place, _ in list_sized_files(where, filesystem, every_link=every_link)]
+
+
+def list_sized_files(
     where: Any,
     filesystem: Any,
     *,
     every_link: bool = False,
     folder_links: list[Place] | None = None,
-) -> list[Place]:
-    """List a file, or the visible files in one or several folders; sorted.
+) -> list[tuple[Place, int]]:
+    """List a file, or the visible files in one or several folders, with their sizes; sorted.
 
     The files of a folder have it as their `root`: links in it are followed for reading, but not for
     writing. With `every_link`, a link is a file of its own, besides its target, as for readers.
@@ -180,51 +194,51 @@ def list_files(
     followed: other readers read such rows twice. Raise FileNotFoundError if a file or folder does
     not exist.
     """
-    by_path: dict[str, Place] = {}
+    by_path: dict[str, tuple[Place, int]] = {}
     for source in where if isinstance(where, list | tuple) else [where]:
         if not isinstance(source, str | os.PathLike | Place):
             raise TypeError(f"a file must be a path or URL, not {type(source).__name__}")
         place = source if isinstance(source, Place) else Place(*locate(source, filesystem))
-        for file in _list_places(place, folder_links):
+        for file, size in _list_place(place, folder_links):
             # A link and its target are one file; the target is listed, as it can be written.
             local = file.filesystem is None and not every_link
             real = os.path.realpath(file.path) if local else file.path
-            known = by_path.setdefault(real, file)
+            known, _ = by_path.setdefault(real, (file, size))
             if known is not file and known.is_linked and not file.is_linked:
-                by_path[real] = file
-    return sorted(by_path.values(), key=lambda place: place.path)
+                by_path[real] = file, size
+    return sorted(by_path.values(), key=lambda sized: sized[0].path)
 
 
-def split_hidden(places: Sequence[Place]) -> tuple[list[Place], list[Place]]:
-    """Split listed files into those that readers of their folder read and those that notes hide."""
+def find_hidden(places: Sequence[Place]) -> list[Place]:
+    """Return those of the listed files that notes hide from readers of their folder."""
     names: dict[str, set[str]] = {}  # by folder
-    shown: list[Place] = []
     hidden: list[Place] = []
     for place in places:
         root = place.root
         if root is not None and root not in names:
             notes = read_notes(Place(place.filesystem, root))
             names[root] = {name for note in notes.values() for name in note.hidden}
-        is_hidden = root is not None and place.path[len(root) :].lstrip("/") in names[root]
-        (hidden if is_hidden else shown).append(place)
-    return shown, hidden
+        if root is not None and place.path[len(root) :].lstrip("/") in names[root]:
+            hidden.append(place)
+    return hidden
 
 
-def _list_places(place: Place, folder_links: list[Place] | None) -> list[Place]:
+def _list_place(place: Place, folder_links: list[Place] | None) -> list[tuple[Place, int]]:
     if place.filesystem is None:
-        is_folder = stat.S_ISDIR(os.stat(place.path).st_mode)  # raises if the path does not exist
+        status = os.stat(place.path)  # raises if the path does not exist
+        is_folder, size = stat.S_ISDIR(status.st_mode), status.st_size
     else:
         info = as_arrow(place.filesystem).get_file_info(place.path)
         if info.type == pafs.FileType.NotFound:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.address)
-        is_folder = info.type == pafs.FileType.Directory
+        is_folder, size = info.type == pafs.FileType.Directory, info.size or 0
     if not is_folder:
-        return [place]
+        return [(place, size)]
     links: list[str] = []
-    paths = list_sizes(place.filesystem, place.path, folder_links=links)
+    sizes = list_sizes(place.filesystem, place.path, folder_links=links)
     if folder_links is not None:
         folder_links += [Place(None, path, place.path) for path in links]
-    return [Place(place.filesystem, path, place.path) for path in paths]
+    return [(Place(place.filesystem, path, place.path), size) for path, size in sizes.items()]
 
 
 def list_sizes(

@@ -15,17 +15,13 @@ from modcrypt.cli.engines import (
     take_details,
 )
 from modcrypt.cli.examine import settings_of_options
-from modcrypt.cli.leaks import find_leaks_below
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.shared import format_counts, print_line
 from modcrypt.cli.verify import print_findings, print_lines, print_result, verification_code
-from modcrypt.jobs.set_findings import (
-    Shape,
-    find_copies,
-    find_links_below,
-    find_missing_below,
-    find_shared_prefixes,
-)
+from modcrypt.jobs.dataset_files import find_links, list_dataset
+from modcrypt.jobs.leaks.scan import find_leak_faults
+from modcrypt.jobs.listing import folders_of
+from modcrypt.jobs.set_findings import Shape, find_copies, find_shared_prefixes
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.parquet.verify.verification_results import DatasetVerification
 from modcrypt.report.text import format_count
@@ -46,15 +42,16 @@ def verify_on_spark(
     )
     settings = settings_of_options(options)
     started = time.perf_counter()
-    leaks = find_leaks_below(paths, options) if strict else []
-    seal = None if settings is None else settings.required_seal
-    missing, paths = find_missing_below(seal, paths)
-    of_folders = [*missing, *find_links_below(paths), *leaks]
-    if not paths:
+    folders = folders_of(paths, absolute=False)
+    listed = list_dataset(folders, None if settings is None else settings.required_seal)
+    links = [place.path for place in (*listed.links, *listed.linked_files)]
+    datasets = (folder.place for folder in folders if strict and folder.is_folder)
+    of_folders = [*listed.missing, *find_links(links), *find_leak_faults(datasets, settings)]
+    if not listed.folders:
         nothing = DatasetVerification(files=(), findings=tuple(of_folders))
         return print_result(nothing, 0, False, as_json, started)
     with start_spark(master, "verify") as spark:
-        verified = verify_table(spark, list(paths), settings)
+        verified = verify_table(spark, [folder.name for folder in listed.folders], settings)
         counts = _count_results(verified)
         findings = [*_compare_files(verified), *of_folders]
         words = verified.selectExpr("explode(not_authenticated.word) as word").distinct().collect()

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from modcrypt.errors import KmsUnavailableError, ModcryptError
 from modcrypt.jobs.idempotence.shapes import read_decrypted_shape
-from modcrypt.jobs.listing import File, Folder, MakeFilesystem, list_tables
+from modcrypt.jobs.listing import File, Folder, MakeFilesystem, folders_of, list_tables, only_folder
 from modcrypt.jobs.verbs.verb import Verb
 from modcrypt.kms.proof import Prove
 from modcrypt.kms.settings import Settings
@@ -102,14 +102,7 @@ def settings_under(settings: Settings | None, folders: Sequence[Folder]) -> Sett
     if settings is None:
         return None
     check_settings(settings)
-    single = len(folders) == 1 and folders[0].is_folder
-    return settings.under(folders[0].name) if single else settings
-
-
-def folders_of(where: Any, filesystem: MakeFilesystem | None) -> list[Folder]:
-    """Return the folders that the caller names; raises as `Folder.at`."""
-    several = where if isinstance(where, list | tuple) else [where]
-    return [Folder.at(name, filesystem) for name in several]
+    return settings if (root := only_folder(folders)) is None else settings.under(root)
 
 
 def _check_reachable(settings: Settings, files: Sequence[File]) -> None:

@@ -11,20 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from modcrypt.jobs.listing import list_tables
+from modcrypt.jobs.listing import folders_of, list_tables
 from modcrypt.jobs.shredding.choice import criteria_of
 from modcrypt.jobs.shredding.proof import Examination, Proof, ProvenFile, list_surroundings
 from modcrypt.jobs.verbs.key_verbs import SHRED
 from modcrypt.jobs.verbs.proof_verb import PROVE, decode_row, open_trial
 from modcrypt.kms.settings import Settings
 from modcrypt.runtime.former_names import accept_former_names
-from modcrypt.spark.jobs.driver import (
-    JobOptions,
-    folders_of,
-    plan_verb,
-    run_table_job,
-    settings_under,
-)
+from modcrypt.spark.jobs.driver import JobOptions, plan_verb, run_table_job, settings_under
 from modcrypt.spark.jobs.file_work import VerbJob
 
 if TYPE_CHECKING:

@@ -50,7 +50,6 @@ from modcrypt.spark.source.table_schema import (
     Spellings,
     add_path_to_errors,
     check_folders,
-    check_seal,
     open_file,
     read_common_schema,
     select_leaves,
@@ -136,7 +135,7 @@ def _list_files_at(
         yield TableFile(Place(filesystem, inside).full_name, size)
         return
     dataset = discover(path, None, None)
-    check_seal(dataset, None if settings is None else settings.required_seal)
+    dataset.check_complete(None if settings is None else settings.required_seal)
     dataset.check_files()
     if settings is not None:
         dataset = settings.leave_out_erased(dataset)

@@ -35,7 +35,7 @@ from modcrypt.io.stores import locate
 from modcrypt.parquet.datasets.discovery import DatasetFolder, as_arrow
 from modcrypt.parquet.datasets.write_notes import read_record
 from modcrypt.pkmt1.external import store_of
-from modcrypt.spark.source.writing import Written, put_note, remove_job, remove_note
+from modcrypt.spark.source.job_publication import Written, put_note, remove_job, remove_note
 
 RECORDS = "_modcrypt_batches"
 _QUERY = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -48,6 +48,7 @@ from modcrypt.io.stores import forget_listings, locate
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.discovery import is_dataset, list_complete
 from modcrypt.runtime.tracebacks import shorten_errors
+from modcrypt.spark.source.job_publication import Written, job_folder, new_job
 from modcrypt.spark.source.options import (
     ReadOptions,
     ReadSettings,
@@ -63,14 +64,7 @@ from modcrypt.spark.source.reading import (
     parse_folder_values,
 )
 from modcrypt.spark.source.stream_batches import check_query, drop_batch, publish_batch
-from modcrypt.spark.source.writing import (
-    Written,
-    check_columns,
-    check_reports,
-    job_folder,
-    new_job,
-    write_task,
-)
+from modcrypt.spark.source.writing import check_columns, check_reports, write_task
 
 READ_OPTIONS = ("maxFilesPerTrigger", "ignoreMissingFiles")
 WRITE_OPTIONS = ("checkpointLocation", "queryName")  # options of Spark, which it passes to the sink

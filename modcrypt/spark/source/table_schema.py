@@ -13,10 +13,9 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
-from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-from modcrypt.parquet.datasets.discovery import Dataset, discover, is_dataset
+from modcrypt.parquet.datasets.discovery import discover, is_dataset
 from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.spark.source.arrow_types import merge_schemas, to_common_schema, to_spark_schema
@@ -138,14 +137,6 @@ def check_folders(own: Iterable[str], folder_fields: Iterable[str]) -> None:
         )
 
 
-def check_seal(dataset: Dataset, seal: RequiredSeal | None) -> None:
-    """Raise IntegrityError if files of a folder are missing that its seal names."""
-    root = dataset.root
-    if seal is not None and root is not None:
-        places = (Place(root.filesystem, file.path) for file in dataset.files)
-        seal.with_root(root).check_complete(root, [str(place.inside(root)) for place in places])
-
-
 def _survey(options: ReadOptions, settings: ReadSettings) -> tuple[list[str], pa.Schema]:
     """Return the files of a table, and the fields that the names of its folders state.
 
@@ -161,7 +152,7 @@ def _survey(options: ReadOptions, settings: ReadSettings) -> tuple[list[str], pa
         if is_dataset(path, None):
             dataset = discover(path, None, "hive")
             if not dataset.files:
-                check_seal(dataset, settings.required_seal)
+                dataset.check_complete(settings.required_seal)
             dataset.check_files()
             dataset = settings.leave_out_erased(dataset)
             folder_fields |= {field.name: field.type for field in dataset.partition_schema}

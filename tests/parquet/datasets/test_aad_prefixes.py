@@ -519,12 +519,12 @@ def test_a_column_swapped_to_plaintext_by_a_holder_of_the_footer_key() -> None:
             read(forged, insisting(["ssn"], key_retriever=lambda _: COLUMN_KEY))
 
 
-def test_a_prefix_that_does_not_fit_is_shown_beside_the_stored_one() -> None:
+def test_of_a_prefix_that_does_not_fit_only_the_stored_one_is_shown() -> None:
     wrong = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"people.part8")
     with pytest.raises(mc.errors.AadPrefixError) as caught:
         mc.read_table(part_of(7), wrong, columns=["part"])
     assert "b'people.part7'" in str(caught.value)
-    assert "b'people.part8'" in str(caught.value)
+    assert "people.part8" not in str(caught.value)
     assert "root is not its dataset's folder" in str(caught.value)
     long = part_of(7, b"x" * 5000)
     with pytest.raises(mc.errors.AadPrefixError) as caught:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from modcrypt.jobs.shredding.removal import ShreddedFile
+from modcrypt.jobs.shredding.file_shredding import ShreddedFile
 from tests.support.kms.rotating_kms import BasicKms
 from tests.support.tables import small_table
 
