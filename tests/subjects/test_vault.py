@@ -119,10 +119,31 @@ def test_a_vault_is_not_replaced(vault: SubjectVault, tools: KeyTools) -> None:
     assert keys_of(vault, ALICE, create=True) == keys_of(reopen(tools), ALICE)
 
 
+def test_a_failed_creation_can_be_repeated(tools: KeyTools) -> None:
+    with pytest.raises(OSError, match="keks"):
+        create_vault("subjects.db?keys=missing/folder/x.keks", tools, "people")
+    create_vault("subjects.db", tools, "people")
+
+
+@pytest.mark.parametrize("name", [":memory:", "a b.db"])
+def test_any_name_is_that_of_a_file(tools: KeyTools, name: str) -> None:
+    keys = keys_of(create_vault(name, tools, "people"), ALICE, create=True)
+    assert keys_of(open_vault(name, tools), ALICE) == keys
+
+
+def test_errors_about_erased_subjects_are_pickled() -> None:
+    error = SubjectErasedError([b"1", b"2"])
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.references, str(again)) == (error.references, str(error))
+
+
 def test_without_a_vault(tools: KeyTools) -> None:
     with pytest.raises(FileNotFoundError):
         reopen(tools)
     Path("subjects.db").write_bytes(b"PAR1" * 300)
+    with pytest.raises(FormatError, match="subjects.db is no subject vault"):
+        reopen(tools)
+    Path("subjects.db").write_bytes(b"")
     with pytest.raises(FileNotFoundError, match="keks"):
         reopen(tools)
 
@@ -277,6 +298,41 @@ PLANTS = {
 }
 
 
+CODE = {
+    "view without end": [
+        "DROP TABLE subject_key",
+        "CREATE VIEW subject_key AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+        " SELECT i AS reference, 1 AS generation, x'00' AS stream FROM n",
+    ],
+    "forged erasures": [
+        "DROP TABLE erased_subject",
+        "CREATE VIEW erased_subject AS SELECT 1 AS reference, '' AS request, '' AS time, '' AS "
+        "proof",
+    ],
+    "trigger": [
+        "CREATE TABLE kept AS SELECT * FROM subject_key",
+        "CREATE TRIGGER t AFTER DELETE ON subject_key BEGIN INSERT INTO kept VALUES "
+        "(old.reference, old.generation, old.stream); END",
+    ],
+    "virtual table": ["CREATE VIRTUAL TABLE x USING fts5(a)"],
+}
+
+
+@pytest.mark.parametrize("plant", sorted(CODE))
+def test_a_database_runs_no_code(vault: SubjectVault, tools: KeyTools, plant: str) -> None:
+    keys_of(vault, ALICE, create=True)
+    change(*CODE[plant])
+    with pytest.raises(FormatError, match="subjects.db is not a subject vault, or was altered"):
+        reopen(tools)
+
+
+def test_messages_show_no_value_of_a_row(vault: SubjectVault) -> None:
+    keys_of(vault, ALICE, create=True)
+    change("UPDATE subject_key SET generation = 'of another'")
+    with pytest.raises(KeyMaterialError, match="no key for generation of a damaged row"):
+        keys_of(vault, ALICE)
+
+
 @pytest.mark.parametrize("plant", sorted(PLANTS))
 def test_a_row_that_was_altered_is_an_error(
     vault: SubjectVault, tools: KeyTools, plant: str
@@ -337,6 +393,48 @@ def test_a_planted_erasure_is_an_error(vault: SubjectVault, tools: KeyTools, pla
         vault.erase(vault.references([erased]), "GDPR-17")
 
 
+def test_a_rotation_wraps_no_key_of_an_erased_subject(
+    vault: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys_of(vault, ALICE, BOB, create=True)
+    shutil.copy("subjects.db", "backup.db")
+    vault.erase(vault.references([ALICE]), "GDPR-17")
+    rewrap, stolen = SubjectVault._rewrap_batch, list[Any]()
+
+    def attack(self: SubjectVault, after: bytes) -> bytes | None:
+        change(
+            "ATTACH 'backup.db' AS b", "INSERT OR IGNORE INTO subject_key SELECT * FROM "
+            "b.subject_key",
+        )  # fmt: skip
+        ended = rewrap(self, after)
+        stolen.extend(self._database.query("SELECT * FROM subject_key"))
+        return ended
+
+    monkeypatch.setattr(SubjectVault, "_rewrap_batch", attack)
+    vault.rotate()
+    vault._database.query("DELETE FROM subject_key")
+    vault._database.query_each("INSERT OR IGNORE INTO subject_key VALUES (?, ?, ?)", stolen)
+    with pytest.raises(KeyMaterialError):
+        keys_of(reopen(tools), ALICE)
+
+
+def test_a_slow_rotation_does_not_undo_later_ones(
+    vault: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = keys_of(vault, ALICE, BOB, create=True)
+    rewrap, other = SubjectVault._rewrap_batch, reopen(tools)
+
+    def rotate_twice(self: SubjectVault, after: bytes) -> bytes | None:
+        monkeypatch.setattr(SubjectVault, "_rewrap_batch", rewrap)
+        other.rotate()
+        other.rotate()
+        return rewrap(self, after)
+
+    monkeypatch.setattr(SubjectVault, "_rewrap_batch", rotate_twice)
+    vault.rotate()
+    assert keys_of(reopen(tools), ALICE, BOB) == keys
+
+
 def test_a_rotation_keeps_no_forged_erasure(vault: SubjectVault, tools: KeyTools) -> None:
     keys_of(vault, ALICE, create=True)
     (reference,) = vault.references([ALICE])
@@ -358,7 +456,7 @@ def test_a_table_of_other_types_is_an_error(vault: SubjectVault, tools: KeyTools
     keys_of(vault, ALICE, create=True)
     change(
         "ALTER TABLE subject_key RENAME TO other",
-        "CREATE VIEW subject_key AS SELECT reference, 1.0 AS generation, stream FROM other",
+        "CREATE TABLE subject_key AS SELECT reference, 1.0 AS generation, stream FROM other",
     )
     with pytest.raises(KeyMaterialError):
         keys_of(reopen(tools), ALICE)
