@@ -18,7 +18,7 @@ from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaf_paths
 from modcrypt.subjects.columns import CellWriter, choose_fields, parse_cell_fields, select_leaves
-from modcrypt.subjects.reading import CellReader
+from modcrypt.subjects.reading import CellReader, key_error
 from modcrypt.subjects.values import parse_subject
 from modcrypt.subjects.vault import SubjectVault, open_vault
 
@@ -127,7 +127,10 @@ def find_rows(
             place.path, decryption, filesystem=place.filesystem, subjects=known
         ) as file:
             fields = parse_cell_fields(file.open_file.metadata).values()
-            for key in dict.fromkeys(field.key for field in fields):
-                value = parse_subject(subject, file.schema_arrow.field(key).type)
+            columns = {cells.key: cells.field.name for cells in fields}
+            for key, column in columns.items():
+                if (number := file.schema_arrow.get_field_index(key)) < 0:
+                    raise key_error(key, column)
+                value = parse_subject(subject, file.schema_arrow.field(number).type)
                 if value is not None:
                     yield place.address, file.read(filters=[(key, "=", value)])

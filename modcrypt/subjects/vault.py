@@ -84,7 +84,9 @@ class SubjectVault:
         Raise ValueError for one that is empty or longer than 64 KiB.
         """
         if not all(0 < len(subject) <= MAX_SUBJECT for subject in subjects):
-            raise ValueError(f"a subject has 1 to {MAX_SUBJECT} bytes")
+            raise ValueError(
+                f"a subject has 1 to {MAX_SUBJECT} bytes; rows without one have a null there"
+            )
         return list(map(self._keys.reference, subjects))
 
     @paused_collector()

@@ -141,7 +141,7 @@ def test_without_a_vault(tools: KeyTools) -> None:
     with pytest.raises(FileNotFoundError):
         reopen(tools)
     Path("subjects.db").write_bytes(b"PAR1" * 300)
-    with pytest.raises(FormatError, match="subjects.db is no subject vault"):
+    with pytest.raises(FormatError, match=r"subjects\.db is no subject vault"):
         reopen(tools)
     Path("subjects.db").write_bytes(b"")
     with pytest.raises(FileNotFoundError, match="keks"):
@@ -322,7 +322,7 @@ CODE = {
 def test_a_database_runs_no_code(vault: SubjectVault, tools: KeyTools, plant: str) -> None:
     keys_of(vault, ALICE, create=True)
     change(*CODE[plant])
-    with pytest.raises(FormatError, match="subjects.db is not a subject vault, or was altered"):
+    with pytest.raises(FormatError, match=r"subjects\.db is not a subject vault, or was altered"):
         reopen(tools)
 
 
