@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # not to be loaded for the help
 MAX_LIST = 64 << 20
 """Size limit of ids from stdin in bytes."""
 
+DEFAULT_VAULT = "subjects.db"
+
 
 def _example(text: str) -> str:
     return f"\b\nExample:\n  modcrypt subjects {text} --kms file:lake.keyring"
@@ -45,9 +47,9 @@ def subjects() -> None:
 
 vault_options = combine_options(
     shared_option(
-        "--vault ADDRESS", default="subjects.db", show_default=True,
+        "--vault ADDRESS",
         help="Vault: path of an SQLite database or postgresql://HOST/DATABASE; ?keys=PLACE at the "
-        "end names its key file.",
+        f"end names its key file. Default: that of --policy, else {DEFAULT_VAULT}.",
     ),
     service_options,
     audit_option,
@@ -62,7 +64,7 @@ def create(*, master_key: str, as_json: bool, **options: Any) -> None:
     from modcrypt.subjects.vault import create_vault
 
     tools = required_service(options).tools()
-    with closing(create_vault(options["vault"], tools, master_key)) as vault:
+    with closing(create_vault(_find_vault(options), tools, master_key)) as vault:
         _print_status(vault.status(), as_json, options)
 
 
@@ -204,13 +206,18 @@ def rotate(*, master_key: str | None, yes: bool, as_json: bool, **options: Any) 
 def _open(options: Mapping[str, Any]) -> closing[SubjectVault]:
     from modcrypt.subjects.vault import open_vault
 
-    return closing(open_vault(options["vault"], required_service(dict(options)).tools()))
+    return closing(open_vault(_find_vault(options), required_service(dict(options)).tools()))
+
+
+def _find_vault(options: Mapping[str, Any]) -> str:
+    policy = None if options["vault"] else required_service(dict(options)).policy
+    return options["vault"] or getattr(policy, "subjects", None) or DEFAULT_VAULT
 
 
 def _read_subjects(ids: Sequence[str]) -> list[bytes]:
     """Return the subjects of arguments, or of stdin for "-", without repetitions."""
     if "-" not in ids:
-        return list(dict.fromkeys(each.encode() for each in ids))
+        return list(dict.fromkeys(map(os.fsencode, ids)))
     data = sys.stdin.buffer.read(MAX_LIST + 1)
     if len(ids) > 1 or len(data) > MAX_LIST:
         raise click.UsageError(f"the ID - stands alone, and reads at most {MAX_LIST} bytes")
@@ -234,7 +241,7 @@ def _find_evidence(options: Mapping[str, Any]) -> LakeDeclaration | None:
         raise lake.refusal
     if lake is not None and lake.declaration.evidence is not None:
         return cast("LakeDeclaration", lake.declaration)
-    where, place = split_address(options["vault"])
+    where, place = split_address(_find_vault(options))
     path = local_path(where) or (place.path if place.filesystem is None else None)
     if path is None:
         return None

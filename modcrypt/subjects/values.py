@@ -72,7 +72,8 @@ class SubjectCiphers:
         try:
             references = self._vault.references(subjects)
         except ValueError as error:
-            raise (ValueError if self._create else FormatError)(f"subject_key: {error}") from None
+            kind = ValueError if self._create else FormatError
+            raise kind(f"subject_key: {error}; a row without one has null there") from None
         ciphers = self._vault.ciphers(references, create=self._create)
         self._known.update(zip(subjects, zip(references, ciphers, strict=True), strict=True))
 

@@ -84,9 +84,7 @@ class SubjectVault:
         Raise ValueError for one that is empty or longer than 64 KiB.
         """
         if not all(0 < len(subject) <= MAX_SUBJECT for subject in subjects):
-            raise ValueError(
-                f"a subject has 1 to {MAX_SUBJECT} bytes; rows without one have a null there"
-            )
+            raise ValueError(f"a subject has 1 to {MAX_SUBJECT} bytes")
         return list(map(self._keys.reference, subjects))
 
     @paused_collector()
@@ -199,12 +197,15 @@ class SubjectVault:
             The numbers of subjects: "erased" now, erased "before", and "unknown" to the vault.
 
         Raises:
-            ValueError: The id of the request is empty or longer than 200 characters.
+            ValueError: The id of the request is empty, longer than 200 characters, or not
+                printable.
             LimitError: Too many subjects were erased since the last rotation.
             KeyMaterialError, FormatError, OSError: As `ciphers`; the key file cannot be written.
         """
-        if not 0 < len(request) <= MAX_REQUEST:
-            raise ValueError(f"the id of a request has 1 to {MAX_REQUEST} characters")
+        if not (0 < len(request) <= MAX_REQUEST and request.isprintable()):
+            raise ValueError(
+                f"the id of a request has 1 to {MAX_REQUEST} characters, all printable"
+            )
         wanted = set(references)
         with self._changing() as keys:
             present, known = self._list_present(wanted), self._list_erased(wanted)
@@ -364,6 +365,8 @@ def open_vault(address: str, tools: KeyTools) -> SubjectVault:
 def split_address(address: str) -> tuple[str, Place]:
     """Return the address of the database of a vault, and the place of the key file."""
     where, *keys = re.split(r"[?&]keys=", address, maxsplit=1)
+    if not (where and all(keys)):
+        raise ValueError("the address of a vault is PATH, PATH?keys=PLACE or a URI of PostgreSQL")
     if is_server(where) and not keys:
         raise ValueError("a vault in PostgreSQL needs a key file: add ?keys=PLACE to its address")
     return where, Place(*locate(keys[0] if keys else f"{where}.keks", None))

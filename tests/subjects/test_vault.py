@@ -137,6 +137,12 @@ def test_errors_about_erased_subjects_are_pickled() -> None:
     assert (again.references, str(again)) == (error.references, str(error))
 
 
+@pytest.mark.parametrize("address", ["", "?keys=a.keks", "subjects.db?keys="])
+def test_an_address_names_files(vault: SubjectVault, tools: KeyTools, address: str) -> None:
+    with pytest.raises(ValueError, match="the address of a vault is"):
+        open_vault(address, tools)
+
+
 def test_without_a_vault(tools: KeyTools) -> None:
     with pytest.raises(FileNotFoundError):
         reopen(tools)
@@ -209,7 +215,7 @@ def test_the_erased_key_is_overwritten(vault: SubjectVault) -> None:
     assert stream[8:] not in Path("subjects.db").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["", "x" * 201])
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "\udcff", "\x1b[31m"])
 def test_a_request_has_an_id(vault: SubjectVault, name: str) -> None:
     with pytest.raises(ValueError, match="1 to 200 characters"):
         vault.erase([], name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,29 @@ def test_a_key_file_elsewhere(filled: SubjectVault) -> None:
     Path("subjects.db.keks").rename("elsewhere/keks")
     assert "subjects.db.keks" in subjects("status", code=2).stderr
     subjects("status", "--vault", "subjects.db?keys=elsewhere/keks")
+
+
+def test_the_policy_names_the_vault(tools: KeyTools) -> None:
+    Path("vaults").mkdir()
+    Path("people.toml").write_text(
+        'kms = "file:lake.keyring"\nfooter_key = "people"\nsubjects = "vaults/own.db"\n'
+        'subject_key = "id"\nsubject_columns = ["name"]\n'
+    )
+    policy = ("--policy", "people.toml")
+    subjects("create", "people", *policy)
+    assert Path("vaults/own.db").exists()
+    assert not Path("subjects.db").exists()
+    subjects("erase", "--request", "R", "--yes", *policy)
+    assert Path("vaults/own.evidence.jsonl").exists()
+    assert "no subject vault" in subjects("status", "--vault", "x.db", *policy, code=2).stderr
+
+
+def test_arguments_are_bytes_of_any_kind(filled: SubjectVault) -> None:
+    fingerprints(filled, filled.references([b"\xff"]), create=True)
+    (found,) = lines(subjects("prove", os.fsdecode(b"\xff"), "--json", code=1))
+    assert found["state"] == "known"
+    request = ("--request", os.fsdecode(b"\xff"))
+    assert "all printable" in subjects("erase", "carol", *request, "--yes", code=2).stderr
 
 
 def test_too_many_ids_are_refused(filled: SubjectVault, monkeypatch: pytest.MonkeyPatch) -> None:
