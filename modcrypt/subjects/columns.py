@@ -116,12 +116,14 @@ def choose_fields(
             "them"
         )
     if schema.get_field_index(key) < 0:
-        raise ValueError(f"subject_key: there is no column {key} in the rows; add it")
+        raise ValueError(
+            f"subject_key: there is no column {key} in the file; add it, and do not partition by it"
+        )
     leaves = [path for field in schema for path, _ in iter_leaves(field)]
     try:
         chosen = select_leaves(leaves, columns)
     except ValueError as error:
-        raise ValueError(f"subject_columns: {error}") from None
+        raise ValueError(f"subject_columns: {error}; do not partition by them") from None
     if any(path[0] == key for path in chosen):
         raise ValueError(f"subject_columns names the key column {key}; remove it")
     fields = {}

@@ -371,6 +371,20 @@ def test_repeated_names_are_refused(tmp_path: Path, vault: SampleVault) -> None:
     assert not any(tmp_path.iterdir())
 
 
+def test_partitions_are_neither_subjects_nor_cells(tmp_path: Path, vault: SampleVault) -> None:
+    for name in ("customer_id", "name"):
+        with pytest.raises(ValueError, match="do not partition by"):
+            modcrypt.write_dataset(
+                make_rows(), tmp_path, KEY, partitioning=[name], subjects=subjects(vault)
+            )
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_vault_is_no_path() -> None:
+    with pytest.raises(TypeError, match="open_vault"):
+        Subjects(vault="subjects.db")  # type: ignore[arg-type]
+
+
 def test_types_without_cells_are_refused(tmp_path: Path, vault: SampleVault) -> None:
     rows = pa.table({"id": [1], "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))})
     known = Subjects(vault=vault, key="id", columns=["m"])
@@ -409,6 +423,8 @@ def test_the_cells_of_a_subject_are_counted(path: Path, vault: SampleVault) -> N
     assert count(b"1") == (0, 10)
     for stranger in (b"9", b"01", b"x", b"\xff", b"9" * 30):
         assert count(stranger) == (0, 0)
+    with pytest.raises(KeyNotFoundError, match=r"people\.parquet: the vault does not know"):
+        list(find_rows([str(path)], KEY, Subjects(vault=SampleVault()), b"1"))
 
 
 def test_frames_of_polars(tmp_path: Path, vault: SampleVault) -> None:
