@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt
-from modcrypt import Lake, Policy, Settings
+from modcrypt import Lake, Policy, Settings, SigningKey
 from modcrypt.errors import PlaintextError
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects import SubjectVault
@@ -70,6 +70,26 @@ def test_a_lake_declares_subjects(vault: SubjectVault, tmp_path: Path) -> None:
     assert dataset.read().equals(make_rows())
     vault.erase(vault.references([b"1"]), "R1")
     assert dataset.read().column("name").to_pylist() == [None, "Bob", None, None]
+
+
+@pytest.mark.parametrize("in_lake", [False, True])
+def test_files_with_cells_may_need_signatures(
+    vault: SubjectVault, tmp_path: Path, *, in_lake: bool
+) -> None:
+    """The key file of the vault has none."""
+    run(Path(), "keys", "generate", "--kind", "signing", "writer.key")
+    writer, signed = SigningKey.load("writer.key"), 'signed_by = ["writer.pub"]\n'
+    if in_lake:
+        (tmp_path / "modcrypt.toml").write_text(LAKE + signed)
+        dataset = Lake.open("modcrypt.toml", signing_key=writer).dataset("people")
+        dataset.write(make_rows())
+        assert dataset.read().equals(make_rows())
+        return
+    (tmp_path / "policy.toml").write_text(POLICY + signed)
+    settings = Settings(policy=Policy.load("policy.toml"), signing_key="file:writer.key")
+    modcrypt.write_table(make_rows(), "a.parquet", settings)
+    assert modcrypt.read_table("a.parquet", settings).equals(make_rows())
+    assert run(Path(), "subjects", "status", "--policy", "policy.toml").returncode == 0
 
 
 @pytest.mark.parametrize(

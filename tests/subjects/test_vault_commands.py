@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from modcrypt import Lake
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects.vault import SubjectVault, open_vault
 from tests.support.cli.program import Answer, run
-from tests.support.sample_vault import fingerprints
+from tests.support.sample_vault import fingerprints, make_rows
 
 KMS = ("--kms", "file:lake.keyring")
 
@@ -146,6 +147,39 @@ def test_the_policy_names_the_vault(tools: KeyTools) -> None:
     subjects("erase", "--request", "R", "--yes", *policy)
     assert Path("vaults/own.evidence.jsonl").exists()
     assert "no subject vault" in subjects("status", "--vault", "x.db", *policy, code=2).stderr
+
+
+@pytest.mark.parametrize("more", ["", 'kms_aad = "ours"\n'])
+def test_a_dataset_names_the_vault(tools: KeyTools, more: str) -> None:
+    Path("modcrypt.toml").write_text(
+        'kms = "file:lake.keyring"\n[dataset.people]\nlocation = "people"\n'
+        'footer_key = "people"\nsubjects = "own.db"\nsubject_key = "customer_id"\n'
+        f'subject_columns = ["name"]\n{more}'
+    )
+
+    def of_dataset(*arguments: str) -> str:
+        answer = run(Path(), "subjects", *arguments, "--policy", "modcrypt.toml#people")
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+    of_dataset("create", "people")
+    dataset = Lake.open("modcrypt.toml").dataset("people")
+    dataset.write(make_rows())
+    (row, _) = map(json.loads, of_dataset("export", "1", "people").splitlines())
+    assert row["row"]["name"] == "Ada"
+    of_dataset("erase", "1", "--request", "R", "--yes")
+    of_dataset("rotate", "--yes")
+    assert "subjects 2, erased 1" in of_dataset("status")
+    assert dataset.read().column("name").to_pylist() == [None, "Bob", None, None]
+
+
+def test_a_declaration_that_may_not_command_prevents_a_creation(tools: KeyTools) -> None:
+    Path("modcrypt.toml").write_text(
+        'kms = "file:lake.keyring"\n[evidence]\n[dataset.a]\nlocation = "a"\n'
+        'footer_key = "people"\n'
+    )
+    assert "modcrypt trust" in subjects("create", "people", code=2).stderr
+    assert not list(Path().glob("subjects.*"))
 
 
 def test_arguments_are_bytes_of_any_kind(filled: SubjectVault) -> None:
