@@ -19,6 +19,7 @@ import pyarrow.types as pt
 
 from modcrypt.aead import BLOCK_OVERHEAD, ValueCipher, decrypt_values, encrypt_values
 from modcrypt.errors import FormatError, TagError, TagMismatchError, UnsupportedFormatError
+from modcrypt.module_ids import CellId
 from modcrypt.parquet.arrow import value_bytes as vb
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.subjects.key_file import REFERENCE_SIZE
@@ -213,7 +214,7 @@ class CellColumn:
             opened = decrypt_values(owners.ciphers, _integers(rows), self._aads(owners), data, ends)
         except TagError:
             raise TagMismatchError(
-                f"a cell of column {self.name}",
+                CellId(self.name),
                 "The cell was altered, or belongs to another row, column, dataset or vault",
             ) from None
         lengths = pc.subtract(pc.binary_length(cells), BLOCK_OVERHEAD)

@@ -18,6 +18,7 @@ from modcrypt.subjects import SubjectVault
 from tests.support.cli.program import run
 from tests.support.sample_vault import POLICY, make_rows
 
+PLAIN = 'kms = "file:lake.keyring"\nfooter_key = "people"\n'
 LAKE = """
 kms = "file:lake.keyring"
 
@@ -90,6 +91,21 @@ def test_files_with_cells_may_need_signatures(
     modcrypt.write_table(make_rows(), "a.parquet", settings)
     assert modcrypt.read_table("a.parquet", settings).equals(make_rows())
     assert run(Path(), "subjects", "status", "--policy", "policy.toml").returncode == 0
+
+
+def test_failures_are_lines_of_json(policy: Policy) -> None:
+    """Also for cells that do not open, whose address is none of a module."""
+    modcrypt.write_table(make_rows(), "a.parquet", policy)
+    service = Settings(kms="file:lake.keyring#people")
+    cells = modcrypt.read_table("a.parquet", service)
+    cells = cells.set_column(0, cells.schema.field(0), pa.array([2, 1, 2, 3]))
+    modcrypt.write_table(cells, "b.parquet", Settings(policy=Policy.loads(PLAIN)))
+    for command in (("subjects", "prove", "1"), ("subjects", "export", "1"), ("cat", "-o", "c")):
+        answer = run(Path(), *command, "b.parquet", "--policy", "policy.toml", "--json")
+        assert answer.returncode == 1
+        failure = json.loads(answer.stdout)
+        assert failure["error"] == "tag"
+        assert failure["module"] == {"type": "cell", "path": "name"}
 
 
 @pytest.mark.parametrize(
