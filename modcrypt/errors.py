@@ -136,7 +136,7 @@ class TagMismatchError(IntegrityError):
     """The GCM tag of a module or block does not match: wrong key, wrong AAD or altered bytes.
 
     Attributes:
-        module: Address of the module or block.
+        module: Address of the module, block or cell.
     """
 
     word = "tag"

@@ -1,4 +1,4 @@
-"""Addresses of PME modules and AGS1 blocks, and the names of algorithms."""
+"""Addresses of PME modules, AGS1 blocks and cells, and the names of algorithms."""
 
 from __future__ import annotations
 
@@ -65,3 +65,13 @@ class BlockId:
 
     def __str__(self) -> str:
         return f"block {self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class CellId:
+    """The address of a cell: the dotted path of its column, as several open at once."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"a cell of column {self.path}"

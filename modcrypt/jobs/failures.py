@@ -17,7 +17,7 @@ from modcrypt.errors import (
     ModcryptError,
     UnsupportedFormatError,
 )
-from modcrypt.module_ids import BlockId, ModuleId
+from modcrypt.module_ids import BlockId, CellId, ModuleId
 from modcrypt.report.json_fields import json_fields
 from modcrypt.runtime.extras import name_extra
 from modcrypt.runtime.tracebacks import format_origin
@@ -57,7 +57,7 @@ class Failure:
     word: str
     message: str
     code: int  # the exit code of a program that ends for this reason
-    module: ModuleId | BlockId | None = None
+    module: ModuleId | BlockId | CellId | None = None
 
     def line(self) -> str:
         """Return the line for stderr."""
@@ -116,10 +116,12 @@ def describe_result(result: Inspection | Verification) -> dict[str, Any]:
     return fields
 
 
-def module_fields(module: ModuleId | BlockId) -> dict[str, Any]:
-    """Return the address of a module or block as fields for JSON."""
+def module_fields(module: ModuleId | BlockId | CellId) -> dict[str, Any]:
+    """Return the address of a module, block or cell as fields for JSON."""
     if isinstance(module, BlockId):
         return {"type": "block", "block": module.index}
+    if isinstance(module, CellId):
+        return {"type": "cell", "path": module.path}
     return json_fields(module)
 
 

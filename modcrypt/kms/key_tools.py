@@ -304,8 +304,9 @@ class KeyTools:
 
     @accept_former_names(sealed="encrypted")
     def decrypt_key_metadata(
-        self, encrypted: bytes, *, file: str | None = None, policy: Policy | None = None
-    ) -> StandardKeyMetadata:
+        self, encrypted: bytes, *, file: str | None = None, policy: Policy | None = None,
+        is_data: bool = True,
+    ) -> StandardKeyMetadata:  # fmt: skip
         """Decrypt the result of `encrypt_key_metadata`.
 
         Args:
@@ -313,6 +314,7 @@ class KeyTools:
             file: Name of the stream, for the audit.
             policy: Policy whose master key for footers must protect the metadata. By default, that
                 of `from_policy`, or any of `master_key_ids`.
+            is_data: Whether the stream has data, for which the policy may require signatures.
 
         Raises:
             KeyMaterialError: The metadata is malformed, altered, under an unexpected master key, or
@@ -325,7 +327,7 @@ class KeyTools:
             parse_wrapped_metadata(encrypted), None, file or "the encrypted key metadata"
         )
         own = policy or self._policy
-        if own is not None and own.signed_by:
+        if is_data and own is not None and own.signed_by:
             raise WriterSignatureError(
                 "the policy requires signatures (signed_by), and an AGS1 stream has none; seal its "
                 "folder, and use a policy without signed_by"

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from modcrypt.errors import FormatError, UnsupportedFormatError
+from modcrypt.errors import FormatError, UnsupportedFormatError, list_names
 from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
-from modcrypt.parquet.arrow.struct_leaves import Path, iter_leaves, map_leaf_types, map_leaves
+from modcrypt.parquet.arrow.struct_leaves import Path, iter_leaves, map_leaf_fields, map_leaves
 from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.runtime.fork_safety import cached_property
-from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, cell_type
+from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, cell_type, readable_type
 from modcrypt.subjects.vault import SubjectVault
 
 VERSION = 1
@@ -43,7 +44,7 @@ class CellField:
 
     def stored_field(self, field: pa.Field | None = None) -> pa.Field:
         """Return the field of the cells of a field: this one, or the same in a dataset."""
-        stored = map_leaf_types(field or self.field, self._find_stored_type)
+        stored = map_leaf_fields(field or self.field, self._find_stored_leaf)
         note = {
             "version": VERSION,
             "dataset": self.dataset,
@@ -53,12 +54,13 @@ class CellField:
         }
         return stored.with_metadata({**(stored.metadata or {}), CELLS: json.dumps(note).encode()})
 
-    def _find_stored_type(self, path: Path, kind: pa.DataType) -> pa.DataType:
-        return cell_type(kind, ".".join(path)) if path in self.paths else kind
+    def _find_stored_leaf(self, path: Path, leaf: pa.Field) -> pa.Field:
+        return leaf.with_type(cell_type(leaf.type, ".".join(path))) if path in self.paths else leaf
 
     def leaf_types(self) -> dict[Path, pa.DataType]:
-        """Return the types that the values of the cells had, by the leaves' paths."""
-        return {path: kind for path, kind in iter_leaves(self.field) if path in self.paths}
+        """Return the types that the values of the cells are read as, by the leaves' paths."""
+        leaves = iter_leaves(self.field)
+        return {path: readable_type(kind) for path, kind in leaves if path in self.paths}
 
 
 def parse_cell_fields(metadata: ThriftStruct) -> dict[str, CellField]:
@@ -70,7 +72,11 @@ def parse_cell_fields(metadata: ThriftStruct) -> dict[str, CellField]:
     """
     noted = parse_field_metadata(get_arrow_schema(metadata))
     notes = {path: values.get(CELLS.decode()) for path, values in noted.items()}
-    return {path[0]: _parse_note(path[0], n) for path, n in notes.items() if n and len(path) == 1}
+    found = {path[0]: _parse_note(path[0], n) for path, n in notes.items() if n and len(path) == 1}
+    for name, cells in found.items():
+        if cells.key in found:
+            raise FormatError(f"column {name}: the subjects of its cells would be cells, too")
+    return found
 
 
 def _parse_note(name: str, text: str) -> CellField:
@@ -81,8 +87,10 @@ def _parse_note(name: str, text: str) -> CellField:
             stored = base64.b64decode(note["field"], validate=True)
             (original,) = pa.ipc.read_schema(pa.py_buffer(stored))
             paths = frozenset(tuple(map(str, path)) for path in note["columns"])
+            names = str(note["dataset"]), str(note["key"])
+            "".join(names).encode()  # raises if they are not text
             if paths <= dict(iter_leaves(original)).keys():
-                return CellField(str(note["dataset"]), str(note["key"]), paths, original)
+                return CellField(*names, paths, original)
             raise ValueError
     except (ValueError, KeyError, TypeError, OSError, RecursionError, pa.ArrowException):
         raise FormatError(f"column {name}: the metadata of its cells is damaged") from None
@@ -98,16 +106,24 @@ def choose_fields(
     """Return the fields whose values are to become cells, by name; the arguments of `Subjects`.
 
     Raises:
-        ValueError: The schema lacks the key column or one of the columns, or the key is among them.
+        ValueError: The schema lacks the key column or one of the columns, or the key is among them;
+            or several columns have the same name.
         UnsupportedFormatError: Values of a type cannot be encrypted one by one.
     """
+    if repeated := sorted(name for name, n in Counter(schema.names).items() if n > 1):
+        raise ValueError(
+            f"subject_columns: several columns have the same name: {list_names(repeated)}; rename "
+            "them"
+        )
     if schema.get_field_index(key) < 0:
-        raise ValueError(f"subject_key: there is no column {key} in the rows; add it")
+        raise ValueError(
+            f"subject_key: there is no column {key} in the file; add it, and do not partition by it"
+        )
     leaves = [path for field in schema for path, _ in iter_leaves(field)]
     try:
         chosen = select_leaves(leaves, columns)
     except ValueError as error:
-        raise ValueError(f"subject_columns: {error}") from None
+        raise ValueError(f"subject_columns: {error}; do not partition by them") from None
     if any(path[0] == key for path in chosen):
         raise ValueError(f"subject_columns names the key column {key}; remove it")
     fields = {}
@@ -127,11 +143,11 @@ def select_leaves(leaves: list[Path], columns: Sequence[str]) -> set[Path]:
 
 def convert_batch(
     batch: pa.RecordBatch, fields: Mapping[str, CellField], ciphers: Mapping[str, SubjectCiphers],
-    convert: Convert,
-) -> list[pa.Array]:  # fmt: skip
-    """Return the columns of a batch with its key columns; `convert` encrypts or decrypts leaves.
+    convert: Convert, schema: pa.Schema,
+) -> pa.RecordBatch:  # fmt: skip
+    """Return a batch, with its key columns, whose leaves `convert` encrypts or decrypts.
 
-    `ciphers` are those of the subjects, by key column.
+    `ciphers` are those of the subjects, by key column; `schema` is that of the result.
     """
     there = [name for name in batch.schema.names if name in fields]
     keys = dict.fromkeys(fields[name].key for name in there)
@@ -143,8 +159,8 @@ def convert_batch(
             path: _bind(convert, CellColumn(field.dataset, path, kind), owners[field.key])
             for path, kind in field.leaf_types().items()
         }
-        columns[name] = map_leaves(columns[name], (name,), leaves)
-    return list(columns.values())
+        columns[name] = map_leaves(columns[name], schema.field(name), leaves)
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
 
 
 def _bind(convert: Convert, column: CellColumn, owners: Owners) -> Callable[[pa.Array], pa.Array]:
@@ -173,10 +189,7 @@ class CellWriter:
         """Return rows with cells; raise as `CellColumn.encrypt`."""
         ciphers = {field.key: self._ciphers for field in self.fields.values()}
         made = [
-            pa.RecordBatch.from_arrays(
-                convert_batch(batch, self.fields, ciphers, CellColumn.encrypt),
-                schema=self.schema,
-            )
+            convert_batch(batch, self.fields, ciphers, CellColumn.encrypt, self.schema)
             for batch in rows.to_batches(max_chunksize=BATCH_ROWS)
         ]
         return pa.Table.from_batches(made, self.schema)

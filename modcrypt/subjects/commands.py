@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import cloup
 
+from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.datasets.declared import find_lake
 from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.kms_options import audit_option, required_service, service_options
@@ -24,11 +25,14 @@ from modcrypt.io.addresses import local_path
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.kms.key_tools import KeyTools
     from modcrypt.lake.declarations.declaration import LakeDeclaration
     from modcrypt.subjects.vault import SubjectVault
 
 MAX_LIST = 64 << 20
 """Size limit of ids from stdin in bytes."""
+
+DEFAULT_VAULT = "subjects.db"
 
 
 def _example(text: str) -> str:
@@ -45,9 +49,9 @@ def subjects() -> None:
 
 vault_options = combine_options(
     shared_option(
-        "--vault ADDRESS", default="subjects.db", show_default=True,
+        "--vault ADDRESS",
         help="Vault: path of an SQLite database or postgresql://HOST/DATABASE; ?keys=PLACE at the "
-        "end names its key file.",
+        f"end names its key file. Default: that of --policy, else {DEFAULT_VAULT}.",
     ),
     service_options,
     audit_option,
@@ -61,8 +65,8 @@ def create(*, master_key: str, as_json: bool, **options: Any) -> None:
     """Create a vault, a database and a key file, under a master key."""
     from modcrypt.subjects.vault import create_vault
 
-    tools = required_service(options).tools()
-    with closing(create_vault(options["vault"], tools, master_key)) as vault:
+    _find_evidence(options)  # before there is a vault: it may be refused
+    with closing(create_vault(*_find_vault(options), master_key)) as vault:
         _print_status(vault.status(), as_json, options)
 
 
@@ -204,13 +208,33 @@ def rotate(*, master_key: str | None, yes: bool, as_json: bool, **options: Any) 
 def _open(options: Mapping[str, Any]) -> closing[SubjectVault]:
     from modcrypt.subjects.vault import open_vault
 
-    return closing(open_vault(options["vault"], required_service(dict(options)).tools()))
+    return closing(open_vault(*_find_vault(options)))
+
+
+def _find_vault(options: Mapping[str, Any]) -> tuple[str, KeyTools]:
+    """Return the address of the vault, and the tools of its key service."""
+    settings: Any = required_service(dict(options))
+    declared = settings.policy and settings.policy.subjects
+    if (dataset := getattr(settings, "dataset", None)) is not None:  # of modcrypt.toml
+        declared, settings = dataset.members.get("subjects"), _make_service(settings, dataset)
+    return options["vault"] or declared or DEFAULT_VAULT, settings.tools()
+
+
+def _make_service(settings: Any, dataset: Any) -> Any:
+    """Return settings with the key service of a dataset, whose own open none but its files."""
+    from modcrypt.kms.policy import Policy
+    from modcrypt.kms.settings import Settings
+
+    footer_key, kms_aad = dataset.footer_key, dataset.members.get("kms_aad", "")
+    policy = Policy(footer_key=footer_key, kms_aad=kms_aad)
+    names = ("kms", "passphrase", "audit")
+    return Settings(policy=policy, **{name: getattr(settings, name) for name in names})
 
 
 def _read_subjects(ids: Sequence[str]) -> list[bytes]:
     """Return the subjects of arguments, or of stdin for "-", without repetitions."""
     if "-" not in ids:
-        return list(dict.fromkeys(each.encode() for each in ids))
+        return list(dict.fromkeys(map(os.fsencode, ids)))
     data = sys.stdin.buffer.read(MAX_LIST + 1)
     if len(ids) > 1 or len(data) > MAX_LIST:
         raise click.UsageError(f"the ID - stands alone, and reads at most {MAX_LIST} bytes")
@@ -229,12 +253,13 @@ def _find_evidence(options: Mapping[str, Any]) -> LakeDeclaration | None:
     from modcrypt.lake.declarations.declaration import EvidenceDeclaration, LakeDeclaration
     from modcrypt.subjects.vault import split_address
 
-    lake: Any = find_lake()
+    named = find_declared(options["policy_file"]) if options["policy_file"] else None
+    lake: Any = find_lake() if named is None else named.lake
     if lake is not None and lake.refusal is not None:
         raise lake.refusal
     if lake is not None and lake.declaration.evidence is not None:
         return cast("LakeDeclaration", lake.declaration)
-    where, place = split_address(options["vault"])
+    where, place = split_address(_find_vault(options)[0])
     path = local_path(where) or (place.path if place.filesystem is None else None)
     if path is None:
         return None

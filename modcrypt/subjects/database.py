@@ -148,14 +148,31 @@ def _convert(error: Exception, where: str) -> Exception:
 def _open_file(path: str) -> sqlite3.Connection:
     if not os.path.exists(path):
         raise FileNotFoundError(2, "there is no subject vault; run modcrypt subjects create", path)
-    connection = sqlite3.connect(
-        path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
+    connection = sqlite3.connect(  # of a path: some other names are databases in memory
+        os.path.abspath(path), timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
     )
+    try:
+        _protect(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _protect(connection: sqlite3.Connection, path: str) -> None:
+    """Let a file, which anyone may have made, run no code; raise FormatError if it has some."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
     connection.text_factory = lambda data: data.decode(errors="replace")
     connection.execute("PRAGMA secure_delete = ON")  # removed keys are overwritten
     connection.execute("PRAGMA trusted_schema = OFF")
-    return connection
+    connection.execute("PRAGMA cell_size_check = ON")
+    # A view may have rows without end, and a trigger may put back what was removed.
+    code = connection.execute("SELECT 1 FROM sqlite_master WHERE coalesce(rootpage, 0) = 0 LIMIT 1")
+    if code.fetchall():
+        raise FormatError(
+            f"{path} is not a subject vault, or was altered: it has views, triggers or virtual "
+            "tables; restore a backup"
+        )
 
 
 def _connect_server(uri: str) -> Any:

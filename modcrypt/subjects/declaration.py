@@ -14,11 +14,12 @@ from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.arrow.scanning.scan_session import Session
 from modcrypt.parquet.crypto.properties import AnyDecryption
+from modcrypt.parquet.datasets.dataset_reader import name_path_in_errors
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaf_paths
 from modcrypt.subjects.columns import CellWriter, choose_fields, parse_cell_fields, select_leaves
-from modcrypt.subjects.reading import CellReader
+from modcrypt.subjects.reading import CellReader, key_error
 from modcrypt.subjects.values import parse_subject
 from modcrypt.subjects.vault import SubjectVault, open_vault
 
@@ -41,6 +42,7 @@ class Subjects:
             column; reads add to them.
 
     Raises:
+        TypeError: `vault` is neither a vault nor a function.
         ValueError: Columns are given without `key`, or the reverse; or `on_erased` is unknown.
     """
 
@@ -53,6 +55,8 @@ class Subjects:
     erased: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.vault, SubjectVault) or callable(self.vault)):
+            raise TypeError("vault must be a SubjectVault, such as open_vault returns")
         if isinstance(self.columns, str):
             raise ValueError("columns must be a list of names, not one string")
         if (self.key is None) != (not self.columns):
@@ -123,11 +127,17 @@ def find_rows(
         ModcryptError, ValueError, OSError: As `read_table`.
     """
     for place in list_files([*paths], None):
-        with ParquetFile(
-            place.path, decryption, filesystem=place.filesystem, subjects=known
-        ) as file:
+        with (
+            name_path_in_errors(place.address),
+            ParquetFile(
+                place.path, decryption, filesystem=place.filesystem, subjects=known
+            ) as file,
+        ):
             fields = parse_cell_fields(file.open_file.metadata).values()
-            for key in dict.fromkeys(field.key for field in fields):
-                value = parse_subject(subject, file.schema_arrow.field(key).type)
+            columns = {cells.key: cells.field.name for cells in fields}
+            for key, column in columns.items():
+                if (number := file.schema_arrow.get_field_index(key)) < 0:
+                    raise key_error(key, column)
+                value = parse_subject(subject, file.schema_arrow.field(number).type)
                 if value is not None:
                     yield place.address, file.read(filters=[(key, "=", value)])

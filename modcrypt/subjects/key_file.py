@@ -146,7 +146,8 @@ def read_key_file(place: Place, tools: KeyTools) -> KeyFile:
 def _parse(data: bytes, place: Place, tools: KeyTools) -> KeyFile:
     line, end, stream = data.partition(b"\n")
     try:
-        metadata, text = tools.decrypt_key_metadata(line + end, file=place.address), io.BytesIO()
+        name, text = place.address, io.BytesIO()
+        metadata = tools.decrypt_key_metadata(line + end, file=name, is_data=False)
         decrypt_ags1(stream, text, metadata)
     except ModcryptError as error:
         error.args = (f"key file {place.address}: {error}",)

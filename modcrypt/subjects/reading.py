@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ from modcrypt.errors import KeyNotFoundError
 from modcrypt.parquet.arrow.filters import Filter, bind_filter
 from modcrypt.parquet.arrow.scanning.file_scan import Scan, concatenate_tables
 from modcrypt.parquet.arrow.scanning.scan_session import Request, Session
-from modcrypt.parquet.arrow.struct_leaves import map_leaf_types
+from modcrypt.parquet.arrow.struct_leaves import Path, map_leaf_fields
 from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
 from modcrypt.runtime.log import LOGGER
@@ -63,7 +63,7 @@ class CellReader:
         if (cells := self.fields.get(field.name)) is None:
             return field
         leaves = cells.leaf_types()
-        plain = map_leaf_types(field, lambda path, kind: value_type(kind, leaves.get(path), path))
+        plain = map_leaf_fields(field, lambda path, leaf: _plain_leaf(path, leaf, leaves))
         metadata = {k: v for k, v in (field.metadata or {}).items() if k != CELLS}
         return plain.with_metadata(metadata or None)
 
@@ -96,6 +96,22 @@ class CellReader:
             self.erased[column] += erased
 
 
+def _plain_leaf(path: Path, leaf: pa.Field, types: Mapping[Path, pa.DataType]) -> pa.Field:
+    """Return the field of a leaf that was stored; values of erased subjects are null."""
+    kind = types.get(path)
+    plain = leaf.with_type(value_type(leaf.type, kind, path))
+    return plain if kind is None else plain.with_nullable(True)
+
+
+def key_error(key: str, column: str) -> KeyNotFoundError:
+    """Return the error that a column's key column is not there."""
+    return KeyNotFoundError(
+        f"column {key} names the subjects of column {column}, but cannot be read; get its key, or "
+        "read other columns",
+        key,
+    )
+
+
 class CellScan:
     """One read of a file with cells; it has the methods of `Scan`, whose batches it decrypts."""
 
@@ -118,11 +134,7 @@ class CellScan:
         self._fields = {name: f for name, f in reader.fields.items() if name in plain.names}
         for name, field in self._fields.items():
             if field.key not in plain.names:
-                raise KeyNotFoundError(
-                    f"column {field.key} names the subjects of column {name}, but cannot be read; "
-                    "get its key, or read other columns",
-                    field.key,
-                )
+                raise key_error(field.key, name)
 
     @cached_property
     def _ciphers(self) -> dict[str, SubjectCiphers]:
@@ -154,7 +166,8 @@ class CellScan:
             for top, prefix in tops.items()
             if any(name == top or name.startswith(prefix) for name in columns)
         ]
-        return [key for key in dict.fromkeys(needed) if key not in columns]
+        stored = self._reader.stored.names
+        return [key for key in dict.fromkeys(needed) if key not in columns and key in stored]
 
     def read_tables(self, lot_bytes: int, *, use_threads: bool) -> list[pa.Table]:
         """Read the rows in order as tables; see `Scan.read_tables`."""
@@ -181,8 +194,9 @@ class CellScan:
     def _decrypt(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self._fields:
             return batch.select(self.result.names)
-        columns = convert_batch(batch, self._fields, self._ciphers, self._reader.decrypt)
-        wanted = pa.RecordBatch.from_arrays(columns, schema=self._plain).select(self.result.names)
+        fields, decrypt = self._fields, self._reader.decrypt
+        plain = convert_batch(batch, fields, self._ciphers, decrypt, self._plain)
+        wanted = plain.select(self.result.names)
         if not wanted.schema.equals(self.result, check_metadata=True):
             pairs = zip(wanted.columns, self.result.types, strict=True)
             fitting = [c if c.type == kind else c.cast(kind) for c, kind in pairs]

@@ -19,6 +19,7 @@ import pyarrow.types as pt
 
 from modcrypt.aead import BLOCK_OVERHEAD, ValueCipher, decrypt_values, encrypt_values
 from modcrypt.errors import FormatError, TagError, TagMismatchError, UnsupportedFormatError
+from modcrypt.module_ids import CellId
 from modcrypt.parquet.arrow import value_bytes as vb
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.subjects.key_file import REFERENCE_SIZE
@@ -57,6 +58,7 @@ class SubjectCiphers:
         Raises:
             KeyNotFoundError: The vault does not know a subject, and `create` is False.
             UnsupportedFormatError: The key column is neither of integers, text nor binary.
+            ValueError: A subject is empty or too long; when reading, FormatError.
         """
         encoded = canonical_subjects(keys).dictionary_encode()
         subjects = encoded.dictionary.to_pylist()
@@ -68,7 +70,11 @@ class SubjectCiphers:
         return Owners([f[1] for f in found], [f[0] for f in found], encoded.indices)
 
     def _look_up(self, subjects: list[bytes]) -> None:
-        references = self._vault.references(subjects)
+        try:
+            references = self._vault.references(subjects)
+        except ValueError as error:
+            kind = ValueError if self._create else FormatError
+            raise kind(f"subject_key: {error}; a row without one has null there") from None
         ciphers = self._vault.ciphers(references, create=self._create)
         self._known.update(zip(subjects, zip(references, ciphers, strict=True), strict=True))
 
@@ -80,18 +86,26 @@ def canonical_subjects(keys: pa.Array) -> pa.Array:
         UnsupportedFormatError: The type is another one.
     """
     keys = vb.unwrap_values(keys)
-    if pt.is_integer(keys.type):
-        keys = keys.cast(pa.string())
-    elif vb.binary_type(keys.type) is None:
-        raise UnsupportedFormatError(
-            f"subject_key: a column of {keys.type} names no subjects; use integers, text or binary"
-        )
+    _check_key_type(keys.type)
+    keys = keys.cast(pa.string()) if pt.is_integer(keys.type) else keys
     return keys.cast(vb.binary_type(keys.type))
 
 
+def _check_key_type(kind: pa.DataType) -> None:
+    if vb.binary_type(kind) is None and not pt.is_integer(kind):
+        raise UnsupportedFormatError(
+            f"subject_key: a column of {kind} names no subjects; use integers, text or binary"
+        )
+
+
 def parse_subject(subject: bytes, kind: pa.DataType) -> Any:
-    """Return the value of a key column of a type with a canonical text; None if there is none."""
+    """Return the value of a key column of a type with a canonical text; None if there is none.
+
+    Raises:
+        UnsupportedFormatError: The type is another one than of `canonical_subjects`.
+    """
     kind = vb.storage_type(kind)
+    _check_key_type(kind)
     if not (vb.is_text(kind) or pt.is_integer(kind)):
         return subject
     try:
@@ -117,6 +131,16 @@ def cell_type(kind: pa.DataType, column: str) -> pa.DataType:
             "value; use numbers, text, binary, times, or structs of them"
         )
     return found
+
+
+def readable_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that values are read as: the indices of dictionaries get 32 bits.
+
+    Smaller ones suffice for the values of a chunk that was written, but not for those of a file.
+    """
+    if not pt.is_dictionary(kind):
+        return kind
+    return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
 
 
 def value_type(stored: pa.DataType, kind: pa.DataType | None, path: tuple[str, ...]) -> pa.DataType:
@@ -190,8 +214,8 @@ class CellColumn:
             opened = decrypt_values(owners.ciphers, _integers(rows), self._aads(owners), data, ends)
         except TagError:
             raise TagMismatchError(
-                f"a cell of column {self.name}",
-                "it was altered, or belongs to another row, column, dataset or vault",
+                CellId(self.name),
+                "The cell was altered, or belongs to another row, column, dataset or vault",
             ) from None
         lengths = pc.subtract(pc.binary_length(cells), BLOCK_OVERHEAD)
         if None in owners.ciphers:

@@ -52,6 +52,9 @@ class SubjectErasedError(KeyNotFoundError):
             "new id"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.references,)  # worker processes pickle it
+
 
 class SubjectVault:
     """A vault with one data key for each subject, for any number of threads and processes."""
@@ -127,7 +130,7 @@ class SubjectVault:
 
     def _expect_erased(self, missing: set[bytes]) -> dict[bytes, None]:
         """Raise KeyNotFoundError unless subjects are erased."""
-        if unknown := len(missing) - len(self._list_erased(missing)):
+        if unknown := len(missing - self._list_erased(missing).keys()):
             raise KeyNotFoundError(
                 f"the vault does not know {format_count(unknown, 'subject')} of these rows; open "
                 "the latest state of the vault that they were written with",
@@ -151,10 +154,11 @@ class SubjectVault:
         if not generations <= self._keys.keks.keys():
             self._keys = self._read_keys()
         for generation in generations - self._keys.keks.keys():
+            shown = generation if isinstance(generation, int) else "of a damaged row"
             raise KeyMaterialError(
-                f"{self._place.address} has no key for generation {generation}: the database is "
-                "from before a rotation, so that nothing opens it, or was altered; restore a "
-                "backup from after the last rotation"
+                f"{self._place.address} has no key for generation {shown}: the database is from "
+                "before a rotation, so that nothing opens it, or was altered; restore a backup "
+                "from after the last rotation"
             )
         return self._keys
 
@@ -177,7 +181,7 @@ class SubjectVault:
         found = {each: (keys.erased[each], "") for each in wanted & keys.erased.keys()}
         for reference, *erasure, proof in self._database.select(_ERASED, wanted):
             request, time = map(str, erasure)
-            expected = keys.proof(reference, request, time) if reference in wanted else ""
+            expected = keys.proof(reference, request, time) if reference in wanted else "none"
             if not hmac.compare_digest(expected.encode(), str(proof).encode()):
                 raise KeyMaterialError(f"the row of an erased subject has a wrong proof: {_ADVICE}")
             found[reference] = request, time
@@ -193,12 +197,15 @@ class SubjectVault:
             The numbers of subjects: "erased" now, erased "before", and "unknown" to the vault.
 
         Raises:
-            ValueError: The id of the request is empty or longer than 200 characters.
+            ValueError: The id of the request is empty, longer than 200 characters, or not
+                printable.
             LimitError: Too many subjects were erased since the last rotation.
             KeyMaterialError, FormatError, OSError: As `ciphers`; the key file cannot be written.
         """
-        if not 0 < len(request) <= MAX_REQUEST:
-            raise ValueError(f"the id of a request has 1 to {MAX_REQUEST} characters")
+        if not (0 < len(request) <= MAX_REQUEST and request.isprintable()):
+            raise ValueError(
+                f"the id of a request has 1 to {MAX_REQUEST} characters, all printable"
+            )
         wanted = set(references)
         with self._changing() as keys:
             present, known = self._list_present(wanted), self._list_erased(wanted)
@@ -252,18 +259,25 @@ class SubjectVault:
         with self._changing() as keys:
             self._remove([*keys.erased])
             if self._count_older():
-                raise FormatError("the database was restored meanwhile; run the rotation again")
+                raise FormatError(
+                    "the database was restored or altered meanwhile; run the rotation again, and "
+                    "restore a backup if it fails again"
+                )
             newest = {keys.newest: keys.keks[keys.newest]}
             self._publish(keks=newest, erased={}, master_key_id=master)
         return self.status()
 
     @hide_frames
     def _rewrap_batch(self, after: bytes) -> bytes | None:
-        """Wrap the keys of a batch under the newest KEK; return its last reference, if any."""
+        """Wrap the keys of a batch under the newest KEK; return its last reference, if any.
+
+        Those of erased subjects, which someone may have put back, are not: they would open again.
+        """
         select = f"{_ROWS} WHERE reference > ? ORDER BY reference LIMIT {BATCH}"
-        with self._database.transaction():
-            rows, keys = self._database.query(select, (after,)), self._keys
-            opened = zip(rows, self._open(rows, bytes), strict=True)  # also of the newest: a check
+        with self._changing() as keys:  # another rotation may have ended and begun since
+            rows = self._database.query(select, (after,))
+            kept = [row for row in rows if row[0] not in keys.erased]
+            opened = zip(kept, self._open(kept, bytes), strict=True)  # also of the newest: a check
             old = [pair for row, pair in opened if row[1] != keys.newest]
             changed = [(keys.wrap(each, key), keys.newest, each) for each, key in old]
             update = "UPDATE subject_key SET stream = ?, generation = ? WHERE reference = ?"
@@ -319,9 +333,14 @@ def create_vault(address: str, tools: KeyTools, master_key_id: str) -> SubjectVa
     content = KeyFile(master_key_id=master_key_id)
     if not is_server(where):
         os.close(os.open(where, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    with closing(Database(where)) as database, database.transaction(creates=True):
-        database.make_tables(content.vault)
-        write_key_file(place, content, tools, overwrite=False)
+    try:
+        with closing(Database(where)) as database, database.transaction(creates=True):
+            database.make_tables(content.vault)
+            write_key_file(place, content, tools, overwrite=False)
+    except BaseException:
+        if not is_server(where):
+            os.unlink(where)  # it is empty, and would be in the way of another attempt
+        raise
     return open_vault(address, tools)
 
 
@@ -346,6 +365,8 @@ def open_vault(address: str, tools: KeyTools) -> SubjectVault:
 def split_address(address: str) -> tuple[str, Place]:
     """Return the address of the database of a vault, and the place of the key file."""
     where, *keys = re.split(r"[?&]keys=", address, maxsplit=1)
+    if not (where and all(keys)):
+        raise ValueError("the address of a vault is PATH, PATH?keys=PLACE or a URI of PostgreSQL")
     if is_server(where) and not keys:
         raise ValueError("a vault in PostgreSQL needs a key file: add ?keys=PLACE to its address")
     return where, Place(*locate(keys[0] if keys else f"{where}.keks", None))

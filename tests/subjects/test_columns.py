@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +25,12 @@ from modcrypt.errors import (
     TagMismatchError,
     UnsupportedFormatError,
 )
+from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.subjects import Subjects
 from modcrypt.subjects.columns import parse_cell_fields
 from modcrypt.subjects.declaration import find_rows
+from modcrypt.subjects.vault import create_vault
 from tests.support.sample_vault import SampleVault, make_rows
 
 KEY = Key.generate(16)
@@ -209,13 +212,64 @@ def test_a_cell_without_a_subject_is_an_error(path: Path, vault: SampleVault) ->
         (b'"columns"', b'"rows"', "damaged"),
         (b'"field": "', b'"field": "?', "damaged"),
         (b'"key": "customer_id"', b'"key": "nobody"', "nobody"),
+        (b'"key": "customer_id"', b'"key": "address.street"', "address.street"),
+        (b'"key": "customer_id"', b'"key": "tags"', "names no subjects"),
+        (b'"key": "customer_id"', b'"key": "name"', "would be cells, too"),
+        (b'"dataset": "d"', b'"dataset": "\\ud800"', "damaged"),
     ],
 )
 def test_damaged_metadata_is_an_error(
     path: Path, vault: SampleVault, old: bytes, new: bytes, error: str
 ) -> None:
-    with pytest.raises(modcrypt.errors.ModcryptError, match=error):
-        read(rewrite(path, lambda table: note(table, old, new)), vault)
+    changed = rewrite(path, lambda table: note(table, old, new))
+    for columns in (None, ["name"]):
+        with pytest.raises(modcrypt.errors.ModcryptError, match=error):
+            read(changed, vault, columns=columns)
+    if b"dataset" not in old:
+        with pytest.raises(modcrypt.errors.ModcryptError, match=error):
+            list(find_rows([str(changed)], KEY, Subjects(vault=vault), b"1"))
+
+
+@pytest.mark.parametrize("ids", [["", "2", "1", "3"], ["1" * 70_000, "2", "1", "3"]])
+def test_a_file_with_impossible_subjects_is_an_error(
+    path: Path, tools: KeyTools, ids: list[str]
+) -> None:
+    with closing(create_vault("subjects.db", tools, "people")) as real:
+        cells = read(path, None)
+        number = cells.schema.get_field_index("customer_id")
+        modcrypt.write_table(cells.set_column(number, "customer_id", pa.array(ids)), path, KEY)
+        with pytest.raises(FormatError, match="subject_key: a subject has 1 to 65536 bytes"):
+            modcrypt.read_table(path, KEY, subjects=Subjects(vault=real))
+        rows = make_rows().set_column(0, "customer_id", pa.array(ids))
+        with pytest.raises(ValueError, match=r"subject_key: .* has null there"):
+            modcrypt.write_table(rows, path, KEY, subjects=subjects(real))
+
+
+def test_small_dictionaries_of_many_chunks(tmp_path: Path, vault: SampleVault) -> None:
+    kind = pa.dictionary(pa.int8(), pa.string())
+    chunks = [pa.array([f"{part} {n}" for n in range(100)], kind) for part in "ab"]
+    rows = pa.table({"id": range(200), "name": pa.chunked_array(chunks)})
+    known = Subjects(vault=vault, key="id", columns=["name"])
+    modcrypt.write_table(rows, tmp_path / "a", KEY, subjects=known)
+    assert read(tmp_path / "a", vault).to_pylist() == rows.to_pylist()
+
+
+def test_required_columns_are_read_as_optional(tmp_path: Path, vault: SampleVault) -> None:
+    """Values of erased subjects are null, whatever the rows that were written could have."""
+    address = pa.struct([pa.field("city", pa.string(), False), pa.field("no", pa.int8(), False)])
+    types = {"id": pa.int8(), "name": pa.string(), "address": address}
+    schema = pa.schema([pa.field(name, kind, False) for name, kind in types.items()])
+    value = {"name": "Ada", "address": {"city": "Oslo", "no": 1}}
+    rows = pa.Table.from_pylist([{"id": 1, **value}, {"id": 2, **value}], schema)
+    known = Subjects(vault=vault, key="id", columns=["name", "address.city"])
+    modcrypt.write_table(rows, tmp_path / "a", KEY, subjects=known)
+    vault.forget(b"1")
+    found = read(tmp_path / "a", vault)
+    assert found.to_pylist()[0] == {"id": 1, "name": None, "address": {"city": None, "no": 1}}
+    assert [field.nullable for field in found.schema] == [False, True, False]
+    assert [part.nullable for part in found.schema.field("address").type] == [True, False]
+    modcrypt.write_table(found, tmp_path / "b", KEY)
+    assert modcrypt.read_table(tmp_path / "b", KEY).equals(found)
 
 
 # --- filters -------------------------------------------------------------------------------------
@@ -309,6 +363,28 @@ def test_mistakes_in_declarations(
     assert not any(tmp_path.iterdir())
 
 
+def test_repeated_names_are_refused(tmp_path: Path, vault: SampleVault) -> None:
+    for name in ("name", "customer_id", "amount"):
+        rows = make_rows().append_column(name, [[1, 2, 3, 4]])
+        with pytest.raises(ValueError, match=f"several columns have the same name: {name}"):
+            modcrypt.write_table(rows, tmp_path / "a", KEY, subjects=subjects(vault))
+    assert not any(tmp_path.iterdir())
+
+
+def test_partitions_are_neither_subjects_nor_cells(tmp_path: Path, vault: SampleVault) -> None:
+    for name in ("customer_id", "name"):
+        with pytest.raises(ValueError, match="do not partition by"):
+            modcrypt.write_dataset(
+                make_rows(), tmp_path, KEY, partitioning=[name], subjects=subjects(vault)
+            )
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_vault_is_no_path() -> None:
+    with pytest.raises(TypeError, match="open_vault"):
+        Subjects(vault="subjects.db")  # type: ignore[arg-type]
+
+
 def test_types_without_cells_are_refused(tmp_path: Path, vault: SampleVault) -> None:
     rows = pa.table({"id": [1], "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))})
     known = Subjects(vault=vault, key="id", columns=["m"])
@@ -347,6 +423,8 @@ def test_the_cells_of_a_subject_are_counted(path: Path, vault: SampleVault) -> N
     assert count(b"1") == (0, 10)
     for stranger in (b"9", b"01", b"x", b"\xff", b"9" * 30):
         assert count(stranger) == (0, 0)
+    with pytest.raises(KeyNotFoundError, match=r"people\.parquet: the vault does not know"):
+        list(find_rows([str(path)], KEY, Subjects(vault=SampleVault()), b"1"))
 
 
 def test_frames_of_polars(tmp_path: Path, vault: SampleVault) -> None:

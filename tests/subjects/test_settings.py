@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt
-from modcrypt import Lake, Policy, Settings
+from modcrypt import Lake, Policy, Settings, SigningKey
 from modcrypt.errors import PlaintextError
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects import SubjectVault
 from tests.support.cli.program import run
 from tests.support.sample_vault import POLICY, make_rows
 
+PLAIN = 'kms = "file:lake.keyring"\nfooter_key = "people"\n'
 LAKE = """
 kms = "file:lake.keyring"
 
@@ -70,6 +71,41 @@ def test_a_lake_declares_subjects(vault: SubjectVault, tmp_path: Path) -> None:
     assert dataset.read().equals(make_rows())
     vault.erase(vault.references([b"1"]), "R1")
     assert dataset.read().column("name").to_pylist() == [None, "Bob", None, None]
+
+
+@pytest.mark.parametrize("in_lake", [False, True])
+def test_files_with_cells_may_need_signatures(
+    vault: SubjectVault, tmp_path: Path, *, in_lake: bool
+) -> None:
+    """The key file of the vault has none."""
+    run(Path(), "keys", "generate", "--kind", "signing", "writer.key")
+    writer, signed = SigningKey.load("writer.key"), 'signed_by = ["writer.pub"]\n'
+    if in_lake:
+        (tmp_path / "modcrypt.toml").write_text(LAKE + signed)
+        dataset = Lake.open("modcrypt.toml", signing_key=writer).dataset("people")
+        dataset.write(make_rows())
+        assert dataset.read().equals(make_rows())
+        return
+    (tmp_path / "policy.toml").write_text(POLICY + signed)
+    settings = Settings(policy=Policy.load("policy.toml"), signing_key="file:writer.key")
+    modcrypt.write_table(make_rows(), "a.parquet", settings)
+    assert modcrypt.read_table("a.parquet", settings).equals(make_rows())
+    assert run(Path(), "subjects", "status", "--policy", "policy.toml").returncode == 0
+
+
+def test_failures_are_lines_of_json(policy: Policy) -> None:
+    """Also for cells that do not open, whose address is none of a module."""
+    modcrypt.write_table(make_rows(), "a.parquet", policy)
+    service = Settings(kms="file:lake.keyring#people")
+    cells = modcrypt.read_table("a.parquet", service)
+    cells = cells.set_column(0, cells.schema.field(0), pa.array([2, 1, 2, 3]))
+    modcrypt.write_table(cells, "b.parquet", Settings(policy=Policy.loads(PLAIN)))
+    for command in (("subjects", "prove", "1"), ("subjects", "export", "1"), ("cat", "-o", "c")):
+        answer = run(Path(), *command, "b.parquet", "--policy", "policy.toml", "--json")
+        assert answer.returncode == 1
+        failure = json.loads(answer.stdout)
+        assert failure["error"] == "tag"
+        assert failure["module"] == {"type": "cell", "path": "name"}
 
 
 @pytest.mark.parametrize(

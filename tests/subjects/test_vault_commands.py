@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from modcrypt import Lake
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects.vault import SubjectVault, open_vault
 from tests.support.cli.program import Answer, run
-from tests.support.sample_vault import fingerprints
+from tests.support.sample_vault import fingerprints, make_rows
 
 KMS = ("--kms", "file:lake.keyring")
 
@@ -130,6 +132,62 @@ def test_a_key_file_elsewhere(filled: SubjectVault) -> None:
     Path("subjects.db.keks").rename("elsewhere/keks")
     assert "subjects.db.keks" in subjects("status", code=2).stderr
     subjects("status", "--vault", "subjects.db?keys=elsewhere/keks")
+
+
+def test_the_policy_names_the_vault(tools: KeyTools) -> None:
+    Path("vaults").mkdir()
+    Path("people.toml").write_text(
+        'kms = "file:lake.keyring"\nfooter_key = "people"\nsubjects = "vaults/own.db"\n'
+        'subject_key = "id"\nsubject_columns = ["name"]\n'
+    )
+    policy = ("--policy", "people.toml")
+    subjects("create", "people", *policy)
+    assert Path("vaults/own.db").exists()
+    assert not Path("subjects.db").exists()
+    subjects("erase", "--request", "R", "--yes", *policy)
+    assert Path("vaults/own.evidence.jsonl").exists()
+    assert "no subject vault" in subjects("status", "--vault", "x.db", *policy, code=2).stderr
+
+
+@pytest.mark.parametrize("more", ["", 'kms_aad = "ours"\n'])
+def test_a_dataset_names_the_vault(tools: KeyTools, more: str) -> None:
+    Path("modcrypt.toml").write_text(
+        'kms = "file:lake.keyring"\n[dataset.people]\nlocation = "people"\n'
+        'footer_key = "people"\nsubjects = "own.db"\nsubject_key = "customer_id"\n'
+        f'subject_columns = ["name"]\n{more}'
+    )
+
+    def of_dataset(*arguments: str) -> str:
+        answer = run(Path(), "subjects", *arguments, "--policy", "modcrypt.toml#people")
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+    of_dataset("create", "people")
+    dataset = Lake.open("modcrypt.toml").dataset("people")
+    dataset.write(make_rows())
+    (row, _) = map(json.loads, of_dataset("export", "1", "people").splitlines())
+    assert row["row"]["name"] == "Ada"
+    of_dataset("erase", "1", "--request", "R", "--yes")
+    of_dataset("rotate", "--yes")
+    assert "subjects 2, erased 1" in of_dataset("status")
+    assert dataset.read().column("name").to_pylist() == [None, "Bob", None, None]
+
+
+def test_a_declaration_that_may_not_command_prevents_a_creation(tools: KeyTools) -> None:
+    Path("modcrypt.toml").write_text(
+        'kms = "file:lake.keyring"\n[evidence]\n[dataset.a]\nlocation = "a"\n'
+        'footer_key = "people"\n'
+    )
+    assert "modcrypt trust" in subjects("create", "people", code=2).stderr
+    assert not list(Path().glob("subjects.*"))
+
+
+def test_arguments_are_bytes_of_any_kind(filled: SubjectVault) -> None:
+    fingerprints(filled, filled.references([b"\xff"]), create=True)
+    (found,) = lines(subjects("prove", os.fsdecode(b"\xff"), "--json", code=1))
+    assert found["state"] == "known"
+    request = ("--request", os.fsdecode(b"\xff"))
+    assert "all printable" in subjects("erase", "carol", *request, "--yes", code=2).stderr
 
 
 def test_too_many_ids_are_refused(filled: SubjectVault, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,11 +243,12 @@ class _Shortening:
     """
 
     def __init__(self) -> None:
-        self._shared: dict[str, Mapping[str, Any]] = {}
+        self._shared: dict[tuple[int, str], Mapping[str, Any]] = {}
 
     def __call__(self, entry: FileEntry) -> FileEntry:
-        # Not the values themselves: 0.0 equals -0.0, and 1 equals True.
-        key = repr(entry.partition)
+        # Not the values themselves: 0.0 equals -0.0, and 1 equals True. Specs may use a name for
+        # several columns.
+        key = entry.spec_id, repr(entry.partition)
         partition = self._shared.setdefault(key, entry.partition)
         return entry.shorten(partition)
 

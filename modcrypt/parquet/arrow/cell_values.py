@@ -104,19 +104,12 @@ def encode_values(file: OpenFile, plan: ReadPlan, subjects: SubjectKeys) -> Cell
 def _encode(reader: ParquetFile, row_groups: Sequence[int], names: Sequence[str]) -> memoryview:
     """Return columns as a Parquet file with the same row groups."""
     schema, out = reader.types_of(Request(columns=names))[1], io.BytesIO()
-    schema = pa.schema([_make_nullable(field) for field in schema])  # values may be erased
     with pq.ParquetWriter(out, schema, store_schema=False) as writer:
         for number in row_groups:
             rows = reader.read(names, row_groups=[number]).cast(schema)
             writer.write_table(rows, row_group_size=max(1, rows.num_rows))
             _check_size(out.tell())
     return out.getbuffer()
-
-
-def _make_nullable(field: pa.Field) -> pa.Field:
-    if not pa.types.is_struct(field.type):
-        return field.with_nullable(True)
-    return field.with_type(pa.struct([_make_nullable(part) for part in field.type]))
 
 
 def _check_size(size: int) -> None:

@@ -23,30 +23,32 @@ def iter_leaves(field: pa.Field, above: Path = ()) -> Iterator[tuple[Path, pa.Da
         yield from iter_leaves(part, path)
 
 
-def map_leaf_types(
-    field: pa.Field, of_leaf: Callable[[Path, pa.DataType], pa.DataType], above: Path = ()
+def map_leaf_fields(
+    field: pa.Field, of_leaf: Callable[[Path, pa.Field], pa.Field], above: Path = ()
 ) -> pa.Field:
-    """Return a field, inside the structs `above`, with the types that a function returns."""
+    """Return a field, inside the structs `above`, with the leaves that a function returns."""
     path = (*above, field.name)
     if not pa.types.is_struct(field.type):
-        return field.with_type(of_leaf(path, field.type))
-    return field.with_type(pa.struct([map_leaf_types(p, of_leaf, path) for p in field.type]))
+        return of_leaf(path, field)
+    return field.with_type(pa.struct([map_leaf_fields(p, of_leaf, path) for p in field.type]))
 
 
 def map_leaves(
-    values: pa.Array, path: Path, functions: Mapping[Path, Callable[[pa.Array], pa.Array]]
-) -> pa.Array:
-    """Return the array at a path with the leaves that functions return, given those at their paths.
+    values: pa.Array, field: pa.Field, functions: Mapping[Path, Callable[[pa.Array], pa.Array]],
+    above: Path = (),
+) -> pa.Array:  # fmt: skip
+    """Return an array with the leaves that functions return, given those at their paths.
 
-    Leaves inside of null structs are null.
+    `field` is that of the result, inside the structs `above`. Leaves inside of null structs are
+    null.
     """
+    path = (*above, field.name)
     if (convert := functions.get(path)) is not None:
         return convert(values)
     if not pa.types.is_struct(values.type):
         return values
     parts = [
-        map_leaves(part, (*path, field.name), functions)
-        for part, field in zip(values.flatten(), values.type, strict=True)
+        map_leaves(part, own, functions, path)
+        for part, own in zip(values.flatten(), field.type, strict=True)
     ]
-    fields = [field.with_type(part.type) for field, part in zip(values.type, parts, strict=True)]
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=values.is_null())
+    return pa.StructArray.from_arrays(parts, fields=list(field.type), mask=values.is_null())

@@ -166,7 +166,7 @@ def open_first(
             yield opened, pa.schema([]), 1
             return
         files = opened.dataset.files
-        with _name_path_in_errors(files[0].path), opened.open_file(files[0]) as file:
+        with name_path_in_errors(files[0].path), opened.open_file(files[0]) as file:
             yield file, opened.dataset.partition_schema, len(files)
 
 
@@ -239,7 +239,7 @@ class _DatasetReader:
         def identify(number: int) -> tuple[int, FileIdentity]:
             path = paths[number]
             where = self.dataset.filesystem
-            with _name_path_in_errors(path), open_source(path, filesystem=where) as source:
+            with name_path_in_errors(path), open_source(path, filesystem=where) as source:
                 properties = self._find_properties(path)
                 return identify_part(source, properties, template, number, len(paths), expected)
 
@@ -287,7 +287,7 @@ class _DatasetReader:
         request = self.make_request(columns, filters)
 
         def read(file: DataFile) -> pa.Table:
-            with _name_path_in_errors(file.path), self.open_file(file) as opened:
+            with name_path_in_errors(file.path), self.open_file(file) as opened:
                 of_file = replace(request, partition=file.partition)
                 return opened.read_request(of_file, use_threads=use_threads)
 
@@ -306,7 +306,7 @@ class _DatasetReader:
             partition_schema=self.dataset.partition_schema,
         )
         first = self.dataset.files[0]
-        with _name_path_in_errors(first.path):
+        with name_path_in_errors(first.path):
             opened = self._open_files[first.path] = self.open_file(first)
             schema, self.result = opened.types_of(request)
         fitting = request.filter and fit_filter(request.filter, schema)
@@ -343,7 +343,7 @@ class _DatasetReader:
 
         def read() -> Iterator[pa.RecordBatch]:
             for file in files:
-                with _name_path_in_errors(file.path), self.open_file(file) as opened:
+                with name_path_in_errors(file.path), self.open_file(file) as opened:
                     of_file = replace(request, partition=file.partition)
                     yield from opened.batches_of_request(of_file, **scan)
 
@@ -351,7 +351,8 @@ class _DatasetReader:
 
 
 @contextmanager
-def _name_path_in_errors(path: str) -> Iterator[None]:
+def name_path_in_errors(path: str) -> Iterator[None]:
+    """Add the path of a file to the message of an error, or as a note to it."""
     try:
         yield
     except ModcryptError as error:

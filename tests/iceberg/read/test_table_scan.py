@@ -365,6 +365,33 @@ def test_files_of_several_specs_are_pruned_each_by_its_own(tmp_path: Path) -> No
         table.scan(filters="id = 0").to_arrow()
 
 
+@pytest.mark.parametrize("deletes", [False, True])
+def test_partitions_of_several_specs_that_look_equal(tmp_path: Path, *, deletes: bool) -> None:
+    """A name of a removed partition field may be used again, for another column."""
+    schema = struct(field(1, "id", "long"), field(2, "a", "long"), field(3, "b", "long"))
+    avro = [{"name": "part", "type": "long", "field-id": 1000}]
+    builder = Builder(tmp_path, schema, spec=spec("identity", 2), partition=avro)
+    later = [{"name": "part", "transform": "identity", "source-id": 3, "field-id": 1001}]
+    builder.document["partition-specs"].append({"spec-id": 1, "fields": later})
+    builder.partitions[1] = [{**avro[0], "field-id": 1001}]
+    manifests, columns = [], arrow([(1, "id", pa.int64())])  # as of Hive, without the others
+    for n in range(2):
+        rows = pa.table([[n, 7]], schema=columns)
+        file = builder.parquet(f"{n}.parquet", rows, partition={"part": 5})
+        manifests.append(builder.manifest([file], spec_id=n))
+        if deletes:
+            name = f"d{n}"
+            removed = position_deletes(
+                builder, name, [(file["file_path"], 1)], "parquet", partition={"part": 5}
+            )
+            manifests.append(builder.manifest([removed], content=1, spec_id=n))
+    builder.snapshot(manifests)
+    found = open_built(builder).scan().to_pylist()
+    wanted = [{"id": 0, "a": 5, "b": None}, {"id": 1, "a": None, "b": 5}]
+    assert [row for row in found if row["id"] < 7] == wanted
+    assert len(found) == (2 if deletes else 4)
+
+
 def test_a_file_that_does_not_show_its_partition_may_match(tmp_path: Path) -> None:
     builder = Builder(tmp_path, PARTITIONED, spec=spec("identity"))  # no Avro field of it
     builder.snapshot([builder.manifest([builder.parquet("0.parquet", partition_rows(7))])])
