@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 _WORTH_THREADS = 1 << 20  # smallest size in bytes that several threads decrypt
 
+_SMALL_CHUNK = 1 << 12
+"""Mean size in bytes of chunks that one thread decrypts: their AES takes a microsecond of ten, and
+for the rest threads would wait for each other."""
+
 _JOB_BYTES = 1 << 16  # least number of bytes that a thread decrypts before it takes the next job
 
 _MAX_LOCATED_PAGES = 1 << 15
@@ -84,7 +88,7 @@ def load_chunks(source: Source, plan: ReadPlan, pool: ThreadPool | None) -> Load
     pieces, at = _place_pieces(plan, row_groups, MAGIC_SIZE)
     metadata, nulls = plain_metadata(plan, row_groups, at)
     file, out = _make_file(at, nulls, metadata)
-    if pool is None or at < _WORTH_THREADS:
+    if pool is None or at < max(_WORTH_THREADS, _SMALL_CHUNK * len(pieces)):
         _open_pieces(source, plan, out, pieces)
     else:
         pool.run_all(partial(_open_pieces, source, plan, out), _group_pieces(pieces))
@@ -228,6 +232,9 @@ def _open_pieces(
     `counted` also counts the values that their pages declare.
     """
     window, file = open_window(source), None
+    created_by: bytes | None = plan.footer.metadata.created_by
+    codec: i64 = -1
+    compression: i64 = -1
     if pieces and pieces[-1].span.end - pieces[0].span.start == _measure(pieces):  # without gaps
         window.ahead = pieces[-1].span.end
     for piece in pieces:
@@ -242,11 +249,27 @@ def _open_pieces(
         else:
             file = file or FileCipher(cipher.file.file_aad, cipher.file.algorithm)
             first = Page(cipher.copy_for_thread(file), bool(piece.md.dictionary_page_offset), 0)
-            compression = page_compression(piece.md.codec, plan.footer.metadata.created_by)
+            if piece.md.codec != codec:
+                codec = piece.md.codec
+                compression = page_compression(piece.md.codec, created_by)
             open_chunk(window, start, end, first, compression, out, piece.at, sizes)
         piece.longest = sizes.longest
         if counts is not None:
             piece.values, piece.expanded = counts.values, counts.expanded
+
+
+def measure_chunks(
+    chunks: Mapping[tuple[int, int], ColumnChunk], row_groups: Iterable[int],
+    columns: Iterable[int],
+) -> dict[int, int]:  # fmt: skip
+    """Return the size in bytes of some columns in each of some row groups."""
+    sizes: dict[int, int] = dict.fromkeys(row_groups, 0)
+    wanted = frozenset(columns)
+    for (r, c), chunk in chunks.items():
+        if c in wanted and r in sizes:
+            md: ColumnMetaData = chunk.meta_data
+            sizes[r] += md.total_compressed_size
+    return sizes
 
 
 def _measure(pieces: Iterable[_Piece]) -> int:

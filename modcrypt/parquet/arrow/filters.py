@@ -341,6 +341,8 @@ def _copy_views(values: Any) -> Any:
 
 def replace_views(schema: pa.Schema) -> pa.Schema:
     """Return the schema without views."""
+    if all(kind.id < pa.lib.Type_LIST for kind in schema.types):  # views and nested types follow
+        return schema
     return pa.schema(map(_replace_views_of_field, schema), schema.metadata)
 
 

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 # of the head, and fastparquet reads only the short one.
 _FILLING: Final = b"\xf8"
 
+# Fillings and STOPs of 2 to 129 bytes, by size: nearly all pages of a file need the same one.
+_SHORT_FILLINGS: Final = [
+    b"", b"", *[_FILLING + bytes((size,)) + bytes(size) + b"\0" for size in range(128)]
+]  # fmt: skip
+
 
 def open_chunk(
     window: Window, start: i64, end: i64, first: Page, compression: i64, out: memoryview, at: i64,
@@ -103,7 +108,9 @@ def pad_struct(struct: bytes | bytearray, size: i64) -> bytes:
     missing = size - len(struct)
     if missing == 0:
         return bytes(struct)
-    for digits in range(1, 6):  # Size of the length. All readers accept leading zeros.
+    if 2 <= missing < len(_SHORT_FILLINGS):
+        return bytes(struct[:-1]) + _SHORT_FILLINGS[missing]
+    for digits in range(2, 6):  # Size of the length. All readers accept leading zeros.
         content = missing - len(_FILLING) - digits
         if 0 <= content < 1 << 7 * digits:
             length = bytes([content >> 7 * n & 127 | 128 for n in range(digits - 1)])

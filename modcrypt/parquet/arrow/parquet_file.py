@@ -24,6 +24,7 @@ from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.properties import AnyDecryption, SubjectKeys
 from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.report.fact_sheet import FactSheet
+from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.fork_safety import fork_safe
 
 TABLE_BYTES = 64 << 20
@@ -253,6 +254,7 @@ class ParquetFile(FactSheet):
         scan = self._make_scan(request)
         return scan.schema, scan.result
 
+    @paused_collector()
     def read_request(self, request: Request, **options: Any) -> pa.Table:
         """Read a table as `read`, for a file of a dataset."""
         scan = self._make_scan(request)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -100,7 +100,9 @@ def find_candidate_rows(
     judge = _make_judge(metadata, columns, row_filter, partition, schema)
     if judge is None:
         return whole
-    chunks = {r: [_summarize_chunk(metadata, r, column) for column in columns] for r in whole}
+    chunks = {
+        r: [_summarize_chunk(metadata.row_groups[r], column) for column in columns] for r in whole
+    }
     groups = list(whole)
     left = [groups[index] for index in judge.select_groups(list(chunks.values()))]
     probe = find_probe(
@@ -124,7 +126,9 @@ class _Column:
     element: ThriftStruct
     filters: bool  # the filter reads this leaf, and every row has one value or null in it
     bounded: bool  # also, bounds suffice to judge it
+    width: int | None  # of its values in bytes, None if it varies
     doubtful: bool  # bounds of the file's writer are not used
+    counted: bool  # the file's writer counts all nulls
     nulls_matter: bool
     bare: ThriftStruct  # a chunk with a single row
 
@@ -144,15 +148,17 @@ class _Column:
         is_optional = self.leaf.max_definition > 0
         if nulls == rows and is_optional and not any(bounds.values()):  # Bounds contradict it.
             return self.make_chunk(new("Statistics", null_count=1))
-        width = self.element.type_length if self.element.type == _FIXED else None
-        width = _WIDTHS.get(self.element.type, width)
-        values = [value for value in bounds.values() if value is not None]
         # A bound of the wrong length is not a value, though writers may truncate
         # FIXED_LEN_BYTE_ARRAY. PyArrow would throw an exception that nothing catches.
-        if not self.bounded or any(width not in (None, len(value)) for value in values):
+        if not self.bounded or not self._have_width(bounds.values()):
             return self.make_chunk()
         certain = nulls == 0 or not self.nulls_matter
         return self.make_chunk(new("Statistics", null_count=0 if certain else None, **bounds))
+
+    def _have_width(self, bounds: Iterable[bytes | None]) -> bool:
+        return self.width is None or {self.width}.issuperset(
+            [len(bound) for bound in bounds if bound is not None]
+        )
 
 
 def _find_filter_columns(metadata: ThriftStruct, row_filter: Filter) -> list[_Column]:
@@ -169,9 +175,14 @@ def _find_filter_columns(metadata: ThriftStruct, row_filter: Filter) -> list[_Co
         filters = leaf.path in read and not leaf.max_repetition
         bounded = filters and not (leaf.path in nans and _is_float(element))
         bare = _make_bare_chunk(leaf, element)
+        width = _WIDTHS.get(element.type, element.type_length if element.type == _FIXED else None)
         doubtful = has_doubtful_bounds(metadata.created_by, element)
+        counted = not _OLD_ARROW.match(metadata.created_by or b"")
         matter = leaf.path in nulls
-        out.append(_Column(index, leaf, element, filters, bounded, doubtful, matter, bare))
+        column = _Column(
+            index, leaf, element, filters, bounded, width, doubtful, counted, matter, bare
+        )
+        out.append(column)
     return out
 
 
@@ -195,10 +206,9 @@ def _is_float(element: ThriftStruct) -> bool:
     return half or element.type in (_FLOAT, _DOUBLE)
 
 
-def _summarize_chunk(metadata: ThriftStruct, row_group: int, column: _Column) -> ThriftStruct:
+def _summarize_chunk(row_group: ThriftStruct, column: _Column) -> ThriftStruct:
     """Return a single-row chunk with the statistics of a chunk."""
-    rows = metadata.row_groups[row_group].num_rows
-    md = metadata.row_groups[row_group].columns[column.index].meta_data
+    md = row_group.columns[column.index].meta_data
     statistics = md.statistics
     if statistics is None or not column.filters or md.type != column.element.type:
         return column.make_chunk()
@@ -208,8 +218,8 @@ def _summarize_chunk(metadata: ThriftStruct, row_group: int, column: _Column) ->
             "min": statistics.min, "max": statistics.max,
             "min_value": statistics.min_value, "max_value": statistics.max_value,
         }  # fmt: skip
-    nulls = None if _OLD_ARROW.match(metadata.created_by or b"") else statistics.null_count
-    return column.summarize_rows(bounds, nulls, rows)
+    nulls = statistics.null_count if column.counted else None
+    return column.summarize_rows(bounds, nulls, row_group.num_rows)
 
 
 # --- pruning by PyArrow --------------------------------------------------------------------------

@@ -119,6 +119,7 @@ class ChunkOpening:
         self._names: list[str | None] = [None] * len(leaves)
         self._row_groups: Sequence[ThriftStruct] = footer.metadata.row_groups
         self._schema: Sequence[ThriftStruct] = footer.metadata.schema
+        self._created_by: bytes | None = footer.metadata.created_by
         self._opened: dict[int, list[Chunk | None]] = {}  # by row group and column
         self._inside = footer.inside
         self.keys = ColumnKeys(properties, leaves, report, self._inside)
@@ -144,7 +145,7 @@ class ChunkOpening:
             name = self._names[column] = ".".join(leaf.path)
         return Chunk(
             row_group, column, leaf, name, group.num_rows, stored, ordinal, self._schema,
-            self._footer.metadata.created_by,
+            self._created_by,
         )  # fmt: skip
 
     def open_chunks(

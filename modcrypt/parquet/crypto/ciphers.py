@@ -133,8 +133,11 @@ class ChunkCipher:
     def copy_for_thread(self, file: FileCipher | None = None) -> ChunkCipher:
         """Return a copy with separate cipher objects, for another thread.
 
-        `file` is that thread's cipher for the file; None creates one.
+        `file` is that thread's cipher for the file; None creates one. Threads share GCM ciphers,
+        which keep no state: then this is no copy.
         """
+        if self.page is self.header:
+            return self
         file = file or FileCipher(self.file.file_aad, self.file.algorithm)
         twin = ChunkCipher(file, self.key, self.row_group, self.column, self.path, self.tag_hint)
         twin.level_facts = self.level_facts

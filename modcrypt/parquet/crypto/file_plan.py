@@ -113,7 +113,7 @@ class OpenFile:
 
             self.source = self._signed = SignedSource(source, self.footer.signed)
         self._report = Report(strict=True)
-        self._kinds: dict[int, set[str]] = {}  # of all columns, if requirements had to be checked
+        self._kinds: dict[int, set[str]] = {}  # of columns, once all their chunks were checked
         self._check_required()
 
     @cached_property
@@ -158,16 +158,18 @@ class OpenFile:
         self._check_given_keys(wanted, ordinals)
         keys: list[dict[int, Key | None] | None] = [None] * len(self.leaves)
         missing: list[int] = []
-        of_footer: dict[int, Key | None] = dict.fromkeys(ordinals, self.footer.answer.key)
+        footer_key = self.footer.answer.key
+        of_footer: dict[int, Key | None] = dict.fromkeys(ordinals, footer_key)
         for c, kinds in self.find_kinds(wanted, ordinals).items():
             if COLUMN_KEY in kinds:
-                found = {r: self._chunks.find_key(r, c).key for r in ordinals}
+                keys[c] = found = {r: self._chunks.find_key(r, c).key for r in ordinals}
+                # Comparing keys would take longer.
+                is_missing = any(key is None for key in found.values())
             elif FOOTER_KEY in kinds:
-                found = of_footer
+                keys[c], is_missing = of_footer, footer_key is None
             else:
                 continue
-            keys[c] = found
-            if None in found.values():
+            if is_missing:
                 missing.append(c)
         retriever = self.properties.key_retriever
         if missing and isinstance(retriever, BoundRetriever):
@@ -221,9 +223,8 @@ class OpenFile:
             leaves_of(self.leaves, names)  # a name that matches nothing would require nothing
         elif not isinstance(self.properties.key_retriever, BoundRetriever):
             return
-        every, groups = range(self.leaf_count), range(len(self.metadata.row_groups))
-        self._kinds = find_kinds(self.metadata, self.leaves, every, groups, self._report)
-        for error in requirement_faults(self.properties, self.leaves, self._kinds):
+        kinds = self.find_kinds(range(self.leaf_count))
+        for error in requirement_faults(self.properties, self.leaves, kinds):
             raise error
 
     def _check_given_keys(self, wanted: list[int], ordinals: Sequence[int]) -> None:
@@ -284,12 +285,21 @@ class OpenFile:
     def find_kinds(
         self, columns: Iterable[int], row_groups: Sequence[int] | None = None
     ) -> dict[int, set[str]]:
-        """Return how columns are encrypted; they have no kind without row groups."""
-        if row_groups is None:
-            if self._kinds:
-                return {c: self._kinds[c] for c in columns}
-            row_groups = range(len(self.metadata.row_groups))
-        return find_kinds(self.metadata, self.leaves, columns, row_groups, self._report)
+        """Return how columns are encrypted; they have no kind without row groups.
+
+        Chunks of a column that were all checked agree, and are not checked again.
+        """
+        count = len(self.metadata.row_groups)
+        groups = range(count) if row_groups is None else row_groups
+        known = self._kinds if groups else {}
+        columns = list(columns)
+        unknown = [c for c in columns if c not in known]
+        if not unknown:
+            return {c: known[c] for c in columns}
+        found = find_kinds(self.metadata, self.leaves, unknown, groups, self._report)
+        if groups and set(groups).issuperset(range(count)):
+            self._kinds.update(found)
+        return {c: found[c] if c in found else known[c] for c in columns}
 
 
 _MISLABELLED = (

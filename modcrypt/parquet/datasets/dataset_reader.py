@@ -40,6 +40,7 @@ from modcrypt.parquet.datasets.aad_prefixes import (
 )
 from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset, leave_out_erased
 from modcrypt.parquet.format.framing import FileIdentity
+from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.fork_safety import fork_safe
 
 Decryption: TypeAlias = AnyDecryption | Callable[[str], AnyDecryption]
@@ -49,6 +50,7 @@ _MAX_THREADS = 8
 
 
 @hide_keys
+@paused_collector()  # until the file is closed: its column chunks are freed then
 def read_table(
     source: Any,
     decryption: Decryption,

@@ -83,13 +83,14 @@ class Scan:
             self._filter = fit_filter(self._filter, self.schema)
         self._plan = plan
 
-    @cached_property
-    def _loader(self) -> LotLoader:
+    def _plan_jobs(self, lot_bytes: int) -> list[Decrypt]:
         session, plan, match = self._session, self._plan, None
         if self._filter is not None:
             plan = session.select(self._leaves, list(self._rows))
             match = partial(self._match_rows, self._filter.expression)
-        return LotLoader(session, plan, self._leaves, self._tested, match)
+        # No attribute, which would be a cycle: the plan would stay until a full collection.
+        loader = LotLoader(session, plan, self._leaves, self._tested, match)
+        return loader.plan_jobs(self._rows, lot_bytes)
 
     @cached_property
     def _project(self) -> dict[str, pc.Expression]:
@@ -138,7 +139,7 @@ class Scan:
     def _load_lots(self, lot_bytes: int) -> Iterator[Loaded | pa.Table]:
         session = self._session
         with session.shared:
-            jobs = self._loader.plan_jobs(self._rows, lot_bytes)
+            jobs = self._plan_jobs(lot_bytes)
         ready: Loaded | pa.Table | None = None
         for job in jobs:
             with session.shared:
@@ -160,7 +161,7 @@ class Scan:
 
         session = self._session
         with session.shared:
-            jobs = self._loader.plan_jobs(self._rows, lot_bytes)
+            jobs = self._plan_jobs(lot_bytes)
             if len(jobs) < 2:
                 return [read(job) for job in jobs]
             work = [session.ahead.submit(read, job) for job in jobs]
@@ -237,9 +238,12 @@ class Scan:
         if self._filter is None:
             return bool(self.result.equals(own, check_metadata=True))
         # Without views, which PyArrow does not filter, and with whole structs.
-        return bool(self.schema.equals(own)) and all(
-            own.get_field_index(field.name) >= 0 and own.field(field.name).equals(field)
-            for field in self.result
+        return bool(self.schema.equals(own)) and (
+            self.result.equals(own)
+            or all(
+                own.get_field_index(field.name) >= 0 and own.field(field.name).equals(field)
+                for field in self.result
+            )
         )
 
     @cached_property
@@ -306,8 +310,16 @@ class Scan:
     def _match_rows(self, condition: pc.Expression, columns: pa.Table) -> pa.Array:
         """Return whether each of some rows matches the filter, given what the filter reads."""
         (fragment,) = self._make_memory_fragments(columns)
-        scanner = fragment.scanner(self.schema, {"": condition}, use_threads=False)
+        scanner = fragment.scanner(self._tested_schema, {"": condition}, use_threads=False)
         return scanner.to_table().column(0).combine_chunks()
+
+    @cached_property
+    def _tested_schema(self) -> pa.Schema:
+        """The fields that the filter reads: PyArrow fills others of thousands with nulls."""
+        if self._filter is None or not self._filter.alternatives:
+            return self.schema
+        names = {predicate.path[0] for predicate in self._filter.predicates}
+        return pa.schema([field for field in self.schema if field.name in names])
 
     def _make_scanner(
         self, fragment: ds.Fragment, project: dict[str, pc.Expression], *, use_threads: bool
@@ -335,7 +347,9 @@ class Scan:
     def _here(self) -> set[str]:
         """Dotted names of all columns and groups."""
         paths = self._session.file.leaves
-        return {name for path in paths for name in _iter_prefixes(path)} | self._session.childless
+        flat = {path[0] for path in paths}
+        nested = {name for path in paths if len(path) > 1 for name in _iter_prefixes(path)}
+        return flat | nested | self._session.childless
 
     def _find_leaves(self, names: Iterable[str]) -> list[int]:
         """Return the leaves that are named or belong to a named group, as `leaves_of`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from modcrypt.errors import FormatError, IntegrityError
-from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages, locate_pages
+from modcrypt.parquet.arrow.chunk_loading import (
+    load_chunks,
+    load_pages,
+    locate_pages,
+    measure_chunks,
+)
 from modcrypt.parquet.arrow.decoding import Loaded
 from modcrypt.parquet.arrow.scanning.plan_parts import PlanParts
 from modcrypt.parquet.arrow.scanning.scan_session import Session
@@ -71,8 +76,8 @@ class LotLoader:
     def plan_jobs(self, rows: Mapping[int, Ranges], lot_bytes: int) -> list[Decrypt]:
         """Divide the rows into lots, and return a function for each that decrypts it."""
         jobs: list[Decrypt] = []
-        sizes = self._measure_chunks(rows, self.leaves)
-        tested = self._measure_chunks(rows, self.tested)
+        sizes = measure_chunks(self.plan.chunks, rows, self.leaves)
+        tested = measure_chunks(self.plan.chunks, rows, self.tested)
         lot: list[int] = []
         lot_size = 0
         for r, ranges in rows.items():
@@ -96,23 +101,17 @@ class LotLoader:
 
         The sizes in bytes are those of the columns that the filter reads, and of the others.
         """
-        # In an object store, each column takes requests for its offset index and its pages.
-        others = len(self.leaves) - len(self.tested)
-        least = max(_WORTH_MATCHING, others * self.session.file.source.least_read)
-        is_worth = other_size >= max(least, _SHARE * tested_size)
-        if self.match is not None and tested_size and is_worth:
+        if self.match is not None and self._is_worth_matching(tested_size, other_size):
             return partial(self._load_matching, self.match, row_group, ranges)
         if ranges == [(0, self.session.file.metadata.row_groups[row_group].num_rows)]:
             return None
         return partial(self._load_rows, row_group, ranges)
 
-    def _measure_chunks(self, rows: Iterable[int], columns: Sequence[int]) -> dict[int, int]:
-        """Return the size in bytes of some columns in each row group."""
-        sizes, wanted = dict.fromkeys(rows, 0), frozenset(columns)
-        for (r, c), chunk in self.plan.chunks.items():
-            if r in sizes and c in wanted:
-                sizes[r] += chunk.meta_data.total_compressed_size
-        return sizes
+    def _is_worth_matching(self, tested_size: int, other_size: int) -> bool:
+        # In an object store, each column takes requests for its offset index and its pages.
+        others = len(self.leaves) - len(self.tested)
+        least = max(_WORTH_MATCHING, others * self.session.file.source.least_read)
+        return tested_size > 0 and other_size >= max(least, _SHARE * tested_size)
 
     def _load_matching(self, match: Match, row_group: int, ranges: Ranges) -> Loaded | pa.Table:
         """Decrypt the filter's columns for some rows, and the others for those that match."""

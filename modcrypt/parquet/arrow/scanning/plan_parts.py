@@ -8,7 +8,7 @@ from modcrypt.parquet.crypto.bloom_filters import is_in_clear, missing_in_bloom,
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.crypto.index_checks import column_index_faults
 from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.modules import STRUCTS, Part
+from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 from modcrypt.runtime.fork_safety import cached_property
 
@@ -25,7 +25,6 @@ class PlanParts:
     def __init__(self, source: Source, plan: ReadPlan) -> None:
         self._source, self._plan = source, plan
         self._schema = plan.footer.metadata.schema
-        self._spans = {(span.part, span.row_group, span.column): span for span in plan.spans}
 
     def read_column_index(self, row_group: int, column: int) -> ThriftStruct | None:
         """Return a column index that the chunk's statistics do not contradict."""
@@ -73,6 +72,10 @@ class PlanParts:
         place = self._plan.row_groups[row_group], self._plan.footer_leaves[column]
         leaf = self._leaves[place[1]]
         return self._plan.chunks[place].meta_data, leaf, self._schema[leaf.element]
+
+    @cached_property
+    def _spans(self) -> dict[tuple[Part, int, int], Span]:
+        return {(span.part, span.row_group, span.column): span for span in self._plan.spans}
 
     @cached_property
     def _leaves(self) -> list[Leaf]:
