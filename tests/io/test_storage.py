@@ -830,6 +830,21 @@ def test_a_symbolic_link_keeps_pointing_at_what_is_written(tmp_path: Path) -> No
             pass
 
 
+@pytest.mark.parametrize("below", ["", "link/"])
+def test_a_relative_path_is_that_of_the_folder_in_which_a_sink_was_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    for name in ("here", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "here" / "link").symlink_to(".")
+    monkeypatch.chdir(tmp_path / "here")
+    with open_sink(f"{below}new", overwrite=True) as sink:
+        sink.append(b"bytes")
+        os.chdir(tmp_path / "elsewhere")
+    assert (tmp_path / "here" / "new").read_bytes() == b"bytes"
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_of_two_threads_one_creates_a_file_in_memory(
     memory_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.errors import FormatError, IntegrityError, LimitError, UnsupportedFormatError
 from modcrypt.keys import Key
-from modcrypt.parquet.convert import encryptor, restoration
+from modcrypt.parquet.convert import restoration
 from modcrypt.parquet.convert.restoration import Kept
 from modcrypt.parquet.format import kept_place
 from modcrypt.parquet.format.compact import BINARY, I16, I32, LIST, STRUCT, UNKNOWN
@@ -370,7 +370,7 @@ def test_a_newer_way_to_restore_is_refused_with_the_way_to_the_rows(
 ) -> None:
     name = kept_place.name_place
     monkeypatch.setattr(
-        encryptor, "name_place", lambda *given: name(*given).replace("restore1", "restore2")
+        kept_place, "name_place", lambda *given: name(*given).replace("restore1", "restore2")
     )
     file = run(mc.encrypt_parquet, spelt("gap"), UNIFORM)
     with pytest.raises(UnsupportedFormatError, match=r"newer modcrypt.*exact=False"):
@@ -438,7 +438,7 @@ def test_what_does_not_fit_the_file_is_refused() -> None:
     plain = spelt("gap")
     kept = Kept(end=b"x", size=len(plain))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encryptor, "find_kept", lambda *_, **__: kept)
+        patch.setattr(restoration, "find_kept", lambda *_, **__: kept)
         file = run(mc.encrypt_parquet, plain, UNIFORM)
     with pytest.raises(FormatError, match=r"bytes were restored of.*exact=False"):
         run(mc.decrypt_parquet, file, READER)

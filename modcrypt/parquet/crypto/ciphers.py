@@ -120,15 +120,16 @@ class ChunkCipher:
     )
 
     def __init__(
-        self, file: FileCipher, key: Key, row_group: int, column: int, path: str, hint: str = ""
-    ) -> None:
+        self, file: FileCipher, key: Key, row_group: int, column: int, path: str, hint: str = "",
+        aads: ChunkAads | None = None,
+    ) -> None:  # fmt: skip
         self.file, self.key, self.row_group, self.column = file, key, row_group, column
         self.path, self.tag_hint = path, hint
         # The column and its metadata, against which plaintext levels are checked.
         self.level_facts: tuple[Leaf, ThriftStruct] | None = None
         self.header = file.gcm(key)
         self.page = file.page_cipher(key, self.header)
-        self._aads = ChunkAads(file.file_aad, row_group, column)
+        self._aads = aads or ChunkAads(file.file_aad, row_group, column)
 
     def copy_for_thread(self, file: FileCipher | None = None) -> ChunkCipher:
         """Return a copy with separate cipher objects, for another thread.
@@ -139,7 +140,10 @@ class ChunkCipher:
         if self.page is self.header:
             return self
         file = file or FileCipher(self.file.file_aad, self.file.algorithm)
-        twin = ChunkCipher(file, self.key, self.row_group, self.column, self.path, self.tag_hint)
+        assert file.file_aad == self.file.file_aad
+        twin = ChunkCipher(
+            file, self.key, self.row_group, self.column, self.path, self.tag_hint, self._aads
+        )
         twin.level_facts = self.level_facts
         return twin
 

@@ -28,6 +28,8 @@ from modcrypt.parquet.format.compact import (
     STRUCT,
     UNKNOWN,
     Field,
+    OwnStruct,
+    Parts,
     StructPlan,
     read_binary,
     read_int,
@@ -165,8 +167,13 @@ def set_extension(value: ThriftStruct, data: bytes | None) -> None:
 
 def copy(value: ThriftStruct, keep: tuple[str, ...] | None = None) -> ThriftStruct:
     """Copy a struct one level deep; with `keep`, copy only those fields and no unknown ones."""
+    twin: ThriftStruct
+    if keep is None and isinstance(value, OwnStruct):
+        twin = value._with_fields(value._list_fields())
+        twin._unknown = value._unknown
+        return twin
     plan = _plan_of(value)
-    twin: ThriftStruct = plan.create(plan.cls)
+    twin = plan.create(plan.cls)
     for field in plan.in_order:
         if keep is None or field.name in keep:
             setattr(twin, field.slot, getattr(value, field.slot))
@@ -355,9 +362,9 @@ def encode(value: ThriftStruct) -> bytes:
     Raises:
         FormatError: An integer does not fit its type.
     """
-    out = bytearray()
+    out: Parts = [bytearray()]
     write_struct(out, _plan_of(value), value)
-    return bytes(out)
+    return b"".join(out)
 
 
 def zigzag(value: int) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.io.buffers import Scratch, Window
@@ -40,6 +41,8 @@ from modcrypt.parquet.verify.page_quirks import (
 )
 from modcrypt.parquet.verify.page_recovery import Frames
 
+_PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison
+
 
 class ChunkChecker:
     """A checker that verifies chunks one after the other, in one thread."""
@@ -61,8 +64,13 @@ class ChunkChecker:
             self._cipher = FileCipher(footer.cipher.file_aad, footer.cipher.algorithm)
             self._detective = plan.make_detective(self._cipher)
 
-    def check(self, chunk: Chunk) -> Report:
-        """Return a report that holds every fault of a chunk."""
+    def check(self, chunks: Sequence[Chunk]) -> list[Report]:
+        """Return a report for each of some chunks, in file order, that holds all its faults."""
+        if self.hashed is None:  # else bytes belong to the chunk that is being read
+            self.frames.window.ahead = _find_end_of_run(chunks)
+        return [self._check_chunk(chunk) for chunk in chunks]
+
+    def _check_chunk(self, chunk: Chunk) -> Report:
         cipher = None
         if chunk.cipher is not None and self._cipher is not None:
             cipher = chunk.cipher.copy_for_thread(self._cipher)
@@ -72,6 +80,18 @@ class ChunkChecker:
         except ModcryptError as error:  # the file was cut while it was being verified
             report.add_error(error)
         return report
+
+
+def _find_end_of_run(chunks: Sequence[Chunk]) -> int:
+    """Return where the last pages end if those of each chunk begin where others end; else 0."""
+    end = 0
+    for chunk in chunks:
+        for span in chunk.spans:
+            if span.part is _PAGES:
+                if end and span.start != end:
+                    return 0
+                end = span.end
+    return end
 
 
 class _Check:

@@ -257,7 +257,7 @@ def _check_batches(
 
     def check(batch: list[Chunk]) -> list[Report]:
         with checkers.lend() as checker:
-            return [checker.check(chunk) for chunk in batch]
+            return checker.check(batch)
 
     large = threads > 1
     for number, batch in enumerate(batches):

@@ -11,6 +11,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from struct import Struct
+from typing import TYPE_CHECKING
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.aead import GCM_OVERHEAD
@@ -36,6 +37,9 @@ from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTION
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.page_quirks import CLEAR_LEVELS, NO_TAGS
 from modcrypt.parquet.verify.page_recovery import Frames, ResumingWalk
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 _length = Struct("<I").unpack_from
 
@@ -65,17 +69,27 @@ class _EncryptedPages:
 
     def __init__(self, report: ChunkReport, cipher: ChunkCipher, scratch: Scratch | None) -> None:
         self._report, self._scratch = report, scratch
+        self._modules: i64 = 0  # opened, and their bytes: the report is not compiled
+        self._authentic: i64 = 0
         self._has_tags = cipher.file.algorithm != GCM_CTR_V1
 
     def check(self, pages: Iterator[EncryptedPage]) -> None:
         """Check all pages."""
+        try:
+            self._check_each(pages)
+        finally:
+            self._report.modules += self._modules
+            self._report.authenticated += self._authentic
+
+    def _check_each(self, pages: Iterator[EncryptedPage]) -> None:
         report = self._report
         check_body = self._note_unopened_body if self._scratch is None else self._check_body
         for encrypted in pages:
             page, position = encrypted.page, encrypted.position
             end = position + encrypted.total
             border = end - len(encrypted.body)
-            report.count_verified(border - position)
+            self._modules += 1
+            self._authentic += border - position
             if report.regions is not None:
                 report.add_module_region(position, border, page.header_id(), "authentic")
             check_body(encrypted, border)
@@ -101,7 +115,8 @@ class _EncryptedPages:
             if self._has_tags:
                 assert self._scratch is not None
                 clear = open_body(encrypted, self._scratch.reserve(len(body) - GCM_OVERHEAD))
-                report.count_verified(len(body) - clear)
+                self._modules += 1
+                self._authentic += len(body) - clear
             else:
                 clear = self._check_ctr_body(encrypted, start)
         except ModcryptError as error:

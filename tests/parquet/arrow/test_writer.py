@@ -753,12 +753,12 @@ def test_a_small_table_is_encoded_and_planned_once(
 ) -> None:
     encodes = Counted(monkeypatch, writer, "_encode")
     footers = Counted(monkeypatch, encryption_plan, "read_plain")
-    opens = Counted(monkeypatch, os, "open")
+    opens, looks = Counted(monkeypatch, os, "open"), Counted(monkeypatch, os, "lstat")
     for rows, size in ((100, None), (100, 7), (0, None)):
-        for counted in (encodes, footers, opens):
+        for counted in (encodes, footers, opens, looks):
             counted.calls = 0
         write_table(numbers(0, rows), tmp_path / "sealed", UNIFORM, row_group_size=size)
-        assert (encodes.calls, footers.calls, opens.calls) == (1, 1, 2)
+        assert (encodes.calls, footers.calls, opens.calls, looks.calls) == (1, 1, 2, 1)
         plain = plain_file(numbers(0, rows), row_group_size=size)
         assert decrypt_bytes((tmp_path / "sealed").read_bytes(), READER) == plain
 

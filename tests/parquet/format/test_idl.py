@@ -728,8 +728,25 @@ def test_the_classes_of_many_structs_have_the_fields_of_the_idl(cls: type) -> No
     assert names == {name for name in dir(cls) if not name.startswith("_")}
     fields = {name: number for number, name in enumerate(sorted(names))}
     value = new(cls.__name__, **fields)
+    assert value._list_fields() == [fields[name] for _, (_, name, *_) in sorted(spec.items())]
     assert type(value) is cls
     assert set_fields(value) == set_fields(copy(value)) == fields
+
+
+def test_structs_of_many_parts_are_encoded_in_order() -> None:
+    pairs = [new("KeyValue", key=b"%d" % n, value=b"v") for n in range(3000)]
+    locations = [
+        new("PageLocation", offset=n, compressed_page_size=n, first_row_index=n)
+        for n in range(3000)
+    ]
+    index = new("OffsetIndex", page_locations=locations)
+    md = new(
+        "ColumnMetaData", type=1, encodings=[3] * 9000, path_in_schema=[b"a", b"b"] * 3000,
+        codec=0, num_values=1, total_uncompressed_size=1, total_compressed_size=1,
+        key_value_metadata=pairs, data_page_offset=4,
+    )  # fmt: skip
+    for name, value in (("OffsetIndex", index), ("ColumnMetaData", md)):
+        assert judge_decodes(name, encode(value))[0] == as_plain(value)
 
 
 def test_no_copy_shares_its_unknown_fields_with_the_original() -> None:

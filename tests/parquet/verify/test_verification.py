@@ -29,7 +29,7 @@ import modcrypt as mc
 from modcrypt import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.errors import FormatError
 from modcrypt.io.places import Place
-from modcrypt.io.sources import open_source_at
+from modcrypt.io.sources import FileSource, open_source_at
 from modcrypt.jobs import dataset_verification
 from modcrypt.jobs.dataset_verification import verify_dataset
 from modcrypt.parquet import ModuleType
@@ -1574,3 +1574,22 @@ def test_a_damaged_note_is_a_format_error_for_everyone(noted_folder: Path, hidde
     for act in (mc.read_table, mc.verify_dataset):
         with pytest.raises(FormatError, match="not a note of a write"):
             act(noted_folder, keys)
+
+
+def test_pages_of_chunks_side_by_side_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({f"c{n}": [n] * 40 for n in range(20)})
+    path = tmp_path / "sealed"
+    uniform = FileEncryptionProperties(footer_key=FOOTER_KEY)
+    path.write_bytes(encrypt_bytes(plain_file(rows, row_group_size=10), uniform))
+    reads, read_into = [], FileSource.read_into
+
+    def note_read(self: FileSource, offset: int, view: memoryview) -> None:
+        reads.append(len(view))
+        read_into(self, offset, view)
+
+    monkeypatch.setattr(FileSource, "read_into", note_read)
+    verified = verify_parquet(path, READER)
+    assert (verified.findings, verified.modules) == ((), 1 + 4 * 20 * 2 * 2)
+    assert len(reads) == 1  # of all pages; the tail is read as bytes
