@@ -306,69 +306,62 @@ class ValueCipher(InvocationCounter):
 
 
 def encrypt_values(
-    ciphers: list[ValueCipher | None], owners: list[int], aads: list[bytes], values: bytes,
+    ciphers: list[ValueCipher], aads: list[bytes], stops: list[int], values: bytes,
     ends: list[int],
 ) -> list[bytes]:  # fmt: skip
     """Return nonce, and ciphertext with tag, of each value, one after the other.
 
-    Value `i` is under the cipher and AAD `owners[i]`, and ends at `ends[i]` in `values`. One
-    request to the operating system yields all nonces.
+    Values that follow each other share a cipher and AAD, those before value `stops[i]` the ones of
+    `i`: keys of many subjects do not fit into the processor's cache. Value `i` ends at `ends[i]` in
+    `values`. One request to the operating system yields all nonces.
 
     Raises:
         KeyExhaustedError: A cipher would exceed 2**32 encryptions.
     """
-    counts: list[int] = [0] * len(ciphers)
-    for owner in owners:
-        counts[owner] += 1
-    encrypts: list[Callable[..., bytes]] = []
-    for cipher, count in zip(ciphers, counts, strict=True):
-        assert cipher is not None
-        cipher.add(count)
-        encrypts.append(cipher._gcm.encrypt)
-    nonces = urandom(NONCE_SIZE * len(owners))
+    nonces = urandom(NONCE_SIZE * len(ends))
     parts: list[bytes] = []
     start: i64 = 0
     at: i64 = 0
-    count_of_values: i64 = len(owners)
-    for number in range(count_of_values):
-        owner = owners[number]
-        end: i64 = ends[number]
-        nonce = nonces[at : at + NONCE_SIZE]
-        parts.append(nonce)
-        parts.append(encrypts[owner](nonce, values[start:end], aads[owner]))
-        start = end
-        at += NONCE_SIZE
+    number: i64 = 0
+    for cipher, aad, last in zip(ciphers, aads, stops, strict=True):
+        stop: i64 = last
+        cipher.add(stop - number)
+        encrypt: Callable[..., bytes] = cipher._gcm.encrypt
+        while number < stop:
+            end: i64 = ends[number]
+            nonce = nonces[at : at + NONCE_SIZE]
+            parts.append(nonce)
+            parts.append(encrypt(nonce, values[start:end], aad))
+            start = end
+            at += NONCE_SIZE
+            number += 1
     return parts
 
 
 def decrypt_values(
-    ciphers: list[ValueCipher | None], owners: list[int], aads: list[bytes], blocks: bytes,
+    ciphers: list[ValueCipher], aads: list[bytes], stops: list[int], blocks: bytes,
     ends: list[int],
-) -> list[bytes | None]:  # fmt: skip
-    """Return the values of blocks that `encrypt_values` made; None for those without a cipher.
+) -> list[bytes]:  # fmt: skip
+    """Return the values of blocks that `encrypt_values` made; its arguments, with their ends.
 
     Raises:
         TagError: A tag does not match, or a block is too short for one.
     """
-    decrypts: list[Callable[..., bytes] | None] = [
-        None if cipher is None else cipher._gcm.decrypt for cipher in ciphers
-    ]
-    values: list[bytes | None] = []
+    values: list[bytes] = []
     start: i64 = 0
+    number: i64 = 0
     try:
-        count: i64 = len(owners)
-        for number in range(count):
-            owner = owners[number]
-            end: i64 = ends[number]
-            decrypt = decrypts[owner]
-            if decrypt is None:
-                values.append(None)
-            elif end - start < BLOCK_OVERHEAD:
-                raise TagError
-            else:
+        for cipher, aad, last in zip(ciphers, aads, stops, strict=True):
+            stop: i64 = last
+            decrypt: Callable[..., bytes] = cipher._gcm.decrypt
+            while number < stop:
+                end: i64 = ends[number]
                 text = start + NONCE_SIZE
-                values.append(decrypt(blocks[start:text], blocks[text:end], aads[owner]))
-            start = end
+                if end < text + TAG_SIZE:
+                    raise TagError
+                values.append(decrypt(blocks[start:text], blocks[text:end], aad))
+                start = end
+                number += 1
     except InvalidTag:
         raise TagError from None
     return values

@@ -51,6 +51,7 @@ class KeyFile:
     )  # fmt: skip
     # Requests by reference of the subjects erased since the last rotation.
     erased: Mapping[bytes, str] = field(default_factory=dict, repr=False)
+    line: bytes = b""  # encrypted key metadata of the file that was read
 
     @cached_property
     def ciphers(self) -> dict[int, GcmCipher]:
@@ -100,8 +101,12 @@ class KeyFile:
 
 
 @hide_frames
-def write_key_file(place: Place, keys: KeyFile, tools: KeyTools, *, overwrite: bool = True) -> None:
+def write_key_file(
+    place: Place, keys: KeyFile, tools: KeyTools, *, overwrite: bool = True
+) -> KeyFile:
     """Write a key file, which appears as a whole or not at all, once the key service opens it.
+
+    Return what it reads as.
 
     Raises:
         LimitError: Too many subjects were erased since the last rotation.
@@ -123,9 +128,10 @@ def write_key_file(place: Place, keys: KeyFile, tools: KeyTools, *, overwrite: b
             f"{place.address} would be longer than {MAX_KEY_FILE} bytes, for the subjects erased "
             "since the last rotation; run modcrypt subjects rotate"
         )
-    _parse(data, place, tools)
+    written = _parse(data, place, tools)
     with open_sink_at(place, overwrite=overwrite) as sink:
         sink.append(data)
+    return written
 
 
 def read_key_file(place: Place, tools: KeyTools) -> KeyFile:
@@ -140,6 +146,12 @@ def read_key_file(place: Place, tools: KeyTools) -> KeyFile:
             raise LimitError(f"{place.address} is longer than {MAX_KEY_FILE} bytes")
         data = source.read_at(0, source.size)
     return _parse(data, place, tools)
+
+
+def is_current(place: Place, keys: KeyFile) -> bool:
+    """Return whether a key file is the one that was read; each that is written has a new line."""
+    with open_source_at(place) as source:
+        return source.read_at(0, min(len(keys.line), source.size)) == keys.line
 
 
 @hide_frames
@@ -159,4 +171,5 @@ def _parse(data: bytes, place: Place, tools: KeyTools) -> KeyFile:
         master_key_id=parse_wrapped_metadata(line + end).master_key_id,
         keks={int(number): Key.from_hex(kek) for number, kek in members["keks"].items()},
         erased={bytes.fromhex(text): name for name, texts in erased for text in texts},
+        line=line + end,
     )  # fmt: skip

@@ -9,9 +9,10 @@ loops over values are in `modcrypt.aead`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import pack
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,8 @@ from modcrypt.parquet.arrow import value_bytes as vb
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.subjects.key_file import REFERENCE_SIZE
 from modcrypt.subjects.vault import SubjectVault
+
+_Convert: TypeAlias = Callable[..., list[bytes]]
 
 _LABEL = b"modcrypt subject cell 1"
 
@@ -175,11 +178,6 @@ class CellColumn:
         """The dotted name of the column."""
         return ".".join(self.path)
 
-    def _aads(self, owners: Owners) -> list[bytes]:
-        path = _encode_texts(*(name.encode() for name in self.path))
-        head = _LABEL + _encode_texts(self.dataset.encode(), path) + pack("<I", REFERENCE_SIZE)
-        return [head + reference for reference in owners.references]
-
     def encrypt(self, values: pa.Array, owners: Owners) -> pa.Array:
         """Return the cells of values.
 
@@ -187,16 +185,13 @@ class CellColumn:
             ValueError: A value has no subject.
         """
         plain = vb.to_bytes(values)
-        dense, rows = _drop_nulls(plain, owners.rows)
-        if rows.null_count:
+        rows = _select_rows(plain, owners)
+        if rows.null_count > plain.null_count:
             raise ValueError(
                 f"column {self.name} has values in rows without a subject; fill in subject_key, or "
                 "set these values to null"
             )
-        data, ends = vb.split_bytes(dense)
-        parts = encrypt_values(owners.ciphers, _integers(rows), self._aads(owners), data, ends)
-        lengths = pc.add(pc.binary_length(plain), BLOCK_OVERHEAD)
-        return vb.join_bytes(parts, lengths, plain.type)
+        return self._convert(encrypt_values, plain, rows, owners, BLOCK_OVERHEAD)
 
     def decrypt(self, cells: pa.Array, owners: Owners) -> pa.Array:
         """Return the values of cells; those of erased subjects are null.
@@ -206,31 +201,46 @@ class CellColumn:
             FormatError: A cell has no subject, or a value is not of the column's type.
         """
         cells = vb.to_bytes(cells)
-        dense, rows = _drop_nulls(cells, owners.rows)
-        if rows.null_count:
+        rows = _select_rows(cells, owners)
+        if rows.null_count > cells.null_count:
             raise FormatError(f"column {self.name} has cells in rows without a subject")
-        data, ends = vb.split_bytes(dense)
+        if None in owners.ciphers:
+            known = [None if c is None else n for n, c in enumerate(owners.ciphers)]
+            rows = pa.array(known, rows.type).take(rows)
         try:
-            opened = decrypt_values(owners.ciphers, _integers(rows), self._aads(owners), data, ends)
+            plain = self._convert(decrypt_values, cells, rows, owners, -BLOCK_OVERHEAD)
         except TagError:
             raise TagMismatchError(
                 CellId(self.name),
                 "The cell was altered, or belongs to another row, column, dataset or vault",
             ) from None
-        lengths = pc.subtract(pc.binary_length(cells), BLOCK_OVERHEAD)
-        if None in owners.ciphers:
-            gone = pa.array([cipher is None for cipher in owners.ciphers]).take(owners.rows)
-            lengths = pc.if_else(gone, pa.scalar(None, lengths.type), lengths)
-        values = [value for value in opened if value is not None]
-        return vb.from_bytes(vb.join_bytes(values, lengths, cells.type), self.kind, self.name)
+        return vb.from_bytes(plain, self.kind, self.name)
+
+    def _convert(
+        self, convert: _Convert, values: pa.Array, rows: pa.Array, owners: Owners, growth: int
+    ) -> pa.Array:
+        """Return what a function of `modcrypt.aead` makes of values, null where the row is.
+
+        Values are sorted by subject meanwhile: to change the key takes longer than to use it.
+        """
+        order = pc.sort_indices(rows)[: len(rows) - rows.null_count]  # nulls are last
+        ordered, runs = values.take(order), pc.run_end_encode(rows.take(order))
+        data, ends = vb.split_bytes(ordered)
+        subjects, stops = runs.values.to_pylist(), runs.run_ends.to_pylist()
+        ciphers, aads = [owners.ciphers[n] for n in subjects], self._aads(owners, subjects)
+        lengths = pc.add(pc.binary_length(ordered), growth)
+        parts = convert(ciphers, aads, stops, data, ends)
+        made = vb.join_bytes(parts, lengths, values.type)
+        return pc.scatter(made, order.cast(pa.int64()), max_index=len(values) - 1)
+
+    def _aads(self, owners: Owners, subjects: list[int]) -> list[bytes]:
+        path = _encode_texts(*(name.encode() for name in self.path))
+        head = _LABEL + _encode_texts(self.dataset.encode(), path) + pack("<I", REFERENCE_SIZE)
+        return [head + owners.references[n] for n in subjects]
 
 
-def _drop_nulls(cells: pa.Array, rows: pa.Array) -> tuple[pa.Array, pa.Array]:
-    if not cells.null_count:
-        return cells, rows
-    return cells.drop_null(), rows.filter(cells.is_valid())
-
-
-def _integers(numbers: pa.Array) -> list[int]:
-    view = memoryview(numbers.buffers()[1] or b"").cast("B").cast("i")
-    return view[numbers.offset : numbers.offset + len(numbers)].tolist()
+def _select_rows(values: pa.Array, owners: Owners) -> pa.Array:
+    """Return the numbers of the subjects of values, null where the value is."""
+    if not values.null_count:
+        return owners.rows
+    return pc.if_else(values.is_valid(), owners.rows, pa.scalar(None, owners.rows.type))

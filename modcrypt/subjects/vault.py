@@ -29,7 +29,13 @@ from modcrypt.report.text import format_count
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.tracebacks import hide_frames
 from modcrypt.subjects.database import BATCH, FORMAT, Database, is_server
-from modcrypt.subjects.key_file import KEY_LENGTH, KeyFile, read_key_file, write_key_file
+from modcrypt.subjects.key_file import (
+    KEY_LENGTH,
+    KeyFile,
+    is_current,
+    read_key_file,
+    write_key_file,
+)
 
 MAX_SUBJECT, MAX_REQUEST = 64 << 10, 200
 """Length limits of a subject in bytes, and of the id of a request in characters."""
@@ -104,6 +110,8 @@ class SubjectVault:
             KeyMaterialError: A row was altered or moved.
             FormatError, OSError: The database is damaged, or cannot be used.
         """
+        if not is_current(self._place, self._keys):  # somebody may have erased subjects
+            self._keys = self._read_keys()
         unique = set(references)
         found: dict[bytes, ValueCipher | None] = {**self._find(unique)}
         if missing := unique - found.keys():
@@ -236,8 +244,7 @@ class SubjectVault:
 
     def _publish(self, **changes: Any) -> None:
         changed = replace(self._keys, **changes)
-        write_key_file(self._place, changed, self._tools)
-        self._keys = changed
+        self._keys = write_key_file(self._place, changed, self._tools)
 
     def rotate(self, master_key_id: str | None = None) -> dict[str, Any]:
         """Wrap all keys under a new KEK, and remove the old one; complete an interrupted rotation.

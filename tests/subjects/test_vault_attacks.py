@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,26 @@ def test_a_row_from_a_backup_opens_nothing(vault: SubjectVault, tools: KeyTools)
     assert restored.examine(vault.references([ALICE])[0])["state"] == "returned"
     assert restored.erase([], "GDPR-17")["erased"] == 1
     assert restored.status()["complete"]
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+def test_a_vault_that_was_open_before_an_erasure_reads_the_key_file_again(
+    vault: SubjectVault, tools: KeyTools, rotates: bool
+) -> None:
+    """Even if the database is rolled back, or the erasure was interrupted before it."""
+    keys_of(vault, ALICE, BOB, create=True)
+    shutil.copy("subjects.db", "backup.db")
+    with closing(reopen(tools)) as eraser:
+        eraser.erase(eraser.references([ALICE]), "GDPR-17")
+        if rotates:
+            eraser.rotate()
+    vault.close()
+    shutil.copy("backup.db", "subjects.db")
+    if rotates:
+        with pytest.raises(KeyMaterialError, match="from before a rotation"):
+            keys_of(vault, ALICE)
+    else:
+        assert keys_of(vault, ALICE) == [None]
 
 
 def test_a_rotation_completes_what_a_backup_brought_back(

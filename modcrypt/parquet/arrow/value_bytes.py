@@ -107,7 +107,7 @@ def split_bytes(dense: pa.Array) -> tuple[bytes, list[int]]:
 
 
 def join_bytes(values: Sequence[bytes], lengths: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a binary array of values of these lengths, null where the length is.
+    """Return a binary array of values of these lengths; several parts may be one value.
 
     Raises:
         ValueError: The values are too long for the type.
@@ -115,11 +115,12 @@ def join_bytes(values: Sequence[bytes], lengths: pa.Array, kind: pa.DataType) ->
     data, is_large = b"".join(values), pt.is_large_binary(kind)
     if not is_large and len(data) > _MAX_BYTES:
         raise ValueError("values of more than 2 GiB in one batch; write smaller batches")
-    ends = pc.cumulative_sum(lengths.fill_null(0).cast(pa.int64()))
+    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
     offsets = offsets.cast(pa.int64() if is_large else pa.int32())
-    buffers = [_bitmap(lengths), offsets.buffers()[1], pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, len(lengths), buffers)
+    return pa.Array.from_buffers(
+        kind, len(lengths), [None, offsets.buffers()[1], pa.py_buffer(data)]
+    )
 
 
 def _bitmap(values: pa.Array) -> pa.Buffer | None:
