@@ -147,7 +147,7 @@ WRITTEN = {"PUT": 2, "POST": 2, "DELETE": 1}
     ("work", "requests"),
     [
         ("read_table", {"HEAD": 1, "GET": 2}),  # the end with the footer, and all chunks at once
-        ("verify_parquet", {"HEAD": 1, "GET": 6}),
+        ("verify_parquet", {"HEAD": 1, "GET": 2}),
         ("inspect_parquet", {"HEAD": 1, "GET": 2}),
         ("encrypt_parquet", {"HEAD": 1, "GET": 2, **WRITTEN}),
         ("decrypt_parquet", {"HEAD": 1, "GET": 2, **WRITTEN}),

@@ -134,10 +134,10 @@ class ChunkCipher:
     def copy_for_thread(self, file: FileCipher | None = None) -> ChunkCipher:
         """Return a copy with separate cipher objects, for another thread.
 
-        `file` is that thread's cipher for the file; None creates one. Threads share GCM ciphers,
-        which keep no state: then this is no copy.
+        `file` is that thread's cipher for the file, perhaps with another algorithm for pages; None
+        creates one. Threads share GCM ciphers, which keep no state: then this is no copy.
         """
-        if self.page is self.header:
+        if self.page is self.header and (file or self.file).algorithm == self.file.algorithm:
             return self
         file = file or FileCipher(self.file.file_aad, self.file.algorithm)
         assert file.file_aad == self.file.file_aad
