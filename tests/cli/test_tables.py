@@ -259,6 +259,14 @@ def test_the_longest_name_that_fits_is_meant_by_a_condition(folder: Path) -> Non
     assert rows == [{"a": "b = 1", "a = b": 1}]
 
 
+def test_uuids_are_compared_with_their_text(folder: Path) -> None:
+    ids = [uuid.UUID(int=5), None, uuid.UUID(int=6)]
+    write_clear(folder, pa.table({"id": pa.array(ids, pa.uuid()), "n": [1, 2, 3]}))
+    cat = ("cat", *KEY, "--column", "n", "--where")
+    assert lines(run_ok(folder, *cat, f"id = {ids[0]}", "own.parquet")) == [{"n": 1}]
+    assert "id has the type" in run(folder, *cat, "id = 5", "own.parquet").stderr
+
+
 def test_head_does_not_read_what_it_does_not_show(folder: Path) -> None:
     """Damage in the second row group, and in a column that is not asked for."""
     path = write_clear(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -103,8 +104,10 @@ def _parse_value(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
         value = match[2]
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     try:
+        if kind == pa.uuid():
+            return pa.scalar(uuid.UUID(value), kind)
         return pa.scalar(value).cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError):
+    except (pa.ArrowException, ValueError):
         raise click.UsageError(
             f"--where: {printable(name)} has the type {kind} and cannot be compared with this value"
         ) from None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import decimal
 import operator
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -130,7 +131,14 @@ def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expressio
     import pyarrow.compute as pc
 
     path, how, value = term
-    field, kind = pc.field(*path), _find_number_type(path, schema)
+    field, kind = pc.field(*path), _find_type(path, schema)
+    if isinstance(kind, pa.BaseExtensionType) and not how.startswith("is "):
+        # PyArrow compares no extension types, such as UUIDs.
+        value = _unwrap(value, kind, ".".join(path))
+        kind = kind.storage_type
+        field = field.cast(kind)
+    if kind is not None and not _is_number(kind):
+        kind = None
     if how in _COMPARISONS:
         number = None if kind is None else _as_number(value, kind)
         if number is not None:
@@ -155,6 +163,23 @@ def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expressio
     return isin, Predicate(path, nulls, nans, tuple(values))
 
 
+def _unwrap(value: Any, kind: pa.BaseExtensionType, name: str) -> Any:
+    """Return a value, or the array of a set, as one of an extension type's storage."""
+    if isinstance(value, pa.ExtensionArray):
+        return value.storage
+    if isinstance(value, pa.Array):
+        unwrapped = [_unwrap(item, kind, name) for item in value.to_pylist()]
+        return pa.array(unwrapped, kind.storage_type)
+    if isinstance(value, pa.ExtensionScalar):
+        return value.value
+    if isinstance(value, str) and kind == pa.uuid():
+        try:
+            value = uuid.UUID(value)
+        except ValueError:
+            raise ValueError(f"filters: column {name} has UUIDs, and the text is none") from None
+    return value.bytes if isinstance(value, uuid.UUID) else value
+
+
 def _make_array(values: Any) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -177,8 +202,8 @@ _EXACT = decimal.Context(prec=200, rounding=decimal.ROUND_FLOOR)
 """Arithmetic without rounding, except where it is asked for: a decimal has at most 76 digits."""
 
 
-def _find_number_type(path: tuple[str, ...], schema: pa.Schema | None) -> pa.DataType | None:
-    """Return the type of a field of numbers or timestamps; None for others, and half floats."""
+def _find_type(path: tuple[str, ...], schema: pa.Schema | None) -> pa.DataType | None:
+    """Return the type of a field, also within structs; None if the schema lacks it."""
     kind: Any = schema
     for name in path:
         is_group = kind is schema or pa.types.is_struct(kind)
@@ -186,8 +211,13 @@ def _find_number_type(path: tuple[str, ...], schema: pa.Schema | None) -> pa.Dat
         if number < 0:
             return None
         kind = kind.field(number).type
+    return kind
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    """Return whether a type is one of numbers or timestamps; half floats are none."""
     is_exact = pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind)
-    return kind if is_exact or kind in _FLOATS else None
+    return is_exact or kind in _FLOATS
 
 
 _FLOATS = (pa.float32(), pa.float64())
