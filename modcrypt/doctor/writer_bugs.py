@@ -52,7 +52,7 @@ def _examine_encrypted(
         yield ABOUT.hint(f"{name}: encrypted, so its contents were not examined", "pass its keys")
         return
     try:
-        as_stored = replace(decryption, subjects=None)  # values are encoded anew
+        as_stored = replace(decryption, subjects=None)  # values are encoded again
         opened = open_parquet(place.path, as_stored, filesystem=place.filesystem)
         with opened as view, open_source(cast("IO[bytes]", view)) as plain:
             yield from _examine(name, plain)

@@ -110,7 +110,7 @@ class SubjectVault:
             KeyMaterialError: A row was altered or moved.
             FormatError, OSError: The database is damaged, or cannot be used.
         """
-        if not is_current(self._place, self._keys):  # somebody may have erased subjects
+        if not is_current(self._place, self._keys):  # another process may have erased subjects
             self._keys = self._read_keys()
         unique = set(references)
         found: dict[bytes, ValueCipher | None] = {**self._find(unique)}

@@ -1,6 +1,6 @@
 """The values of cells as columns of a plaintext file, for views.
 
-Cells are values that are encrypted one by one. Their columns are encoded anew, in memory, because
+Cells are values that are encrypted one by one. Their columns are encoded again, in memory, because
 their values have other types and sizes. A view shows them in place of the cells.
 """
 
