@@ -200,7 +200,7 @@ def _list_folder(folder: Folder, as_read: bool, links: list[Place] | None) -> li
     place = folder.place
     if place.filesystem is None and not os.path.isdir(place.path):
         return [File(folder.name, os.stat(place.path).st_size, place)]
-    from modcrypt.parquet.datasets.discovery import list_sized_files, read_notes  # slow to load
+    from modcrypt.parquet.datasets.discovery import find_hidden, list_sized_files  # slow to load
 
     sized = list_sized_files(place, None, every_link=links is not None, folder_links=links)
     inside = [found.path[len(place.path) :].lstrip("/") for found, _ in sized]
@@ -208,13 +208,11 @@ def _list_folder(folder: Folder, as_read: bool, links: list[Place] | None) -> li
         return [File(folder.name, size, found) for found, size in sized]
     if place.filesystem is not None:
         _check_spelling(folder, place, inside[0])
-    hidden: set[str] = set()
-    if as_read:
-        hidden = {name for note in read_notes(place).values() for name in note.hidden}
+    hidden = {found.path for found in find_hidden([found for found, _ in sized])} if as_read else ()
     return [
         File(folder.file(path), size, found)
         for path, (found, size) in zip(inside, sized, strict=True)
-        if path not in hidden
+        if found.path not in hidden
     ]
 
 

@@ -1,4 +1,4 @@
-"""What tests of vaults in the working directory share."""
+"""Changes and checks of vaults in the working directory, for tests."""
 
 from __future__ import annotations
 

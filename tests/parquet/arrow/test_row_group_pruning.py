@@ -21,11 +21,11 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.io.sources import Source
-from modcrypt.parquet.arrow import row_group_pruning as pruning
 from modcrypt.parquet.arrow.filters import Filters, as_filter, bind_filter
-from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.arrow.scanning import file_scan
+from modcrypt.parquet.arrow.scanning import row_group_pruning as pruning
 from modcrypt.parquet.arrow.scanning.plan_parts import PlanParts
+from modcrypt.parquet.arrow.scanning.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new
 from tests.support.cases import each_case, one_in

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # slow to import; datasets import pandas where it is installe
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
 
-    from modcrypt.parquet.arrow.row_group_pruning import Ranges
+    from modcrypt.parquet.arrow.scanning.row_group_pruning import Ranges
 
 _BATCH_ROWS = 1 << 17  # default number of rows in a batch, as in PyArrow
 
@@ -432,7 +432,7 @@ class Scan:
             return _select_first_rows(
                 {r: count for r, count in rows.items() if count}, request.limit
             )
-        from modcrypt.parquet.arrow.row_group_pruning import find_candidate_rows
+        from modcrypt.parquet.arrow.scanning.row_group_pruning import find_candidate_rows
 
         # A footer of all columns, or a copy of these chunks, would be made for nothing.
         judged = self._session.select(self._tested, plan.row_groups)

@@ -30,7 +30,7 @@ from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.idl import ThriftStruct
 
 if TYPE_CHECKING:
-    from modcrypt.parquet.arrow.row_group_pruning import Ranges  # only filters need it
+    from modcrypt.parquet.arrow.scanning.row_group_pruning import Ranges  # only filters need it
 
 Decrypt: TypeAlias = Callable[[], Loaded | pa.Table]
 """Decrypts a lot; rows of single pages are decoded on the way."""

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from modcrypt.errors import FormatError
-from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe
 from modcrypt.parquet.arrow.chunk_loading import describe_pages
 from modcrypt.parquet.arrow.filters import Filter
+from modcrypt.parquet.arrow.scanning.bloom_probes import Probe, Values, find_probe
 from modcrypt.parquet.crypto.bloom_filters import may_hold
 from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.index_checks import (
