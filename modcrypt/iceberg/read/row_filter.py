@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import expressions as ex
-from pyiceberg.expressions.literals import AboveMax, BelowMin, FloatLiteral
+from pyiceberg.expressions.literals import AboveMax, BelowMin, DecimalLiteral, FloatLiteral
 from pyiceberg.expressions.visitors import (
     bind,
     extract_field_ids,
@@ -77,7 +77,8 @@ def fit_filter(
 
     pyiceberg takes a literal beyond the range of a type for the last value of the type, which `in`
     then finds, or for one that all rows satisfy, and so do nulls. It rounds decimals for columns of
-    whole numbers. Raise ValueError if the schema lacks a column, or a value does not fit.
+    whole numbers, and refuses those with fewer digits than a column has. Raise ValueError if the
+    schema lacks a column, or a value does not fit.
     """
     with _as_value_errors(schema, case_sensitive=case_sensitive):
         return _fit(schema, rewrite_not(expression), case_sensitive)
@@ -114,6 +115,9 @@ def _as_value(literal: Any, kind: IcebergType) -> Any:
             return FloatLiteral(literal.value)
         except OverflowError:
             return FloatLiteral(math.copysign(math.inf, literal.value))
+    if isinstance(kind, DecimalType) and isinstance(literal.value, Decimal):
+        scaled = literal.value.quantize(Decimal((0, (1,), -kind.scale)), context=_EXACT)
+        literal = DecimalLiteral(scaled) if scaled == literal.value else literal
     value = literal.to(kind)
     if isinstance(value, _BEYOND):
         return value
@@ -125,6 +129,9 @@ def _as_value(literal: Any, kind: IcebergType) -> Any:
 
 
 _BEYOND = AboveMax, BelowMin
+
+_EXACT = Context(prec=76, traps=[])
+"""A context for decimals of Iceberg, which have up to 38 digits; errors become NaN."""
 
 
 def _bind(

@@ -299,6 +299,8 @@ def test_literals_beyond_the_range_of_a_type(tmp_path: Path, partition: str | No
         ("n >= 2.5", "2.5 is not a whole number, as int is"),
         ("n in (2.5, 3.5)", ".5 is not a whole number"),
         (LessThan("d", Decimal("100000.00")), "100000.00 has more digits than decimal(5, 2)"),
+        ("d > 1.505", "Could not convert 1.505 into a decimal(5, 2)"),
+        ("d > '1e99999'", "Could not convert"),
         ("mm = 1", "the table has no column 'mm'; did you mean m_m?"),
     ],
 )
@@ -309,3 +311,13 @@ def test_literals_that_are_no_values_of_a_column(
     table = make_table(tmp_path / "t", pa.schema(columns))
     with pytest.raises(ValueError, match=re.escape(wrong)):
         table.scan(filters=condition)
+
+
+def test_decimals_with_fewer_digits_than_their_column(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("d", pa.decimal128(38, 2))])
+    values = [Decimal("1.50"), Decimal("2.00"), Decimal(10**35) + Decimal("0.00"), None]
+    table = make_table(tmp_path / "t", columns)
+    table = table.append(pa.table([[1, 2, 3, 4], values], schema=columns))
+    assert ids(table.scan(filters="d = 1.5")) == [1]
+    assert ids(table.scan(filters="d in (2.0, 1.50000)")) == [1, 2]
+    assert ids(table.scan(filters=EqualTo("d", Decimal(10**35)))) == [3]
