@@ -34,11 +34,7 @@ Ags1Key: TypeAlias = "KeyLike | StandardKeyMetadata"
 """A key of 16, 24 or 32 bytes; or Iceberg's key metadata, with AAD prefix and length."""
 
 
-def _as_ags1_key(key: object) -> Key | StandardKeyMetadata:
-    return key if isinstance(key, StandardKeyMetadata) else as_given_key(key)  # type: ignore[arg-type]
-
-
-takes_key = convert_argument("key", _as_ags1_key)
+takes_key = convert_argument("key", as_given_key, (Key, StandardKeyMetadata))
 """Decorator for functions with an argument `key`: their frames contain only a `Key`."""
 
 

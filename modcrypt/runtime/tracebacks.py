@@ -89,15 +89,20 @@ def format_origin(error: BaseException) -> str:
 
 
 def convert_argument(
-    name: str, convert: Callable[[Any], object]
+    name: str, convert: Callable[[Any], object], wrapped: tuple[type, ...]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that converts an argument, so that no frame contains the original.
 
-    An argument of None is not converted; else `convert` wraps the raw secret.
+    An argument of None or of a `wrapped` type is not converted; else `convert` wraps the raw
+    secret.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
+        at = list(signature.parameters).index(name)
+
+        def is_wrapped(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
+            return isinstance(args[at] if at < len(args) else given.get(name), wrapped)
 
         @hide_frames
         def bind(args: tuple[Any, ...], given: dict[str, Any]) -> inspect.BoundArguments:
@@ -108,6 +113,8 @@ def convert_argument(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if is_wrapped(args, kwargs):  # binding takes as long as opening a small file
+                return function(*args, **kwargs)
             try:
                 bound = bind(args, kwargs)
             finally:

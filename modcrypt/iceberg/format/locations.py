@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,7 +107,7 @@ class Locations:
         """Return a key that is equal for all spellings of one location."""
         start, _, name = location.rpartition("/")
         if len(name) > len("..") and "\0" not in name and (known := self._folders.get(start)):
-            return known + name  # a table may have a million locations in few folders
+            return known + name
         folder, inside = self._find(location)
         key = posixpath.join(folder.path, inside)
         within = plain_location(start) + "/"
@@ -116,6 +116,15 @@ class Locations:
                 self._folders.clear()
             self._folders[start] = key.removesuffix(name)
         return key
+
+    def keys(self, locations: Iterable[str]) -> list[str]:
+        """Return the keys of locations; a table may have a million in few folders."""
+        folders, keys = self._folders, list[str]()
+        for location in locations:
+            start, _, name = location.rpartition("/")
+            known = folders.get(start) if len(name) > len("..") and "\0" not in name else None
+            keys.append(known + name if known else self.key(location))
+        return keys
 
     def prefix(self, location: str) -> str | None:
         """Return the longest prefix that matches a location, or None."""

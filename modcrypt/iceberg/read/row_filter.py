@@ -6,12 +6,16 @@ comparison with null is not true, as in SQL, but `not in` includes nulls.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import expressions as ex
+from pyiceberg.expressions.literals import AboveMax, BelowMin, DecimalLiteral, FloatLiteral
 from pyiceberg.expressions.visitors import (
     bind,
     extract_field_ids,
@@ -20,9 +24,20 @@ from pyiceberg.expressions.visitors import (
 )
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema, prune_columns
-from pyiceberg.types import FixedType, NestedField, StructType, UUIDType
+from pyiceberg.types import (
+    DecimalType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StructType,
+    UUIDType,
+)
 
 from modcrypt.iceberg.read.schema_projection import arrow_type, field_id
+from modcrypt.report.suggestions import suggest
 
 _EXAMPLE = "'id > 5 and name is not null'"
 
@@ -55,18 +70,96 @@ def match_case(expression: ex.BooleanExpression, schema: Schema) -> ex.BooleanEx
     return translate_column_names(bound, schema, case_sensitive=True)
 
 
+def fit_filter(
+    schema: Schema, expression: ex.BooleanExpression, *, case_sensitive: bool = True
+) -> ex.BooleanExpression:
+    """Return a filter without `not`, whose literals are values of their columns.
+
+    pyiceberg takes a literal beyond the range of a type for the last value of the type, which `in`
+    then finds, or for one that all rows satisfy, and so do nulls. It rounds decimals for columns of
+    whole numbers, and refuses those with fewer digits than a column has. Raise ValueError if the
+    schema lacks a column, or a value does not fit.
+    """
+    with _as_value_errors(schema, case_sensitive=case_sensitive):
+        return _fit(schema, rewrite_not(expression), case_sensitive)
+
+
+def _fit(
+    schema: Schema, expression: ex.BooleanExpression, case_sensitive: bool
+) -> ex.BooleanExpression:
+    if isinstance(expression, ex.And | ex.Or):
+        left, right = expression.left, expression.right
+        sides = (_fit(schema, side, case_sensitive) for side in (left, right))
+        return type(expression)(*sides)
+    if not isinstance(expression, ex.LiteralPredicate | ex.SetPredicate):
+        return expression
+    term = expression.term
+    kind = term.bind(schema, case_sensitive).ref().field.field_type
+    if isinstance(expression, ex.SetPredicate):
+        literals = {_as_value(literal, kind) for literal in expression.literals}
+        within = {literal for literal in literals if not isinstance(literal, _BEYOND)}
+        apart = isinstance(expression, ex.NotIn) and len(within) == 1 < len(literals)
+        fitted = type(expression)(term, within)
+        return ex.Or(ex.IsNull(term), fitted) if apart else fitted  # `!=` leaves out nulls
+    literal = _as_value(expression.literal, kind)
+    if not isinstance(literal, _BEYOND):
+        return type(expression)(term, literal)
+    whole = expression.bind(schema, case_sensitive)
+    return ex.NotNull(term) if isinstance(whole, ex.AlwaysTrue) else whole
+
+
+def _as_value(literal: Any, kind: IcebergType) -> Any:
+    """Return a literal in the type of its column; raise as pyiceberg, or TypeError."""
+    if isinstance(kind, FloatType) and isinstance(literal.value, float):
+        try:
+            return FloatLiteral(literal.value)
+        except OverflowError:
+            return FloatLiteral(math.copysign(math.inf, literal.value))
+    if isinstance(kind, DecimalType) and isinstance(literal.value, Decimal):
+        scaled = literal.value.quantize(Decimal((0, (1,), -kind.scale)), context=_EXACT)
+        literal = DecimalLiteral(scaled) if scaled == literal.value else literal
+    value = literal.to(kind)
+    if isinstance(value, _BEYOND):
+        return value
+    if isinstance(kind, IntegerType | LongType) and Decimal(literal.value) % 1:
+        raise TypeError(f"{literal.value} is not a whole number, as {kind} is")
+    if isinstance(kind, DecimalType) and len(value.value.as_tuple().digits) > kind.precision:
+        raise TypeError(f"{value.value} has more digits than {kind}")
+    return value
+
+
+_BEYOND = AboveMax, BelowMin
+
+_EXACT = Context(prec=76, traps=[])
+"""A context for decimals of Iceberg, which have up to 38 digits; errors become NaN."""
+
+
 def _bind(
     schema: Schema, expression: ex.BooleanExpression, *, case_sensitive: bool
 ) -> ex.BooleanExpression:
+    fitted = fit_filter(schema, expression, case_sensitive=case_sensitive)
+    with _as_value_errors(schema, case_sensitive=case_sensitive):
+        return bind(schema, fitted, case_sensitive=case_sensitive)
+
+
+@contextlib.contextmanager
+def _as_value_errors(schema: Schema, *, case_sensitive: bool) -> Iterator[None]:
     try:
-        return bind(schema, rewrite_not(expression), case_sensitive=case_sensitive)
+        yield
     except TypeError as error:  # a literal has another type than its column
         raise ValueError(f"the filter does not fit the table: {error}") from None
     except ValueError as error:
         reason = str(error).removesuffix(f", case_sensitive={case_sensitive}")
         name = reason.removeprefix("Could not find field with name ")
-        why = reason if name == reason else f"the table has no column {name!r}"
+        why = reason if name == reason else describe_missing(schema, name)
         raise ValueError(f"the filter does not fit the table: {why}") from None
+
+
+def describe_missing(schema: Schema, *names: str) -> str:
+    """Return what is wrong with names that are those of no columns of a schema."""
+    hint = next(filter(None, (suggest(name, schema._name_to_id) for name in names)), "")
+    shown = ", ".join(map(repr, names))
+    return f"the table has no column{'s' if names[1:] else ''} {shown}{hint}"
 
 
 def null_with_parents(schema: Schema) -> Schema:

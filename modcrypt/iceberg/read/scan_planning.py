@@ -36,6 +36,7 @@ from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
 from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.keys.key_resolver import is_encrypted_metadata
 from modcrypt.iceberg.read.file_pruning import SpecFilter, Test, bind_test, statistics_of
+from modcrypt.iceberg.read.row_filter import fit_filter
 from modcrypt.iceberg.read.table_walk import KEYS_AHEAD, Walk
 from modcrypt.runtime.fork_safety import cached_property
 
@@ -62,7 +63,8 @@ class Planner:
     """
 
     def __init__(self, walk: Walk, schema: Schema, row_filter: BooleanExpression) -> None:
-        self._walk, self._schema, self._filter = walk, schema, row_filter
+        self._walk, self._schema = walk, schema
+        self._filter = fit_filter(schema, row_filter)
         self._specs: dict[int, SpecFilter] = {}
         # Constants by the identity of partitions, which files share.
         self._known: dict[int, tuple[Mapping[str, Any], Mapping[int, Any]]] = {}

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import (
     FixedType,
     IcebergType,
@@ -100,12 +100,46 @@ def leaf_types(field: pa.Field) -> Iterator[tuple[int, pa.DataType]]:
 
 
 def with_field_ids(schema: pa.Schema, mapping: NameMapping | None, name: str) -> pa.Schema:
-    """Return the schema of a file with field ids: its own, or those of the name mapping."""
+    """Return the schema of a file with field ids: its own, or those of the name mapping.
+
+    Spec, "Column Projection": fields that the mapping does not have are not read.
+    """
     if any(field_id(field) is not None for field in schema):
         return schema
     if mapping is None:
         raise FormatError(f"{name}: its fields have no ids, and the table has no name mapping")
-    return schema_to_pyarrow(pyarrow_to_schema(schema, mapping, format_version=3))
+    return pa.schema([_with_mapped_ids(field, field.name, mapping.root) for field in schema])
+
+
+def _with_mapped_ids(field: pa.Field, name: str, known: Iterable[MappedField]) -> pa.Field:
+    found = next((each for each in known if name in each.names), None)
+    if found is None:
+        return field
+    types = pa.types
+
+    def with_id(child: pa.Field, at: int) -> pa.Field:
+        inner = child.name
+        if not types.is_struct(field.type):
+            inner = ("key", "value")[at] if types.is_map(field.type) else "element"
+        return _with_mapped_ids(child, inner, found.fields)
+
+    kind = change_children(field.type, with_id)
+    metadata = None if found.field_id is None else {FIELD_ID: str(found.field_id)}
+    return pa.field(field.name, kind, field.nullable, metadata)
+
+
+def change_children(kind: pa.DataType, change: Callable[[pa.Field, int], pa.Field]) -> pa.DataType:
+    """Return a type with each field in it changed; the function also gets the field's number."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([change(child, at) for at, child in enumerate(kind.fields)])
+    if types.is_map(kind):
+        return pa.map_(change(kind.key_field, 0), change(kind.item_field, 1))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(change(kind.value_field, 0), kind.list_size)
+    if types.is_large_list(kind):
+        return pa.large_list(change(kind.value_field, 0))
+    return pa.list_(change(kind.value_field, 0)) if types.is_list(kind) else kind
 
 
 class Projection:

@@ -25,7 +25,12 @@ from modcrypt.iceberg.read.data_files import DataFile, open_data_file
 from modcrypt.iceberg.read.equality_deletes import DeletedKeys, KeysOfFile
 from modcrypt.iceberg.read.ordered_threads import run_in_order
 from modcrypt.iceberg.read.position_deletes import Positions, drop_positions
-from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents, parse_filter
+from modcrypt.iceberg.read.row_filter import (
+    RowFilter,
+    describe_missing,
+    null_with_parents,
+    parse_filter,
+)
 from modcrypt.iceberg.read.row_lineage import RowLineage, with_lineage
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.schema_projection import (
@@ -295,5 +300,5 @@ class _Reader:
 def _select_columns(schema: Schema, columns: Sequence[str]) -> Schema:
     """Return the named columns of a schema; raise ValueError that lists missing ones."""
     if missing := sorted(set(columns) - schema._name_to_id.keys()):
-        raise ValueError(f"the table has no columns {', '.join(map(repr, missing))}")
+        raise ValueError(describe_missing(schema, *missing))
     return schema.select(*columns)

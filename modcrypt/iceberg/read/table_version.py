@@ -15,6 +15,7 @@ from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.io.places import Place
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.trusted_writers import make_trust
+from modcrypt.report.suggestions import suggest
 
 MAX_OWN_COMMITS = 1000
 """Largest number of own commits that can be sealed at once; each takes some hundred bytes."""
@@ -193,5 +194,6 @@ class TableVersion:
     def _ref(self, name: str) -> dict[str, Any]:
         ref = self.metadata.refs.get(name, {})
         if type(ref.get("snapshot-id")) is not int:
-            raise ValueError(f"branch or tag {name!r} does not exist")
+            hint = suggest(name, self.metadata.refs)
+            raise ValueError(f"branch or tag {name!r} does not exist{hint}")
         return ref

@@ -205,7 +205,7 @@ def _find_needed(walk: Walk) -> Set[str]:
     # Only the paths of files are kept: a table may have a million of them.
     for manifest, entries in read_manifests(keys, inventory, JOBS):
         _raise_first_error((manifest,))
-        paths.update(map(walk.locations.key, entries.live_locations()))
+        paths.update(walk.locations.keys(entries.live_locations()))
         for entry in entries.live_with_keys(ENCRYPTED):
             if not walk.is_left_out(entry):
                 _check_kek(entry, keys)

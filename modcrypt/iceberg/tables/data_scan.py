@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
 
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
-from modcrypt.iceberg.read.row_filter import match_case, parse_filter
+from modcrypt.iceberg.read.row_filter import describe_missing, match_case, parse_filter
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.runtime.fork_safety import cached_property
 
@@ -131,7 +131,7 @@ def _match_name(schema: Any, name: str) -> str:
     try:
         field = schema.find_field(name, case_sensitive=False)
     except ValueError:
-        raise ValueError(f"the table has no column {name!r}") from None
+        raise ValueError(describe_missing(schema, name)) from None
     return str(schema.find_column_name(field.field_id))
 
 

@@ -28,7 +28,7 @@ from modcrypt.iceberg.format.manifest_rows.file_entries import DATA, FileEntry
 from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.read.file_pruning import as_data_file
-from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents
+from modcrypt.iceberg.read.row_filter import RowFilter, fit_filter, null_with_parents
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.schema_projection import Projection
 from modcrypt.iceberg.read.table_scan import TableScan
@@ -96,7 +96,7 @@ class Matching:
         self, walk: Walk, snapshot: Snapshot | None, row_filter: BooleanExpression
     ) -> None:
         schema = null_with_parents(schema_of(walk.metadata))
-        self._expression, self._schema = row_filter, schema
+        self._expression, self._schema = fit_filter(schema, row_filter), schema
         self._filter = RowFilter(schema, row_filter)
         self._matching = TableScan(walk, snapshot, None, (), row_filter)
         self._others = TableScan(
@@ -127,14 +127,18 @@ class Matching:
     def _partition_matches(self, file: PlannedFile) -> bool:
         """Return whether the filter needs only columns that the partition has, and is true.
 
-        pyiceberg adds files to the partition of their bounds, which leave out nulls and NaN.
+        pyiceberg adds files to the partition of their bounds, which leave out nulls and NaN: such
+        columns need a count of nulls, which is that of no column that the file lacks.
         """
-        columns, nulls = self._filter.schema, _null_counts(file.data)
+        columns, nulls = self._filter.schema, _by_column(file.data, "null_value_counts")
+        stored = {id_ for name in _OF_STORED for id_ in _by_column(file.data, name)}
         if not all(
             isinstance(column.field_type, PrimitiveType)
             and column.field_id in file.constants
-            and not nulls.get(column.field_id)
-            and not (isinstance(column.field_type, _FLOATS) and column.field_id in nulls)
+            and (
+                column.field_id not in stored
+                or (nulls.get(column.field_id) == 0 and not isinstance(column.field_type, _FLOATS))
+            )
             for column in columns.fields
         ):
             return False
@@ -148,7 +152,7 @@ class Matching:
         pyiceberg takes missing numbers of nulls for none, and others disagree about the order of
         some types, or shorten bounds: such statistics prove nothing.
         """
-        nulls = _null_counts(entry)
+        nulls = _by_column(entry, "null_value_counts")
         proven = all(
             isinstance(column.field_type, _ORDERED) and nulls.get(column.field_id) == 0
             for column in self._filter.schema.fields
@@ -160,10 +164,13 @@ class Matching:
         return _StrictMetricsEvaluator(self._schema, self._expression)
 
 
-def _null_counts(entry: FileEntry) -> Mapping[int, int]:
-    """Return the numbers of nulls by the ids of columns; a column that the file lacks has none."""
-    return {pair["key"]: pair["value"] for pair in entry.file.get("null_value_counts") or ()}
+def _by_column(entry: FileEntry, statistic: str) -> Mapping[int, int]:
+    """Return a statistic by the ids of columns; a column that the file lacks has none."""
+    return {pair["key"]: pair["value"] for pair in entry.file.get(statistic) or ()}
 
+
+_OF_STORED = "column_sizes", "value_counts", "null_value_counts", "lower_bounds"
+"""Statistics that are of columns that a file has."""
 
 _FLOATS = FloatType, DoubleType
 

@@ -7,7 +7,7 @@ rows. So this module maps names to field ids and then uses the projection that r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.avro_rows import FIELD_ID
-from modcrypt.iceberg.read.schema_projection import Projection, arrow_schema
+from modcrypt.iceberg.read.schema_projection import Projection, arrow_schema, change_children
 
 _DATA = "the data"
 
@@ -209,7 +209,7 @@ def _fill_nulls(array: pa.Array) -> pa.Array:
 
 def _without_ids(given: pa.Field) -> pa.Field:
     """Return a field without ids, which the data may have from another table."""
-    kind = _change_children(given.type, lambda child, _: _without_ids(child))
+    kind = change_children(given.type, lambda child, _: _without_ids(child))
     return pa.field(given.name, kind, given.nullable)
 
 
@@ -238,20 +238,6 @@ def _type_with_ids(given: pa.DataType, wanted: IcebergType) -> pa.DataType:
     else:
         return given
     by_name = types.is_struct(given)
-    return _change_children(
+    return change_children(
         given, lambda child, at: _field_with_id(child, inner.get(child.name if by_name else at))
     )
-
-
-def _change_children(kind: pa.DataType, change: Callable[[pa.Field, int], pa.Field]) -> pa.DataType:
-    """Return a type with each field in it changed; the function also gets the field's number."""
-    types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([change(child, at) for at, child in enumerate(kind.fields)])
-    if types.is_map(kind):
-        return pa.map_(change(kind.key_field, 0), change(kind.item_field, 1))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(change(kind.value_field, 0), kind.list_size)
-    if types.is_large_list(kind):
-        return pa.large_list(change(kind.value_field, 0))
-    return pa.list_(change(kind.value_field, 0)) if types.is_list(kind) else kind

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import datetime
 import pickle
+import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.expressions import EqualTo
+from pyiceberg.expressions import (
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import (
     BucketTransform,
@@ -247,3 +256,68 @@ def test_rows_of_manifests_are_not_pickled(tmp_path: Path) -> None:
     for stored in (manifest, *table.walk.entries(manifest)):
         with pytest.raises(TypeError, match="can't be pickled"):
             pickle.dumps(stored)
+
+
+LITERALS: tuple[tuple[str | BooleanExpression, list[int]], ...] = (
+    ("n < 3000000000", [2, 3]),
+    ("n != -3000000000", [2, 3]),
+    ("not n > 3000000000", [2, 3]),
+    ("n in (3000000000, 5)", [2]),
+    ("n in (3000000000, 4000000000)", []),
+    ("n not in (3000000000, 5)", [1, 3]),
+    ("n not in (3000000000, 4, 5)", [1, 3]),
+    ("n >= 3000000000", []),
+    (EqualTo("f", float("inf")), [2]),
+    (In("f", {-float("inf"), 1.0}), [3]),
+    (GreaterThan("f", -float("inf")), [2]),
+    (LessThanOrEqual("f", -1e300), [3]),
+)
+"""Filters, and the rows that they find among (1: null), (2: 5, inf) and (3: greatest, -inf)."""
+
+
+@pytest.mark.parametrize("partition", [None, "n", "f"])
+def test_literals_beyond_the_range_of_a_type(tmp_path: Path, partition: str | None) -> None:
+    """pyiceberg takes them for the last value of the type, or for one that nulls satisfy, too."""
+    columns = [("id", pa.int64()), ("n", pa.int32()), ("f", pa.float32())]
+    rows = pa.table(
+        [[1, 2, 3], [None, 5, 2**31 - 1], [None, float("inf"), -float("inf")]],
+        schema=pa.schema(columns),
+    )
+    source = {"n": 2, "f": 3}.get(partition or "", 0)
+    fields = [PartitionField(source, 1000, IdentityTransform(), "p")] if source else []
+    table = make_table(tmp_path / "t", rows.schema, partition_spec=PartitionSpec(*fields))
+    table = table.append(rows)
+    for condition, found in LITERALS:
+        assert sorted(ids(table.scan(filters=condition))) == found, condition
+    condition, found = LITERALS[("n", "f", None).index(partition) * 4]
+    assert sorted(ids(table.delete(condition).scan())) == sorted({1, 2, 3} - set(found))
+
+
+@pytest.mark.parametrize(
+    ("condition", "wrong"),
+    [
+        ("n >= 2.5", "2.5 is not a whole number, as int is"),
+        ("n in (2.5, 3.5)", ".5 is not a whole number"),
+        (LessThan("d", Decimal("100000.00")), "100000.00 has more digits than decimal(5, 2)"),
+        ("d > 1.505", "Could not convert 1.505 into a decimal(5, 2)"),
+        ("d > '1e99999'", "Could not convert"),
+        ("mm = 1", "the table has no column 'mm'; did you mean m_m?"),
+    ],
+)
+def test_literals_that_are_no_values_of_a_column(
+    tmp_path: Path, condition: str | BooleanExpression, wrong: str
+) -> None:
+    columns = [("n", pa.int32()), ("m_m", pa.int64()), ("d", pa.decimal128(5, 2))]
+    table = make_table(tmp_path / "t", pa.schema(columns))
+    with pytest.raises(ValueError, match=re.escape(wrong)):
+        table.scan(filters=condition)
+
+
+def test_decimals_with_fewer_digits_than_their_column(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("d", pa.decimal128(38, 2))])
+    values = [Decimal("1.50"), Decimal("2.00"), Decimal(10**35) + Decimal("0.00"), None]
+    table = make_table(tmp_path / "t", columns)
+    table = table.append(pa.table([[1, 2, 3, 4], values], schema=columns))
+    assert ids(table.scan(filters="d = 1.5")) == [1]
+    assert ids(table.scan(filters="d in (2.0, 1.50000)")) == [1, 2]
+    assert ids(table.scan(filters=EqualTo("d", Decimal(10**35)))) == [3]

@@ -22,6 +22,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 from pyiceberg.conversions import to_bytes
 from pyiceberg.table import StaticTable
+from pyiceberg.table.name_mapping import parse_mapping_from_json
 from pyiceberg.types import DateType, DoubleType, IntegerType, LongType, StringType
 
 from modcrypt import ModcryptError
@@ -30,6 +31,7 @@ from modcrypt.iceberg import IcebergTable, open_table
 from modcrypt.iceberg.read import data_files
 from modcrypt.iceberg.read import pyarrow_decryption as native_parquet
 from modcrypt.iceberg.read.ordered_threads import MAX_AHEAD, run_in_order
+from modcrypt.iceberg.read.schema_projection import field_id, with_field_ids
 from modcrypt.kms.key_tools import KeyTools
 from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, id_field, optional, struct
@@ -688,7 +690,8 @@ def test_a_required_column_that_a_file_lacks_is_refused(tmp_path: Path) -> None:
 def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path: Path) -> None:
     avro = [{"name": "part", "type": "string", "field-id": 1000}]
     builder = Builder(tmp_path, ORDERS, spec=spec("identity", 2), partition=avro)
-    rows = pa.table({"ID": [1, 2], "price": [0.5, 1.5]})  # as Hive has them: a partition is a path
+    # As Hive has them: a partition is a path. The mapping lacks a column and a field.
+    rows = pa.table({"ID": [1, 2], "price": [0.5, 1.5], "more": [[{"x": 1}]] * 2})
     file = builder.parquet("a.parquet", rows, partition={"part": "from the path"})
     builder.snapshot([builder.manifest([file])])
     with pytest.raises(FormatError, match="name mapping"):
@@ -703,6 +706,31 @@ def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path: Path) ->
     ]
     assert ids(table.scan(filters="name = 'from the path' and id = 2")) == [2]
     assert ids(table.scan(filters="name = 'x'")) == []
+
+
+def test_a_name_mapping_has_ids_of_fields_within_others() -> None:
+    inner = '{"field-id": 3, "names": ["x"]}'
+    within = ("element", "value")
+    mapping = parse_mapping_from_json(
+        f'[{{"field-id": 1, "names": ["s"], "fields": [{inner}, {{"names": ["no_id"]}}]}}, '
+        + ", ".join(
+            f'{{"field-id": {id_}, "names": ["{id_}"], "fields": '
+            f'[{{"field-id": {id_ + 1}, "names": ["{name}"], "fields": [{inner}]}}]}}'
+            for id_, name in zip((10, 20), within, strict=True)
+        )
+        + "]"
+    )
+    struct_type = pa.struct([("x", pa.int32()), ("no_id", pa.int32()), ("other", pa.int32())])
+    columns = [
+        ("s", struct_type), ("10", pa.list_(pa.field("item", struct_type))),
+        ("20", pa.map_(pa.string(), struct_type)),
+    ]  # fmt: skip
+    found = with_field_ids(pa.schema(columns), mapping, "a file")
+    structs = [found.field(0), found.field(1).type.value_field, found.field(2).type.item_field]
+    assert [field_id(each) for each in structs] == [1, 11, 21]
+    assert field_id(found.field(2).type.key_field) is None
+    for each in structs:
+        assert [field_id(part) for part in each.type] == [3, None, None]
 
 
 # --- Avro ----------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ from pyiceberg.types import (
 
 from modcrypt.iceberg import IcebergTable, encrypt_table
 from tests.support.cases import each_case
+from tests.support.iceberg.builder import Builder, arrow, field, struct
+from tests.support.iceberg.built_tables import ids, open_built, spec
 from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 
@@ -117,3 +119,15 @@ def test_rows_are_not_deleted_by_a_partition_that_lacks_them(
         old.add_files([str(tmp_path / "old" / "rows.parquet")])
         table = encrypt_table(old, tmp_path / "new", SampleKms(), master_key_id="keyA")
     assert table.delete("f = 7").scan()["id"].to_pylist() == [2]
+
+
+def test_rows_are_not_deleted_by_a_partition_without_a_count_of_nulls(tmp_path: Path) -> None:
+    columns = struct(field(1, "id", "long"), field(2, "part", "long"))
+    avro = [{"name": "part", "type": "long", "field-id": 1000}]
+    builder = Builder(tmp_path, columns, spec=spec("identity", 2), partition=avro)
+    arrows = arrow([(1, "id", pa.int64()), (2, "part", pa.int64())])
+    rows = pa.table({"id": [1, 2], "part": [7, None]}, schema=arrows)
+    data = builder.parquet("a.parquet", rows, partition={"part": 7})
+    data["value_counts"] = [{"key": 2, "value": 2}]
+    builder.snapshot([builder.manifest([data])])
+    assert ids(open_built(builder).delete("part = 7").scan()) == [2]
