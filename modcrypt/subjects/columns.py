@@ -19,7 +19,13 @@ import pyarrow as pa
 
 from modcrypt.errors import FormatError, UnsupportedFormatError, list_names
 from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
-from modcrypt.parquet.arrow.struct_leaves import Path, iter_leaves, map_leaf_fields, map_leaves
+from modcrypt.parquet.arrow.struct_leaves import (
+    Path,
+    iter_leaves,
+    map_leaf_fields,
+    map_leaves,
+    stored_paths,
+)
 from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaves_of
@@ -119,18 +125,28 @@ def choose_fields(
         raise ValueError(
             f"subject_key: there is no column {key} in the file; add it, and do not partition by it"
         )
-    leaves = [path for field in schema for path, _ in iter_leaves(field)]
+    leaves = {field.name: stored_paths(field) for field in schema}
+    every = [path for own in leaves.values() for paths in own.values() for path in paths]
     try:
-        chosen = select_leaves(leaves, columns)
+        chosen = select_leaves(every, columns)
     except ValueError as error:
         raise ValueError(f"subject_columns: {error}; do not partition by them") from None
     if any(path[0] == key for path in chosen):
         raise ValueError(f"subject_columns names the key column {key}; remove it")
-    fields = {}
-    for field in schema:
-        if own := frozenset(path for path in chosen if path[0] == field.name):
-            fields[field.name] = CellField(dataset, key, own, field)
-    return fields
+    cells = {name: _cover_leaves(own, chosen) for name, own in leaves.items()}
+    return {f.name: CellField(dataset, key, own, f) for f in schema if (own := cells[f.name])}
+
+
+def _cover_leaves(leaves: Mapping[Path, list[Path]], chosen: set[Path]) -> frozenset[Path]:
+    """Return the leaves whose leaves in Parquet are all chosen; raise ValueError if only some."""
+    covered = {leaf for leaf, paths in leaves.items() if not chosen.isdisjoint(paths)}
+    for leaf in covered:
+        if left := set(leaves[leaf]) - chosen:
+            raise ValueError(
+                f"subject_columns names a part of column {'.'.join(leaf)}, without "
+                f"{'.'.join(min(left))}: lists and maps are encrypted as a whole; name the column"
+            )
+    return frozenset(covered)
 
 
 def select_leaves(leaves: list[Path], columns: Sequence[str]) -> set[Path]:

@@ -13,6 +13,7 @@ from modcrypt.errors import PlaintextError
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.arrow.scanning.scan_session import Session
+from modcrypt.parquet.arrow.struct_leaves import stored_paths
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.dataset_reader import name_path_in_errors
 from modcrypt.parquet.datasets.discovery import list_files
@@ -35,7 +36,8 @@ class Subjects:
             the first value.
         key: Name of the column with the subjects: integers, text or binary.
         columns: Names of the columns or groups whose values are encrypted one by one; `address.*`
-            is the same as `address`. Numbers, text, binary, times, and structs of them.
+            is the same as `address`. Numbers, text, binary, times, structs, lists and maps of them;
+            a list or map is one value.
         dataset: Name of the dataset that values are bound to: in another one, they do not open.
         on_erased: `"null"` reads the values of erased subjects as nulls, `"raise"` fails.
         decrypted, erased: Numbers of values that were decrypted, and that were read as nulls, by
@@ -84,10 +86,13 @@ class Subjects:
     def check_cells(self, metadata: ThriftStruct) -> None:
         """Raise PlaintextError unless the columns are cells in the file of a footer."""
         known = parse_cell_fields(metadata).values() if self.columns else ()
+        inner = {path: paths for each in known for path, paths in stored_paths(each.field).items()}
         mine = [cells for cells in known if (cells.key, cells.dataset) == (self.key, self.dataset)]
-        cells = {path for field in mine for path in field.paths}
-        leaves = select_leaves([tuple(path) for path in leaf_paths(metadata.schema)], self.columns)
-        if missing := sorted(".".join(path) for path in leaves - cells):
+        cells = {leaf for field in mine for path in field.paths for leaf in inner[path]}
+        stored = map(tuple, leaf_paths(metadata.schema))
+        leaves = [leaf for path in stored for leaf in inner.get(path, [path])]
+        chosen = select_leaves(leaves, self.columns)
+        if missing := sorted(".".join(path) for path in chosen - cells):
             raise PlaintextError(
                 f"column {missing[0]} is in subject_columns, but its values in this file are not "
                 "encrypted under the keys of their subjects, and pages are encrypted without "

@@ -131,7 +131,7 @@ def cell_type(kind: pa.DataType, column: str) -> pa.DataType:
     if (found := vb.bytes_type(kind)) is None:
         raise UnsupportedFormatError(
             f"subject_columns: column {column} is of {kind}, which cannot be encrypted value by "
-            "value; use numbers, text, binary, times, or structs of them"
+            "value; use numbers, text, binary, times, or structs, lists and maps of them"
         )
     return found
 

@@ -46,6 +46,19 @@ VALUES: dict[Any, list[Any]] = {
     pa.decimal256(60, 3): [decimal.Decimal("12345678901234567890.250")],
     pa.dictionary(pa.int8(), pa.string()): ["a", "b", "a"],
     pa.uuid(): [uuid.UUID(int=7)],
+    pa.list_(pa.string()): [["a", None, ""], [], [None]],
+    pa.large_list(pa.large_binary()): [[b"x" * 300], []],
+    pa.list_(pa.date32(), 2): [[DAY, None], [DAY, DAY]],
+    pa.list_(pa.list_(pa.bool_())): [[[True], None, []], [[]]],
+    pa.list_(pa.struct([pa.field("kind", pa.string(), False), ("no", pa.list_(pa.int64()))])): [
+        [{"kind": "home", "no": [1, None]}, None],
+        [{"kind": "", "no": None}],
+        [],
+    ],
+    pa.map_(pa.string(), pa.decimal128(5, 2)): [[("a", decimal.Decimal("1.25")), ("b", None)], []],
+    pa.map_(pa.int8(), pa.struct([pa.field("x", pa.bool_(), False)])): [
+        [(1, {"x": True}), (2, None)],
+    ],
 }
 
 
@@ -108,7 +121,16 @@ def test_other_types_name_no_subjects(kind: pa.DataType) -> None:
         canonical_subjects(pa.array([None], kind))
 
 
-@pytest.mark.parametrize("kind", [pa.null(), pa.list_(pa.int8()), pa.map_(pa.int8(), pa.int8())])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.null(),
+        pa.list_(pa.null()),
+        pa.list_view(pa.int8()),
+        pa.list_(pa.dictionary(pa.int8(), pa.string())),
+        pa.map_(pa.int8(), pa.list_(pa.struct([]))),
+    ],
+)
 def test_types_without_cells(kind: pa.DataType) -> None:
     with pytest.raises(UnsupportedFormatError, match="value by value"):
         cell_type(kind, "n")
