@@ -56,7 +56,7 @@ ROWS = pa.table(
     }
 )  # fmt: skip
 NAMES = ["emails", "phones.list.element", "notes.key_value", "address.*", "face"]
-CELLS = ["emails", "phones", "notes", "address", "face"]
+COLUMNS = ["emails", "phones", "notes", "address", "face"]
 
 
 @pytest.fixture
@@ -92,9 +92,9 @@ def test_lists_and_maps_come_back(path: Path, vault: SampleVault) -> None:
     assert found.schema.types == ROWS.schema.types
     assert found.to_pylist() == ROWS.to_pylist()
     batches = modcrypt.iter_batches(
-        path, KEY, columns=CELLS, subjects=Subjects(vault=vault), batch_size=2
+        path, KEY, columns=COLUMNS, subjects=Subjects(vault=vault), batch_size=2
     )
-    assert pa.Table.from_batches(batches).to_pylist() == ROWS.select(CELLS).to_pylist()
+    assert pa.Table.from_batches(batches).to_pylist() == ROWS.select(COLUMNS).to_pylist()
     assert read(path, vault, columns=["address.lines"]).to_pylist() == [
         {"address": row and {"lines": row["lines"]}} for row in ROWS["address"].to_pylist()
     ]
