@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -19,7 +19,13 @@ from modcrypt.parquet.datasets.dataset_reader import name_path_in_errors
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaf_paths
-from modcrypt.subjects.columns import CellWriter, choose_fields, parse_cell_fields, select_leaves
+from modcrypt.subjects.columns import (
+    CellField,
+    CellWriter,
+    choose_fields,
+    parse_cell_fields,
+    select_leaves,
+)
 from modcrypt.subjects.reading import CellReader, key_error
 from modcrypt.subjects.values import parse_subject
 from modcrypt.subjects.vault import SubjectVault, open_vault
@@ -40,6 +46,7 @@ class Subjects:
             a list or map is one value.
         dataset: Name of the dataset that values are bound to: in another one, they do not open.
         on_erased: `"null"` reads the values of erased subjects as nulls, `"raise"` fails.
+        restored: Fields with cells, by name, that `restore` sets.
         decrypted, erased: Numbers of values that were decrypted, and that were read as nulls, by
             column; reads add to them.
 
@@ -53,6 +60,7 @@ class Subjects:
     columns: Sequence[str] = ()
     dataset: str = ""
     on_erased: Literal["null", "raise"] = "null"
+    restored: Mapping[str, CellField] = field(default_factory=dict, repr=False)
     decrypted: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
     erased: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
 
@@ -74,7 +82,18 @@ class Subjects:
     def reader(self, session: Session) -> CellReader:
         """Return the reader of an open file's cells."""
         counts = self.decrypted, self.erased
-        return CellReader(session, self.open_vault, self.on_erased, *counts)
+        return CellReader(session, self.open_vault, self.on_erased, *counts, self.restored)
+
+    def restore(self, schema: pa.Schema) -> Subjects:
+        """Return subjects that read their columns in files that lack the metadata of cells, too.
+
+        `schema` has the types of the values. Without such columns, nothing is restored.
+        """
+        try:
+            writer = self.writer(schema)
+        except ValueError:
+            return self
+        return self if writer is None else replace(self, restored=writer.fields)
 
     def writer(self, schema: pa.Schema) -> CellWriter | None:
         """Return the writer of rows' cells; None without columns. Raise as `choose_fields`."""

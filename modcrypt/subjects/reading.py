@@ -41,10 +41,12 @@ class CellReader:
     on_erased: str
     decrypted: Counter[str]
     erased: Counter[str]
+    restored: Mapping[str, CellField]
 
     @cached_property
     def fields(self) -> dict[str, CellField]:  # noqa: D102
-        return parse_cell_fields(self.session.file.metadata)
+        lost = {name: self.restored[name] for name in self.stored.names if name in self.restored}
+        return lost | parse_cell_fields(self.session.file.metadata)
 
     @cached_property
     def stored(self) -> pa.Schema:
