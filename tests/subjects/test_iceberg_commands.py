@@ -11,8 +11,6 @@ import pytest
 
 from modcrypt.iceberg import open_table
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.kms.policy import Policy
-from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.subjects.vault import SubjectVault
 from tests.support.cli.program import run
 from tests.support.sample_vault import POLICY, make_rows

@@ -133,11 +133,8 @@ def other_service(settings: Settings) -> Settings:
     dataset: Any = getattr(settings, "dataset", None)
     if dataset is None:
         return settings
-    names = ("kms_aad", "subjects", "subject_key", "subject_columns", "subject_dataset")
-    members = {name: dataset.members[name] for name in names if name in dataset.members}
-    policy = modcrypt.Policy(footer_key=dataset.footer_key, **members)
     given = {name: getattr(settings, name) for name in ("kms", "passphrase", "audit")}
-    return modcrypt.Settings(policy=policy, **given)
+    return modcrypt.Settings(policy=dataset.subject_policy, **given)
 
 
 def named_service(options: dict[str, Any], *, needed: bool, **more: Any) -> Settings | None:
