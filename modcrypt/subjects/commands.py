@@ -127,6 +127,8 @@ def _print_status(status: Mapping[str, Any], as_json: bool, options: Mapping[str
     advice = {
         "older": "{older:,} keys of an older generation: run subjects rotate",
         "returned": "{returned:,} erased ones have rows: run subjects erase for {requests}",
+        "missing": "{missing:,} erasures are missing from the database: it was altered, or is from "
+        "before them; restore a backup from after the last erasure",
         "faults": "the record of evidence has faults: {faults}",
     }
     text = "; ".join([text, *(advice[name] for name in advice if status[name])])

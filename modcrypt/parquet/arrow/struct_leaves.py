@@ -36,6 +36,23 @@ def stored_paths(field: pa.Field) -> dict[Path, list[Path]]:
     return found
 
 
+def cover_leaves(
+    leaves: Mapping[Path, list[Path]], chosen: set[Path], what: str
+) -> frozenset[Path]:
+    """Return the leaves of `stored_paths` whose own are chosen by `what`.
+
+    Raise ValueError if only some of a leaf are.
+    """
+    covered = {leaf for leaf, paths in leaves.items() if not chosen.isdisjoint(paths)}
+    for leaf in covered:
+        if left := set(leaves[leaf]) - chosen:
+            raise ValueError(
+                f"{what} names a part of column {'.'.join(leaf)}, without "
+                f"{'.'.join(min(left))}: lists and maps are encrypted as a whole; name the column"
+            )
+    return frozenset(covered)
+
+
 def map_leaf_fields(
     field: pa.Field, of_leaf: Callable[[Path, pa.Field], pa.Field], above: Path = ()
 ) -> pa.Field:

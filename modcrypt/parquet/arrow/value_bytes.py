@@ -61,6 +61,16 @@ def storage_type(kind: pa.DataType) -> pa.DataType:
     return storage_type(kind.value_type) if pt.is_dictionary(kind) else kind
 
 
+def readable_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that values are read as: the indices of dictionaries get 32 bits.
+
+    Smaller ones suffice for the values of a chunk that was written, but not for those of a file.
+    """
+    if not pt.is_dictionary(kind):
+        return kind
+    return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
+
+
 def unwrap_values(values: pa.Array) -> pa.Array:
     """Return values without extensions and dictionaries."""
     if isinstance(values.type, pa.BaseExtensionType):
