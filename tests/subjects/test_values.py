@@ -12,9 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modcrypt.aead import BLOCK_OVERHEAD
+from modcrypt.aead import BLOCK_OVERHEAD, ValueCipher
 from modcrypt.errors import UnsupportedFormatError
-from modcrypt.subjects.values import CellColumn, SubjectCiphers, canonical_subjects, cell_type
+from modcrypt.subjects.values import (
+    CellColumn,
+    Owners,
+    SubjectCiphers,
+    canonical_subjects,
+    cell_type,
+)
 from tests.support.sample_vault import SampleVault
 
 DAY = datetime.date(2026, 11, 30)
@@ -134,3 +140,12 @@ def test_other_types_name_no_subjects(kind: pa.DataType) -> None:
 def test_types_without_cells(kind: pa.DataType) -> None:
     with pytest.raises(UnsupportedFormatError, match="value by value"):
         cell_type(kind, "n")
+
+
+def test_the_documented_cell_opens() -> None:
+    """The vector of docs/reference/api/subjects.md."""
+    cell = "0" * 24 + "0dbcb5ded46cfb42f7575635182c9139469379066882b8dcff0700fad3269f"
+    owners = Owners([ValueCipher(bytes(range(32)))], [bytes(range(16))], pa.array([0]))
+    column = CellColumn("people", ("emails",), pa.list_(pa.string()))
+    found = column.decrypt(pa.array([bytes.fromhex(cell)]), owners)
+    assert found.to_pylist() == [["a@x", None, ""]]
