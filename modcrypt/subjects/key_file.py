@@ -119,8 +119,10 @@ def write_key_file(
         erased.setdefault(request, []).append(reference.hex())
     keks = {number: key_bytes(kek).hex() for number, kek in keys.keks.items()}
     references = key_bytes(keys.references).hex()
-    members = {"vault": keys.vault.hex(), "references": references, "keks": keks, "erased": erased}
-    members["erasures"] = keys.erasures
+    members = {
+        "vault": keys.vault.hex(), "references": references, "keks": keks, "erased": erased,
+        "erasures": keys.erasures,
+    }  # fmt: skip
     metadata, stream = StandardKeyMetadata.generate(KEY_LENGTH), io.BytesIO()
     length = encrypt_ags1(json.dumps(members).encode(), stream, metadata)
     own = metadata.with_length(length)

@@ -133,6 +133,7 @@ def test_other_types_name_no_subjects(kind: pa.DataType) -> None:
         pa.null(),
         pa.list_(pa.null()),
         pa.list_view(pa.int8()),
+        pa.list_(pa.list_(pa.string(), 0)),
         pa.list_(pa.dictionary(pa.int8(), pa.string())),
         pa.map_(pa.int8(), pa.list_(pa.struct([]))),
     ],

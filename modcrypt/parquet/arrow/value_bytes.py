@@ -44,9 +44,12 @@ def binary_type(kind: pa.DataType) -> pa.DataType | None:
 def bytes_type(kind: pa.DataType) -> pa.DataType | None:
     """Return the binary type of the bytes of values; None for types whose values have none.
 
-    Nested values have bytes if all in them do, and nothing in them is a dictionary.
+    Nested values have bytes if all in them do, and nothing in them is a dictionary. Lists of a
+    fixed size of 0 have none: PyArrow divides by it.
     """
     stored = storage_type(kind)
+    if pt.is_fixed_size_list(stored) and not stored.list_size:
+        return None
     if parts := _parts_of(stored):
         known = [bytes_type(part.type) and not pt.is_dictionary(part.type) for part in parts]
         return pa.large_binary() if all(known) else None
