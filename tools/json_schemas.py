@@ -244,7 +244,7 @@ ROWS = {
     "subjects.status": Row(
         "`subjects create`, `rotate` and `status`: the state of a vault.",
         more={"vault": str, **_count("generation", "subjects", "erased", "since_rotation",
-                                     "returned", "older"),
+                                     "returned", "older", "missing"),
               "requests": list[str], "complete": bool, "faults": list[str]},
     ),
     "trust": Row("`trust`: a declaration that is trusted, or with `--print` could be.",

@@ -13,24 +13,33 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from modcrypt.errors import FormatError, UnsupportedFormatError, list_names
 from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
-from modcrypt.parquet.arrow.struct_leaves import Path, iter_leaves, map_leaf_fields, map_leaves
+from modcrypt.parquet.arrow.struct_leaves import (
+    Path,
+    cover_leaves,
+    iter_leaves,
+    map_leaf_fields,
+    map_leaves,
+    stored_paths,
+)
+from modcrypt.parquet.arrow.value_bytes import readable_type
 from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.runtime.fork_safety import cached_property
-from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, cell_type, readable_type
+from modcrypt.subjects.values import CellColumn, SubjectCiphers, cell_type
 from modcrypt.subjects.vault import SubjectVault
 
 VERSION = 1
 BATCH_ROWS = 1 << 16  # number of rows whose subjects are looked up together
 
-Convert: TypeAlias = Callable[[CellColumn, pa.Array, Owners], pa.Array]
+Convert: TypeAlias = Callable[..., pa.Array]  # of a column, values and their owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +128,16 @@ def choose_fields(
         raise ValueError(
             f"subject_key: there is no column {key} in the file; add it, and do not partition by it"
         )
-    leaves = [path for field in schema for path, _ in iter_leaves(field)]
+    leaves = {field.name: stored_paths(field) for field in schema}
+    every = [path for own in leaves.values() for paths in own.values() for path in paths]
     try:
-        chosen = select_leaves(leaves, columns)
+        chosen = select_leaves(every, columns)
     except ValueError as error:
         raise ValueError(f"subject_columns: {error}; do not partition by them") from None
     if any(path[0] == key for path in chosen):
         raise ValueError(f"subject_columns names the key column {key}; remove it")
-    fields = {}
-    for field in schema:
-        if own := frozenset(path for path in chosen if path[0] == field.name):
-            fields[field.name] = CellField(dataset, key, own, field)
-    return fields
+    cells = {name: cover_leaves(own, chosen, "subject_columns") for name, own in leaves.items()}
+    return {f.name: CellField(dataset, key, own, f) for f in schema if (own := cells[f.name])}
 
 
 def select_leaves(leaves: list[Path], columns: Sequence[str]) -> set[Path]:
@@ -156,15 +163,11 @@ def convert_batch(
     for name in there:
         field = fields[name]
         leaves = {
-            path: _bind(convert, CellColumn(field.dataset, path, kind), owners[field.key])
+            path: partial(convert, CellColumn(field.dataset, path, kind), owners=owners[field.key])
             for path, kind in field.leaf_types().items()
         }
         columns[name] = map_leaves(columns[name], schema.field(name), leaves)
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
-
-
-def _bind(convert: Convert, column: CellColumn, owners: Owners) -> Callable[[pa.Array], pa.Array]:
-    return lambda values: convert(column, values, owners)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,12 @@ import cloup
 from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.datasets.declared import find_lake
 from modcrypt.cli.options.confirmation import confirm
-from modcrypt.cli.options.kms_options import audit_option, required_service, service_options
+from modcrypt.cli.options.kms_options import (
+    audit_option,
+    other_service,
+    required_service,
+    service_options,
+)
 from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.program import OTHERS, Program
 from modcrypt.cli.shared import combine_options, print_json, print_line, request_option
@@ -122,6 +127,8 @@ def _print_status(status: Mapping[str, Any], as_json: bool, options: Mapping[str
     advice = {
         "older": "{older:,} keys of an older generation: run subjects rotate",
         "returned": "{returned:,} erased ones have rows: run subjects erase for {requests}",
+        "missing": "{missing:,} erasures are missing from the database: it was altered, or is from "
+        "before them; restore a backup from after the last erasure",
         "faults": "the record of evidence has faults: {faults}",
     }
     text = "; ".join([text, *(advice[name] for name in advice if status[name])])
@@ -213,22 +220,9 @@ def _open(options: Mapping[str, Any]) -> closing[SubjectVault]:
 
 def _find_vault(options: Mapping[str, Any]) -> tuple[str, KeyTools]:
     """Return the address of the vault, and the tools of its key service."""
-    settings: Any = required_service(dict(options))
+    settings = other_service(required_service(dict(options)))
     declared = settings.policy and settings.policy.subjects
-    if (dataset := getattr(settings, "dataset", None)) is not None:  # of modcrypt.toml
-        declared, settings = dataset.members.get("subjects"), _make_service(settings, dataset)
     return options["vault"] or declared or DEFAULT_VAULT, settings.tools()
-
-
-def _make_service(settings: Any, dataset: Any) -> Any:
-    """Return settings with the key service of a dataset, whose own open none but its files."""
-    from modcrypt.kms.policy import Policy
-    from modcrypt.kms.settings import Settings
-
-    footer_key, kms_aad = dataset.footer_key, dataset.members.get("kms_aad", "")
-    policy = Policy(footer_key=footer_key, kms_aad=kms_aad)
-    names = ("kms", "passphrase", "audit")
-    return Settings(policy=policy, **{name: getattr(settings, name) for name in names})
 
 
 def _read_subjects(ids: Sequence[str]) -> list[bytes]:

@@ -5,8 +5,8 @@
     erased_subject  reference of an erased subject, id of the request, time, and proof, an HMAC
 
 No row is trusted: streams and proofs are authenticated with their place, and the key file decides
-which generations there are. That a row was removed is only noticed if the key file names the
-subject. SQL is what both databases understand, with `?` for parameters.
+which generations there are, and counts erasures. That a key was removed is only noticed if values
+are read. SQL is what both databases understand, with `?` for parameters.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -13,12 +13,19 @@ from modcrypt.errors import PlaintextError
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.arrow.scanning.scan_session import Session
+from modcrypt.parquet.arrow.struct_leaves import stored_paths
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.dataset_reader import name_path_in_errors
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaf_paths
-from modcrypt.subjects.columns import CellWriter, choose_fields, parse_cell_fields, select_leaves
+from modcrypt.subjects.columns import (
+    CellField,
+    CellWriter,
+    choose_fields,
+    parse_cell_fields,
+    select_leaves,
+)
 from modcrypt.subjects.reading import CellReader, key_error
 from modcrypt.subjects.values import parse_subject
 from modcrypt.subjects.vault import SubjectVault, open_vault
@@ -35,9 +42,11 @@ class Subjects:
             the first value.
         key: Name of the column with the subjects: integers, text or binary.
         columns: Names of the columns or groups whose values are encrypted one by one; `address.*`
-            is the same as `address`. Numbers, text, binary, times, and structs of them.
+            is the same as `address`. Numbers, text, binary, times, structs, lists and maps of them;
+            a list or map is one value.
         dataset: Name of the dataset that values are bound to: in another one, they do not open.
         on_erased: `"null"` reads the values of erased subjects as nulls, `"raise"` fails.
+        restored: Fields with cells, by name, that `restore` sets.
         decrypted, erased: Numbers of values that were decrypted, and that were read as nulls, by
             column; reads add to them.
 
@@ -51,6 +60,7 @@ class Subjects:
     columns: Sequence[str] = ()
     dataset: str = ""
     on_erased: Literal["null", "raise"] = "null"
+    restored: Mapping[str, CellField] = field(default_factory=dict, repr=False)
     decrypted: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
     erased: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
 
@@ -72,7 +82,18 @@ class Subjects:
     def reader(self, session: Session) -> CellReader:
         """Return the reader of an open file's cells."""
         counts = self.decrypted, self.erased
-        return CellReader(session, self.open_vault, self.on_erased, *counts)
+        return CellReader(session, self.open_vault, self.on_erased, *counts, self.restored)
+
+    def restore(self, schema: pa.Schema) -> Subjects:
+        """Return subjects that read their columns in files that lack the metadata of cells, too.
+
+        `schema` has the types of the values. Without such columns, nothing is restored.
+        """
+        try:
+            writer = self.writer(schema)
+        except ValueError:
+            return self
+        return self if writer is None else replace(self, restored=writer.fields)
 
     def writer(self, schema: pa.Schema) -> CellWriter | None:
         """Return the writer of rows' cells; None without columns. Raise as `choose_fields`."""
@@ -84,10 +105,13 @@ class Subjects:
     def check_cells(self, metadata: ThriftStruct) -> None:
         """Raise PlaintextError unless the columns are cells in the file of a footer."""
         known = parse_cell_fields(metadata).values() if self.columns else ()
+        inner = {path: paths for each in known for path, paths in stored_paths(each.field).items()}
         mine = [cells for cells in known if (cells.key, cells.dataset) == (self.key, self.dataset)]
-        cells = {path for field in mine for path in field.paths}
-        leaves = select_leaves([tuple(path) for path in leaf_paths(metadata.schema)], self.columns)
-        if missing := sorted(".".join(path) for path in leaves - cells):
+        cells = {leaf for field in mine for path in field.paths for leaf in inner[path]}
+        stored = map(tuple, leaf_paths(metadata.schema))
+        leaves = [leaf for path in stored for leaf in inner.get(path, [path])]
+        chosen = select_leaves(leaves, self.columns)
+        if missing := sorted(".".join(path) for path in chosen - cells):
             raise PlaintextError(
                 f"column {missing[0]} is in subject_columns, but its values in this file are not "
                 "encrypted under the keys of their subjects, and pages are encrypted without "

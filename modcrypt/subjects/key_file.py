@@ -1,12 +1,13 @@
 """The key file of a subject vault: what opens its rows, and which subjects are erased.
 
     encrypted key metadata, one line | AGS1 stream of {"vault": "...", "references": "...",
-     "keks": {"7": "..."}, "erased": {"GDPR-17": ["..."]}}
+     "keks": {"7": "..."}, "erased": {"GDPR-17": ["..."]}, "erasures": 12}
 
 It has the key of references, and a KEK for each generation, usually one. Only who may use the
 master key can read or change it. The KEKs are not in the database, so that a backup of it alone
 opens nothing once `rotate` has replaced them. `erased` has the subjects erased since then, whose
-keys a backup could bring back.
+keys a backup could bring back; `erasures` counts all that ever were, so that a proof that was
+removed from the database is missed.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class KeyFile:
     )  # fmt: skip
     # Requests by reference of the subjects erased since the last rotation.
     erased: Mapping[bytes, str] = field(default_factory=dict, repr=False)
+    erasures: int = 0  # number of subjects that were ever erased
     line: bytes = b""  # encrypted key metadata of the file that was read
 
     @cached_property
@@ -117,7 +119,10 @@ def write_key_file(
         erased.setdefault(request, []).append(reference.hex())
     keks = {number: key_bytes(kek).hex() for number, kek in keys.keks.items()}
     references = key_bytes(keys.references).hex()
-    members = {"vault": keys.vault.hex(), "references": references, "keks": keks, "erased": erased}
+    members = {
+        "vault": keys.vault.hex(), "references": references, "keks": keks, "erased": erased,
+        "erasures": keys.erasures,
+    }  # fmt: skip
     metadata, stream = StandardKeyMetadata.generate(KEY_LENGTH), io.BytesIO()
     length = encrypt_ags1(json.dumps(members).encode(), stream, metadata)
     own = metadata.with_length(length)
@@ -171,5 +176,6 @@ def _parse(data: bytes, place: Place, tools: KeyTools) -> KeyFile:
         master_key_id=parse_wrapped_metadata(line + end).master_key_id,
         keks={int(number): Key.from_hex(kek) for number, kek in members["keks"].items()},
         erased={bytes.fromhex(text): name for name, texts in erased for text in texts},
+        erasures=members["erasures"],
         line=line + end,
     )  # fmt: skip

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from modcrypt.errors import KeyNotFoundError
+from modcrypt.errors import FormatError, KeyNotFoundError
+from modcrypt.parquet.arrow import value_bytes as vb
 from modcrypt.parquet.arrow.filters import Filter, bind_filter
 from modcrypt.parquet.arrow.scanning.file_scan import Scan, concatenate_tables
 from modcrypt.parquet.arrow.scanning.scan_session import Request, Session
@@ -22,7 +23,7 @@ from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
 from modcrypt.runtime.log import LOGGER
 from modcrypt.subjects.columns import CellField, convert_batch, parse_cell_fields
-from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, value_type
+from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, cell_type
 from modcrypt.subjects.vault import SubjectVault
 
 _counting = fork_safe(threading.Lock())
@@ -41,10 +42,12 @@ class CellReader:
     on_erased: str
     decrypted: Counter[str]
     erased: Counter[str]
+    restored: Mapping[str, CellField]
 
     @cached_property
     def fields(self) -> dict[str, CellField]:  # noqa: D102
-        return parse_cell_fields(self.session.file.metadata)
+        lost = {name: self.restored[name] for name in self.stored.names if name in self.restored}
+        return lost | parse_cell_fields(self.session.file.metadata)
 
     @cached_property
     def stored(self) -> pa.Schema:
@@ -98,9 +101,13 @@ class CellReader:
 
 def _plain_leaf(path: Path, leaf: pa.Field, types: Mapping[Path, pa.DataType]) -> pa.Field:
     """Return the field of a leaf that was stored; values of erased subjects are null."""
-    kind = types.get(path)
-    plain = leaf.with_type(value_type(leaf.type, kind, path))
-    return plain if kind is None else plain.with_nullable(True)
+    if (kind := types.get(path)) is None:
+        return leaf
+    cells, column = vb.storage_type(leaf.type), ".".join(path)
+    if vb.binary_type(cells) is None or vb.is_text(cells):
+        raise FormatError(f"column {column} is of {cells}, but its metadata says that it has cells")
+    cell_type(kind, column)
+    return leaf.with_type(kind).with_nullable(True)
 
 
 def key_error(key: str, column: str) -> KeyNotFoundError:

@@ -131,34 +131,9 @@ def cell_type(kind: pa.DataType, column: str) -> pa.DataType:
     if (found := vb.bytes_type(kind)) is None:
         raise UnsupportedFormatError(
             f"subject_columns: column {column} is of {kind}, which cannot be encrypted value by "
-            "value; use numbers, text, binary, times, or structs of them"
+            "value; use numbers, text, binary, times, or structs, lists and maps of them"
         )
     return found
-
-
-def readable_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that values are read as: the indices of dictionaries get 32 bits.
-
-    Smaller ones suffice for the values of a chunk that was written, but not for those of a file.
-    """
-    if not pt.is_dictionary(kind):
-        return kind
-    return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
-
-
-def value_type(stored: pa.DataType, kind: pa.DataType | None, path: tuple[str, ...]) -> pa.DataType:
-    """Return the type that a leaf reads as, given that of its values if its metadata states cells.
-
-    Raises:
-        FormatError: It has no cells.
-    """
-    if kind is None:
-        return stored
-    cells, column = vb.storage_type(stored), ".".join(path)
-    if vb.binary_type(cells) is None or vb.is_text(cells):
-        raise FormatError(f"column {column} is of {cells}, but its metadata says that it has cells")
-    cell_type(kind, column)
-    return kind
 
 
 def _encode_texts(*texts: bytes) -> bytes:

@@ -140,8 +140,9 @@ class SubjectVault:
         """Raise KeyNotFoundError unless subjects are erased."""
         if unknown := len(missing - self._list_erased(missing).keys()):
             raise KeyNotFoundError(
-                f"the vault does not know {format_count(unknown, 'subject')} of these rows; open "
-                "the latest state of the vault that they were written with",
+                f"the vault does not know {format_count(unknown, 'subject')} of these rows: keys "
+                "are missing, not erased; open the latest state of the vault that they were "
+                "written with",
                 "subjects",
             )
         return dict.fromkeys(missing)
@@ -185,15 +186,33 @@ class SubjectVault:
 
     def _list_erased(self, references: Iterable[bytes]) -> dict[bytes, tuple[str, str]]:
         """Return request and time of those subjects that are erased."""
-        keys, wanted = self._keys, set(references)
-        found = {each: (keys.erased[each], "") for each in wanted & keys.erased.keys()}
-        for reference, *erasure, proof in self._database.select(_ERASED, wanted):
+        erased, wanted = self._keys.erased, set(references)
+        found = {each: (erased[each], "") for each in wanted & erased.keys()}
+        return found | self._check_proofs(self._database.select(_ERASED, wanted))
+
+    def _check_proofs(self, rows: Iterable[Sequence[Any]]) -> dict[bytes, tuple[str, str]]:
+        """Return request and time of erased subjects; raise KeyMaterialError for a wrong proof."""
+        found: dict[bytes, tuple[str, str]] = {}
+        for reference, *erasure, proof in rows:
             request, time = map(str, erasure)
-            expected = keys.proof(reference, request, time) if reference in wanted else "none"
+            is_text = not isinstance(reference, bytes)  # SQLite stores any type
+            expected = "none" if is_text else self._keys.proof(reference, request, time)
             if not hmac.compare_digest(expected.encode(), str(proof).encode()):
                 raise KeyMaterialError(f"the row of an erased subject has a wrong proof: {_ADVICE}")
             found[reference] = request, time
         return found
+
+    def _count_missing(self) -> int:
+        """Return the number of erasures that the key file counts, and the database does not prove.
+
+        Raise KeyMaterialError for a wrong proof.
+        """
+        known, after = set(self._keys.erased), b""
+        page = f"{_ERASED} WHERE reference > ? ORDER BY reference LIMIT {BATCH}"
+        while rows := self._database.query(page, (after,)):
+            known |= self._check_proofs(rows).keys()
+            after = rows[-1][0]
+        return max(0, self._keys.erasures - len(known))
 
     def erase(self, references: Sequence[bytes], request: str) -> dict[str, int]:
         """Remove the keys of subjects for good, and complete an interrupted erasure of the request.
@@ -218,7 +237,7 @@ class SubjectVault:
         with self._changing() as keys:
             present, known = self._list_present(wanted), self._list_erased(wanted)
             erased = {**keys.erased, **dict.fromkeys(sorted(present), request)}
-            self._publish(erased=erased)
+            self._publish(erased=erased, erasures=keys.erasures + len(present - known.keys()))
             removed = self._remove([each for each, name in erased.items() if name == request])
         before = known.keys() - present
         return {"erased": removed, "before": len(before), "unknown": len(wanted - before - present)}
@@ -303,18 +322,21 @@ class SubjectVault:
         They are "subjects" with a key; those that are "erased", and "since_rotation" those whose
         keys are in copies of database and key file from before; "returned" ones that are erased,
         but have a row, because an erasure was interrupted or a backup restored, with the "requests"
-        to complete; and those under an "older" KEK, because a rotation was interrupted. It is
-        "complete" without the last two. Rows are counted, not authenticated.
+        to complete; those under an "older" KEK, because a rotation was interrupted; and those that
+        were erased before the last rotation, but whose proofs are "missing" from the database. It
+        is "complete" without the last three. Rows with keys are counted, not authenticated: one
+        that was removed is an error when values are read.
         """
         keys = self._keys = self._read_keys()
         returned, older = self._list_present(keys.erased), self._count_older()
+        missing = self._count_missing()
         return {
             "vault": keys.vault.hex(), "generation": keys.newest,
             "subjects": self._count("subject_key") - len(returned),
             "erased": self._count("erased_subject"), "since_rotation": len(keys.erased),
             "returned": len(returned),
             "requests": sorted({keys.erased[each] for each in returned}), "older": older,
-            "complete": not (returned or older),
+            "missing": missing, "complete": not (returned or older or missing),
         }  # fmt: skip
 
     def examine(self, reference: bytes) -> dict[str, str]:

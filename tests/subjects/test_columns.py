@@ -386,7 +386,8 @@ def test_a_vault_is_no_path() -> None:
 
 
 def test_types_without_cells_are_refused(tmp_path: Path, vault: SampleVault) -> None:
-    rows = pa.table({"id": [1], "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))})
+    kind = pa.map_(pa.string(), pa.dictionary(pa.int8(), pa.string()))
+    rows = pa.table({"id": [1], "m": pa.array([[("a", "x")]], kind)})
     known = Subjects(vault=vault, key="id", columns=["m"])
     with pytest.raises(UnsupportedFormatError, match="column m is of map"):
         modcrypt.write_table(rows, tmp_path / "a", KEY, subjects=known)

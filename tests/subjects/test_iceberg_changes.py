@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import datetime
 import json
@@ -22,7 +23,12 @@ from modcrypt.errors import (
 )
 from modcrypt.iceberg import IcebergTable, create_table, open_table, verify_table
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
-from modcrypt.iceberg.read.cell_notes import SUBJECT_COLUMNS, declared_ids, keep_notes
+from modcrypt.iceberg.read.cell_notes import (
+    SUBJECT_COLUMNS,
+    SUBJECT_TYPES,
+    declared_ids,
+    keep_notes,
+)
 from modcrypt.subjects import Subjects
 from tests.support.iceberg import by_hand
 from tests.support.iceberg.sample_kms import SampleKms
@@ -259,9 +265,74 @@ def test_files_of_other_engines(
     monkeypatch.setattr(data_writing, "find_notes", lambda _: {})
     reopen(table.refreshed().append(ROWS), None).delete("amount < 2")
     lost = reopen(table, vault)
-    with pytest.raises(FormatError, match="this file lacks the note that another engine drops"):
+    with pytest.raises(FormatError, match=r"another engine has rewritten .*open the table with"):
         lost.scan().to_arrow()
     assert lost.scan(columns=["amount"]).to_arrow().num_rows == 4
+
+
+@pytest.fixture
+def rewritten(table: IcebergTable, monkeypatch: pytest.MonkeyPatch) -> Callable[..., IcebergTable]:
+    """A function that reopens a table whose rows another engine has moved to another file."""
+    from modcrypt.iceberg.write import data_writing
+
+    monkeypatch.setattr(data_writing, "find_notes", lambda _: {})
+    reopen(table, None).delete("amount < 2")
+    monkeypatch.undo()
+
+    def open_again(known: Subjects | None) -> IcebergTable:
+        return open_table(Path(table.place.path).parents[1], KMS, subjects=known)
+
+    return open_again
+
+
+def test_the_table_states_types_that_other_engines_lose(
+    rewritten: Callable[..., IcebergTable], vault: SampleVault
+) -> None:
+    known = subjects(vault)
+    table = rewritten(known)
+    assert rows_of(table).equals(ROWS.slice(1))
+    assert table.scan(columns=["name"]).to_arrow()["name"].to_pylist() == ["Bob", "Ada", None]
+    assert rows_of(table.append(ROWS.slice(0, 1))).equals(ROWS)
+    vault.forget(b"1")
+    assert table.refreshed().scan(columns=["name"]).to_arrow()["name"].null_count == 3
+    with pytest.raises(UnsupportedFormatError, match="cannot be compared"):
+        table.scan(filters="name is null").to_arrow()
+    result = table.refreshed().upsert(change(ROWS.slice(1, 1), name=["Bert"]), ["amount"])
+    assert result.rows_updated == 1
+    found = rows_of(rewritten(subjects(vault)))
+    assert found["name"].to_pylist() == [None, "Bert", None, None]
+
+
+def test_only_the_reader_chooses_keys(
+    rewritten: Callable[..., IcebergTable], vault: SampleVault
+) -> None:
+    """A table states types; dataset, columns and the column of subjects are the reader's."""
+    other = Subjects(vault=vault, key="customer_id", columns=COLUMNS, dataset="other")
+    with pytest.raises(TagMismatchError):
+        rewritten(other).scan().to_arrow()
+    keyed = Subjects(vault=vault, key="amount", columns=COLUMNS, dataset="d")
+    with pytest.raises(FormatError, match="another engine has rewritten"):
+        rewritten(keyed).scan().to_arrow()
+    fewer = Subjects(vault=vault, key="customer_id", columns=["name"], dataset="d")
+    with pytest.raises(FormatError, match="column address: the table declares"):
+        rewritten(fewer).scan().to_arrow()
+    assert rewritten(fewer).scan(columns=["name"]).to_arrow()["name"][0].as_py() == "Bob"
+
+
+@pytest.mark.parametrize("kinds", ["", "!", "AAAA", {"name": pa.int64()}, {"name": pa.binary(9)}])
+def test_hostile_types(
+    rewritten: Callable[..., IcebergTable], vault: SampleVault, kinds: Any
+) -> None:
+    table = rewritten(subjects(vault))
+    document = json.loads(Path(table.place.path).read_bytes())
+    text = kinds
+    if isinstance(kinds, dict):
+        fields = [f.with_type(kinds.get(f.name, f.type)) for f in ROWS.schema]
+        text = base64.b64encode(pa.schema(fields).serialize()).decode()
+    document["properties"][SUBJECT_TYPES] = text
+    Path(table.place.path).write_text(json.dumps(document))
+    with pytest.raises(FormatError, match="column name"):
+        rewritten(subjects(vault)).scan(columns=["name"]).to_arrow()
 
 
 def test_a_new_table_declares_its_columns(table: IcebergTable, tmp_path: Path) -> None:

@@ -258,6 +258,6 @@ def test_scans_of_tables_name_the_cells(policy: Policy) -> None:
     answer = run(Path(), "iceberg", "scan", "--format", "jsonl", "--kms", KEYRING[1], "table")
     assert len(base64.b64decode(read_names(answer)[0])) == 31
     assert "note: cells, in base64, in column name, address: " in answer.stderr
-    assert "pass subjects to modcrypt.iceberg.open_table" in answer.stderr
+    assert "pass --policy with their vault as subjects" in answer.stderr
     scan = ["iceberg", "scan", "--column", "amount", "--kms", KEYRING[1], "table"]
     assert run(Path(), *scan).stderr == ""

@@ -9,12 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
 
 import modcrypt
 from modcrypt import Policy
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.subjects import SubjectVault
 from tests.support.sample_vault import POLICY, make_rows
+
+TEXT = StringType()
 
 
 @pytest.fixture
@@ -68,3 +71,26 @@ def test_small_files_with_cells_of_binary_values_are_decrypted(
         modcrypt.write_table(rows, tmp_path / f"people/{number}.parquet", policy)
     found = read({**options, "path": str(tmp_path / "people"), "columns": "customer_id,name"})
     assert found.column("name").to_pylist() == [b"Ada", b"Bob", b"Ada", None] * 3
+
+
+@pytest.mark.parametrize(
+    ("schema", "partition_by", "error"),
+    [
+        ({"name": TEXT, "address": TEXT}, "", "no column customer_id in the file"),
+        ({"customer_id": TEXT, "name": TEXT}, "", "not have these columns: address"),
+        ({"customer_id": TEXT, "name": TEXT, "address": TEXT}, "name", "these columns: name"),
+        ({"customer_id": TEXT, "name": NullType(), "address": TEXT}, "", "name is of null, which"),
+    ],
+)
+def test_the_driver_checks_the_columns(
+    tools: Any, tmp_path: Path, schema: dict[str, DataType], partition_by: str, error: str
+) -> None:
+    """Before a job starts: neither key service nor vault is opened, and nothing is written."""
+    (tmp_path / "policy.toml").write_text(POLICY)
+    (tmp_path / "lake.keyring").unlink()
+    options = {"policy": str(tmp_path / "policy.toml"), "path": str(tmp_path / "out")}
+    fields = StructType([StructField(name, kind) for name, kind in schema.items()])
+    source = ModcryptDataSource({**options, "partitionBy": partition_by})
+    with pytest.raises(ValueError, match=error):
+        source.writer(fields, overwrite=False)
+    assert not (tmp_path / "out").exists()

@@ -12,9 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modcrypt.aead import BLOCK_OVERHEAD
+from modcrypt.aead import BLOCK_OVERHEAD, ValueCipher
 from modcrypt.errors import UnsupportedFormatError
-from modcrypt.subjects.values import CellColumn, SubjectCiphers, canonical_subjects, cell_type
+from modcrypt.subjects.values import (
+    CellColumn,
+    Owners,
+    SubjectCiphers,
+    canonical_subjects,
+    cell_type,
+)
 from tests.support.sample_vault import SampleVault
 
 DAY = datetime.date(2026, 11, 30)
@@ -46,6 +52,19 @@ VALUES: dict[Any, list[Any]] = {
     pa.decimal256(60, 3): [decimal.Decimal("12345678901234567890.250")],
     pa.dictionary(pa.int8(), pa.string()): ["a", "b", "a"],
     pa.uuid(): [uuid.UUID(int=7)],
+    pa.list_(pa.string()): [["a", None, ""], [], [None]],
+    pa.large_list(pa.large_binary()): [[b"x" * 300], []],
+    pa.list_(pa.date32(), 2): [[DAY, None], [DAY, DAY]],
+    pa.list_(pa.list_(pa.bool_())): [[[True], None, []], [[]]],
+    pa.list_(pa.struct([pa.field("kind", pa.string(), False), ("no", pa.list_(pa.int64()))])): [
+        [{"kind": "home", "no": [1, None]}, None],
+        [{"kind": "", "no": None}],
+        [],
+    ],
+    pa.map_(pa.string(), pa.decimal128(5, 2)): [[("a", decimal.Decimal("1.25")), ("b", None)], []],
+    pa.map_(pa.int8(), pa.struct([pa.field("x", pa.bool_(), False)])): [
+        [(1, {"x": True}), (2, None)],
+    ],
 }
 
 
@@ -108,7 +127,26 @@ def test_other_types_name_no_subjects(kind: pa.DataType) -> None:
         canonical_subjects(pa.array([None], kind))
 
 
-@pytest.mark.parametrize("kind", [pa.null(), pa.list_(pa.int8()), pa.map_(pa.int8(), pa.int8())])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.null(),
+        pa.list_(pa.null()),
+        pa.list_view(pa.int8()),
+        pa.list_(pa.list_(pa.string(), 0)),
+        pa.list_(pa.dictionary(pa.int8(), pa.string())),
+        pa.map_(pa.int8(), pa.list_(pa.struct([]))),
+    ],
+)
 def test_types_without_cells(kind: pa.DataType) -> None:
     with pytest.raises(UnsupportedFormatError, match="value by value"):
         cell_type(kind, "n")
+
+
+def test_the_documented_cell_opens() -> None:
+    """The vector of docs/reference/api/subjects.md."""
+    cell = "0" * 24 + "0dbcb5ded46cfb42f7575635182c9139469379066882b8dcff0700fad3269f"
+    owners = Owners([ValueCipher(bytes(range(32)))], [bytes(range(16))], pa.array([0]))
+    column = CellColumn("people", ("emails",), pa.list_(pa.string()))
+    found = column.decrypt(pa.array([bytes.fromhex(cell)]), owners)
+    assert found.to_pylist() == [["a@x", None, ""]]

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import modcrypt as mc
@@ -14,13 +15,16 @@ from modcrypt.errors import (
     FormatError,
     KeyDisabledError,
     KeyMaterialError,
+    KeyNotFoundError,
     LimitError,
     ModcryptError,
 )
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.subjects import key_file
+from modcrypt.subjects import Subjects, key_file
 from modcrypt.subjects.vault import SubjectErasedError, SubjectVault, create_vault, open_vault
-from tests.support.vault_changes import ALICE, BOB, change, keys_of, reopen
+from tests.support.vault_changes import ALICE, BOB, CAROL, change, keys_of, reopen
+
+KEY = mc.Key.generate(16)
 
 
 def test_a_row_from_a_backup_opens_nothing(vault: SubjectVault, tools: KeyTools) -> None:
@@ -363,3 +367,35 @@ def test_only_the_declared_master_key_opens_a_vault(vault: SubjectVault) -> None
     mc.Keyring("lake.keyring").create_key("other")
     with pytest.raises(KeyMaterialError):
         open_vault("subjects.db", KeyTools("file:lake.keyring#other"))
+
+
+def test_a_proof_that_was_removed_is_missed(vault: SubjectVault, tools: KeyTools) -> None:
+    keys_of(vault, ALICE, BOB, CAROL, create=True)
+    shutil.copy("subjects.db", "backup.db")
+    vault.erase(vault.references([ALICE]), "GDPR-17")
+    change("DELETE FROM erased_subject")
+    assert vault.status()["missing"] == 0  # the key file names whom the database forgot
+    vault.rotate()
+    vault.erase(vault.references([ALICE, BOB]), "GDPR-18")
+    assert vault.status()["complete"]
+    (alice,) = vault.references([ALICE])
+    change(f"DELETE FROM erased_subject WHERE reference = x'{alice.hex()}'")
+    for opened in (vault, reopen(tools)):
+        status = opened.status()
+        assert (status["missing"], status["erased"], status["complete"]) == (1, 1, False)
+    vault.rotate()
+    assert vault.status()["missing"] == 1
+    change(f"INSERT INTO erased_subject VALUES (x'{alice.hex()}', 'R', '2001', '')")
+    with pytest.raises(KeyMaterialError, match="wrong proof"):
+        vault.status()
+
+
+def test_a_key_that_was_removed_is_not_an_erasure(vault: SubjectVault, tools: KeyTools) -> None:
+    rows = pa.table({"id": ["alice", "4711"], "name": ["Alice", "Bob"]})
+    known = Subjects(vault=vault, key="id", columns=["name"])
+    mc.write_table(rows, "a.parquet", KEY, subjects=known)
+    (alice,) = vault.references([ALICE])
+    change(f"DELETE FROM subject_key WHERE reference = x'{alice.hex()}'")
+    with pytest.raises(KeyNotFoundError, match=r"1 subject of these rows: keys are missing, not"):
+        mc.read_table("a.parquet", KEY, subjects=Subjects(vault=reopen(tools)))
+    assert reopen(tools).examine(alice)["state"] == "unknown"

@@ -41,12 +41,14 @@ def _find_default_service() -> str | None:
 
 
 class _NeedsService(Constraint):
-    """A constraint: --kms, or the environment, names a key service."""
+    """A constraint: --kms, a policy or the environment names a key service."""
 
     def help(self, ctx: click.Context) -> str:
         return "required"
 
     def check_values(self, params: Sequence[click.Parameter], ctx: click.Context) -> None:
+        if ctx.params.get("policy_file") is not None:
+            return  # it, or the environment, names the service when it is read
         ctx.params["kms"] = ctx.params["kms"] or _find_default_service()
         if ctx.params["kms"] is None:
             raise click.MissingParameter(ctx=ctx, param=params[0])
@@ -121,6 +123,18 @@ def dataset_settings(
     return declared_settings(
         declared, options, lambda uri: passphrase_reference(uri, options), given
     )
+
+
+def other_service(settings: Settings) -> Settings:
+    """Return settings for other things than a dataset's files: those of a dataset open only these.
+
+    They have its footer key and its vault of subjects' keys.
+    """
+    dataset: Any = getattr(settings, "dataset", None)
+    if dataset is None:
+        return settings
+    given = {name: getattr(settings, name) for name in ("kms", "passphrase", "audit")}
+    return modcrypt.Settings(policy=dataset.subject_policy, **given)
 
 
 def named_service(options: dict[str, Any], *, needed: bool, **more: Any) -> Settings | None:

@@ -91,9 +91,7 @@ def check_output(form: str, output: str | None, *, safe: bool, force: bool) -> N
         )
 
 
-def note_cells(
-    kinds: pa.Schema, *, advice: str = "pass --policy with their vault as subjects"
-) -> pa.Schema:
+def note_cells(kinds: pa.Schema) -> pa.Schema:
     """Say on stderr which columns show cells instead of values; return the schema."""
     from modcrypt.parquet.crypto.properties import CELLS
 
@@ -101,7 +99,7 @@ def note_cells(
     if names:
         click.echo(
             f"modcrypt: note: cells, in base64, in column {list_names(names)}: values encrypted "
-            f"under the keys of subjects; to read them, {advice}",
+            "under the keys of subjects; to read them, pass --policy with their vault as subjects",
             err=True,
         )
     return kinds

@@ -68,8 +68,8 @@ Example:
   modcrypt iceberg files --kms file:lake.keyring --snapshot main lake/orders"""
 
 _SCAN_EXAMPLE = """\b
-Examples: the first rows; some rows for a spreadsheet; all rows for another program
-  modcrypt iceberg scan --kms file:lake.keyring lake/orders
+Examples: the first rows, with values under keys of subjects; some for a spreadsheet; all rows
+  modcrypt iceberg scan --policy people.toml lake/orders
   modcrypt iceberg scan --kms file:lake.keyring --columns id,price \\
       --where "id >= 2 and price is not null" --format csv -o orders.csv lake/orders
   modcrypt iceberg scan --kms file:lake.keyring --format arrow -o orders.arrows lake/orders"""
@@ -220,7 +220,7 @@ def scan(
     kinds, found = rows.schema, iter(rows.to_arrow_batch_reader())
     if left_out.table.resolver.subjects is None:
         cells = dict.fromkeys(declared_names(left_out.table.metadata), b"")
-        note_cells(set_notes(kinds, cells), advice="pass subjects to modcrypt.iceberg.open_table")
+        note_cells(set_notes(kinds, cells))
     batches = validate_batches(left_out.warn_after(found))
     if form == "table":
         _print_table(kinds, batches, _TABLE_ROWS if count is None else count)

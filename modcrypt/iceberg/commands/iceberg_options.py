@@ -19,8 +19,10 @@ from modcrypt.cli.options.kms_options import (
     kms_option,
     master_keys_option,
     needs_service,
+    other_service,
     parse_pairs,
     passphrase_option,
+    service_options,
     service_settings,
 )
 from modcrypt.cli.options.signing_options import read_signers, read_signing_key, seal_options
@@ -68,7 +70,7 @@ as_of_option = rare_option(
 )
 
 
-tables_service = combine_options(kms_option, passphrase_option, audit_option, needs_service)
+tables_service = combine_options(service_options, audit_option, needs_service)
 catalog_options = combine_options(
     shared_option(
         "--catalog URI|NAME",
@@ -207,7 +209,7 @@ def parse_location_map(mapped: Sequence[str]) -> dict[str, str]:
 def open_service(options: dict[str, Any]) -> KmsClient | KeyTools:
     """Open the key service that `tables_service` names, with the errors of `service_settings`."""
     settings = service_settings(options)
-    return _NoService() if settings is None else settings.tools()
+    return _NoService() if settings is None else other_service(settings).tools()
 
 
 class _NoService:

@@ -6,6 +6,7 @@ their row's subject, so rows may move to other files of the table while both col
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -16,10 +17,16 @@ from pyiceberg.schema import Schema
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.schema_projection import field_id
-from modcrypt.parquet.crypto.properties import CELLS
+from modcrypt.parquet.crypto.properties import CELLS, SubjectKeys
 
 SUBJECT_COLUMNS = "modcrypt.subject-columns"
 """Table property with the ids of the fields that have cells, separated by commas."""
+
+SUBJECT_TYPES = "modcrypt.subject-types"
+"""Table property with the fields that have cells, and that of their subjects, as they were.
+
+It is an Arrow schema in IPC form, in base64. Keys are chosen by the reader's own subjects.
+"""
 
 _ID = re.compile(r"[0-9]{1,10}")  # of 31 bits
 
@@ -28,6 +35,21 @@ def declared_ids(metadata: TableMetadata) -> frozenset[int]:
     """Return the ids of the fields that have cells, says the table; nothing signs this."""
     parts = metadata.properties.get(SUBJECT_COLUMNS, "").split(",")
     return frozenset(int(part) for part in parts if _ID.fullmatch(part))
+
+
+def restore_notes(subjects: SubjectKeys | None, metadata: TableMetadata) -> SubjectKeys | None:
+    """Return subjects that read cells without notes, too, which other engines drop.
+
+    The subjects must name the columns, and the table their types; nothing signs these.
+    """
+    text = metadata.properties.get(SUBJECT_TYPES)
+    if subjects is None or text is None:
+        return subjects
+    try:
+        types = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (ValueError, OSError, pa.ArrowException):
+        return subjects
+    return subjects.restore(types)
 
 
 def find_notes(schema: pa.Schema) -> dict[str, bytes]:

@@ -63,7 +63,7 @@ class RowBatch(NamedTuple):
 def open_data_file(
     walk: Walk, entry: FileEntry, subjects: SubjectKeys | None = None
 ) -> Iterator[DataFile]:
-    """Open a data file; with `subjects`, its cells are decrypted."""
+    """Open a data file; with `subjects`, its cells are decrypted, also some without notes."""
     name, kind = entry.location, entry.file_format
     if kind not in ("PARQUET", "AVRO"):
         raise UnsupportedFormatError(f"{name}: files in {kind} are not supported")
@@ -77,7 +77,9 @@ def open_data_file(
         file = ParquetDataFile(
             native, lambda: stack.enter_context(_open_plaintext(source, keys)), unchecked
         )
-        if subjects is None or not file.cells:
+        if subjects is None or not (
+            file.cells or subjects.restored.keys() & set(file.schema.names)
+        ):
             yield file
         else:
             yield stack.enter_context(_open_cells(source, keys, subjects))

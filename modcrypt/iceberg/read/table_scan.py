@@ -20,7 +20,13 @@ from pyiceberg.types import BinaryType, IcebergType, NestedField, StructType
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.pyiceberg_schemas import name_mapping, schema_of
-from modcrypt.iceberg.read.cell_notes import declared_ids, find_notes, keep_notes, set_notes
+from modcrypt.iceberg.read.cell_notes import (
+    declared_ids,
+    find_notes,
+    keep_notes,
+    restore_notes,
+    set_notes,
+)
 from modcrypt.iceberg.read.data_files import DataFile, open_data_file
 from modcrypt.iceberg.read.equality_deletes import DeletedKeys, KeysOfFile
 from modcrypt.iceberg.read.ordered_threads import run_in_order
@@ -97,7 +103,8 @@ class TableScan:
         self._filled: Filled = {}
         self._lock = fork_safe(threading.Lock())
         binary = any(isinstance(kind, BinaryType) for _, kind in _leaves(self._wanted.fields))
-        self._subjects = walk.resolver.subjects if binary and decrypting else None
+        subjects = walk.resolver.subjects if binary and decrypting else None
+        self._subjects = restore_notes(subjects, walk.metadata)
         self._declared = declared_ids(walk.metadata) if self._subjects is not None else frozenset()
         self._keeps_cells = rewriting and not decrypting
 
@@ -217,8 +224,10 @@ class TableScan:
                 if batch.rows.column(0).null_count < batch.rows.num_rows:
                     raise FormatError(
                         f"column {column}: the table declares values that are encrypted under the "
-                        "keys of their subjects, but this file lacks the note that another engine "
-                        "drops; open the table without subjects to see the bytes"
+                        "keys of their subjects, but another engine has rewritten this file, "
+                        "without the note of their type; open the table with subjects that name "
+                        "this column, as by a policy with subject_columns; without subjects, to "
+                        "see the bytes"
                     )
         return unnoted
 

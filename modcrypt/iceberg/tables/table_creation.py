@@ -95,11 +95,12 @@ def create_table(
     resolver = resolver_of(kms, key_store, subjects=subjects)
     arrow = arrow_schema(schema) if isinstance(schema, Schema) else schema
     cells = plan_cells(resolver.subjects, arrow) if isinstance(arrow, pa.Schema) else None
-    if cells is not None and arrow is schema:
+    rows = schema if isinstance(schema, pa.Schema) else None
+    if cells is not None and rows is not None:
         schema = cells.schema
     with as_value_errors():
         fields = _with_ids(schema)
-        all_properties |= {} if cells is None else declare_cells(cells, fields)
+        all_properties |= {} if cells is None else declare_cells(cells, fields, rows)
         metadata = new_metadata(fields, spec, place.location, all_properties)
     place.check_free()
     resolver.masters.try_master_key(master_key_id, key_length)

@@ -6,6 +6,7 @@ dotted paths of their leaves there, and the schema of the rows with cells.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,12 @@ from pyiceberg.types import BinaryType
 from modcrypt.errors import PlaintextError
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.read.cell_notes import SUBJECT_COLUMNS, declared_ids, find_notes
+from modcrypt.iceberg.read.cell_notes import (
+    SUBJECT_COLUMNS,
+    SUBJECT_TYPES,
+    declared_ids,
+    find_notes,
+)
 from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema
 from modcrypt.parquet.arrow.struct_leaves import iter_leaves
 from modcrypt.parquet.crypto.properties import SubjectKeys
@@ -33,10 +39,18 @@ def plan_cells(subjects: SubjectKeys | None, schema: pa.Schema) -> Any:
     return None if subjects is None else subjects.writer(schema)
 
 
-def declare_cells(cells: Any, schema: Schema) -> dict[str, str]:
-    """Return the property of a new table in whose schema some columns have cells."""
+def declare_cells(cells: Any, schema: Schema, rows: pa.Schema | None) -> dict[str, str]:
+    """Return the properties of a new table in whose schema some columns have cells.
+
+    `rows` is the schema of the rows, if it is known.
+    """
     ids = (schema.find_field(name).field_id for name in _names(cells))
-    return {SUBJECT_COLUMNS: ",".join(map(str, sorted(ids)))}
+    declared = {SUBJECT_COLUMNS: ",".join(map(str, sorted(ids)))}
+    if rows is None:
+        return declared
+    keys = {field.key for field in cells.fields.values()}
+    own = pa.schema([field for field in rows if field.name in keys | cells.fields.keys()])
+    return declared | {SUBJECT_TYPES: base64.b64encode(own.serialize()).decode()}
 
 
 def declared_names(metadata: TableMetadata) -> set[str]:

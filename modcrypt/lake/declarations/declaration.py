@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 from urllib.parse import unquote_plus
 
+from modcrypt.kms.policy import Policy
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.lake.declarations.columns import Rules
 from modcrypt.lake.declarations.partitions import names_in
@@ -119,6 +120,13 @@ class DatasetDeclaration:
     def binds_paths(self) -> bool:
         """True if AAD prefixes bind each file to its path."""
         return PATH in (self.aad_prefix or "")
+
+    @property
+    def subject_policy(self) -> Policy:
+        """A policy with the footer key, and with what is declared about keys of subjects."""
+        names = ("subjects", "subject_key", "subject_columns", "subject_dataset", "kms_aad")
+        members = {name: self.members[name] for name in names if name in self.members}
+        return Policy(footer_key=self.footer_key, **members)
 
 
 WHOLE_CATALOG = "*"

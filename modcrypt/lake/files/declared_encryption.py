@@ -44,10 +44,7 @@ class DeclaredEncryption:
     @property
     def subjects(self) -> SubjectKeys | None:
         """Keys of the declared subjects; None if none are declared."""
-        members = self.policies.dataset.members
-        names = ("subjects", "subject_key", "subject_columns", "subject_dataset", "footer_key")
-        policy = Policy(**{name: members[name] for name in names if name in members})
-        return self.policies.tools.subjects_of(policy)
+        return self.policies.tools.subjects_of(self.policies.dataset.subject_policy)
 
     def of_file(
         self, source: Place, target: Place, decryption: FileDecryptionProperties | None,

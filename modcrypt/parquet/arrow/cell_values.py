@@ -45,17 +45,20 @@ class CellValues:
             raise LimitError(
                 "a row group has more rows than PyArrow encodes at once; use read_table"
             )
-        numbers = {leaf.path: number for number, leaf in enumerate(leaf_elements(own.schema))}
-        elements = [own.schema[leaf.element] for leaf in leaf_elements(own.schema)]
+        shown = leaf_elements(own.schema)
+        numbers: dict[tuple[str, ...], list[int]] = {}
+        for number, each in enumerate(shown):
+            for length in range(1, len(each.path) + 1):
+                numbers.setdefault(each.path[:length], []).append(number)
         metadata.schema = list(metadata.schema)
-        for column, leaf in enumerate(leaf_elements(metadata.schema)):
-            if (number := numbers.get(leaf.path)) is None:
-                continue
-            element = copy(elements[number])
-            element.field_id = metadata.schema[leaf.element].field_id
-            metadata.schema[leaf.element] = element
-            for ordinal, shown in enumerate(metadata.row_groups):
-                _replace_chunk(shown, column, own.row_groups[ordinal].columns[number], start)
+        leaves = [*enumerate(leaf_elements(metadata.schema))]
+        for column, leaf in reversed(leaves):  # a list has more elements, and perhaps more leaves
+            if inner := numbers.get(leaf.path, ()):
+                first = shown[inner[0]].elements[len(leaf.path) - 1]
+                elements = [copy(each) for each in own.schema[first : shown[inner[-1]].element + 1]]
+                elements[0].field_id = metadata.schema[leaf.element].field_id
+                metadata.schema[leaf.element : leaf.element + 1] = elements
+                _replace_chunks(metadata, column, own, inner, start)
         metadata.key_value_metadata = [
             self._show_types(pair) for pair in metadata.key_value_metadata or ()
         ] or None
@@ -69,18 +72,35 @@ class CellValues:
         return changed
 
 
-def _replace_chunk(row_group: ThriftStruct, column: int, chunk: ThriftStruct, start: int) -> None:
-    old, chunk = row_group.columns[column].meta_data, copy(chunk)
+def _replace_chunks(
+    metadata: ThriftStruct, column: int, own: ThriftStruct, numbers: Sequence[int], start: int
+) -> None:
+    """Show columns of the file `own`, which is at `start`, instead of a column of cells."""
+    if metadata.column_orders is not None:
+        orders = [own.column_orders[number] for number in numbers]
+        metadata.column_orders = [*metadata.column_orders]
+        metadata.column_orders[column : column + 1] = orders
+    for shown, stored in zip(metadata.row_groups, own.row_groups, strict=True):
+        old = shown.columns[column].meta_data
+        chunks = [_move_chunk(stored.columns[number], start) for number in numbers]
+        shown.columns = [*shown.columns[:column], *chunks, *shown.columns[column + 1 :]]
+        mds = [chunk.meta_data for chunk in chunks]
+        shown.total_byte_size += sum(md.total_uncompressed_size for md in mds)
+        shown.total_byte_size -= old.total_uncompressed_size
+        if shown.total_compressed_size is not None:
+            shown.total_compressed_size += sum(md.total_compressed_size for md in mds)
+            shown.total_compressed_size -= old.total_compressed_size
+        shown.sorting_columns = None  # cells have no order
+
+
+def _move_chunk(chunk: ThriftStruct, start: int) -> ThriftStruct:
+    chunk = copy(chunk)
     chunk.meta_data = md = copy(chunk.meta_data)
     chunk.file_offset = 0
     md.data_page_offset += start
     if md.dictionary_page_offset is not None:
         md.dictionary_page_offset += start
-    row_group.columns = [*row_group.columns[:column], chunk, *row_group.columns[column + 1 :]]
-    row_group.total_byte_size += md.total_uncompressed_size - old.total_uncompressed_size
-    if row_group.total_compressed_size is not None:
-        row_group.total_compressed_size += md.total_compressed_size - old.total_compressed_size
-    row_group.sorting_columns = None  # cells have no order
+    return chunk
 
 
 def encode_values(file: OpenFile, plan: ReadPlan, subjects: SubjectKeys) -> CellValues | None:

@@ -38,7 +38,7 @@ def parse_field_metadata(stored: bytes | None) -> FieldMetadata:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored)))
     except (pa.ArrowException, OSError, binascii.Error):
         raise FormatError("the Arrow schema in the footer cannot be read") from None
-    return {path: values for field in schema for path, values in _walk(field, ()) if values}
+    return {path: values for field in schema for path, values in walk_field(field) if values}
 
 
 def plan_footer(schema: pa.Schema, *, without: Collection[str]) -> Footer:
@@ -69,22 +69,22 @@ def leave_out_statistics(
     return adapted
 
 
-def _walk(
-    field: pa.Field, above: tuple[str, ...], name: str | None = None
+def walk_field(
+    field: pa.Field, above: tuple[str, ...] = (), name: str | None = None
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
-    """Yield the path and metadata of a field and of those inside it."""
+    """Yield the path in Parquet and the metadata of a field, and of those inside it."""
     path = (*above, field.name if name is None else name)
     values = field.metadata or {}
     yield path, {_to_text(key): _to_text(value) for key, value in values.items()}
     kind = field.type
     if pa.types.is_map(kind):
-        yield from _walk(kind.key_field, (*path, "key_value"), "key")
-        yield from _walk(kind.item_field, (*path, "key_value"), "value")
+        yield from walk_field(kind.key_field, (*path, "key_value"), "key")
+        yield from walk_field(kind.item_field, (*path, "key_value"), "value")
     elif pa.types.is_struct(kind):
         for number in range(kind.num_fields):
-            yield from _walk(kind.field(number), path)
+            yield from walk_field(kind.field(number), path)
     elif pa.types.is_nested(kind) and kind.num_fields == 1:  # the kinds of lists
-        yield from _walk(kind.field(0), (*path, "list"), "element")
+        yield from walk_field(kind.field(0), (*path, "list"), "element")
 
 
 def _to_text(value: bytes) -> str:

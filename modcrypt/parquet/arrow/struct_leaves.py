@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from modcrypt.parquet.arrow.field_metadata import walk_field
+
 Path: TypeAlias = tuple[str, ...]
 
 
@@ -21,6 +23,34 @@ def iter_leaves(field: pa.Field, above: Path = ()) -> Iterator[tuple[Path, pa.Da
         return
     for part in field.type:
         yield from iter_leaves(part, path)
+
+
+def stored_paths(field: pa.Field) -> dict[Path, list[Path]]:
+    """Return the paths of a field's leaves, each with those of its leaves in Parquet."""
+    every = [path for path, _ in walk_field(field)]
+    found: dict[Path, list[Path]] = {path: [] for path, _ in iter_leaves(field)}
+    for path, following in zip(every, [*every[1:], ()], strict=True):
+        if following[: len(path)] != path:  # it has none inside it
+            above = (path[:n] for n in range(1, len(path) + 1))
+            found[next(each for each in above if each in found)].append(path)
+    return found
+
+
+def cover_leaves(
+    leaves: Mapping[Path, list[Path]], chosen: set[Path], what: str
+) -> frozenset[Path]:
+    """Return the leaves of `stored_paths` whose own are chosen by `what`.
+
+    Raise ValueError if only some of a leaf are.
+    """
+    covered = {leaf for leaf, paths in leaves.items() if not chosen.isdisjoint(paths)}
+    for leaf in covered:
+        if left := set(leaves[leaf]) - chosen:
+            raise ValueError(
+                f"{what} names a part of column {'.'.join(leaf)}, without "
+                f"{'.'.join(min(left))}: lists and maps are encrypted as a whole; name the column"
+            )
+    return frozenset(covered)
 
 
 def map_leaf_fields(

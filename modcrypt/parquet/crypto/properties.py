@@ -144,6 +144,13 @@ CELLS = b"modcrypt.subjects"
 class SubjectKeys(Protocol):
     """The keys of subjects, for values that are encrypted one by one, see `modcrypt.subjects`."""
 
+    @property
+    def restored(self) -> Mapping[str, object]:
+        """The columns that are read as cells although their files do not say so."""
+
+    def restore(self, schema: Any) -> SubjectKeys:
+        """Return the keys with `restored` columns: those to write, with types of this schema."""
+
     def reader(self, session: Any) -> Any:
         """Return an object that plans the reads of a file, with the types of the values."""
 

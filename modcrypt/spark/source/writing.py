@@ -36,6 +36,7 @@ from modcrypt.parquet.arrow.writer import ParquetWriter
 from modcrypt.parquet.crypto.properties import Encryption, FileEncryptionProperties
 from modcrypt.parquet.datasets.dataset_writer import write_dataset
 from modcrypt.parquet.datasets.discovery import DatasetFolder
+from modcrypt.runtime.plugins import SUBJECTS, load
 from modcrypt.runtime.tracebacks import shorten_errors
 from modcrypt.spark.source.abandoned_writes import describe_driver
 from modcrypt.spark.source.arrow_types import conform, to_file_schema
@@ -82,10 +83,14 @@ def check_columns(settings: Settings, options: WriteOptions, schema: StructType)
         column_keys={name: Key.generate() for name in keyed},
         plaintext_columns=plaintext,
     )
-    nowhere = io.BytesIO()
+    nowhere, subjects = io.BytesIO(), None
+    if policy is not None and policy.subject_columns:  # no vault is opened
+        members = {"key": policy.subject_key, "columns": policy.subject_columns}
+        subjects = load(SUBJECTS, "columns")(policy.subjects, None, **members)
     ParquetWriter(
-        nowhere, pa.schema(in_files), throw_away, threads=1, compression=options.compression
-    )
+        nowhere, pa.schema(in_files), throw_away, threads=1, compression=options.compression,
+        subjects=subjects,
+    )  # fmt: skip
 
 
 # --- on the executors ----------------------------------------------------------------------------
