@@ -144,7 +144,13 @@ def verify_files(
     # A seal names files that --glob skips.
     seal = None if properties is None or glob is not None else required_seal(properties)
     listed = list_dataset(paths, seal, glob=glob)
-    files = _skip_unchanged(listed.files, changed_since)
+    files = listed.files
+    if changed_since is not None:
+        times = [file.place.modified() for file in files]
+        dated = zip(files, times, strict=True)
+        files = [file for file, at in dated if at is None or at >= changed_since]
+        if skipped := len(listed.files) - len(files):
+            click.echo(f"modcrypt: {format_count(skipped, 'file')} unchanged and skipped", err=True)
     leaks = find_leak_faults(paths if strict else (), settings)
     write_page = prepare_page(html, force, files)
     with (
@@ -163,17 +169,6 @@ def verify_files(
     if report is not None:
         report(verification)
     return print_result(verification, len(files), strict, as_json, started)
-
-
-def _skip_unchanged(files: list[File], since: float | None) -> list[File]:
-    """Return the files that changed at a time or later, or whose time is unknown."""
-    if since is None:
-        return files
-    times = [file.place.modified() for file in files]
-    changed = [f for f, time in zip(files, times, strict=True) if time is None or time >= since]
-    if skipped := len(files) - len(changed):
-        click.echo(f"modcrypt: {format_count(skipped, 'file')} unchanged and skipped", err=True)
-    return changed
 
 
 _SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}
