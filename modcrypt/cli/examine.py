@@ -1,44 +1,22 @@
-"""Options, files and the HTML page that commands which examine files or tables share."""
+"""The HTML page of commands that examine files or tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
-from modcrypt.cli.datasets.arguments import find_declared
-from modcrypt.cli.options.kms_options import names_service
-from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.shared import combine_options, needs_one_of
 from modcrypt.cli.shared_options import force_option, shared_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.jobs.listing import File, Folder
-    from modcrypt.kms.settings import Settings
+    from modcrypt.jobs.listing import File
     from modcrypt.report.html import Drawable
 
 
 html_option = shared_option("--html OUT", help="Write the result as an HTML page to OUT.")
 html_options = combine_options(html_option, force_option, needs_one_of("force", "html"))
-
-
-def settings_of_options(reading: dict[str, Any], sources: Sequence[Folder] = ()) -> Settings | None:
-    """Return the settings that options describe; None if none does.
-
-    Options are typed, or set by the environment. The declaration of a lake, and MODCRYPT_KMS,
-    describe files, too. The only one of `sources` is the root of its files if it is a folder.
-    """
-    find_source = click.get_current_context().get_parameter_source
-    given = ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT
-    named = names_service() or any(find_source(name) in given for name in reading)
-    if not named and find_declared(reading.get("policy_file"), tables=True) is None:
-        return None
-    from modcrypt.jobs.listing import only_folder
-
-    settings = decryption_settings(reading)
-    return settings if (root := only_folder(sources)) is None else settings.under(root)
 
 
 def prepare_page(

@@ -19,9 +19,9 @@ from modcrypt.cli.engines import (
     start_spark,
     take_details,
 )
-from modcrypt.cli.examine import html_options, prepare_page, settings_of_options
+from modcrypt.cli.examine import html_options, prepare_page
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.parquet_options import decryption_options
+from modcrypt.cli.options.parquet_options import decryption_options, settings_of_options
 from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
@@ -81,11 +81,10 @@ def inspect(
     from modcrypt.jobs.verbs.examination import INSPECT
     from modcrypt.jobs.verbs.verb import run_verb
 
-    folders = folders_of(paths, absolute=False)
-    files = find_named_files(folders, glob)
+    files = find_named_files(folders_of(paths, absolute=False), glob)
     write_page = prepare_page(html, force, files)
     look = partial(
-        run_verb, INSPECT, files, settings_of_options(reading, folders), pages=pages,
+        run_verb, INSPECT, files, settings_of_options(reading, paths), pages=pages,
         jobs=jobs or usable_cores(),
     )  # fmt: skip
     if len(files) == 1:

@@ -12,10 +12,14 @@ import click
 
 from modcrypt.cli.batch import files_options
 from modcrypt.cli.engines import load_spark
-from modcrypt.cli.examine import html_options, prepare_page, settings_of_options
+from modcrypt.cli.examine import html_options, prepare_page
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
-from modcrypt.cli.options.parquet_options import decryption_options, template_options
+from modcrypt.cli.options.parquet_options import (
+    decryption_options,
+    settings_of_options,
+    template_options,
+)
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
@@ -129,22 +133,25 @@ def verify_files(
         return code
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
-    from modcrypt.jobs.dataset_files import list_dataset
     from modcrypt.jobs.dataset_verification import verify_dataset
     from modcrypt.jobs.leaks.scan import find_leak_faults
-    from modcrypt.jobs.listing import folders_of
+    from modcrypt.jobs.listing import list_dataset
     from modcrypt.parquet.crypto.properties import required_seal
 
     started = time.perf_counter()
-    folders = folders_of(paths, absolute=False)
-    settings = settings_of_options(reading, folders)
+    settings = settings_of_options(reading, paths)
     properties = None if settings is None else settings.decryption()
     # A seal names files that --glob skips.
     seal = None if properties is None or glob is not None else required_seal(properties)
-    listed = list_dataset(folders, seal, glob)
-    files = _skip_unchanged(listed.files, changed_since)
-    datasets = (folder.place for folder in folders if strict and folder.is_folder)
-    leaks = find_leak_faults(datasets, settings)
+    listed = list_dataset(paths, seal, glob=glob)
+    files = listed.files
+    if changed_since is not None:
+        times = [file.place.modified() for file in files]
+        dated = zip(files, times, strict=True)
+        files = [file for file, at in dated if at is None or at >= changed_since]
+        if skipped := len(listed.files) - len(files):
+            click.echo(f"modcrypt: {format_count(skipped, 'file')} unchanged and skipped", err=True)
+    leaks = find_leak_faults(paths if strict else (), settings)
     write_page = prepare_page(html, force, files)
     with (
         resume_verification(record, files, strict) as earlier,
@@ -162,17 +169,6 @@ def verify_files(
     if report is not None:
         report(verification)
     return print_result(verification, len(files), strict, as_json, started)
-
-
-def _skip_unchanged(files: list[File], since: float | None) -> list[File]:
-    """Return the files that changed at a time or later, or whose time is unknown."""
-    if since is None:
-        return files
-    times = [file.place.modified() for file in files]
-    changed = [f for f, time in zip(files, times, strict=True) if time is None or time >= since]
-    if skipped := len(files) - len(changed):
-        click.echo(f"modcrypt: {format_count(skipped, 'file')} unchanged and skipped", err=True)
-    return changed
 
 
 _SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}

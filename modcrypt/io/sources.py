@@ -180,8 +180,9 @@ class RangeSource(Source):
         return data
 
 
-@contextlib.contextmanager
-def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Source]:
+def open_source(
+    source: SourceLike, *, filesystem: Any = None
+) -> contextlib.AbstractContextManager[Source]:
     """Open a source for positional reads; close it at the end unless the caller opened it.
 
     Raise TypeError and ValueError as `locate`.
@@ -189,23 +190,19 @@ def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Sourc
     if filesystem is not None or isinstance(source, str | os.PathLike):
         place = Place(*locate(source, filesystem))
         name = os.fspath(source)  # type: ignore[arg-type]  # locate accepts only paths
-        with _open_stored(place, name) as stored:
-            stored.place = place
-            check_source(place, stored)
-            yield stored
-    elif isinstance(source, bytes | bytearray | memoryview):
-        yield MemorySource(source)
-    elif hasattr(source, "read") and hasattr(source, "seek"):
-        yield ObjectSource(source)
-    else:
-        try:
-            view = memoryview(source)  # type: ignore[arg-type]  # or it is no buffer
-        except TypeError:
-            raise TypeError(
-                "a source is a path, a URL, bytes or a seekable binary file object, not "
-                f"{type(source).__name__}"
-            ) from None
-        yield MemorySource(view)
+        return open_source_at(place, name, stamped=False)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return contextlib.nullcontext(MemorySource(source))
+    if hasattr(source, "read") and hasattr(source, "seek"):
+        return contextlib.nullcontext(ObjectSource(source))
+    try:
+        view = memoryview(source)  # type: ignore[arg-type]  # or it is no buffer
+    except TypeError:
+        raise TypeError(
+            "a source is a path, a URL, bytes or a seekable binary file object, not "
+            f"{type(source).__name__}"
+        ) from None
+    return contextlib.nullcontext(MemorySource(view))
 
 
 @contextlib.contextmanager
@@ -216,18 +213,17 @@ def open_source_at(
 
     Without `stamped`, which saves a request to a store, the source has no stamp.
     """
+    opened: contextlib.AbstractContextManager[Source]
     stamp = None if place.filesystem is None or not stamped else place.stamp()
-    with _open_stored(place, name or place.address) as source:
+    if place.filesystem is None:
+        opened = contextlib.closing(FileSource(place.path))
+    else:
+        opened = _open_remote(place.filesystem, place.path, name or place.address)
+    with opened as source:
         source.place = place
         source.stamp = source.stamp or stamp
         check_source(place, source)
         yield source
-
-
-def _open_stored(place: Place, name: str) -> contextlib.AbstractContextManager[Source]:
-    if place.filesystem is None:
-        return contextlib.closing(FileSource(place.path))
-    return _open_remote(place.filesystem, place.path, name)
 
 
 @contextlib.contextmanager

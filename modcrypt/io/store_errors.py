@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from modcrypt.errors import MAX_MESSAGE, printable
+from modcrypt.errors import MAX_MESSAGE, ModcryptError, printable
 from modcrypt.io.addresses import is_url
 
 _QUERY = re.compile(r"\?[^\s'\"]+")  # queries of URLs contain signatures
@@ -91,3 +91,18 @@ def _hide_queries(text: str) -> str:
 def redact_url(filesystem: Any, path: str) -> str:
     """Return a local path, or the URL of a file in a store without its query, for messages."""
     return path if filesystem is None else _hide_queries(format_url(filesystem, path))
+
+
+@contextlib.contextmanager
+def name_path_in_errors(path: str) -> Iterator[None]:
+    """Add the path of a file to the message of an error, or as a note to it."""
+    try:
+        yield
+    except ModcryptError as error:
+        if path not in str(error):
+            error.args = (f"{path}: {error}", *error.args[1:])
+        raise
+    except Exception as error:
+        if path not in str(error):
+            error.add_note(f"while reading {path}")
+        raise

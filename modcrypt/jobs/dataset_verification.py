@@ -14,10 +14,9 @@ from modcrypt.errors import KeyMaterialError, KeyRetrievalError, ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.threads import check_threads, in_threads, usable_cores
-from modcrypt.jobs.dataset_files import DatasetFiles, list_dataset
 from modcrypt.jobs.engine import Job, Meter, Progress, run_job
-from modcrypt.jobs.listing import folders_of
-from modcrypt.jobs.set_findings import FileSet, find_copies, find_shared_prefixes
+from modcrypt.jobs.listing import DatasetFiles, list_dataset
+from modcrypt.jobs.set_findings import FileSet, find_copies, find_links, find_shared_prefixes
 from modcrypt.keys import hide_keys
 from modcrypt.parquet.crypto.crypto_fields import stored_prefix
 from modcrypt.parquet.crypto.properties import (
@@ -35,7 +34,6 @@ from modcrypt.parquet.datasets.aad_prefixes import (
 )
 from modcrypt.parquet.format.findings import FILE, Finding, Unauthenticated
 from modcrypt.parquet.format.framing import read_tail
-from modcrypt.parquet.signatures.signers import DatasetSeal
 from modcrypt.parquet.verify.file_verification import (
     CheckedFile,
     FileAad,
@@ -116,10 +114,13 @@ def verify_dataset(
     check_threads(threads)
     check_expected(expected_rows)
     seal = None if decryption is None or callable(decryption) else required_seal(decryption)
-    listed = source if isinstance(source, DatasetFiles) else _list_files(source, filesystem, seal)
+    listed = source
+    if not isinstance(source, DatasetFiles):
+        listed = list_dataset(source, seal, filesystem=filesystem)
     places = [file.place for file in listed.files]
+    findings = [*listed.missing, *find_links([link.path for link in listed.links])]
     if not places:
-        return DatasetVerification(files=(), findings=tuple(listed.findings))
+        return DatasetVerification(files=(), findings=tuple(findings))
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
     is_alone = len(places) == 1
     run = FilesVerification(
@@ -138,18 +139,13 @@ def verify_dataset(
         file_set.report_unidentified(run.unidentified)
     file_set.findings += find_copies(file_set.group_by_unique())
     file_set.check_row_count(None if is_alone else expected_rows)
-    file_set.findings += listed.findings
+    file_set.findings += findings
     file_set.note_hidden_files(listed.hidden)
     return DatasetVerification(
         files=tuple(file.verification for file in files),
         findings=tuple(file_set.findings),
         not_authenticated=tuple(file_set.notes),
     )
-
-
-def _list_files(source: Any, filesystem: Any, seal: DatasetSeal | None) -> DatasetFiles:
-    make = None if filesystem is None else lambda: filesystem
-    return list_dataset(folders_of(source, make, absolute=False), seal)
 
 
 # --- the files -----------------------------------------------------------------------------------

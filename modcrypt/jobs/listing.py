@@ -1,5 +1,8 @@
 """The files that a job works on: single files, and the visible files of folders.
 
+`verify` lists a dataset once, and processes this listing in threads and on Spark: what it does not
+name is not verified.
+
 A name is valid in any process if the folder's name is: an absolute path, a URL, or a path in the
 filesystem that the caller's function makes.
 """
@@ -12,11 +15,19 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from modcrypt.errors import list_names
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.stores import is_same_store, locate
 from modcrypt.report.text import format_count
+
+if TYPE_CHECKING:  # these load PyArrow, which listings for usage errors do not need
+    from modcrypt.parquet.format.findings import Finding
+    from modcrypt.parquet.signatures.signers import DatasetSeal
+
+MAX_LISTED = 20
+"""Maximum number of names listed in one message."""
 
 MakeFilesystem: TypeAlias = Callable[[], Any]
 """Function that makes a pyarrow or fsspec filesystem in each process that needs it, so that no
@@ -32,6 +43,12 @@ class File:
     place: Place  # place of the file in this process
     # What else a task on Spark is given for the file, by name.
     details: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def inside(self) -> str:
+        """The path inside the folder whose listing has the file; empty for a single file."""
+        root = self.place.root
+        return "" if root is None else self.place.path[len(root) :].lstrip("/")
 
 
 def place_at(name: str, filesystem: Any = None) -> Place:
@@ -184,8 +201,7 @@ def list_tables(
             if own and os.path.realpath(file.name) in own:
                 continue
             visible[file.name] = file
-            inside = folder.inside(file.name)
-            if glob is None or not inside or PurePosixPath(inside).match(glob):
+            if glob is None or not file.inside or PurePosixPath(file.inside).match(glob):
                 matching[file.name] = file
     names = ", ".join(folder.name for folder in folders)
     if not visible:
@@ -203,26 +219,105 @@ def _list_folder(folder: Folder, as_read: bool, links: list[Place] | None) -> li
     from modcrypt.parquet.datasets.discovery import find_hidden, list_sized_files  # slow to load
 
     sized = list_sized_files(place, None, every_link=links is not None, folder_links=links)
+    hidden = {found.path for found in find_hidden([found for found, _ in sized])} if as_read else ()
     inside = [found.path[len(place.path) :].lstrip("/") for found, _ in sized]
     if not any(inside):  # the folder is a file, or empty
         return [File(folder.name, size, found) for found, size in sized]
-    if place.filesystem is not None:
-        _check_spelling(folder, place, inside[0])
-    hidden = {found.path for found in find_hidden([found for found, _ in sized])} if as_read else ()
+    names = [posixpath.join(folder.name, path) for path in inside]
+    if place.filesystem is not None:  # a path can't be appended to a URL with a query
+        _, path = locate(names[0], folder.filesystem)
+        if path.lstrip("/") != posixpath.join(place.path, inside[0]).lstrip("/"):
+            raise ValueError(
+                f"{folder.name}: the URL can't be extended by the paths of files; name the files"
+            )
     return [
-        File(folder.file(path), size, found)
-        for path, (found, size) in zip(inside, sized, strict=True)
+        File(name, size, found)
+        for name, (found, size) in zip(names, sized, strict=True)
         if found.path not in hidden
     ]
 
 
-def _check_spelling(folder: Folder, place: Place, inside: str) -> None:
-    """Raise ValueError if a path can't be appended to the name, as for a URL with a query."""
-    path = Folder(folder.file(inside), folder.filesystem).place.path
-    if path.lstrip("/") != posixpath.join(place.path, inside).lstrip("/"):
-        raise ValueError(
-            f"{folder.name}: the URL can't be extended by the paths of files; name the files"
-        )
+@dataclass(frozen=True, slots=True)
+class DatasetFiles:
+    """The files of folders, and single files, each listed once.
+
+    Attributes:
+        files: Files that readers read, sorted by path.
+        hidden: Files that notes about writes hide from readers of their folder.
+        folders: Folders and files that were named, without those that have no files.
+        missing: Findings about files that the required seal names, and that are not there.
+        links: Symbolic links to folders whose files are listed anyway.
+    """
+
+    files: list[File]
+    hidden: list[Place]
+    folders: list[Folder]
+    missing: list[Finding]
+    links: list[Place]
+
+    @property
+    def linked_files(self) -> list[Place]:
+        """The files that are symbolic links to others: jobs that write process each file once."""
+        linked = [file.place for file in self.files if file.place.is_linked]
+        own = {file.place.resolve().path for file in self.files if file.place not in linked}
+        return [place for place in linked if place.resolve().path in own]
+
+
+def list_dataset(
+    source: Any,
+    seal: DatasetSeal | None = None,
+    *,
+    glob: str | None = None,
+    filesystem: Any = None,
+) -> DatasetFiles:
+    """List the files of folders without hidden files, and single files.
+
+    Args:
+        source: Path or URL of a folder or file, or several.
+        seal: Seal that the caller requires: files that it names and that are missing are findings,
+            even if nothing else is left of a folder.
+        glob: Pattern that the paths of files inside their folder must match; None for all.
+        filesystem: File system that contains the paths.
+
+    Raises:
+        FileNotFoundError: A folder or file does not exist, and the seal names nothing in it.
+        ValueError: A folder has no matching files, and the seal names none; or notes hide all.
+        FormatError: A note about a write is damaged.
+    """
+    from modcrypt.jobs.set_findings import compare_with_seal
+    from modcrypt.parquet.datasets.discovery import find_hidden
+    from modcrypt.parquet.datasets.write_notes import NOTES
+
+    make = None if filesystem is None else lambda: filesystem
+    folders = folders_of(source, make, absolute=False)
+    if not folders:
+        raise ValueError("there are no files: the list is empty")
+    files: dict[str, File] = {}
+    found = DatasetFiles([], [], [], [], [])
+    for folder in folders:
+        try:
+            listed, fault = list_tables([folder], glob=glob, links=found.links), None
+        except (FileNotFoundError, ValueError) as error:
+            listed, fault = [], error
+        hidden = find_hidden([file.place for file in listed])
+        names = {place.path for place in hidden}
+        shown = [file for file in listed if file.place.path not in names]
+        missing, place = [], folder.place
+        if seal is not None and [file.place for file in shown] != [place]:
+            paths = [file.inside for file in shown]
+            missing = compare_with_seal(seal.with_root(place), place, paths, MAX_LISTED)
+        if fault is not None and not missing:
+            raise fault
+        if shown or not missing:
+            found.folders.append(folder)
+        found.missing.extend(missing)
+        found.hidden.extend(hidden)
+        files |= {file.place.full_name: file for file in shown}
+    found.files.extend(sorted(files.values(), key=lambda file: file.place.path))
+    if not (files or found.missing):
+        first = list_names([place.listed_name for place in found.hidden], MAX_LISTED)
+        raise ValueError(f"notes in {NOTES} hide all files from readers: {first}")
+    return found
 
 
 def check_apart(source: Folder, destination: Folder) -> None:

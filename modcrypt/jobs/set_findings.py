@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
-from modcrypt.errors import list_names
+from modcrypt.errors import ModcryptError, list_names
 from modcrypt.io.places import Place
-from modcrypt.jobs.dataset_files import MAX_LISTED
+from modcrypt.jobs.listing import MAX_LISTED
 from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, find_numbers, find_part_faults
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
+from modcrypt.parquet.signatures.signers import DatasetSeal
 from modcrypt.parquet.verify.file_verification import CheckedFile, FileAad
 from modcrypt.report.text import format_count
 
@@ -85,6 +86,31 @@ def find_copies(groups: Mapping[bytes, Sequence[tuple[str, Shape]]]) -> list[Fin
         )
         for files in groups.values()
     ]  # fmt: skip
+
+
+def compare_with_seal(
+    seal: DatasetSeal, folder: Place, paths: Iterable[str], most: int
+) -> list[Finding]:
+    """Report files that a seal names and that are not among these paths; list at most `most`."""
+    try:
+        missing = seal.find_missing(folder, paths)
+    except ModcryptError as error:
+        return [Finding(word=error.word, message=str(error))]
+    if not missing:
+        return []
+    message = f"files of the dataset's seal are missing: {list_names(missing, most)}"
+    return [Finding(word="integrity", message=message)]
+
+
+def find_links(paths: Sequence[str], most: int = MAX_LISTED) -> list[Finding]:
+    """Report symbolic links to folders or files of the dataset itself; list at most `most`."""
+    if not paths:
+        return []
+    message = (
+        "symbolic links lead to what the dataset has anyway, so that other readers read rows "
+        f"twice: {list_names(paths, most)}"
+    )
+    return [Finding(word="integrity", message=message)]
 
 
 # --- files that are compared with each other ------------------------------------------------------

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from modcrypt.errors import PlaintextError
+from modcrypt.io.store_errors import name_path_in_errors
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.arrow.scanning.scan_session import Session
 from modcrypt.parquet.arrow.struct_leaves import stored_paths
 from modcrypt.parquet.crypto.properties import AnyDecryption
-from modcrypt.parquet.datasets.dataset_reader import name_path_in_errors
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaf_paths

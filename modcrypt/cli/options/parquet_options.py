@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
+from click.core import ParameterSource
 
 import modcrypt
 from modcrypt.cli.datasets.arguments import find_declared
@@ -416,3 +417,22 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     if "identities" not in more and more["seal_at_least"] is None:
         refuse({"root"}, "this needs --kms, --policy, --identity or --seal-at-least")
     return modcrypt.Settings(**keys, **more, root=options.get("root"))
+
+
+def settings_of_options(
+    reading: dict[str, Any], sources: Sequence[str] = ()
+) -> modcrypt.Settings | None:
+    """Return the settings that options describe; None if none does.
+
+    Options are typed, or set by the environment. The declaration of a lake, and MODCRYPT_KMS,
+    describe files, too. The only one of `sources` is the root of its files if it is a folder.
+    """
+    find_source = click.get_current_context().get_parameter_source
+    given = ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT
+    named = names_service() or any(find_source(name) in given for name in reading)
+    if not named and find_declared(reading.get("policy_file"), tables=True) is None:
+        return None
+    from modcrypt.jobs.listing import folders_of, only_folder
+
+    settings, root = decryption_settings(reading), only_folder(folders_of(sources, absolute=False))
+    return settings if root is None else settings.under(root)

@@ -164,8 +164,9 @@ def search_folder(
     return found.judge(found.observed.secrecy(named))
 
 
-def find_leak_faults(folders: Iterable[Place], settings: Settings | None) -> list[Finding]:
-    """Return the leaks of folders as faults of their verification."""
+def find_leak_faults(sources: Iterable[str], settings: Settings | None) -> list[Finding]:
+    """Return the leaks of those sources that are folders as faults of their verification."""
+    folders = (Place(*locate(source, None)) for source in sources if is_dataset(source, None))
     # Encryption accepts these partitions, so verification does, too.
     reports = (search_folder(folder, settings, partitions=False) for folder in folders)
     return [leak.as_fault() for report in reports if report is not None for leak in report.leaks]

@@ -16,9 +16,8 @@ from typing import Literal, TypeAlias
 from modcrypt.errors import MAX_NAMES, AadPrefixError, list_names
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
-from modcrypt.jobs.dataset_files import compare_with_seal, find_links
 from modcrypt.jobs.leaks.scan import ValueLeak
-from modcrypt.jobs.set_findings import find_shared_unique
+from modcrypt.jobs.set_findings import compare_with_seal, find_links, find_shared_unique
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.files.file_policies import DatasetPolicies

@@ -82,7 +82,9 @@ class OpenFile:
 
     Raises:
         OSError: The file is another version.
-        ModcryptError: The footer cannot be opened, or breaks a requirement of the caller.
+        ModcryptError: The footer cannot be opened, or breaks a requirement of the caller: a column
+            is not encrypted as the properties or a policy require.
+        ValueError: The file does not have a column that must be encrypted.
     """
 
     @paused_collector()
@@ -114,7 +116,15 @@ class OpenFile:
             self.source = self._signed = SignedSource(source, self.footer.signed)
         self._report = Report(strict=True)
         self._kinds: dict[int, set[str]] = {}  # of columns, once all their chunks were checked
-        self._check_required()
+        names, retriever = properties.require_encrypted, properties.key_retriever
+        if isinstance(names, bool) and not isinstance(retriever, BoundRetriever):
+            return
+        if not isinstance(names, bool):
+            leaves_of(self.leaves, names)  # a name that matches nothing would require nothing
+        columns, groups = range(self.leaf_count), range(len(self.metadata.row_groups))
+        self._kinds = find_kinds(self.metadata, self.leaves, columns, groups, self._report)
+        for fault in requirement_faults(properties, self.leaves, self._kinds):
+            raise fault
 
     @cached_property
     @paused_collector()
@@ -212,20 +222,6 @@ class OpenFile:
         return [".".join(self.leaves[c]) for c, kinds in found.items() if PLAINTEXT in kinds]
 
     # --- requirements of the caller --------------------------------------------------------------
-
-    def _check_required(self) -> None:
-        """Raise PlaintextError if a column is not encrypted as the caller or a policy requires.
-
-        A required column that the file does not have raises ValueError.
-        """
-        names = self.properties.require_encrypted
-        if not isinstance(names, bool):
-            leaves_of(self.leaves, names)  # a name that matches nothing would require nothing
-        elif not isinstance(self.properties.key_retriever, BoundRetriever):
-            return
-        kinds = self.find_kinds(range(self.leaf_count))
-        for error in requirement_faults(self.properties, self.leaves, kinds):
-            raise error
 
     def _check_given_keys(self, wanted: list[int], ordinals: Sequence[int]) -> None:
         """Raise PlaintextError if all leaves that a given key covers are plaintext."""

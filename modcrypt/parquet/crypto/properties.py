@@ -5,7 +5,9 @@ Construction raises ValueError or TypeError for every mistake that is visible wi
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -15,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 
 from modcrypt.io.places import Place, Root
 from modcrypt.io.sources import Source
-from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_given_key, wrap_key
+from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, Secret, as_given_key, wrap_key
 from modcrypt.module_ids import ALGORITHMS, GCM_V1
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, require_place
 from modcrypt.parquet.signatures.signers import (
@@ -27,6 +29,7 @@ from modcrypt.parquet.signatures.signers import (
     list_verifiers,
 )
 from modcrypt.report.short_repr import ShortRepr
+from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.former_names import accept_former_attributes
 from modcrypt.runtime.lazy_names import load
 from modcrypt.runtime.tracebacks import hide_init_frames
@@ -346,6 +349,29 @@ def set_prefix_root(properties: Any, root: Root) -> Any:
     if seal is not None and not isinstance(seal, SealedFooter):
         properties = replace(properties, seal=seal.with_root(root))
     return properties
+
+
+def for_dataset(decryption: AnyDecryption, root: Root | None) -> FileDecryptionProperties:
+    """Return the properties of the files of a dataset, which share keys.
+
+    Paths in prefixes are inside `root`, and the key retriever is called once for each key metadata.
+    """
+    properties = as_decryption(decryption)
+    if root is not None:
+        properties = set_prefix_root(properties, root)
+    ask = properties.key_retriever
+    if ask is None or not callable(ask):  # A retriever bound to a file caches keys itself.
+        return properties
+    answers: dict[bytes, Secret[KeyLike | None]] = {}
+    locks: defaultdict[bytes, threading.Lock] = defaultdict(lambda: fork_safe(threading.Lock()))
+
+    def find_key(metadata: bytes) -> KeyLike | None:
+        with locks[metadata]:
+            if metadata not in answers:
+                answers[metadata] = Secret(ask(metadata))
+            return answers[metadata]()
+
+    return replace(properties, key_retriever=find_key)
 
 
 class KeySource:

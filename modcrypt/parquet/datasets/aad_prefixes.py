@@ -9,11 +9,14 @@ dataset, an older version of the same part.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from modcrypt.errors import AadPrefixError, FooterSignatureError, TagMismatchError, list_names
-from modcrypt.io.sources import Source
+from modcrypt.io.sources import Source, open_source
+from modcrypt.io.store_errors import name_path_in_errors
+from modcrypt.io.threads import in_threads, usable_cores
 from modcrypt.parquet.crypto.crypto_fields import stored_prefix
 from modcrypt.parquet.crypto.footer_opening import open_footer
 from modcrypt.parquet.crypto.properties import (
@@ -22,6 +25,9 @@ from modcrypt.parquet.crypto.properties import (
     bind_to_file,
 )
 from modcrypt.parquet.format.framing import FileIdentity, read_tail
+
+MAX_THREADS = 8
+"""Maximum number of files of a dataset that are read at once."""
 
 
 class PrefixTemplate:
@@ -66,6 +72,40 @@ def check_expected_parts(template: str | None, expected: int | None) -> None:
         raise ValueError("expected_parts needs aad_prefix_template; pass both")
     if not isinstance(expected, int) or expected < 1:
         raise ValueError("expected_parts must be a number, at least 1")
+
+
+def find_parts(
+    files: Mapping[str, FileDecryptionProperties],
+    filesystem: Any,
+    template: str,
+    expected: int | None,
+) -> dict[str, tuple[bytes, FileIdentity]]:
+    """Return the AAD prefix that each file of a dataset must have, and the version that has it.
+
+    Raises:
+        AadPrefixError: Parts are missing or repeated, or files are foreign.
+        ValueError: The template is invalid, or properties demand another prefix, or no footer
+            checks.
+    """
+    prefixes, paths = PrefixTemplate(template), list(files)
+
+    def identify(number: int) -> tuple[int, FileIdentity]:
+        path, properties = paths[number], files[paths[number]]
+        check_no_prefix(template, properties)
+        if not properties.check_footer_integrity:
+            raise ValueError(
+                "aad_prefix_template requires footer checks; pass check_footer_integrity=True"
+            )
+        with name_path_in_errors(path), open_source(path, filesystem=filesystem) as source:
+            return identify_part(source, properties, prefixes, number, len(paths), expected)
+
+    threads = min(usable_cores(), MAX_THREADS)
+    found = list(in_threads(identify, range(len(paths)), threads, "modcrypt-part"))
+    parts = [(path, part) for path, (part, _) in zip(paths, found, strict=True)]
+    if faults := find_part_faults(parts, expected, prefixes):
+        raise AadPrefixError("; ".join(faults))
+    versions = zip(paths, found, strict=True)
+    return {path: (prefixes.prefix(part), version) for path, (part, version) in versions}
 
 
 def identify_part(

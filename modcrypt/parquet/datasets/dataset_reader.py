@@ -6,8 +6,6 @@ which come from the first file, and the fields that folder names contain.
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -16,10 +14,10 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from modcrypt.errors import AadPrefixError, FormatError, ModcryptError
-from modcrypt.io.sources import open_source
+from modcrypt.errors import FormatError
+from modcrypt.io.store_errors import name_path_in_errors
 from modcrypt.io.threads import in_threads, usable_cores
-from modcrypt.keys import KeyLike, Secret, hide_keys
+from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.filters import Filters, as_filter, fit_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile, limit_rows
 from modcrypt.parquet.arrow.scanning.file_scan import concatenate_tables
@@ -27,26 +25,16 @@ from modcrypt.parquet.arrow.scanning.scan_session import Request
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
     FileDecryptionProperties,
-    as_decryption,
+    for_dataset,
     required_seal,
-    set_prefix_root,
 )
-from modcrypt.parquet.datasets.aad_prefixes import (
-    PrefixTemplate,
-    check_expected_parts,
-    check_no_prefix,
-    find_part_faults,
-    identify_part,
-)
+from modcrypt.parquet.datasets.aad_prefixes import MAX_THREADS, check_expected_parts, find_parts
 from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset, leave_out_erased
 from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.runtime.collector import paused_collector
-from modcrypt.runtime.fork_safety import fork_safe
 
 Decryption: TypeAlias = AnyDecryption | Callable[[str], AnyDecryption]
 """The properties of all files, or a function that returns the properties for a path."""
-
-_MAX_THREADS = 8
 
 
 @hide_keys
@@ -214,71 +202,39 @@ class _DatasetReader:
         template, expected = prefixes
         named = source if is_dataset(source, filesystem) else [source]
         self.dataset = discover(named, filesystem, partitioning)
-        self._options, self._template = options, template
-        self._decryption = (
-            decryption if callable(decryption) else self._prepare_properties(decryption)
-        )
-        # Results of the function `decryption`.
-        self._properties_by_path: dict[str, FileDecryptionProperties] = {}
+        self._options = options
+        self._decryption = decryption
+        # By path if `decryption` is a function of it; else those of all files.
+        self._properties: dict[str, FileDecryptionProperties] = {}
         self._open_files: dict[str, ParquetFile] = {}  # files that are already open
-        self._prefixes: dict[str, bytes] = {}
-        self._versions: dict[str, FileIdentity] = {}  # file versions whose parts were checked
+        self._parts: dict[str, tuple[bytes, FileIdentity]] = {}  # AAD prefixes and checked versions
         self.result = pa.schema([])  # schema of the returned data
-        root, files = self.dataset.root, self.dataset.files
-        if root is not None and (files or not callable(decryption)):
-            first = self._find_properties(files[0].path if files else root.path)
+        files = self.dataset.files
+        if files or not callable(decryption):
+            first = self._find_properties(files[0].path if files else "")
             self.dataset.check_complete(required_seal(first))
         self.dataset.check_files()
-        if not callable(self._decryption):
-            self.dataset = leave_out_erased(self.dataset, self._decryption)
+        if not callable(decryption):
+            self.dataset = leave_out_erased(self.dataset, first)
         if template is not None:
-            self._prefixes = self._check_parts(PrefixTemplate(template), expected)
-
-    def _check_parts(self, template: PrefixTemplate, expected: int | None) -> dict[str, bytes]:
-        """Identify the part of each file, and return the AAD prefixes that the files must have."""
-        paths = [file.path for file in self.dataset.files]
-
-        def identify(number: int) -> tuple[int, FileIdentity]:
-            path = paths[number]
-            where = self.dataset.filesystem
-            with name_path_in_errors(path), open_source(path, filesystem=where) as source:
-                properties = self._find_properties(path)
-                return identify_part(source, properties, template, number, len(paths), expected)
-
-        threads = min(usable_cores(), _MAX_THREADS)
-        identified = list(in_threads(identify, range(len(paths)), threads, "modcrypt-part"))
-        parts = [part for part, _ in identified]
-        self._versions = dict(zip(paths, (version for _, version in identified), strict=True))
-        if faults := find_part_faults(zip(paths, parts, strict=True), expected, template):
-            raise AadPrefixError("; ".join(faults))
-        return {path: template.prefix(part) for path, part in zip(paths, parts, strict=True)}
+            known = {file.path: self._find_properties(file.path) for file in self.dataset.files}
+            self._parts = find_parts(known, self.dataset.filesystem, template, expected)
 
     def _find_properties(self, path: str) -> FileDecryptionProperties:
-        given = self._decryption
-        if callable(given):
-            if path not in self._properties_by_path:
-                self._properties_by_path[path] = self._prepare_properties(given(path))
-            given = self._properties_by_path[path]
-        prefix = self._prefixes.get(path)
-        return given if prefix is None else replace(given, aad_prefix=prefix)
-
-    def _prepare_properties(self, given: AnyDecryption) -> FileDecryptionProperties:
-        properties = as_decryption(given)
-        if self.dataset.root is not None:
-            properties = set_prefix_root(properties, self.dataset.root)
-        check_no_prefix(self._template, properties)
-        if self._template is not None and not properties.check_footer_integrity:
-            raise ValueError(
-                "aad_prefix_template requires footer checks; pass check_footer_integrity=True"
-            )
-        return _ask_once(properties)
+        given, part = self._decryption, self._parts.get(path)
+        key = path if callable(given) else ""
+        if key not in self._properties:
+            given = given(path) if callable(given) else given
+            self._properties[key] = for_dataset(given, self.dataset.root)
+        properties = self._properties[key]
+        return properties if part is None else replace(properties, aad_prefix=part[0])
 
     def open_file(self, file: DataFile) -> ParquetFile:
         opened = self._open_files.pop(file.path, None)
         if opened is not None:
             return opened
         where, properties = self.dataset.filesystem, self._find_properties(file.path)
-        version = self._versions.get(file.path)
+        _, version = self._parts.get(file.path, (b"", None))
         return ParquetFile(
             file.path, properties, filesystem=where, expected=version, **self._options
         )
@@ -293,7 +249,7 @@ class _DatasetReader:
                 of_file = replace(request, partition=file.partition)
                 return opened.read_request(of_file, use_threads=use_threads)
 
-        files, threads = self.select_files(request), min(usable_cores(), _MAX_THREADS)
+        files, threads = self.select_files(request), min(usable_cores(), MAX_THREADS)
         return concatenate_tables(in_threads(read, files, threads, "modcrypt-file"), self.result)
 
     def close(self) -> None:
@@ -352,43 +308,8 @@ class _DatasetReader:
         return limit_rows(read(), limit)
 
 
-@contextmanager
-def name_path_in_errors(path: str) -> Iterator[None]:
-    """Add the path of a file to the message of an error, or as a note to it."""
-    try:
-        yield
-    except ModcryptError as error:
-        if path not in str(error):
-            error.args = (f"{path}: {error}", *error.args[1:])
-        raise
-    except Exception as error:
-        if path not in str(error):
-            error.add_note(f"while reading {path}")
-        raise
-
-
 def _close_after(
     resources: ExitStack, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     with resources:
         yield from batches
-
-
-def _ask_once(properties: FileDecryptionProperties) -> FileDecryptionProperties:
-    """Return properties whose key retriever is called only once for each key metadata.
-
-    The files of a dataset share keys.
-    """
-    ask = properties.key_retriever
-    if ask is None or not callable(ask):  # A retriever bound to a file caches keys itself.
-        return properties
-    answers: dict[bytes, Secret[KeyLike | None]] = {}
-    locks: defaultdict[bytes, threading.Lock] = defaultdict(lambda: fork_safe(threading.Lock()))
-
-    def find_key(metadata: bytes) -> KeyLike | None:
-        with locks[metadata]:
-            if metadata not in answers:
-                answers[metadata] = Secret(ask(metadata))
-            return answers[metadata]()
-
-    return replace(properties, key_retriever=find_key)

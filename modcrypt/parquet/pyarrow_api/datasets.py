@@ -20,10 +20,11 @@ from modcrypt.parquet.arrow.decoding import row_count_error
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.view import open_parquet
 from modcrypt.parquet.crypto.properties import (
+    FileDecryptionProperties,
     KeySettings,
     as_decryption,
+    for_dataset,
     required_seal,
-    set_prefix_root,
 )
 from modcrypt.parquet.datasets import dataset_reader
 from modcrypt.parquet.datasets.dataset_reader import Decryption
@@ -287,19 +288,18 @@ class _ViewHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow shi
     def _check_complete(self, base: str, infos: list[pafs.FileInfo]) -> None:
         folder = Place(self._folder.filesystem, base)
         places = [Place(folder.filesystem, info.path) for info in infos if info.is_file]
-        given = self._decryption
-        if callable(given):
-            if not places:
-                return
-            given = given(places[0].path)
-        seal = required_seal(set_prefix_root(as_decryption(given), self._folder))
+        if callable(self._decryption) and not places:
+            return
+        seal = required_seal(self._find_properties(places[0].path if places else base))
         if seal is not None:
             seal.check_complete(folder, [str(place.inside(folder)) for place in places])
 
-    def open_input_file(self, path: str) -> pa.PythonFile:
+    def _find_properties(self, path: str) -> FileDecryptionProperties:
         given = self._decryption
-        properties = as_decryption(given(path) if callable(given) else given)
-        properties = set_prefix_root(properties, self._folder)
+        return for_dataset(given(path) if callable(given) else given, self._folder)
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        properties = self._find_properties(path)
         view = open_parquet(path, properties, filesystem=self._folder.filesystem)
         return pa.PythonFile(view, mode="r")
 

@@ -14,14 +14,13 @@ from modcrypt.cli.engines import (
     start_spark,
     take_details,
 )
-from modcrypt.cli.examine import settings_of_options
 from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.options.parquet_options import settings_of_options
 from modcrypt.cli.shared import format_counts, print_line
 from modcrypt.cli.verify import print_findings, print_lines, print_result, verification_code
-from modcrypt.jobs.dataset_files import find_links, list_dataset
 from modcrypt.jobs.leaks.scan import find_leak_faults
-from modcrypt.jobs.listing import folders_of
-from modcrypt.jobs.set_findings import Shape, find_copies, find_shared_prefixes
+from modcrypt.jobs.listing import list_dataset
+from modcrypt.jobs.set_findings import Shape, find_copies, find_links, find_shared_prefixes
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.parquet.verify.verification_results import DatasetVerification
 from modcrypt.report.text import format_count
@@ -42,11 +41,10 @@ def verify_on_spark(
     )
     settings = settings_of_options(options)
     started = time.perf_counter()
-    folders = folders_of(paths, absolute=False)
-    listed = list_dataset(folders, None if settings is None else settings.required_seal)
+    listed = list_dataset(paths, None if settings is None else settings.required_seal)
     links = [place.path for place in (*listed.links, *listed.linked_files)]
-    datasets = (folder.place for folder in folders if strict and folder.is_folder)
-    of_folders = [*listed.missing, *find_links(links), *find_leak_faults(datasets, settings)]
+    leaks = find_leak_faults(paths if strict else (), settings)
+    of_folders = [*listed.missing, *find_links(links), *leaks]
     if not listed.folders:
         nothing = DatasetVerification(files=(), findings=tuple(of_folders))
         return print_result(nothing, 0, False, as_json, started)
