@@ -59,8 +59,9 @@ def printable(text: str, limit: int | None = None) -> str:
     of CI systems. At most `limit` characters remain, before and after escaping; None keeps all.
     """
     text = _cut(text, limit)  # first, because escaping takes long for many megabytes
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return _cut(escape_ci_commands(shown), limit)
+    if not text.isprintable():  # nearly all are, and a call is quicker than one per character
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return _cut(escape_ci_commands(text), limit)
 
 
 # GitHub runs `::command::` at the beginning of a line, also after white space, and `##[command]`

@@ -146,7 +146,8 @@ def _start_jvm() -> Iterator[Any]:
     port, token, process = launch_gateway(
         classpath=str(Path(home) / "jars" / "*"),
         java_path=str(Path(java_home()) / "bin" / "java"),
-        javaopts=["-Dlog4j2.level=OFF"],
+        # It lives for seconds, so the optimising compiler costs more than it saves.
+        javaopts=["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF"],
         die_on_exit=True,
         enable_auth=True,
         return_proc=True,
