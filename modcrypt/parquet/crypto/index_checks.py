@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from struct import Struct
 from typing import Any
@@ -438,6 +439,7 @@ def _read_decimal(value: bytes) -> int:
     return int.from_bytes(value, "big", signed=True)
 
 
+@cache
 def _number_reader(layout: str) -> Callable[[bytes], Any]:
     packed = Struct(layout)
 
