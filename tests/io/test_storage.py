@@ -436,7 +436,8 @@ def test_output_arrives_whole_and_in_order(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffers, "BLOCK", block)
-        patch.setattr(buffers, "_FIRST_BUFFER", 16)  # so that the second one is larger
+        patch.setattr(buffers, "_SMALL_BUFFER", 8)  # so that the next ones are larger
+        patch.setattr(buffers, "_FIRST_BUFFER", 16)
         sink, expected, source = Collected(), bytearray(), MemorySource(DATA)
         out = Output(sink, background=background)
         for number, (operation, size) in enumerate(operations):
@@ -467,6 +468,8 @@ def test_a_small_output_takes_little_memory_and_a_large_one_is_written_in_blocks
     sink = Collected()
     out = Output(sink, background=False)
     out.write(bytes(1000))
+    assert len(out.view) == out.size == 1 << 14
+    out.write(bytes(1 << 14))
     assert len(out.view) == out.size == 1 << 16
     for _ in range(3000):
         out.write(bytes(1000))
