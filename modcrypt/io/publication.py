@@ -81,7 +81,7 @@ class _Unfinished:
     __slots__ = ("before", "fd", "folder", "name", "named", "place", "target", "temporary")
 
     def __init__(self, place: Place, at: int | None, name: str) -> None:
-        self.place = place
+        self.place, self.fd = place, -1
         # A symbolic link that the caller named continues to point at the file.
         self.target, self.before = _find_target(name, at, place)
         self.folder, self.name = os.path.split(self.target)
@@ -91,7 +91,12 @@ class _Unfinished:
         if fd is None:
             with add_path_to_errors(place.path):
                 fd = _create_named(self.temporary, at)
-        self.fd: int = fd
+        self.fd = fd
+
+    def __del__(self) -> None:
+        """Remove a file that nobody finished, such as that of a writer that is never closed."""
+        if self.fd >= 0:
+            self.remove()
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1

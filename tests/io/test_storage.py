@@ -6,6 +6,7 @@ import array
 import contextlib
 import errno
 import fcntl
+import gc
 import io
 import os
 import re
@@ -1252,6 +1253,22 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, memory_url: str) -> Pl
     if request.param == "fsspec":
         return Place(memory, f"{folder}/file")
     return Place(pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(memory)), f"{folder}/file")
+
+
+@each_case("unnamed", [True, False])
+def test_a_sink_that_nothing_closes_leaves_no_file_and_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool
+) -> None:
+    if not unnamed:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    before = os.listdir("/proc/self/fd")
+    opened = open_sink_at(Place(None, str(tmp_path / "file")))
+    opened.__enter__().append(b"part")
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 1
+    del opened
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert not list(tmp_path.iterdir())
 
 
 def write_at(place: Place, data: bytes) -> None:
