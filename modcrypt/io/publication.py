@@ -13,8 +13,7 @@ import errno
 import functools
 import os
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from modcrypt.io.folders import open_folder, relative_to, symbolic_link_error
 from modcrypt.io.places import Place, exists_error
@@ -32,71 +31,91 @@ CHECKSUM_MAGIC = b"crc\0"
 """First bytes of the files of checksums that Hadoop writes beside local files."""
 
 
-@contextlib.contextmanager
-def open_local_sink(
-    place: Place, *, overwrite: bool, check: Callable[[], object] | None = None
-) -> Iterator[FdSink]:
+class open_local_sink:  # noqa: N801  # a block, as functions with `contextmanager`
     """Open a sink whose local file appears when the block ends without an error.
 
     `check` is called last before publication, and may raise. Raise as `open_sink_at`.
     """
-    if not overwrite:
-        place.check_absent()
-    unfinished = _create_unfinished(place)
-    try:
-        _copy_owner(unfinished.before, unfinished.fd)
-        yield FdSink(unfinished.fd, place.path)
-        with add_path_to_errors(place.path):
-            os.fsync(unfinished.fd)
-        _publish_unfinished(unfinished, overwrite, check)
-    except BaseException:
-        with contextlib.suppress(OSError), open_folder(place.path, place.root) as (at, _):
-            os.unlink(unfinished.temporary, **relative_to(at))
-        raise
-    finally:
-        unfinished.close()
+
+    __slots__ = ("_check", "_overwrite", "_place", "_unfinished")
+
+    def __init__(
+        self, place: Place, *, overwrite: bool, check: Callable[[], object] | None = None
+    ) -> None:
+        self._place, self._overwrite, self._check = place, overwrite, check
+
+    def __enter__(self) -> FdSink:
+        if not self._overwrite:
+            self._place.check_absent()
+        self._unfinished = unfinished = _create_unfinished(self._place)
+        try:
+            _copy_owner(unfinished.before, unfinished.fd)
+        except BaseException:
+            unfinished.remove()
+            raise
+        return FdSink(unfinished.fd, self._place.path)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        unfinished = self._unfinished
+        if kind is not None:
+            unfinished.remove()
+            return
+        try:
+            with add_path_to_errors(self._place.path):
+                os.fsync(unfinished.fd)
+            _publish_unfinished(unfinished, self._overwrite, self._check)
+        except BaseException:
+            unfinished.remove()
+            raise
 
 
-@dataclass
 class _Unfinished:
-    """A file that is being written; both paths are relative to its folder if it has a root."""
+    """A file that is being written; its paths are relative to its folder if it has a root.
 
-    place: Place
-    temporary: str  # a name that is free, or that of the file if `named`
-    target: str
-    before: os.stat_result | None  # status of the file to replace
-    fd: int
-    named: bool
+    Attributes:
+        target: The path that it will have, which is `name` in `folder`.
+        temporary: A path in that folder that is free, or that of the file if `named`.
+        before: Status of the file to replace.
+    """
+
+    __slots__ = ("before", "fd", "folder", "name", "named", "place", "target", "temporary")
+
+    def __init__(self, place: Place, at: int | None, name: str) -> None:
+        self.place, self.fd = place, -1
+        # A symbolic link that the caller named continues to point at the file.
+        self.target, self.before = _find_target(name, at, place)
+        self.folder, self.name = os.path.split(self.target)
+        self.temporary = os.path.join(self.folder, temporary_name())
+        fd = _create_unnamed(self.folder or ".", at)
+        self.named = fd is None
+        if fd is None:
+            with add_path_to_errors(place.path):
+                fd = _create_named(self.temporary, at)
+        self.fd = fd
+
+    def __del__(self) -> None:
+        """Remove a file that nobody finished, such as that of a writer that is never closed."""
+        if self.fd >= 0:
+            self.remove()
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
+    def remove(self) -> None:
+        """Close the file and remove its temporary name, if it has one."""
+        place = self.place
+        try:
+            with contextlib.suppress(OSError), open_folder(place.path, place.root) as (at, _):
+                os.unlink(self.temporary, **relative_to(at))
+        finally:
+            self.close()
+
 
 def _create_unfinished(place: Place) -> _Unfinished:
     with open_folder(place.path, place.root) as (at, name):
-        # A symbolic link that the caller named continues to point at the file.
-        target = _find_target(place.path) if place.root is None else name
-        before = _check_replaceable(target, at, place)
-        folder = os.path.dirname(target)
-        temporary = os.path.join(folder, temporary_name())
-        fd = _create_unnamed(folder or ".", at)
-        named = fd is None
-        if fd is None:
-            with add_path_to_errors(place.path):
-                fd = _create_named(temporary, at)
-    return _Unfinished(place, temporary, target, before, fd, named)
-
-
-def _find_target(path: str) -> str:
-    """Return an absolute path of a file, following a symbolic link in its last part.
-
-    The system follows those of folders itself, in a tenth of the time.
-    """
-    if os.path.islink(path):
-        return os.path.realpath(path)
-    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+        return _Unfinished(place, at, name)
 
 
 def _create_unnamed(folder: str, at: int | None) -> int | None:
@@ -155,7 +174,7 @@ def _publish_unfinished(
     """Publish the file; reopen its folder, closed because a dataset has many files open."""
     place, temporary, target = unfinished.place, unfinished.temporary, unfinished.target
     with open_folder(place.path, place.root) as (at, _):
-        _remove_hadoop_checksum(target, at)
+        _remove_hadoop_checksum(os.path.join(unfinished.folder, f".{unfinished.name}.crc"), at)
         with add_path_to_errors(place.path):
             if not unfinished.named:
                 _give_name(unfinished.fd, temporary, at)
@@ -164,7 +183,7 @@ def _publish_unfinished(
             check()  # right before the renaming, as little as possible may happen in between
         with add_path_to_errors(place.path):
             publish(temporary, target, overwrite, at)
-        fsync_folder(os.path.dirname(target), at)
+        fsync_folder(unfinished.folder, at)
 
 
 def temporary_name() -> str:
@@ -172,22 +191,30 @@ def temporary_name() -> str:
     return f".modcrypt-{os.urandom(8).hex()}.tmp"
 
 
-def _check_replaceable(target: str, at: int | None, place: Place) -> os.stat_result | None:
-    """Return the status of the file to replace; None if it does not exist.
+def _find_target(path: str, at: int | None, place: Place) -> tuple[str, os.stat_result | None]:
+    """Return the path to write, and the status of the file there; None if it does not exist.
+
+    Without a root, the path is absolute, and a symbolic link in its last part is followed: the
+    system follows those of folders itself, in a tenth of the time.
 
     Raise OSError if the target is not a regular file; ELOOP for a symbolic link below the root.
     """
+    if place.root is None and not os.path.isabs(path):
+        path = os.path.join(os.getcwd(), path)
     try:
-        found = os.stat(target, dir_fd=at, follow_symlinks=place.root is None)
+        found = os.lstat(path, **relative_to(at))
+        if stat.S_ISLNK(found.st_mode) and place.root is None:
+            path = os.path.realpath(path)
+            found = os.stat(path)
     except OSError:  # creating the file reports the error
-        return None
+        return path, None
     if stat.S_ISLNK(found.st_mode):
         raise symbolic_link_error(place.path, place.root)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "destination is a directory", place.address)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "destination is not a regular file", place.address)
-    return found
+    return path, found
 
 
 def _copy_owner(before: os.stat_result | None, fd: int) -> None:
@@ -200,13 +227,11 @@ def _copy_owner(before: os.stat_result | None, fd: int) -> None:
     os.fchmod(fd, stat.S_IMODE(before.st_mode))
 
 
-def _remove_hadoop_checksum(target: str, at: int | None) -> None:
+def _remove_hadoop_checksum(path: str, at: int | None) -> None:
     """Remove the checksum of the replaced file: Hadoop would compare it with the new one."""
-    folder, name = os.path.split(target)
-    path = os.path.join(folder, f".{name}.crc")
-    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _CLOSE_ON_EXEC
     if not os.access(path, os.F_OK, dir_fd=at):
         return
+    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _CLOSE_ON_EXEC
     with contextlib.suppress(OSError):
         with open(os.open(path, os.O_RDONLY | flags, **relative_to(at)), "rb") as file:
             magic = file.read(len(CHECKSUM_MAGIC))

@@ -107,6 +107,11 @@ class MemorySource(Source):
         self.size = len(self.view)
         self.whole = None if isinstance(data, memoryview) else data
 
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Return exactly `length` bytes, copied once."""
+        data = bytes(self.view[offset : offset + length])
+        return data if len(data) == length else super().read_at(offset, length)
+
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fill `view` from `offset`."""
         part = self.view[offset : offset + len(view)]

@@ -104,9 +104,12 @@ def hide_keys(function: Callable[P, R], *, skip: int = 0) -> Callable[P, R]:
     places = [at for at, name in positions.items() if name in _NAMES]
 
     def needs_wrapping(given: tuple[object, ...], named: dict[str, object]) -> bool:
-        values = [given[at] for at in places if at < len(given)]
-        values += [named[name] for name in _NAMES & named.keys()]
-        return any(isinstance(value, _WRAPPED) for value in values)
+        for at in places:
+            if at < len(given) and isinstance(given[at], _WRAPPED):
+                return True
+        return bool(named) and any(
+            name in _NAMES and isinstance(value, _WRAPPED) for name, value in named.items()
+        )
 
     @hide_frames
     def wrap(given: tuple[object, ...], named: dict[str, object]) -> tuple[list[object], object]:

@@ -6,6 +6,7 @@ import array
 import contextlib
 import errno
 import fcntl
+import gc
 import io
 import os
 import re
@@ -436,7 +437,8 @@ def test_output_arrives_whole_and_in_order(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffers, "BLOCK", block)
-        patch.setattr(buffers, "_FIRST_BUFFER", 16)  # so that the second one is larger
+        patch.setattr(buffers, "_SMALL_BUFFER", 8)  # so that the next ones are larger
+        patch.setattr(buffers, "_FIRST_BUFFER", 16)
         sink, expected, source = Collected(), bytearray(), MemorySource(DATA)
         out = Output(sink, background=background)
         for number, (operation, size) in enumerate(operations):
@@ -467,6 +469,8 @@ def test_a_small_output_takes_little_memory_and_a_large_one_is_written_in_blocks
     sink = Collected()
     out = Output(sink, background=False)
     out.write(bytes(1000))
+    assert len(out.view) == out.size == 1 << 14
+    out.write(bytes(1 << 14))
     assert len(out.view) == out.size == 1 << 16
     for _ in range(3000):
         out.write(bytes(1000))
@@ -1249,6 +1253,22 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, memory_url: str) -> Pl
     if request.param == "fsspec":
         return Place(memory, f"{folder}/file")
     return Place(pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(memory)), f"{folder}/file")
+
+
+@each_case("unnamed", [True, False])
+def test_a_sink_that_nothing_closes_leaves_no_file_and_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool
+) -> None:
+    if not unnamed:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    before = os.listdir("/proc/self/fd")
+    opened = open_sink_at(Place(None, str(tmp_path / "file")))
+    opened.__enter__().append(b"part")
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 1
+    del opened
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert not list(tmp_path.iterdir())
 
 
 def write_at(place: Place, data: bytes) -> None:

@@ -57,7 +57,7 @@ from modcrypt.iceberg.read.inventory import (
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.rotate.retention import is_staged
 from modcrypt.iceberg.verify.manifest_checks import check_table
-from modcrypt.iceberg.verify.table_findings import TableReport
+from modcrypt.iceberg.verify.table_report import TableReport
 from modcrypt.io.folders import symbolic_link_error
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at

@@ -24,7 +24,8 @@ from modcrypt.iceberg.rotate.deletion_rule import DeletionRule
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.verify.orphan_files import DAY, SETTLED_DAYS, check_orphans, list_stored
-from modcrypt.iceberg.verify.table_findings import StrayFile, TableReport
+from modcrypt.iceberg.verify.table_findings import StrayFile
+from modcrypt.iceberg.verify.table_report import TableReport
 from modcrypt.iceberg.write.commit import latest
 from modcrypt.io.places import Place
 from modcrypt.report.json_fields import json_fields

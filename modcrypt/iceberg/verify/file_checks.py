@@ -16,7 +16,8 @@ from modcrypt.iceberg.format.encrypted_files import decryption_properties
 from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
 from modcrypt.iceberg.read.inventory import Keys, ReachedFile, mark_of
 from modcrypt.iceberg.read.position_deletes import place_of_vector, read_vector
-from modcrypt.iceberg.verify.table_findings import TableFinding, TableReport
+from modcrypt.iceberg.verify.table_findings import TableFinding
+from modcrypt.iceberg.verify.table_report import TableReport
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.format.findings import ALWAYS_OPEN
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED

@@ -28,7 +28,8 @@ from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.master_keys import format_wrapped_key
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey
 from modcrypt.iceberg.read.inventory import Failure, Inventory
-from modcrypt.iceberg.verify.table_findings import TableReport, is_refusal
+from modcrypt.iceberg.verify.table_findings import is_refusal
+from modcrypt.iceberg.verify.table_report import TableReport
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.keys import invocations

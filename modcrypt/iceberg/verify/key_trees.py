@@ -33,7 +33,8 @@ from modcrypt.iceberg.verify.key_tree_nodes import (
     TreeList,
     TreeManifest,
 )
-from modcrypt.iceberg.verify.table_findings import TableReport, add_up, choose_jobs
+from modcrypt.iceberg.verify.table_findings import add_up, choose_jobs
+from modcrypt.iceberg.verify.table_report import TableReport
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields
 

@@ -7,7 +7,7 @@ from modcrypt.iceberg.format.manifest_headers import find_misplacements, find_re
 from modcrypt.iceberg.format.manifest_rows.file_entries import ADDED, DELETED, EXISTING
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.inventory import ReachedList, ReachedManifest, ReachedTable
-from modcrypt.iceberg.verify.table_findings import TableReport
+from modcrypt.iceberg.verify.table_report import TableReport
 
 
 def check_table(reached: ReachedTable, metadata: TableMetadata, report: TableReport) -> None:

@@ -27,14 +27,8 @@ from modcrypt.iceberg.format.table_versions import read_metadata, version_number
 from modcrypt.iceberg.read.inventory import Inventory
 from modcrypt.iceberg.read.vouched_versions import vouched_versions
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.verify.table_findings import (
-    ORPHAN,
-    ORPHANS,
-    STATISTICS,
-    UNREACHED,
-    StrayFile,
-    TableReport,
-)
+from modcrypt.iceberg.verify.table_findings import ORPHAN, ORPHANS, STATISTICS, UNREACHED, StrayFile
+from modcrypt.iceberg.verify.table_report import TableReport
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads

@@ -37,10 +37,10 @@ from modcrypt.iceberg.verify.table_findings import (
     UNSIGNED,
     CheckedKek,
     CheckedTableFile,
-    TableReport,
     add_up,
     choose_jobs,
 )
+from modcrypt.iceberg.verify.table_report import TableReport
 from modcrypt.iceberg.verify.table_results import TableVerification
 from modcrypt.io.threads import in_threads
 

@@ -492,12 +492,14 @@ def _split_small(table: pa.Table, row_group_size: int | None) -> list[pa.Table]:
 def _bound_size(table: pa.Table) -> float:
     """Return a number of bytes that `nbytes` does not exceed, which takes longer to find.
 
-    It is infinite where chunks or nested fields may share buffers.
+    It is infinite where chunks or nested fields may share buffers. Columns may share them, too.
     """
-    columns = table.columns
-    if any(column.num_chunks > 1 or column.type.num_fields for column in columns):
+    if len(table.to_batches()) > 1 or any(kind.num_fields for kind in table.schema.types):
         return math.inf
-    return float(sum(column.get_total_buffer_size() for column in columns))
+    bound = table.get_total_buffer_size() * table.num_columns
+    if bound >= ENCODED_TOGETHER:
+        bound = sum(column.get_total_buffer_size() for column in table.columns)
+    return float(bound)
 
 
 def _check_options(options: Mapping[str, Any], threads: int | None) -> int:

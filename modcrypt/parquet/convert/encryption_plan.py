@@ -23,7 +23,7 @@ from modcrypt.parquet.format.modules import (
     too_many_pages_error,
 )
 from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2
-from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
+from modcrypt.parquet.format.schema import leaf_elements
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.parquet.writers.versions import is_older
 
@@ -77,10 +77,10 @@ def plan_encryption(
         from modcrypt.parquet.writers.repair import count_forgotten_headers
 
         count_forgotten_headers(source, footer)
-    properties, keys = assign_file_keys(
-        metadata, encryption, first, place=place, overwrite=overwrite
-    )
     leaves = [leaf.path for leaf in elements]
+    properties, keys = assign_file_keys(
+        metadata, leaves, encryption, first, place=place, overwrite=overwrite
+    )
     is_canonical = False
     if exact and not foreign:
         known_only = not (keep_unknown_fields or properties.has_one_key)
@@ -114,14 +114,17 @@ _OF_CHUNK: Final = ("crypto_metadata", "encrypted_column_metadata")
 
 
 def _clear(struct: ColumnChunk | ThriftStruct, names: tuple[str, ...]) -> bool:
-    found = any(getattr(struct, name) is not None for name in names)
-    for name in names if found else ():
-        setattr(struct, name, None)
+    found = False
+    for name in names:
+        if getattr(struct, name) is not None:
+            setattr(struct, name, None)
+            found = True
     return found
 
 
 def assign_file_keys(
     metadata: ThriftStruct,
+    leaves: list[tuple[str, ...]],
     encryption: Encryption,
     first: int = 0,
     *,
@@ -129,7 +132,6 @@ def assign_file_keys(
     overwrite: bool = True,
 ) -> tuple[FileEncryptionProperties, list[ColumnKey | None]]:
     """Return the properties of a new file, and the key of each leaf (None for plaintext)."""
-    leaves = leaf_paths(metadata.schema)
     properties = encryption
     if not isinstance(properties, FileEncryptionProperties):
         check_names(leaves, {*properties.column_keys, *properties.plaintext_columns})

@@ -7,7 +7,7 @@ verification and inspection collect.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, ModcryptError, UnsupportedFormatError
@@ -18,11 +18,14 @@ from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, FOOTER_KEY, PLAINTE
 from modcrypt.parquet.crypto.footer import Footer, find_key_fault, take_mark
 from modcrypt.parquet.crypto.key_lookup import ColumnKeys, KeyAnswer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import STATISTICS, ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import Part, Span, check_column_metadata, check_file_path
+from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnCryptoMetaData
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 _NO_PARTS: Final[frozenset[Part]] = frozenset()
 
@@ -39,13 +42,14 @@ class Chunk:
         key_works: Whether the key is right; None if that is unknown.
         metadata: ColumnMetaData, decrypted if there is a key.
         struct: ColumnChunk with that metadata.
+        size: Total size of its parts in bytes.
         overlapping: Parts that begin inside other parts.
     """
 
     __slots__ = (
         "cipher", "column", "created_by", "key", "key_name", "key_works", "kind", "leaf",
-        "metadata", "ordinal", "overlapping", "path", "row_group", "rows", "schema", "spans",
-        "stored", "struct",
+        "metadata", "ordinal", "overlapping", "path", "row_group", "rows", "schema", "size",
+        "spans", "stored", "struct",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +67,7 @@ class Chunk:
         self.metadata: ThriftStruct = stored.meta_data
         self.struct: ThriftStruct = None
         self.spans: Sequence[Span] = ()
+        self.size: i64 = 0
         self.overlapping: frozenset[Part] = _NO_PARTS
 
     @property
@@ -88,11 +93,6 @@ class Chunk:
     def where(self) -> str:
         """Address of the chunk, for messages."""
         return f"row group {self.row_group}, column {self.path}"
-
-    @property
-    def size(self) -> int:
-        """Total size of the chunk's parts in bytes."""
-        return sum(span.end - span.start for span in self.spans)
 
 
 _COLUMN_METADATA: Final = ModuleType.COLUMN_METADATA  # looking it up takes longer than the AAD

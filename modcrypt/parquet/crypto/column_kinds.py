@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from modcrypt.errors import FormatError, PlaintextError
 from modcrypt.parquet.crypto.properties import BoundRetriever, FileDecryptionProperties
-from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct
+from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.format.schema import covering_name
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnCryptoMetaData
 

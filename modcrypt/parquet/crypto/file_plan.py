@@ -31,10 +31,10 @@ from modcrypt.parquet.crypto.properties import (
     as_decryption,
     bind_to_file,
 )
-from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.framing import FileIdentity, read_tail
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import Span, check_shape, chunk_spans, ordinal_faults
+from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.format.schema import (
     Leaf,
     count_leaves,

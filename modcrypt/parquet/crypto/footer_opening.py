@@ -46,7 +46,7 @@ from modcrypt.parquet.crypto.properties import (
     bind_to_file,
 )
 from modcrypt.parquet.format.byte_map import State
-from modcrypt.parquet.format.findings import ALWAYS_OPEN, Report
+from modcrypt.parquet.format.findings import ALWAYS_OPEN
 from modcrypt.parquet.format.framing import (
     MAGIC_ENCRYPTED,
     MAGIC_SIZE,
@@ -57,6 +57,7 @@ from modcrypt.parquet.format.framing import (
     read_tail,
 )
 from modcrypt.parquet.format.idl import CHUNKS, STATISTICS, ThriftStruct, decode, extension
+from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.signatures.signers import SealedFooter
 
 _OPEN_BY_DESIGN = (

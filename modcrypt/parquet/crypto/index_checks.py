@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from struct import Struct
 from typing import Any
@@ -26,52 +27,65 @@ _SIGNED = {None, 6, 7, 8, 9, 10, 15, 16, 17, 18}  # ConvertedTypes of integers i
 _UNSIGNED = {11, 12, 13, 14}  # and in unsigned order
 
 
-def chunk_faults(md: ThriftStruct, leaf: Leaf, rows: int, pages: PageFacts) -> Iterator[str]:
-    """Yield the contradictions between column metadata and the pages."""
-    values = sum(pages.values)
+def chunk_faults(md: ThriftStruct, leaf: Leaf, rows: int, pages: PageFacts) -> list[str]:
+    """Return the contradictions between column metadata and the pages.
+
+    This runs per column chunk, so it makes a list: a generator takes as long as the comparisons.
+    """
+    faults: list[str] = []
+    numbers = pages.values
+    values = sum(numbers)
     if values != md.num_values:
-        yield f"its pages have {values} values, its metadata says {md.num_values}"
-    counted = pages.rows or (pages.values if not leaf.max_repetition else [])
+        faults.append(f"its pages have {values} values, its metadata says {md.num_values}")
+    counted = pages.rows or ([] if leaf.max_repetition else numbers)
     if counted and sum(counted) != rows:
-        yield f"its pages have {sum(counted)} rows, its row group {rows}"
+        faults.append(f"its pages have {sum(counted)} rows, its row group {rows}")
     first = pages.pages[0][0] if pages.pages else None
     # Some old writers point at the chunk's start where the dictionary is.
     if first is not None and md.data_page_offset not in (first, chunk_start(md)):
-        yield f"data_page_offset is {md.data_page_offset}, the first data page is at byte {first}"
+        faults.append(
+            f"data_page_offset is {md.data_page_offset}, the first data page is at byte {first}"
+        )
     if md.encoding_stats:
-        dictionaries = sum(e.count for e in md.encoding_stats if e.page_type == DICTIONARY_PAGE)
-        data = sum(e.count for e in md.encoding_stats if e.page_type != DICTIONARY_PAGE)
-        if (dictionaries, data) != (len(pages.dictionaries), len(pages.pages)):
-            yield (
+        counts = [0, 0]
+        for entry in md.encoding_stats:
+            counts[entry.page_type != DICTIONARY_PAGE] += entry.count
+        if counts != [len(pages.dictionaries), len(pages.pages)]:
+            faults.append(
                 f"it has {len(pages.dictionaries)} dictionary and {len(pages.pages)} data pages, "
-                f"its encoding_stats count {dictionaries} and {data}"
+                f"its encoding_stats count {counts[0]} and {counts[1]}"
             )
-    yield from _size_faults(md, leaf)
+    if md.size_statistics is not None:
+        faults += _size_faults(md, leaf)
+    return faults
 
 
 _NO_VALUES = "the chunk's bounds are not values of the column's type"
 
 
-def claim_faults(md: ThriftStruct, element: ThriftStruct) -> Iterator[str]:
-    """Yield the contradictions within column metadata, and between it and the schema."""
+def claim_faults(md: ThriftStruct, element: ThriftStruct) -> list[str]:
+    """Return the contradictions within column metadata, and between it and the schema."""
     if md.type != element.type:
-        yield f"its metadata is of physical type {md.type}, the schema's is {element.type}"
-        return
+        return [f"its metadata is of physical type {md.type}, the schema's is {element.type}"]
     statistics = md.statistics
     if statistics is None:
-        return
+        return []
+    faults: list[str] = []
     nulls = statistics.null_count
     if nulls is not None and nulls > md.num_values:  # a negative number is unknown
-        yield f"its statistics count {nulls} nulls in {md.num_values} values"
-    read = bound_reader(element)
+        faults.append(f"its statistics count {nulls} nulls in {md.num_values} values")
     low, high = statistics.min_value, statistics.max_value
-    if read is None or low is None or high is None:
-        return
+    if low is None or high is None:
+        return faults
+    read = bound_reader(element)
+    if read is None:
+        return faults
     known = _read_bounds(read, [(low, high)])
     if known is None:
-        yield _NO_VALUES
+        faults.append(_NO_VALUES)
     elif not _has_nan(known[0]) and known[0][0] > known[0][1]:
-        yield "its statistics have a minimum above the maximum"
+        faults.append("its statistics have a minimum above the maximum")
+    return faults
 
 
 def _size_faults(md: ThriftStruct, leaf: Leaf) -> Iterator[str]:
@@ -425,6 +439,7 @@ def _read_decimal(value: bytes) -> int:
     return int.from_bytes(value, "big", signed=True)
 
 
+@cache
 def _number_reader(layout: str) -> Callable[[bytes], Any]:
     packed = Struct(layout)
 

@@ -20,7 +20,7 @@ from modcrypt.errors import (
 )
 from modcrypt.keys import Key, KeyLike, as_key
 from modcrypt.parquet.crypto.properties import BoundRetriever, FileDecryptionProperties
-from modcrypt.parquet.format.findings import Report
+from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.format.schema import Leaf, covering_name
 from modcrypt.parquet.format.structs import EncryptionWithColumnKey
 from modcrypt.runtime.tracebacks import hide_frames

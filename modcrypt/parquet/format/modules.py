@@ -18,10 +18,10 @@ from modcrypt.io.sources import Source
 from modcrypt.module_ids import in_words
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.chunk_notes import drop_hidden, find_hidden_index
-from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
+from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.runtime.log import log_ignored

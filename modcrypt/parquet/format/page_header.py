@@ -45,7 +45,9 @@ def page_compression(codec: int, created_by: bytes | None) -> int:
     """
     if codec == UNCOMPRESSED:
         return NEVER
-    return ALWAYS if created_by and _OLD_ARROW.fullmatch(created_by) else BY_HEADER
+    if created_by is None or not created_by.startswith(b"parquet-cpp"):
+        return BY_HEADER
+    return ALWAYS if _OLD_ARROW.fullmatch(created_by) else BY_HEADER
 
 
 class PageHeader:

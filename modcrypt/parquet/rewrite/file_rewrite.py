@@ -243,13 +243,14 @@ class Rewriting:
         if choice.note is not None:
             put_note(metadata, choice.note)
         spans = [span for span in spans if span.column not in masks or span.part is Part.PAGES]
-        properties, columns = assign_file_keys(
-            metadata, encryption, place=place, overwrite=overwrite
-        )
         leaves = leaf_elements(metadata.schema)
+        paths = [leaf.path for leaf in leaves]
+        properties, columns = assign_file_keys(
+            metadata, paths, encryption, place=place, overwrite=overwrite
+        )
         self.plan = EncryptionPlan(
             metadata=metadata,
-            leaves=[leaf.path for leaf in leaves],
+            leaves=paths,
             columns=columns,
             spans=spans,
             properties=properties,

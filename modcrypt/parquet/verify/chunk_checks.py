@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.io.buffers import Scratch, Window
@@ -16,6 +16,7 @@ from modcrypt.parquet.crypto.bloom_filters import (
 )
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import FileCipher, check_length
+from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
 from modcrypt.parquet.crypto.index_checks import (
     chunk_faults,
     claim_faults,
@@ -26,9 +27,9 @@ from modcrypt.parquet.crypto.index_checks import (
 )
 from modcrypt.parquet.crypto.page_facts import PageFacts
 from modcrypt.parquet.format.byte_map import Severity
-from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
+from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.signatures.signed_source import HashedReading
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
@@ -41,7 +42,36 @@ from modcrypt.parquet.verify.page_quirks import (
 )
 from modcrypt.parquet.verify.page_recovery import Frames
 
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
 _PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison
+
+
+def split_batches(chunks: Sequence[Chunk], size: i64) -> list[list[Chunk]]:
+    """Return lists of chunks in file order, each of about `size` bytes."""
+    batches: list[list[Chunk]] = []
+    left: i64 = 0
+    for chunk in sorted(chunks, key=_start_of):
+        if left <= 0:
+            batches.append([])
+            left = size
+        batches[-1].append(chunk)
+        left -= chunk.size
+    return batches
+
+
+def _start_of(chunk: Chunk) -> int:
+    return chunk.spans[0].start if chunk.spans else 0
+
+
+def merge_reports(report: Report, chunks: Sequence[Chunk], parts: Sequence[Report]) -> bool:
+    """Add reports of chunks to that of the file; return whether the footer key opened a module."""
+    key_works = False
+    for chunk, part in zip(chunks, parts, strict=True):
+        key_works = key_works or (chunk.kind == FOOTER_KEY and part.modules > 0)
+        report.merge(part, chunk.where if part.findings else "")
+    return key_works
 
 
 class ChunkChecker:
@@ -289,16 +319,19 @@ class _Check:
     def _set_quirks_aside(self, facts: PageFacts) -> ThriftStruct:
         """Report quirks of the file's writer; return metadata without them, to find faults."""
         chunk, md = self.chunk, self.chunk.metadata
-        for quirk in describe_header_quirks(chunk, facts):
-            self.report.add_warning("format", quirk)
-        if forgets_dictionary_header(chunk, facts):
+        counts_values = counts_values_as_rows(chunk, facts)
+        forgets = forgets_dictionary_header(chunk, facts)
+        if counts_values or forgets:
+            for quirk in describe_header_quirks(chunk, facts):
+                self.report.add_warning("format", quirk)
+        if forgets:
             md = copy(md)
             md.data_page_offset = facts.pages[0][0]
-        facts.counts_values = counts_values_as_rows(chunk, facts)
+        facts.counts_values = counts_values
         return md
 
     def _add_faults(
-        self, messages: Iterator[str], span: Span | None, module: ModuleId | None,
+        self, messages: Iterable[str], span: Span | None, module: ModuleId | None,
         severity: Severity = "fault",
     ) -> None:  # fmt: skip
         start, end = (None, None) if span is None else (span.start, span.end)

@@ -27,7 +27,7 @@ from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.byte_map import State
 from modcrypt.parquet.format.compact import UNKNOWN
-from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
+from modcrypt.parquet.format.findings import MAX_FINDINGS
 from modcrypt.parquet.format.framing import MAGIC_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_fields
 from modcrypt.parquet.format.kept_place import KeptPlace, find_place
@@ -38,6 +38,7 @@ from modcrypt.parquet.format.modules import (
     ordinal_faults,
     shape_faults,
 )
+from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
 from modcrypt.parquet.verify.diagnosis import Detective
 
@@ -65,6 +66,7 @@ class ChunkPlan:
     chunks: list[Chunk] = field(default_factory=list)  # chunks whose place is known
     keys: dict[int, Key] = field(default_factory=dict)  # by column, from its first row group
     kept: KeptPlace | None = None  # place of the module that restores the file
+    names_keys: bool = True  # whether chunks get the names of their keys, which take time to read
     all_known: bool = True  # whether every chunk's place is known
     _detective: Detective | None = None
     opening: ChunkOpening = field(init=False)
@@ -128,7 +130,8 @@ class ChunkPlan:
                 why = "it is in plaintext" + (", as the policy allows" if declared else "")
                 self.report.add_note("column", path, why, by_design=declared)
             return
-        self.opening.name_key(out)
+        if self.names_keys:
+            self.opening.name_key(out)
         answer = self.opening.find_key(out.row_group, out.column)
         if answer.key is None or (out.kind == FOOTER_KEY and not footer.has_cipher):
             out.key_works = False
@@ -235,6 +238,7 @@ class ChunkPlan:
         for span in spans:
             chunk = chunks[span.row_group, span.column]
             chunk.spans = *chunk.spans, span
+            chunk.size += span.end - span.start
             if span in overlapping:
                 chunk.overlapping |= {span.part}
         self.all_known = self.all_known and not misplaced
@@ -275,7 +279,8 @@ class ChunkPlan:
         if footer.is_verified:
             report.count_verified(place.end - place.start)
             state = "authentic"
-        report.add_region(place.start, place.end, "restoration", state, key=footer.key_name)
+        if report.regions is not None:  # the name of a key takes time to decode
+            report.add_region(place.start, place.end, "restoration", state, key=footer.key_name)
 
 
 def _find_gaps(places: list[tuple[int, int]], body_end: int) -> Iterator[tuple[int, int]]:

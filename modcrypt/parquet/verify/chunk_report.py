@@ -9,8 +9,9 @@ from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.page_facts import PageFacts, read_counts
 from modcrypt.parquet.format.byte_map import Region, State
-from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, Report
+from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS
 from modcrypt.parquet.format.page_header import PageHeader
+from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.verify.diagnosis import Cause, Detective
 
 _DATA = ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE

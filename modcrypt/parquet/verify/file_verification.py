@@ -23,7 +23,6 @@ from modcrypt.io.threads import Lender, check_threads, in_threads, usable_cores
 from modcrypt.keys import hide_keys
 from modcrypt.module_ids import ALGORITHMS
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
 from modcrypt.parquet.crypto.footer import FOOTER, Footer
 from modcrypt.parquet.crypto.footer_opening import bind_and_report, open_footer
 from modcrypt.parquet.crypto.properties import (
@@ -34,22 +33,23 @@ from modcrypt.parquet.crypto.properties import (
     bind_to_file,
 )
 from modcrypt.parquet.format.byte_map import Region, fill_gaps
-from modcrypt.parquet.format.findings import MAX_FINDINGS, Finding, Report
+from modcrypt.parquet.format.findings import MAX_FINDINGS, Finding
 from modcrypt.parquet.format.framing import Tail, read_tail
-from modcrypt.parquet.verify.chunk_checks import ChunkChecker
+from modcrypt.parquet.format.report import Report
+from modcrypt.parquet.verify.chunk_checks import ChunkChecker, merge_reports, split_batches
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.verification_results import Verification
 from modcrypt.parquet.writers.quirk import FoundQuirk
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.former_names import accept_former_names
 
-BATCH = 2 << 20
-"""Size in bytes of the batches of chunks that threads process."""
-
 _NOTHING_REQUIRED = FileDecryptionProperties(accept_algorithms=ALGORITHMS, require_encrypted=False)
 
 _COVERED_BY_SIGNATURE = ("pages", "levels")
 """Parts without tags of their own, which the signature of the file's writer authenticates."""
+
+BATCH = 2 << 20
+"""Size in bytes of the batches of chunks that threads process."""
 
 LARGE_MODULE = 32 << 10
 """Mean module size in bytes above which a second thread pays off: smaller modules take more time in
@@ -154,7 +154,7 @@ def verify_with_plan(
     report = Report(MAX_FINDINGS, regions=regions)
     given = bind_and_report(properties or _NOTHING_REQUIRED, source, report)
     footer = _open_footer(source, given, report)
-    plan = ChunkPlan(source, given, footer, report)
+    plan = ChunkPlan(source, given, footer, report, names_keys=regions)
     if expected_rows is not None:
         _check_expected_rows(footer, expected_rows, report)
     if footer.encrypted and footer.is_verified and not given.signed_by:
@@ -221,32 +221,16 @@ def _check_chunks(
     plan: ChunkPlan, threads: int | None, progress: Callable[[int], None] | None
 ) -> bool:
     """Check the chunks in file order; return whether the footer key opened any module."""
-    batches = list(_split_batches(plan.chunks))
+    batches = split_batches(plan.chunks, BATCH)
     if threads is None:
         threads = usable_cores() if plan.source.size > WORTH_A_THREAD else 1
     done, key_works = 0, False
     for batch, reports in _check_batches(plan, batches, threads):
-        for chunk, report in zip(batch, reports, strict=True):
-            key_works = key_works or (chunk.kind == FOOTER_KEY and report.modules > 0)
-            plan.report.merge(report, chunk.where)
-            done += chunk.size
+        key_works = merge_reports(plan.report, batch, reports) or key_works
         if progress is not None:
+            done += sum(chunk.size for chunk in batch)
             progress(done)
     return key_works
-
-
-def _split_batches(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
-    """Yield lists of chunks in file order, each of about `BATCH` bytes."""
-    batch: list[Chunk] = []
-    size = 0
-    for chunk in sorted(chunks, key=lambda chunk: chunk.spans[0].start if chunk.spans else 0):
-        batch.append(chunk)
-        size += chunk.size
-        if size >= BATCH:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _check_batches(
@@ -266,8 +250,9 @@ def _check_batches(
             yield from zip(rest, in_threads(check, rest, threads, "modcrypt-verify"), strict=True)
             return
         reports = check(batch)
-        modules = sum(report.modules for report in reports)
-        large = large and sum(chunk.size for chunk in batch) >= modules * LARGE_MODULE
+        if large:
+            modules = sum(report.modules for report in reports)
+            large = sum(chunk.size for chunk in batch) >= modules * LARGE_MODULE
         yield batch, reports
 
 

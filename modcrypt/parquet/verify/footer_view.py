@@ -25,9 +25,10 @@ from modcrypt.parquet.crypto.footer import FOOTER, Footer
 from modcrypt.parquet.crypto.footer_opening import bind_and_report, open_footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.byte_map import Region, State
-from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
+from modcrypt.parquet.format.findings import MAX_FINDINGS
 from modcrypt.parquet.format.framing import MAGIC_SIZE, read_tail
 from modcrypt.parquet.format.idl import decode
+from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -59,8 +59,8 @@ def check_pages(
     elif report.cipher is None:
         _follow_length_fields(span, report, frames)
     else:
-        walk = ResumingWalk(report, report.cipher, frames, starts, bodies=bodies)
-        _EncryptedPages(report, report.cipher, scratch).check(walk.list_pages(span))
+        walk = ResumingWalk(span, report, report.cipher, frames, starts, bodies=bodies)
+        _EncryptedPages(report, report.cipher, scratch).check(walk)
     return report.facts
 
 
@@ -69,22 +69,21 @@ class _EncryptedPages:
 
     def __init__(self, report: ChunkReport, cipher: ChunkCipher, scratch: Scratch | None) -> None:
         self._report, self._scratch = report, scratch
-        self._modules: i64 = 0  # opened, and their bytes: the report is not compiled
+        self._modules: i64 = 0  # opened, and their bytes
         self._authentic: i64 = 0
         self._has_tags = cipher.file.algorithm != GCM_CTR_V1
 
-    def check(self, pages: Iterator[EncryptedPage]) -> None:
+    def check(self, walk: ResumingWalk) -> None:
         """Check all pages."""
         try:
-            self._check_each(pages)
+            self._check_each(walk)
         finally:
             self._report.modules += self._modules
             self._report.authenticated += self._authentic
 
-    def _check_each(self, pages: Iterator[EncryptedPage]) -> None:
+    def _check_each(self, walk: ResumingWalk) -> None:
         report = self._report
-        check_body = self._note_unopened_body if self._scratch is None else self._check_body
-        for encrypted in pages:
+        while (encrypted := walk.next_page()) is not None:
             page, position = encrypted.page, encrypted.position
             end = position + encrypted.total
             border = end - len(encrypted.body)
@@ -92,7 +91,10 @@ class _EncryptedPages:
             self._authentic += border - position
             if report.regions is not None:
                 report.add_module_region(position, border, page.header_id(), "authentic")
-            check_body(encrypted, border)
+            if self._scratch is None:
+                self._note_unopened_body(encrypted, border)
+            else:
+                self._check_body(encrypted, border)
             if page.is_dictionary:
                 report.facts.dictionaries.append(encrypted.header.raw)
             else:

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.aead import CTR_OVERHEAD, GCM_OVERHEAD
@@ -23,16 +23,14 @@ from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, Trunca
 from modcrypt.io.buffers import Window
 from modcrypt.module_ids import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.crypto.encrypted_pages import (
-    EncryptedPage,
-    Page,
-    open_header,
-    opens_as_gcm,
-    walk_pages,
-)
+from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, open_header, opens_as_gcm
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
 from modcrypt.parquet.format.page_header import ALWAYS, page_compression
+from modcrypt.parquet.format.structs import ColumnMetaData
 from modcrypt.parquet.verify.chunk_report import ChunkReport
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 MAX_LEVELS = 64 << 10
 """Maximum number of unencrypted level bytes searched for the module that follows them."""
@@ -143,37 +141,47 @@ class ResumingWalk:
     """A walk over the pages of one encrypted chunk that goes on after unreadable ones.
 
     `starts` has the positions of data pages in the offset index, empty if there is none. `bodies`
-    checks the bodies of unreadable pages.
+    checks the bodies of unreadable pages. A method takes less time than a generator: most chunks
+    have one or two pages.
     """
 
     def __init__(
-        self, report: ChunkReport, cipher: ChunkCipher, frames: Frames, starts: Sequence[int], *,
-        bodies: bool,
+        self, span: Span, report: ChunkReport, cipher: ChunkCipher, frames: Frames,
+        starts: Sequence[int], *, bodies: bool,
     ) -> None:  # fmt: skip
-        self._report, self._cipher, self._frames = report, cipher, frames
+        self._report, self._frames = report, frames
         self._starts, self._bodies, self._searches = starts, bodies, 0
+        md: ColumnMetaData = report.chunk.metadata
+        self._compression: i64 = page_compression(md.codec, report.chunk.created_by)
+        # The place of the next page, the end of the chunk, and whether the page before opened.
+        self._position: i64 = span.start
+        self._page = Page(cipher, bool(md.dictionary_page_offset), 0)
+        self._end: i64 = span.end
+        self._opened = False
 
-    def list_pages(self, span: Span) -> Iterator[EncryptedPage]:
-        """Yield the pages whose headers open; report the others."""
-        report, md, start, end = self._report, self._report.chunk.metadata, span.start, span.end
-        window = self._frames.window
-        compression = page_compression(md.codec, report.chunk.created_by)
-        page, encrypted = Page(self._cipher, bool(md.dictionary_page_offset), 0), None
-        while True:
-            pages = walk_pages(window, start, end, page, compression=compression)
+    def next_page(self) -> EncryptedPage | None:
+        """Return the next page whose header opens, and report others; None at the end."""
+        window, end = self._frames.window, self._end
+        while self._position < end:
+            position, page = self._position, self._page
             try:
-                for encrypted in pages:
-                    yield encrypted
-                return
+                encrypted = open_header(window, position, end, page, self._compression)
             except ModcryptError as error:
-                report.facts.complete = False
-                if encrypted is not None:
-                    report.key_works = True
-                    start, page = encrypted.position + encrypted.total, encrypted.page.next()
-                place = self._resume(start, end, page, error)
-            if place is None:
-                return
-            (start, page), encrypted = place, None
+                self._report.facts.complete = False
+                if self._opened:
+                    self._report.key_works = True
+                place = self._resume(position, end, page, error)
+                if place is None:
+                    break
+                self._position, self._page = place
+                self._opened = False
+            else:
+                self._position = position + encrypted.total
+                if self._position < end:
+                    self._page = page.next()
+                self._opened = True
+                return encrypted
+        return None
 
     def _resume(
         self, position: int, end: int, page: Page, error: ModcryptError

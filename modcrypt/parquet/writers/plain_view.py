@@ -14,10 +14,11 @@ from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.crypto.plaintext_pages import walk_plaintext
-from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
+from modcrypt.parquet.format.findings import MAX_FINDINGS
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span, locate_parts
 from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE
+from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
 MAX_PART = 16 << 20

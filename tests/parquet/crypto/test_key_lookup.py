@@ -9,7 +9,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError, KeyRetrievalError
 from modcrypt.parquet.crypto.key_lookup import look_for_key
-from modcrypt.parquet.format.findings import Report
+from modcrypt.parquet.format.report import Report
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 
 
