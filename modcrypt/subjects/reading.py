@@ -46,7 +46,7 @@ class CellReader:
 
     @cached_property
     def fields(self) -> dict[str, CellField]:  # noqa: D102
-        lost = {name: self.restored[name] for name in self.stored.names if name in self.restored}
+        lost = {name: f for name, f in self.restored.items() if name in self.stored.names}
         return lost | parse_cell_fields(self.session.file.metadata)
 
     @cached_property

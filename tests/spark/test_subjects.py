@@ -19,10 +19,11 @@ kms = "file:{0}/lake.keyring"
 footer_key = "people"
 subjects = "{0}/subjects.db"
 subject_key = "customer_id"
-subject_columns = ["name", "address.*"]
+subject_columns = ["name", "address.*", "tags"]
 """
 SCHEMA = """customer_id long, name string,
-    address struct<street: string, city: string, floor: short>, amount double"""
+    address struct<street: string, city: string, floor: short>,
+    tags array<string>, amount double"""
 
 
 @pytest.fixture
@@ -35,12 +36,13 @@ def vault(tmp_path: Path) -> SubjectVault:
 
 
 def test_spark_writes_and_reads_values(spark: Any, vault: SubjectVault, tmp_path: Path) -> None:
-    rows, policy = make_rows().drop(["tags", "born"]), str(tmp_path / "people.toml")
+    rows, policy = make_rows().drop(["born"]), str(tmp_path / "people.toml")
     frame = spark.createDataFrame([tuple(row.values()) for row in rows.to_pylist()], SCHEMA)
     written = str(tmp_path / "written")
     frame.write.format("modcrypt").option("policy", policy).mode("append").save(written)
     ours = mc.read_table(written, mc.Policy.load(policy)).sort_by("amount")
     assert ours.column("name").to_pylist() == ["Ada", "Bob", "Ada", None]
+    assert ours.column("tags").to_pylist() == rows.column("tags").to_pylist()
     only_keys = {"kms": f"file:{tmp_path}/lake.keyring#people"}
     cells = spark.read.format("modcrypt").options(**only_keys).load(written)
     assert dict(cells.dtypes)["name"] == "binary"
@@ -56,3 +58,9 @@ def test_spark_writes_and_reads_values(spark: Any, vault: SubjectVault, tmp_path
     assert spark.sql(query).collect() == []
     left = spark.sql("SELECT name, amount FROM people_with_subjects ORDER BY amount").collect()
     assert [row["name"] for row in left] == [None, "Bob", None, None]
+    tags = spark.sql("SELECT tags FROM people_with_subjects ORDER BY amount").collect()
+    assert [row["tags"] for row in tags] == [None, [], None, ["b"]]
+    nameless = frame.drop("tags").write.format("modcrypt").option("policy", policy).mode("append")
+    with pytest.raises(Exception, match="does not have these columns: tags"):
+        nameless.save(str(tmp_path / "nameless"))
+    assert not (tmp_path / "nameless").exists()
