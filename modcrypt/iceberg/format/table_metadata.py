@@ -339,7 +339,11 @@ class TableMetadata:
         encrypts what it appends with the first KEK that it finds.
         """
         ordered = sorted(keys, key=lambda key: SCOPE in key.properties)
-        return self.with_members(encryption_keys=[key.document() for key in ordered], **members)
+        stored = dict(zip(self.keys, self.document.get("encryption-keys") or (), strict=True))
+        documents = [
+            stored[key.id] if self.keys.get(key.id) == key else key.document() for key in ordered
+        ]
+        return self.with_members(encryption_keys=documents, **members)
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
-from pyiceberg.expressions.visitors import bind, extract_field_ids, rewrite_not
+from pyiceberg.expressions.visitors import bind, extract_field_ids
 from pyiceberg.schema import Schema, index_by_id
 
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.read.read_restrictions import parse_restrictions
-from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents, parse_filter
+from modcrypt.iceberg.read.row_filter import RowFilter, fit_filter, null_with_parents, parse_filter
 from modcrypt.iceberg.read.schema_projection import arrow_schema
 from modcrypt.iceberg.read.table_scan import TableScan
 from modcrypt.parquet.arrow.column_masks import Mask, check_action, make_mask
@@ -89,7 +89,7 @@ def _split_filter(expression: BooleanExpression, schema: Schema, masked: Any) ->
     pushed: list[BooleanExpression] = []
     after: list[BooleanExpression] = []
     columns: dict[str, None] = {}
-    for part in _list_conditions(rewrite_not(expression)):
+    for part in _list_conditions(fit_filter(schema, expression)):
         ids = _find_columns(part, schema)
         roots = {_root_of(schema, id_).field_id for id_ in ids}
         if roots.isdisjoint(masked):

@@ -100,12 +100,12 @@ def _fit(
         within = {literal for literal in literals if not isinstance(literal, _BEYOND)}
         apart = isinstance(expression, ex.NotIn) and len(within) == 1 < len(literals)
         fitted = type(expression)(term, within)
-        return ex.Or(ex.IsNull(term), fitted) if apart else fitted  # `!=` leaves out nulls
+        return ex.Or(ex.IsNull(term=term), fitted) if apart else fitted  # `!=` leaves out nulls
     literal = _as_value(expression.literal, kind)
     if not isinstance(literal, _BEYOND):
         return type(expression)(term, literal)
     whole = expression.bind(schema, case_sensitive)
-    return ex.NotNull(term) if isinstance(whole, ex.AlwaysTrue) else whole
+    return ex.NotNull(term=term) if isinstance(whole, ex.AlwaysTrue) else whole
 
 
 def _as_value(literal: Any, kind: IcebergType) -> Any:

@@ -50,6 +50,12 @@ def test_what_nothing_here_knows_is_written_again() -> None:
         **DOCUMENT,
         "last-updated-ms": 9,
     }
+    metadata = read(**{"encryption-keys": [{**KEK, "from-another-writer": 1}]})
+    new = EncryptedKey("list", b"x", "kek")
+    added = metadata.with_keys([*metadata.keys.values(), new])
+    assert added.document["encryption-keys"] == [
+        {**KEK, "from-another-writer": 1}, new.document(),
+    ]  # fmt: skip
 
 
 def test_keks_of_a_scope_come_last_as_java_takes_the_first() -> None:

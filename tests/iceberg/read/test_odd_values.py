@@ -258,6 +258,12 @@ def test_rows_of_manifests_are_not_pickled(tmp_path: Path) -> None:
             pickle.dumps(stored)
 
 
+def predicate(kind: Any, *arguments: Any) -> BooleanExpression:
+    """Return a predicate; pyiceberg's types describe its arguments as keyword-only."""
+    made: BooleanExpression = kind(*arguments)
+    return made
+
+
 LITERALS: tuple[tuple[str | BooleanExpression, list[int]], ...] = (
     ("n < 3000000000", [2, 3]),
     ("n != -3000000000", [2, 3]),
@@ -267,10 +273,10 @@ LITERALS: tuple[tuple[str | BooleanExpression, list[int]], ...] = (
     ("n not in (3000000000, 5)", [1, 3]),
     ("n not in (3000000000, 4, 5)", [1, 3]),
     ("n >= 3000000000", []),
-    (EqualTo("f", float("inf")), [2]),
-    (In("f", {-float("inf"), 1.0}), [3]),
-    (GreaterThan("f", -float("inf")), [2]),
-    (LessThanOrEqual("f", -1e300), [3]),
+    (predicate(EqualTo, "f", float("inf")), [2]),
+    (predicate(In, "f", {-float("inf"), 1.0}), [3]),
+    (predicate(GreaterThan, "f", -float("inf")), [2]),
+    (predicate(LessThanOrEqual, "f", -1e300), [3]),
 )
 """Filters, and the rows that they find among (1: null), (2: 5, inf) and (3: greatest, -inf)."""
 
@@ -298,7 +304,10 @@ def test_literals_beyond_the_range_of_a_type(tmp_path: Path, partition: str | No
     [
         ("n >= 2.5", "2.5 is not a whole number, as int is"),
         ("n in (2.5, 3.5)", ".5 is not a whole number"),
-        (LessThan("d", Decimal("100000.00")), "100000.00 has more digits than decimal(5, 2)"),
+        (
+            predicate(LessThan, "d", Decimal("100000.00")),
+            "100000.00 has more digits than decimal(5, 2)",
+        ),
         ("d > 1.505", "Could not convert 1.505 into a decimal(5, 2)"),
         ("d > '1e99999'", "Could not convert"),
         ("mm = 1", "the table has no column 'mm'; did you mean m_m?"),
@@ -320,4 +329,4 @@ def test_decimals_with_fewer_digits_than_their_column(tmp_path: Path) -> None:
     table = table.append(pa.table([[1, 2, 3, 4], values], schema=columns))
     assert ids(table.scan(filters="d = 1.5")) == [1]
     assert ids(table.scan(filters="d in (2.0, 1.50000)")) == [1, 2]
-    assert ids(table.scan(filters=EqualTo("d", Decimal(10**35)))) == [3]
+    assert ids(table.scan(filters=predicate(EqualTo, "d", Decimal(10**35)))) == [3]

@@ -316,3 +316,18 @@ def test_restrictions_stay_after_a_change(folder: Path, tmp_path: Path) -> None:
     table = opened(tmp_path / "t", required_row_filter=False)
     assert table.append(ROWS).scan().num_rows == 0
     assert table.refreshed().scan().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "filters", ["n < 3000000000", "n < 3000000000 or id = 9", "n not in (5, 3000000000)", "d > 0.5"]
+)
+def test_no_filter_sees_a_masked_column_by_a_literal_of_another_size(
+    filters: str, tmp_path: Path
+) -> None:
+    columns = [("id", pa.int64()), ("n", pa.int32()), ("d", pa.decimal128(5, 2))]
+    rows = pa.table([[1, 2], [None, 7], [None, decimal.Decimal("1.00")]], schema=pa.schema(columns))
+    create_table(tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    actions = [{"action": "replace-with-null", "field-id": number} for number in (2, 3)]
+    table = opened(tmp_path / "t", required_column_projections=actions)
+    found = [1, 2] if "not in" in filters else []  # as nulls
+    assert table.scan(columns=["id"], filters=filters)["id"].to_pylist() == found
