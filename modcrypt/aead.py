@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from os import urandom
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -51,6 +51,8 @@ CTR_OVERHEAD: Final = LENGTH_SIZE + NONCE_SIZE
 CTR_SLACK: Final = 15
 """Spare bytes after the result that `CtrCipher` needs in an output buffer."""
 
+_JOINED: Final = 4096  # number of small objects that stay in the processor's cache until joined
+
 _BODY: Final = LENGTH_SIZE + NONCE_SIZE
 _HEAD: Final = Struct("<I12s")
 _head: Final = _HEAD.pack
@@ -59,18 +61,21 @@ _put_head: Final = _HEAD.pack_into
 _CTR_START: Final = b"\x00\x00\x00\x01"
 
 
-def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], str]:
-    """Return a function from a value to its HMAC-SHA-256 in hex, equal for equal values.
+def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], bytes]:
+    """Return a function from a value to its HMAC-SHA-256, equal for equal values.
 
     HKDF-SHA-256 (RFC 5869) without salt derives the key of the HMAC. The label, its `info`, is the
     purpose of the hashes: hashes for different purposes differ.
     """
-    state = hmac.new(key_bytes(_derive(key_bytes(key), label)), digestmod="sha256")
+    from cryptography.hazmat.primitives.hashes import SHA256  # few files need them
+    from cryptography.hazmat.primitives.hmac import HMAC
 
-    def hash_value(value: bytes) -> str:
-        copy = state.copy()  # half the time of another HMAC of the key
-        copy.update(value)
-        return copy.hexdigest()
+    copy_state = HMAC(key_bytes(_derive(key_bytes(key), label)), SHA256()).copy
+
+    def hash_value(value: bytes) -> bytes:
+        state = copy_state()  # half the time of another HMAC of the key
+        state.update(value)
+        return state.finalize()
 
     return hash_value
 
@@ -295,21 +300,25 @@ class ValueCipher(InvocationCounter):
     """A cipher for single values under one of many keys, which keeps as little as possible.
 
     It counts for itself: no counter stays in the process. `encrypt_values` and `decrypt_values`
-    use it.
+    use it, and expand its key each time: expanded keys of many subjects take a kilobyte each, and
+    longer to fetch from memory than to compute.
     """
 
-    __slots__ = ("_gcm",)
+    __slots__ = ("_key",)
 
     def __init__(self, key: bytes) -> None:
         super().__init__()
-        self._gcm: AESGCM = AESGCM(key)
+        self._key: bytes = key
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a ValueCipher can't be pickled or copied")
 
 
 def encrypt_values(
     ciphers: list[ValueCipher], aads: list[bytes], stops: list[int], values: bytes,
     ends: list[int],
 ) -> list[bytes]:  # fmt: skip
-    """Return nonce, and ciphertext with tag, of each value, one after the other.
+    """Return nonce, and ciphertext with tag, of each value, one after the other, in some pieces.
 
     Values that follow each other share a cipher and AAD, those before value `stops[i]` the ones of
     `i`: keys of many subjects do not fit into the processor's cache. Value `i` ends at `ends[i]` in
@@ -319,6 +328,7 @@ def encrypt_values(
         KeyExhaustedError: A cipher would exceed 2**32 encryptions.
     """
     nonces = urandom(NONCE_SIZE * len(ends))
+    pieces: list[bytes] = []
     parts: list[bytes] = []
     start: i64 = 0
     at: i64 = 0
@@ -326,7 +336,7 @@ def encrypt_values(
     for cipher, aad, last in zip(ciphers, aads, stops, strict=True):
         stop: i64 = last
         cipher.add(stop - number)
-        encrypt: Callable[..., bytes] = cipher._gcm.encrypt
+        encrypt: Callable[..., bytes] = AESGCM(cipher._key).encrypt
         while number < stop:
             end: i64 = ends[number]
             nonce = nonces[at : at + NONCE_SIZE]
@@ -335,25 +345,34 @@ def encrypt_values(
             start = end
             at += NONCE_SIZE
             number += 1
-    return parts
+        if len(parts) > _JOINED:
+            pieces.append(b"".join(parts))
+            parts = []
+    return pieces + parts
 
 
 def decrypt_values(
     ciphers: list[ValueCipher], aads: list[bytes], stops: list[int], blocks: bytes,
     ends: list[int],
 ) -> list[bytes]:  # fmt: skip
-    """Return the values of blocks that `encrypt_values` made; its arguments, with their ends.
+    """Return the values of blocks that `encrypt_values` made, in some pieces.
+
+    The arguments are as there.
 
     Raises:
         TagError: A tag does not match, or a block is too short for one.
     """
+    pieces: list[bytes] = []
     values: list[bytes] = []
     start: i64 = 0
     number: i64 = 0
+    before: ValueCipher | None = None
     try:
         for cipher, aad, last in zip(ciphers, aads, stops, strict=True):
             stop: i64 = last
-            decrypt: Callable[..., bytes] = cipher._gcm.decrypt
+            if cipher is not before:  # wrapped keys have one cipher, and an AAD each
+                decrypt: Callable[..., bytes] = AESGCM(cipher._key).decrypt
+                before = cipher
             while number < stop:
                 end: i64 = ends[number]
                 text = start + NONCE_SIZE
@@ -362,9 +381,12 @@ def decrypt_values(
                 values.append(decrypt(blocks[start:text], blocks[text:end], aad))
                 start = end
                 number += 1
+            if len(values) > _JOINED:
+                pieces.append(b"".join(values))
+                values = []
     except InvalidTag:
         raise TagError from None
-    return values
+    return pieces + values
 
 
 class CtrCipher(ModuleCipher):

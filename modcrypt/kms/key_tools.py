@@ -93,7 +93,7 @@ class KeyTools:
         lifetime = cache_lifetime_seconds
         self.wrapper = KeyWrapper(client, cache_lifetime=lifetime, aad=aad, audit=audit)
         self.master_key_ids = None if master_key_ids is None else declared
-        self.vaults: dict[str, Any] = {}  # open ones, by address
+        self.vaults: dict[Any, Any] = {}  # open ones, by address and expected master keys
         self._policy: Policy | None = None  # source of expected master keys if no policy is passed
 
     @classmethod

@@ -33,11 +33,12 @@ from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.runtime.fork_safety import cached_property
-from modcrypt.subjects.values import CellColumn, SubjectCiphers, cell_type
+from modcrypt.subjects.values import CellColumn, cell_type, find_owners
 from modcrypt.subjects.vault import SubjectVault
 
 VERSION = 1
-BATCH_ROWS = 1 << 16  # number of rows whose subjects are looked up together
+LEAST_ROWS, MOST_ROWS, BATCH_BYTES = 1 << 16, 1 << 20, 256 << 20
+"""Limits of a batch that is encrypted at once: more rows need fewer expansions of keys."""
 
 Convert: TypeAlias = Callable[..., pa.Array]  # of a column, values and their owners
 
@@ -149,16 +150,16 @@ def select_leaves(leaves: list[Path], columns: Sequence[str]) -> set[Path]:
 
 
 def convert_batch(
-    batch: pa.RecordBatch, fields: Mapping[str, CellField], ciphers: Mapping[str, SubjectCiphers],
-    convert: Convert, schema: pa.Schema,
+    batch: pa.RecordBatch, fields: Mapping[str, CellField], vault: SubjectVault, convert: Convert,
+    schema: pa.Schema, *, create: bool = False,
 ) -> pa.RecordBatch:  # fmt: skip
     """Return a batch, with its key columns, whose leaves `convert` encrypts or decrypts.
 
-    `ciphers` are those of the subjects, by key column; `schema` is that of the result.
+    `create` is as for `find_owners`; `schema` is that of the result.
     """
     there = [name for name in batch.schema.names if name in fields]
     keys = dict.fromkeys(fields[name].key for name in there)
-    owners = {key: ciphers[key].find(batch.column(key)) for key in keys}
+    owners = {key: find_owners(vault, batch.column(key), create=create) for key in keys}
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for name in there:
         field = fields[name]
@@ -184,15 +185,13 @@ class CellWriter:
         stored = {name: cells.stored_field() for name, cells in self.fields.items()}
         return pa.schema([stored.get(f.name, f) for f in self.plain], self.plain.metadata)
 
-    @cached_property
-    def _ciphers(self) -> SubjectCiphers:
-        return SubjectCiphers(self.open_vault(), create=True)
-
     def encrypt(self, rows: pa.Table) -> pa.Table:
         """Return rows with cells; raise as `CellColumn.encrypt`."""
-        ciphers = {field.key: self._ciphers for field in self.fields.values()}
+        vault, convert = self.open_vault(), CellColumn.encrypt
+        fitting = rows.num_rows * BATCH_BYTES // max(rows.nbytes, 1)
+        size = min(max(fitting, LEAST_ROWS), MOST_ROWS)
         made = [
-            convert_batch(batch, self.fields, ciphers, CellColumn.encrypt, self.schema)
-            for batch in rows.to_batches(max_chunksize=BATCH_ROWS)
+            convert_batch(batch, self.fields, vault, convert, self.schema, create=True)
+            for batch in rows.to_batches(max_chunksize=size)
         ]
         return pa.Table.from_batches(made, self.schema)

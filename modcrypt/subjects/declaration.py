@@ -121,15 +121,16 @@ class Subjects:
 
 
 def make_subjects(address: str, tools: KeyTools, **members: Any) -> Subjects:
-    """Return subjects whose vault is opened on first use, once in each process.
+    """Return subjects whose vault is opened on first use, once for each set of master keys.
 
     `members` are further arguments of `Subjects`.
     """
 
     def open_once() -> SubjectVault:
-        if address not in tools.vaults:
-            tools.vaults[address] = open_vault(address, tools)
-        vault: SubjectVault = tools.vaults[address]
+        name = address, tools.keys_of_whole_files().of_whole_files
+        if name not in tools.vaults:
+            tools.vaults[name] = open_vault(address, tools)
+        vault: SubjectVault = tools.vaults[name]
         return vault
 
     return Subjects(vault=open_once, **members)

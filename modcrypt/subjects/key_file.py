@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from secrets import token_bytes
+from typing import Any
 
 from modcrypt.aad import block_aad
-from modcrypt.aead import GcmCipher, keyed_hash
+from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher, ValueCipher, decrypt_values, keyed_hash
 from modcrypt.ags1.files import decrypt_ags1, encrypt_ags1
 from modcrypt.ags1.layout import HEADER_SIZE, make_header
 from modcrypt.errors import LimitError, ModcryptError, TagError
@@ -36,6 +37,8 @@ from modcrypt.runtime.tracebacks import hide_frames
 KEY_LENGTH, REFERENCE_SIZE = 32, 16
 """Lengths in bytes of keys, and of references: no two of 2**40 subjects share one by chance."""
 _HEADER, _FIRST_BLOCK = make_header(KEY_LENGTH), block_aad(b"", 0)
+_BLOCK_SIZE = KEY_LENGTH + BLOCK_OVERHEAD
+_STREAM_SIZE = HEADER_SIZE + _BLOCK_SIZE
 MAX_KEY_FILE = 64 << 20
 """Size limit of a key file in bytes: that of 1.7 million subjects erased since a rotation."""
 
@@ -55,11 +58,6 @@ class KeyFile:
     erasures: int = 0  # number of subjects that were ever erased
     line: bytes = b""  # encrypted key metadata of the file that was read
 
-    @cached_property
-    def ciphers(self) -> dict[int, GcmCipher]:
-        """The cipher of each generation's KEK."""
-        return {number: GcmCipher(kek) for number, kek in self.keks.items()}
-
     @property
     def newest(self) -> int:
         """Number of the newest generation."""
@@ -67,39 +65,51 @@ class KeyFile:
 
     def reference(self, subject: bytes) -> bytes:
         """Return the reference of a subject."""
-        return bytes.fromhex(self._hash(subject)[: 2 * REFERENCE_SIZE])
+        return self._hash(subject)[:REFERENCE_SIZE]
 
     @cached_property
-    def _hash(self) -> Callable[[bytes], str]:
+    def _hash(self) -> Callable[[bytes], bytes]:
         return keyed_hash(self.references, b"modcrypt subject reference")
 
     def proof(self, reference: bytes, request: str, time: str) -> str:
         """Return the HMAC that shows that the vault has erased a subject."""
         erasure = [self.vault.hex(), reference.hex(), request, time]
-        return self._hash_erasure(json.dumps(erasure).encode())
+        return self._hash_erasure(json.dumps(erasure).encode()).hex()
 
     @cached_property
-    def _hash_erasure(self) -> Callable[[bytes], str]:
+    def _hash_erasure(self) -> Callable[[bytes], bytes]:
         return keyed_hash(self.references, b"modcrypt erased subject")
 
-    def wrap(self, reference: bytes, key: bytes) -> bytes:
-        """Return the AGS1 stream of a subject's data key under the newest KEK."""
-        aad = self._aad(self.newest, reference)
-        return _HEADER + self.ciphers[self.newest].encrypt_block(key, aad)
+    def wrap(self, keys: Mapping[bytes, bytes]) -> list[tuple[bytes, int, bytes]]:
+        """Return rows of the database for data keys by reference, under the newest KEK."""
+        number = self.newest
+        head, encrypt = self._aad(number), GcmCipher(self.keks[number]).encrypt_block
+        return [
+            (each, number, _HEADER + encrypt(key, head + each + _FIRST_BLOCK))
+            for each, key in keys.items()
+        ]
 
-    def unwrap(self, reference: bytes, generation: int, stream: bytes) -> bytes:
-        """Return the data key of a row of the database, which may be any values.
+    def unwrap(self, rows: Sequence[Sequence[Any]]) -> list[bytes]:
+        """Return the data keys of rows of the database, which may be any values.
 
         Raises:
-            TagError, TypeError: It is not what `wrap` returned.
+            TagError, TypeError: They are not what `wrap` returned.
         """
-        if stream[:HEADER_SIZE] != _HEADER:
+        streams = [row[2] for row in rows]
+        forms = {(stream[:HEADER_SIZE], len(stream)) for stream in streams}
+        if forms - {(_HEADER, _STREAM_SIZE)} or {type(row[1]) for row in rows} - {int}:
             raise TagError
-        aad = self._aad(generation, reference)
-        return self.ciphers[generation].decrypt_block(stream[HEADER_SIZE:], aad)
+        heads = {number: self._aad(number) for number in self.keks}
+        keks = {number: ValueCipher(key_bytes(kek)) for number, kek in self.keks.items()}
+        aads = [heads[row[1]] + row[0] + _FIRST_BLOCK for row in rows]
+        blocks = b"".join([stream[HEADER_SIZE:] for stream in streams])
+        ends = list(range(_BLOCK_SIZE, len(blocks) + 1, _BLOCK_SIZE))
+        ciphers, stops = [keks[row[1]] for row in rows], list(range(1, len(rows) + 1))
+        keys = b"".join(decrypt_values(ciphers, aads, stops, blocks, ends))
+        return [keys[at : at + KEY_LENGTH] for at in range(0, len(keys), KEY_LENGTH)]
 
-    def _aad(self, generation: int, reference: bytes) -> bytes:
-        return self.vault + b"%08x" % generation + reference + _FIRST_BLOCK
+    def _aad(self, generation: int) -> bytes:
+        return self.vault + b"%08x" % generation
 
 
 @hide_frames

@@ -23,7 +23,7 @@ from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
 from modcrypt.runtime.log import LOGGER
 from modcrypt.subjects.columns import CellField, convert_batch, parse_cell_fields
-from modcrypt.subjects.values import CellColumn, Owners, SubjectCiphers, cell_type
+from modcrypt.subjects.values import CellColumn, Owners, cell_type
 from modcrypt.subjects.vault import SubjectVault
 
 _counting = fork_safe(threading.Lock())
@@ -143,12 +143,6 @@ class CellScan:
             if field.key not in plain.names:
                 raise key_error(field.key, name)
 
-    @cached_property
-    def _ciphers(self) -> dict[str, SubjectCiphers]:
-        vault = self._reader.open_vault()
-        names = {field.key for field in self._fields.values()}
-        return {name: SubjectCiphers(vault, create=False) for name in names}
-
     def _check_filter(self, request: Request) -> Filter | None:
         """Return the filter with the fields that it reads; raise ValueError if it reads cells."""
         if request.filter is None:
@@ -201,8 +195,8 @@ class CellScan:
     def _decrypt(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self._fields:
             return batch.select(self.result.names)
-        fields, decrypt = self._fields, self._reader.decrypt
-        plain = convert_batch(batch, fields, self._ciphers, decrypt, self._plain)
+        vault, decrypt = self._reader.open_vault(), self._reader.decrypt
+        plain = convert_batch(batch, self._fields, vault, decrypt, self._plain)
         wanted = plain.select(self.result.names)
         if not wanted.schema.equals(self.result, check_metadata=True):
             pairs = zip(wanted.columns, self.result.types, strict=True)

@@ -22,16 +22,12 @@ from modcrypt.aead import BLOCK_OVERHEAD, ValueCipher, decrypt_values, encrypt_v
 from modcrypt.errors import FormatError, TagError, TagMismatchError, UnsupportedFormatError
 from modcrypt.module_ids import CellId
 from modcrypt.parquet.arrow import value_bytes as vb
-from modcrypt.runtime.collector import paused_collector
 from modcrypt.subjects.key_file import REFERENCE_SIZE
-from modcrypt.subjects.vault import SubjectVault
+from modcrypt.subjects.vault import MAX_SUBJECT, SubjectVault
 
 _Convert: TypeAlias = Callable[..., list[bytes]]
 
 _LABEL = b"modcrypt subject cell 1"
-
-_KEPT = 1 << 17
-"""Number of subjects whose ciphers a reader or writer keeps; each takes about a kilobyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,43 +39,29 @@ class Owners:
     rows: pa.Array  # number of the subject of each row, null where the key column is
 
 
-class SubjectCiphers:
-    """The ciphers of subjects, kept for the batches of one file; for one thread at a time.
+def find_owners(vault: SubjectVault, keys: pa.Array, *, create: bool) -> Owners:
+    """Return the subjects of rows with these values of the key column.
 
     Args:
         vault: Vault with the keys.
+        keys: Values of the key column.
         create: Whether unknown subjects get a key; otherwise they are an error.
+
+    Raises:
+        KeyNotFoundError: The vault does not know a subject, and `create` is False.
+        UnsupportedFormatError: The key column is neither of integers, text nor binary.
+        ValueError: A subject is empty or too long; when reading, FormatError.
     """
-
-    def __init__(self, vault: SubjectVault, *, create: bool) -> None:
-        self._vault, self._create = vault, create
-        self._known: dict[bytes, tuple[bytes, ValueCipher | None]] = {}
-
-    def find(self, keys: pa.Array) -> Owners:
-        """Return the subjects of rows with these values of the key column.
-
-        Raises:
-            KeyNotFoundError: The vault does not know a subject, and `create` is False.
-            UnsupportedFormatError: The key column is neither of integers, text nor binary.
-            ValueError: A subject is empty or too long; when reading, FormatError.
-        """
-        encoded = canonical_subjects(keys).dictionary_encode()
-        subjects = encoded.dictionary.to_pylist()
-        with paused_collector():
-            self._look_up([subject for subject in subjects if subject not in self._known])
-        found = [self._known[subject] for subject in subjects]
-        if len(self._known) > _KEPT:
-            self._known.clear()
-        return Owners([f[1] for f in found], [f[0] for f in found], encoded.indices)
-
-    def _look_up(self, subjects: list[bytes]) -> None:
-        try:
-            references = self._vault.references(subjects)
-        except ValueError as error:
-            kind = ValueError if self._create else FormatError
-            raise kind(f"subject_key: {error}; a row without one has null there") from None
-        ciphers = self._vault.ciphers(references, create=self._create)
-        self._known.update(zip(subjects, zip(references, ciphers, strict=True), strict=True))
+    plain = vb.unwrap_values(keys)
+    plain = plain if pt.is_integer(plain.type) else canonical_subjects(plain)
+    encoded = plain.dictionary_encode()
+    subjects = canonical_subjects(encoded.dictionary).to_pylist()
+    if not all(0 < len(subject) <= MAX_SUBJECT for subject in subjects):
+        raise (ValueError if create else FormatError)(
+            f"subject_key: a subject has 1 to {MAX_SUBJECT} bytes; a row without one has null there"
+        )
+    found = vault.find(subjects, create=create)
+    return Owners([f[1] for f in found], [f[0] for f in found], encoded.indices)
 
 
 def canonical_subjects(keys: pa.Array) -> pa.Array:
@@ -206,7 +188,8 @@ class CellColumn:
         lengths = pc.add(pc.binary_length(ordered), growth)
         parts = convert(ciphers, aads, stops, data, ends)
         made = vb.join_bytes(parts, lengths, values.type)
-        return pc.scatter(made, order.cast(pa.int64()), max_index=len(values) - 1)
+        places = pc.inverse_permutation(order.cast(pa.int64()), max_index=len(values) - 1)
+        return made.take(places)
 
     def _aads(self, owners: Owners, subjects: list[int]) -> list[bytes]:
         path = _encode_texts(*(name.encode() for name in self.path))

@@ -16,8 +16,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import islice
 from secrets import token_bytes
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from modcrypt.aead import ValueCipher
 from modcrypt.errors import FormatError, KeyMaterialError, KeyNotFoundError, TagError
@@ -40,7 +41,11 @@ from modcrypt.subjects.key_file import (
 MAX_SUBJECT, MAX_REQUEST = 64 << 10, 200
 """Length limits of a subject in bytes, and of the id of a request in characters."""
 
+KEPT = 1 << 17
+"""Number of subjects whose keys a vault keeps in memory; each takes about 400 bytes."""
+
 T = TypeVar("T")
+Owner: TypeAlias = tuple[bytes, ValueCipher | None]  # reference of a subject, None if it is erased
 
 _ROWS = "SELECT reference, generation, substr(stream, 1, 100) FROM subject_key"
 _ERASED = "SELECT reference, request, time, proof FROM erased_subject"
@@ -67,6 +72,7 @@ class SubjectVault:
 
     def __init__(self, database: Database, place: Place, tools: KeyTools) -> None:
         self._database, self._place, self._tools = database, place, tools
+        self._known: dict[bytes, Owner] = {}
         try:
             self._keys = self._read_keys()
         except BaseException:
@@ -80,7 +86,8 @@ class SubjectVault:
         raise TypeError("a SubjectVault can't be pickled; open it in each process")
 
     def close(self) -> None:
-        """Close the database."""
+        """Close the database, and forget all keys of subjects."""
+        self._known = {}
         self._database.close()
 
     def references(self, subjects: Sequence[bytes]) -> list[bytes]:
@@ -92,6 +99,26 @@ class SubjectVault:
         if not all(0 < len(subject) <= MAX_SUBJECT for subject in subjects):
             raise ValueError(f"a subject has 1 to {MAX_SUBJECT} bytes")
         return list(map(self._keys.reference, subjects))
+
+    @paused_collector()
+    def find(self, subjects: Sequence[bytes], *, create: bool) -> list[Owner]:
+        """Return reference and cipher of each of distinct subjects, which are kept for later calls.
+
+        `create` and errors are as for `references` and `ciphers`.
+        """
+        self._refresh()
+        known = self._known  # other threads may clear it, or an erasure replace it
+        owners = {subject: known.get(subject) for subject in subjects}
+        if new := [subject for subject, owner in owners.items() if owner is None]:
+            references = self.references(new)
+            ciphers = self.ciphers(references, create=create)
+            found = dict(zip(new, zip(references, ciphers, strict=True), strict=True))
+            owners |= found
+            kept = {subject: owner for subject, owner in found.items() if owner[1] is not None}
+            if len(known) + len(kept) > KEPT:
+                known.clear()
+            known.update(islice(kept.items(), KEPT))
+        return [owner for owner in owners.values() if owner is not None]
 
     @paused_collector()
     def ciphers(
@@ -110,8 +137,7 @@ class SubjectVault:
             KeyMaterialError: A row was altered or moved.
             FormatError, OSError: The database is damaged, or cannot be used.
         """
-        if not is_current(self._place, self._keys):  # another process may have erased subjects
-            self._keys = self._read_keys()
+        self._refresh()
         unique = set(references)
         found: dict[bytes, ValueCipher | None] = {**self._find(unique)}
         if missing := unique - found.keys():
@@ -132,8 +158,7 @@ class SubjectVault:
                 raise SubjectErasedError(sorted(erased))
             found = self._find(missing)  # others may have created some meanwhile
             new = {each: token_bytes(KEY_LENGTH) for each in sorted(missing - found.keys())}
-            rows = [(each, keys.newest, keys.wrap(each, key)) for each, key in new.items()]
-            self._database.query_each("INSERT INTO subject_key VALUES (?, ?, ?)", rows)
+            self._database.query_each("INSERT INTO subject_key VALUES (?, ?, ?)", keys.wrap(new))
         return found | {each: ValueCipher(key) for each, key in new.items()}
 
     def _expect_erased(self, missing: set[bytes]) -> dict[bytes, None]:
@@ -154,14 +179,14 @@ class SubjectVault:
         """Return the references of rows, and what `make` makes of their data keys."""
         keys = self._know({row[1] for row in rows})
         try:
-            return [(row[0], make(keys.unwrap(*row))) for row in rows]
+            return [(row[0], make(key)) for row, key in zip(rows, keys.unwrap(rows), strict=True)]
         except (TagError, TypeError):
             raise KeyMaterialError(f"a subject's key does not unwrap: {_ADVICE}") from None
 
     def _know(self, generations: set[int]) -> KeyFile:
         """Return the key file; a rotation may have added generations since it was read."""
         if not generations <= self._keys.keks.keys():
-            self._keys = self._read_keys()
+            self._refresh()
         for generation in generations - self._keys.keks.keys():
             shown = generation if isinstance(generation, int) else "of a damaged row"
             raise KeyMaterialError(
@@ -171,15 +196,27 @@ class SubjectVault:
             )
         return self._keys
 
+    def _refresh(self) -> None:
+        """Read the key file again if another process has changed it, as an erasure does."""
+        if not is_current(self._place, self._keys):
+            self._adopt(self._read_keys())
+
+    def _adopt(self, keys: KeyFile) -> None:
+        self._keys = keys
+        self._known = {}  # afterwards: what another thread finds by the old file is not kept
+
     def _read_keys(self) -> KeyFile:
         """Return the key file as it is now, which must be that of the database."""
         keys = read_key_file(self._place, self._tools)
+        self._check_database(keys)
+        return keys
+
+    def _check_database(self, keys: KeyFile) -> None:
         rows = self._database.query("SELECT id, format FROM vault LIMIT 2")
         if len(rows) != 1 or rows[0][1] != FORMAT:
             raise FormatError(f"the database is no subject vault of format {FORMAT}")
         if rows[0][0] != keys.vault:
             raise KeyMaterialError(f"key file {self._place.address} is that of another vault")
-        return keys
 
     def _list_present(self, references: Iterable[bytes]) -> set[bytes]:
         return {row[0] for row in self._database.select(_ROWS, references)}
@@ -258,12 +295,13 @@ class SubjectVault:
     def _changing(self) -> Iterator[KeyFile]:
         """Read the key file in a transaction, so that no other process changes either meanwhile."""
         with self._database.transaction():
-            self._keys = self._read_keys()
+            self._refresh()
+            self._check_database(self._keys)
             yield self._keys
 
     def _publish(self, **changes: Any) -> None:
         changed = replace(self._keys, **changes)
-        self._keys = write_key_file(self._place, changed, self._tools)
+        self._adopt(write_key_file(self._place, changed, self._tools))
 
     def rotate(self, master_key_id: str | None = None) -> dict[str, Any]:
         """Wrap all keys under a new KEK, and remove the old one; complete an interrupted rotation.
@@ -304,8 +342,8 @@ class SubjectVault:
             rows = self._database.query(select, (after,))
             kept = [row for row in rows if row[0] not in keys.erased]
             opened = zip(kept, self._open(kept, bytes), strict=True)  # also of the newest: a check
-            old = [pair for row, pair in opened if row[1] != keys.newest]
-            changed = [(keys.wrap(each, key), keys.newest, each) for each, key in old]
+            old = dict(pair for row, pair in opened if row[1] != keys.newest)
+            changed = [(stream, number, each) for each, number, stream in keys.wrap(old)]
             update = "UPDATE subject_key SET stream = ?, generation = ? WHERE reference = ?"
             self._database.query_each(update, changed)
         return rows[-1][0] if rows else None
@@ -327,7 +365,7 @@ class SubjectVault:
         is "complete" without the last three. Rows with keys are counted, not authenticated: one
         that was removed is an error when values are read.
         """
-        keys = self._keys = self._read_keys()
+        self._adopt(keys := self._read_keys())
         returned, older = self._list_present(keys.erased), self._count_older()
         missing = self._count_missing()
         return {
@@ -344,7 +382,7 @@ class SubjectVault:
 
         The state is "known", "unknown", "erased", or "returned" if it is erased but has a row.
         """
-        self._keys = self._read_keys()
+        self._refresh()
         request, time = self._list_erased([reference]).get(reference, ("", ""))
         with_row, without = ("returned", "erased") if request else ("known", "unknown")
         state = with_row if self._list_present([reference]) else without

@@ -144,6 +144,7 @@ def test_an_unknown_subject_is_an_error(path: Path) -> None:
 
 
 def test_keys_are_looked_up_once_for_each_subject(path: Path, vault: SampleVault) -> None:
+    vault._known = {}
     vault.calls = vault.asked = 0
     read(path, vault)
     assert (vault.calls, vault.asked) == (1, 3)

@@ -20,7 +20,7 @@ from modcrypt.errors import FormatError, LimitError, TagMismatchError, Unsupport
 from modcrypt.parquet.arrow import value_bytes
 from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.subjects import Subjects
-from modcrypt.subjects.values import CellColumn, SubjectCiphers
+from modcrypt.subjects.values import CellColumn, find_owners
 from tests.support.sample_vault import SampleVault
 
 KEY = Key.generate(16)
@@ -248,7 +248,7 @@ def test_another_type_in_the_note_is_an_error(path: Path, vault: SampleVault) ->
 )
 def test_bytes_that_are_no_list(kind: pa.DataType, plain: str) -> None:
     """Who has the subject's key can encrypt any bytes."""
-    owners = SubjectCiphers(SampleVault(), create=True).find(pa.array(["x", "x"]))
+    owners = find_owners(SampleVault(), pa.array(["x", "x"]), create=True)
     values = pa.array([bytes.fromhex(plain), None], pa.large_binary())
     cells = CellColumn("d", ("n",), values.type).encrypt(values, owners)
     with pytest.raises(FormatError, match="column n: a value"):

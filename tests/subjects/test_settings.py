@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ import pytest
 
 import modcrypt
 from modcrypt import Lake, Policy, Settings, SigningKey
-from modcrypt.errors import PlaintextError
+from modcrypt.errors import KeyMaterialError, PlaintextError
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.subjects import SubjectVault
+from modcrypt.subjects import Subjects, SubjectVault
 from tests.support.cli.program import run
 from tests.support.sample_vault import POLICY, make_rows
 
@@ -44,6 +45,21 @@ def test_a_policy_writes_and_reads_cells(policy: Policy) -> None:
     assert modcrypt.read_table("a.parquet", only_keys).schema.field("name").type == pa.binary()
     with_vault = Settings(kms="file:lake.keyring#people", subjects="subjects.db")
     assert modcrypt.read_table("a.parquet", with_vault).equals(make_rows())
+
+
+def test_each_policy_opens_the_vault_with_its_own_master_keys(policy: Policy) -> None:
+    modcrypt.write_table(make_rows(), "a.parquet", policy)
+    modcrypt.Keyring("lake.keyring").create_key("other")
+    tools = KeyTools("file:lake.keyring")
+    for _ in range(2):
+        opened = tools.subjects_of(policy)
+        refused = tools.subjects_of(dataclasses.replace(policy, footer_key="other"))
+        assert isinstance(opened, Subjects)
+        assert isinstance(refused, Subjects)
+        vault = opened.open_vault()
+        assert opened.open_vault() is vault
+        with pytest.raises(KeyMaterialError, match="people"):
+            refused.open_vault()
 
 
 def test_tools_and_datasets(policy: Policy, tools: KeyTools) -> None:

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 
 from modcrypt.aead import BLOCK_OVERHEAD, ValueCipher
 from modcrypt.errors import UnsupportedFormatError
-from modcrypt.subjects.values import (
-    CellColumn,
-    Owners,
-    SubjectCiphers,
-    canonical_subjects,
-    cell_type,
-)
+from modcrypt.subjects.values import CellColumn, Owners, canonical_subjects, cell_type, find_owners
 from tests.support.sample_vault import SampleVault
 
 DAY = datetime.date(2026, 11, 30)
@@ -83,25 +77,25 @@ def test_values_come_back(array: pa.Array, data: st.DataObject) -> None:
     vault = SampleVault()
     ids = data.draw(st.lists(st.integers(0, 4), min_size=len(array), max_size=len(array)))
     column = CellColumn("d", ("a", "b"), array.type)
-    owners = SubjectCiphers(vault, create=True).find(pa.array(ids, pa.int64()))
+    owners = find_owners(vault, pa.array(ids, pa.int64()), create=True)
     cells = column.encrypt(array, owners)
     cells.validate(full=True)
     assert cells.is_null().equals(array.is_null())
     drop = data.draw(st.integers(0, 3))
-    read = SubjectCiphers(vault, create=False).find(pa.array([0] * drop + ids, pa.int64())[drop:])
+    read = find_owners(vault, pa.array([0] * drop + ids, pa.int64())[drop:], create=False)
     found = column.decrypt(cells, read)
     found.validate(full=True)
     assert found.type == array.type
     assert found.to_pylist() == array.to_pylist()
     vault.forget(b"0", b"3")
     if ids:
-        left = SubjectCiphers(vault, create=False).find(pa.array(ids, pa.int64()))
+        left = find_owners(vault, pa.array(ids, pa.int64()), create=False)
         kept = [None if id_ in (0, 3) else v for id_, v in zip(ids, array.to_pylist(), strict=True)]
         assert column.decrypt(cells, left).to_pylist() == kept
 
 
 def test_a_cell_has_28_more_bytes() -> None:
-    owners = SubjectCiphers(SampleVault(), create=True).find(pa.array(["x"]))
+    owners = find_owners(SampleVault(), pa.array(["x"]), create=True)
     (cell,) = CellColumn("d", ("n",), pa.int64()).encrypt(pa.array([1]), owners)
     assert len(cell.as_py()) == 8 + BLOCK_OVERHEAD == 36
 

@@ -15,7 +15,7 @@ from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects import key_file
 from modcrypt.subjects.vault import SubjectErasedError, SubjectVault, create_vault, open_vault
 from tests.support.subject_writers import run_writers
-from tests.support.vault_changes import ALICE, BOB, CAROL, keys_of, reopen
+from tests.support.vault_changes import ALICE, BOB, CAROL, change, keys_of, reopen
 
 # --- keys ----------------------------------------------------------------------------------------
 
@@ -35,6 +35,36 @@ def test_batches_of_any_size(vault: SubjectVault) -> None:
     assert len(set(created)) == 25_000
     assert keys_of(vault, *reversed(subjects)) == created[::-1]
     assert keys_of(vault) == []
+
+
+def test_keys_are_kept_until_the_key_file_changes(
+    vault: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = vault.find([ALICE, BOB], create=True)
+    assert [owner[0] for owner in found] == vault.references([ALICE, BOB])
+    change("DELETE FROM subject_key")  # is not noticed, but an erasure is
+    assert vault.find([BOB, ALICE], create=False) == found[::-1]
+    reopen(tools).erase(vault.references([ALICE]), "GDPR-17")
+    with pytest.raises(KeyNotFoundError, match="does not know 2 subjects"):
+        vault.find([ALICE, BOB], create=False)
+    monkeypatch.setattr("modcrypt.subjects.vault.KEPT", 3)
+    for first in range(0, 20, 2):
+        subjects = [b"%d" % n for n in range(first, first + 2)]
+        assert vault.find(subjects, create=True) == vault.find(subjects, create=False)
+        assert len(vault._known) == 2
+    vault.close()
+    assert not vault._known
+
+
+def test_an_erased_subject_is_not_found(vault: SubjectVault) -> None:
+    alice, bob = vault.find([ALICE, BOB], create=True)
+    vault.erase([alice[0]], "GDPR-17")
+    for _ in range(2):
+        found = vault.find([ALICE, BOB], create=False)
+        assert [owner[1] is None for owner in found] == [True, False]
+        assert found[1][0] == bob[0]
+    with pytest.raises(SubjectErasedError):
+        vault.find([ALICE, BOB], create=True)
 
 
 def test_references_are_hashes_under_a_key(vault: SubjectVault, tools: KeyTools) -> None:
@@ -61,7 +91,7 @@ def test_nothing_secret_is_shown(vault: SubjectVault) -> None:
     keys_of(vault, ALICE, create=True)
     (row,) = vault._database.query("SELECT * FROM subject_key")
     stored = Path("subjects.db").read_bytes() + Path("subjects.db.keks").read_bytes()
-    assert vault._keys.unwrap(*row) not in stored
+    assert vault._keys.unwrap([row])[0] not in stored
     assert ALICE not in stored
     for kek in (*vault._keys.keks.values(), vault._keys.references):
         assert key_bytes(kek) not in stored
@@ -190,14 +220,14 @@ def test_a_request_has_an_id(vault: SubjectVault, name: str) -> None:
 def test_a_rotation_keeps_all_keys(vault: SubjectVault, tools: KeyTools) -> None:
     subjects = [b"%d" % number for number in range(25_000)]
     before, other = keys_of(vault, *subjects, create=True), reopen(tools)
-    old = vault._keys.ciphers[1]
+    old = vault._keys.keks[1]
     status = vault.rotate()
     assert (status["generation"], status["subjects"], status["older"]) == (2, 25_000, 0)
     for opened in (vault, other, reopen(tools)):
         assert keys_of(opened, *subjects) == before
         keys_of(opened, b"new", create=True)
-    assert list(vault._keys.ciphers) == [2]
-    assert vault._keys.ciphers[2] is not old
+    assert list(vault._keys.keks) == [2]
+    assert vault._keys.keks[2] != old
 
 
 def test_a_rotation_changes_the_master_key(vault: SubjectVault) -> None:

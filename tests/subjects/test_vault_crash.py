@@ -89,11 +89,11 @@ def test_a_rotation_killed_at_each_step(lake: Path) -> None:
         with closing(open_at(folder)) as vault:
             status = vault.status()
             assert fingerprints(vault, vault.references(SUBJECTS)) == keys
-            generations = len(vault._keys.ciphers)
+            generations = len(vault._keys.keks)
             seen.add((status["complete"], generations))
             (new,) = fingerprints(vault, vault.references([b"new"]), create=True)
             vault.rotate()
-            assert len(vault._keys.ciphers) == 1
+            assert len(vault._keys.keks) == 1
             assert vault.status()["complete"]
             assert fingerprints(vault, vault.references([*SUBJECTS, b"new"])) == [*keys, new]
     assert {(True, 1), (False, 2)} <= seen

@@ -84,7 +84,7 @@ class MaskNote:
 
 def hash_key_check(key: Key) -> str:
     """Return a check value that identifies a hash key without revealing anything about it."""
-    return keyed_hash(key, _CHECK_LABEL)(b"")[:_CHECK_DIGITS]
+    return keyed_hash(key, _CHECK_LABEL)(b"").hex()[:_CHECK_DIGITS]
 
 
 def read_note(metadata: ThriftStruct) -> MaskNote:

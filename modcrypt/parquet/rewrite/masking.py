@@ -198,7 +198,7 @@ def make_hash_mask(key: Key) -> Mask:
     def hash_values(array: pa.Array) -> pa.Array:
         distinct = pc.dictionary_encode(array)
         texts = [
-            None if value is None else hash_value(value)
+            None if value is None else hash_value(value).hex()
             for value in _format_values(distinct.dictionary)
         ]
         return pa.array(texts, pa.string()).take(distinct.indices)

@@ -99,7 +99,7 @@ class LeafHasher:
 
 def commit_to_key(key: Key, file_aad: bytes) -> bytes:
     """Return a commitment to a key, which reveals nothing about it."""
-    return bytes.fromhex(keyed_hash(key, _COMMITMENT_LABEL)(file_aad))
+    return keyed_hash(key, _COMMITMENT_LABEL)(file_aad)
 
 
 def key_place(column: int | None) -> LeafPlace:
