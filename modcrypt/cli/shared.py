@@ -21,7 +21,7 @@ from cloup.constraints.common import get_params_whose_value_is_set
 from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.output import json_output
 from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.output.terminal import BOLD, paint, width_of
+from modcrypt.cli.output.terminal import BOLD, is_terminal, paint, width_of
 from modcrypt.cli.shared_options import F, shared_option
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
@@ -281,6 +281,25 @@ def format_counts(counts: Mapping[str, int], words: Mapping[str, str] | None = N
 def print_facts(facts: Iterable[Sequence[object]]) -> None:
     """Print pairs of a name and a value as a table without titles."""
     print_line(format_table(("", ""), facts, left=(0, 1)).partition("\n")[2])
+
+
+def confirm(consequence: str, yes: bool) -> None:
+    """Return if `yes` was given or the user agrees on the terminal.
+
+    Args:
+        consequence: What the running command does, as "deletes the table".
+        yes: Value of `--yes`.
+
+    Raises:
+        click.UsageError: The user does not agree, or there is no terminal.
+    """
+    if yes:
+        return
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise click.UsageError(f"this {consequence}; pass --yes to confirm it")
+    click.echo(f"modcrypt: this {consequence}. Continue? [y/N]: ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise click.UsageError("not confirmed; nothing was changed")
 
 
 # --- key pairs -----------------------------------------------------------------------------------

@@ -299,14 +299,11 @@ def _not_used(option: SharedOption, ctx: click.Context) -> click.UsageError:
     if instead := getattr(ctx.command, "instead", {}).get(name):
         return click.UsageError(f"{ctx.command_path} does not use {name}: {instead}", ctx)
     root = ctx.find_root().command
-    users = [path for path, command in _walk(root) if _shares(command, name)]
+    used = ((path, getattr(command, "shared", ())) for path, command in _walk(root))
+    users = [path for path, shared in used if any(name in option.opts for option in shared)]
     why = f"{ctx.command_path} does not use {name}, which is for {list_names(users, MAX_NAMED)}"
     after = "; give it after the command" if isinstance(ctx.command, click.Group) else ""
     return click.UsageError(f"{why}{after}", ctx)
-
-
-def _shares(command: click.Command, name: str) -> bool:
-    return any(name in option.opts for option in getattr(command, "shared", ()))
 
 
 def _walk(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.batch import files_options
+from modcrypt.cli.batch import digest_of, files_options
 from modcrypt.cli.engines import load_spark
 from modcrypt.cli.examine import html_options, prepare_page
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import (
     decryption_options,
     settings_of_options,

@@ -14,7 +14,6 @@ import cloup
 
 from modcrypt.cli.datasets.arguments import find_declared
 from modcrypt.cli.datasets.declared import find_lake
-from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.kms_options import (
     audit_option,
     other_service,
@@ -23,7 +22,7 @@ from modcrypt.cli.options.kms_options import (
 )
 from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.program import OTHERS, Program
-from modcrypt.cli.shared import combine_options, print_json, print_line, request_option
+from modcrypt.cli.shared import combine_options, confirm, print_json, print_line, request_option
 from modcrypt.cli.shared_options import VerbGroup, shared_option
 from modcrypt.errors import list_names, printable
 from modcrypt.io.addresses import local_path

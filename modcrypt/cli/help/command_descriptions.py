@@ -44,25 +44,18 @@ def _describe(context: click.Context) -> CommandDescription:
     command: Any = context.command
     own = command.option_groups
     groups = [*own, command.get_default_option_group(context, not own)]
+    is_group = isinstance(context.command, click.Group)
+    sections = command.list_sections(context) if is_group else ()
     return CommandDescription(
         name=context.command_path,
         usage=" ".join(command.collect_usage_pieces(context)),
         paragraphs=tuple(
             " ".join(text.split()) for text in (command.help or "").split("\n\n") if text.strip()
         ),
-        options={group.title: tuple(_describe_options(group, context)) for group in groups},
+        options={
+            group.title: tuple(filter(None, (o.get_help_record(context) for o in group)))
+            for group in groups
+        },
         examples=(command.epilog or "").replace("\b\n", "").strip("\n"),
-        commands=tuple(_list_commands(command, context)),
+        commands=tuple(name for section in sections for name in section.commands),
     )
-
-
-def _describe_options(group: Any, context: click.Context) -> Iterator[tuple[str, str]]:
-    for option in group:
-        if record := option.get_help_record(context):
-            yield record
-
-
-def _list_commands(command: Any, context: click.Context) -> Iterator[str]:
-    if isinstance(command, click.Group):
-        for section in command.list_sections(context):  # type: ignore[attr-defined]
-            yield from section.commands

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar
 
 import click
-import cloup
 
 from modcrypt.cli.shared_options import RareOption, SharedOption, parameters_of
 
@@ -51,7 +50,9 @@ def _print_help(
 def format_screen(context: click.Context) -> str:
     """Return the help of a command without rare options and without its later examples."""
     command: Any = copy(context.command)
-    groups = [_keep_usual(group, command) for group in command.option_groups]
+    groups = [copy(group) for group in command.option_groups]
+    for group in groups:
+        group.options = _keep_shown(group.options, command)
     command.option_groups = [group for group in groups if group.options]
     command.ungrouped_options = _keep_shown(command.ungrouped_options, command)
     first, _, later = (command.epilog or "").strip().partition("\n\n")
@@ -80,12 +81,6 @@ def _describe_rest(context: click.Context, rest: Iterable[click.Parameter]) -> s
     return f"{textwrap.fill(names, 100, subsequent_indent='  ', break_on_hyphens=False)}\n{end}."
 
 
-def _keep_usual(group: cloup.OptionGroup, command: click.Command) -> cloup.OptionGroup:
-    kept = copy(group)
-    kept.options = _keep_shown(group.options, command)
-    return kept
-
-
 def _keep_shown(options: Iterable[P], command: click.Command) -> list[P]:
     return [option for option in options if _is_shown(option, command)]
 
@@ -93,9 +88,5 @@ def _keep_shown(options: Iterable[P], command: click.Command) -> list[P]:
 def _is_shown(option: click.Parameter, command: click.Command) -> bool:
     """Return whether the first help of a command shows an option; a group only lists its own."""
     in_group = isinstance(command, click.Group) and isinstance(option, SharedOption)
-    is_rare = isinstance(option, RareOption) and option.name not in _essential(command)
-    return not (in_group or is_rare)
-
-
-def _essential(command: click.Command) -> Collection[str]:
-    return getattr(command, "essential", ())
+    usual = not isinstance(option, RareOption) or option.name in getattr(command, "essential", ())
+    return usual and not in_group

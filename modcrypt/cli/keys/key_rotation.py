@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -13,7 +14,6 @@ from modcrypt.cli.batch_report import FileReport
 from modcrypt.cli.datasets.recording import record_event
 from modcrypt.cli.datasets.requirements import check_rotation
 from modcrypt.cli.engines import load_spark, refuse_local_options, show_results, start_spark
-from modcrypt.cli.keys.master_keys import admin_method, print_master
 from modcrypt.cli.options.kms_options import (
     audit_option,
     parse_pairs,
@@ -30,15 +30,18 @@ from modcrypt.cli.shared import (
     accept_option,
     check_paths_exist,
     optional_paths_argument,
+    print_json,
     print_line,
     prove_option,
     record_option,
     root_option,
 )
 from modcrypt.cli.shared_options import option, verb
+from modcrypt.errors import printable
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.kms.client import MasterKey
     from modcrypt.kms.settings import Settings
 
 _EXAMPLE = """\b
@@ -191,3 +194,34 @@ _FILE_PARAMETERS = {
     "what", "new_master_keys", "double_wrapping", "record", "dry_run", "accept_algorithms", "jobs",
     "sign", "prove",
 }  # fmt: skip
+
+
+# --- changes of a master key ---
+
+
+def admin_method(client: Any, method: str) -> Any:
+    """Return the method of a client that manages master keys."""
+    bound_method = getattr(client, method, None)
+    if bound_method is None:
+        verb = method.partition("_")[0]
+        raise click.UsageError(
+            f"modcrypt cannot {verb} keys of this key service; use the service's own tools"
+        )
+    return bound_method
+
+
+def print_master(done: str, master: MasterKey, as_json: bool, version: int | None = None) -> None:
+    """Print what was done to a master key."""
+    if as_json:
+        print_json("keys.master", asdict(master))
+        return
+    versions = {
+        "disabled": f", versions up to {version}",
+        "enabled": f", version {version}",
+        "destroyed": f", version {version}",
+    }
+    if version is not None:
+        suffix = versions[done]
+    else:
+        suffix = "" if done in versions or master.version is None else f", version {master.version}"
+    print_line(printable(f"{done} {master.id}{suffix}"))

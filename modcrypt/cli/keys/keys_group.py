@@ -10,13 +10,11 @@ import cloup
 
 import modcrypt
 from modcrypt.cli.keys.generation import generate
-from modcrypt.cli.keys.key_rotation import rotate
+from modcrypt.cli.keys.key_rotation import admin_method, print_master, rotate
 from modcrypt.cli.keys.key_scan import scan
-from modcrypt.cli.keys.master_keys import admin_method, print_master
-from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.kms_options import refuse, required_service, service_options
 from modcrypt.cli.references import key_option
-from modcrypt.cli.shared import format_table, print_json, print_line, read_key
+from modcrypt.cli.shared import confirm, format_table, print_json, print_line, read_key
 from modcrypt.cli.shared_options import VerbGroup, option
 from modcrypt.errors import printable
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.shared import print_json, print_line
+from modcrypt.cli.shared import confirm, print_json, print_line
 from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from modcrypt.cli.engines import load_spark, refuse_local_options, start_spark
-from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.kms_options import refuse, required_service
 from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import print_json, print_line, prove_option
+from modcrypt.cli.shared import confirm, print_json, print_line, prove_option
 from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (

@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
-from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.signing_options import (
     read_signers,
     read_signing_key,
     sign_options,
     valid_option,
 )
-from modcrypt.cli.shared import print_json, print_line
+from modcrypt.cli.shared import confirm, print_json, print_line
 from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import printable
 from modcrypt.iceberg.commands.iceberg_options import (

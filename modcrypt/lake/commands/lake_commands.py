@@ -7,13 +7,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.cli.engines import load_spark, start_spark
-from modcrypt.cli.options.confirmation import confirm
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.references import refuse_descriptors
-from modcrypt.cli.shared import print_line, print_long_table
+from modcrypt.cli.shared import confirm, print_line, print_long_table
 from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import list_names, printable
 from modcrypt.jobs.failures import common_code

@@ -73,7 +73,7 @@ def add_tag(table: IcebergTable, name: str) -> None:
 
 def answer(arguments: tuple[str, ...], typed: str, monkeypatch: pytest.MonkeyPatch) -> Result:
     """Run a command on a terminal, on which something is typed."""
-    monkeypatch.setattr("modcrypt.cli.options.confirmation.is_terminal", lambda stream: True)
+    monkeypatch.setattr("modcrypt.cli.shared.is_terminal", lambda stream: True)
     return CliRunner().invoke(program, arguments, input=typed)
 
 
