@@ -1255,6 +1255,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, memory_url: str) -> Pl
     return Place(pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(memory)), f"{folder}/file")
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts descriptors in /proc")
 @each_case("unnamed", [True, False])
 def test_a_sink_that_nothing_closes_leaves_no_file_and_no_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool
