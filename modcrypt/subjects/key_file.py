@@ -186,6 +186,6 @@ def _parse(data: bytes, place: Place, tools: KeyTools) -> KeyFile:
         master_key_id=parse_wrapped_metadata(line + end).master_key_id,
         keks={int(number): Key.from_hex(kek) for number, kek in members["keks"].items()},
         erased={bytes.fromhex(text): name for name, texts in erased for text in texts},
-        erasures=members["erasures"],
+        erasures=members.get("erasures", 0),  # missing in the earliest vaults
         line=line + end,
     )  # fmt: skip

@@ -49,11 +49,11 @@ def find_owners(vault: SubjectVault, keys: pa.Array, *, create: bool) -> Owners:
 
     Raises:
         KeyNotFoundError: The vault does not know a subject, and `create` is False.
-        UnsupportedFormatError: The key column is neither of integers, text nor binary.
+        UnsupportedFormatError: The key column is neither of whole numbers, text nor binary.
         ValueError: A subject is empty or too long; when reading, FormatError.
     """
     plain = vb.unwrap_values(keys)
-    plain = plain if pt.is_integer(plain.type) else canonical_subjects(plain)
+    plain = plain if _is_whole(plain.type) else canonical_subjects(plain)
     encoded = plain.dictionary_encode()
     subjects = canonical_subjects(encoded.dictionary).to_pylist()
     if not all(0 < len(subject) <= MAX_SUBJECT for subject in subjects):
@@ -65,21 +65,26 @@ def find_owners(vault: SubjectVault, keys: pa.Array, *, create: bool) -> Owners:
 
 
 def canonical_subjects(keys: pa.Array) -> pa.Array:
-    """Return the canonical text of subjects: decimal digits of integers, UTF-8, or the bytes.
+    """Return the canonical text of subjects: digits of whole numbers, UTF-8, or the bytes.
 
     Raises:
         UnsupportedFormatError: The type is another one.
     """
     keys = vb.unwrap_values(keys)
     _check_key_type(keys.type)
-    keys = keys.cast(pa.string()) if pt.is_integer(keys.type) else keys
+    keys = keys.cast(pa.string()) if _is_whole(keys.type) else keys
     return keys.cast(vb.binary_type(keys.type))
 
 
+def _is_whole(kind: pa.DataType) -> bool:
+    """Return whether values of a type are whole numbers: some warehouses have only decimals."""
+    return pt.is_integer(kind) or (pt.is_decimal(kind) and kind.scale == 0)
+
+
 def _check_key_type(kind: pa.DataType) -> None:
-    if vb.binary_type(kind) is None and not pt.is_integer(kind):
+    if vb.binary_type(kind) is None and not _is_whole(kind):
         raise UnsupportedFormatError(
-            f"subject_key: a column of {kind} names no subjects; use integers, text or binary"
+            f"subject_key: a column of {kind} names no subjects; use whole numbers, text or binary"
         )
 
 
@@ -91,11 +96,11 @@ def parse_subject(subject: bytes, kind: pa.DataType) -> Any:
     """
     kind = vb.storage_type(kind)
     _check_key_type(kind)
-    if not (vb.is_text(kind) or pt.is_integer(kind)):
+    if not (vb.is_text(kind) or _is_whole(kind)):
         return subject
     try:
         value = subject.decode()
-        number = int(value) if pt.is_integer(kind) else value
+        number = int(value) if _is_whole(kind) else value
         return pa.scalar(number, kind) if str(number) == value else None
     except (ValueError, OverflowError):  # also Arrow's own errors
         return None
