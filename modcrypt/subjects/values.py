@@ -78,7 +78,7 @@ def canonical_subjects(keys: pa.Array) -> pa.Array:
 
 def _is_whole(kind: pa.DataType) -> bool:
     """Return whether values of a type are whole numbers: some warehouses have only decimals."""
-    return pt.is_integer(kind) or (pt.is_decimal(kind) and kind.scale == 0)
+    return bool(pt.is_integer(kind) or (pt.is_decimal(kind) and kind.scale == 0))
 
 
 def _check_key_type(kind: pa.DataType) -> None:

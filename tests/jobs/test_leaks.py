@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.io.places import Place
 from modcrypt.jobs.leaks import scan
 from modcrypt.jobs.leaks.exposure import REMEDIES
 
@@ -276,7 +275,7 @@ def test_a_policy_covers_partitions_except_those_in_plaintext(tmp_path: Path) ->
     expected = {"ssn=*": ("ssn",), "a%3Ab=*": ("a:b",)}
     assert leaks == {str(tmp_path / path): columns for path, columns in expected.items()}
     settings = mc.Settings(policy=policy, kms="env:X")
-    assert not scan.find_leak_faults([Place(None, str(tmp_path))], settings)
+    assert not scan.find_leak_faults([str(tmp_path)], settings)
 
 
 @pytest.mark.parametrize("inside", ["_delta_log", "_delta_log/00.json", ".hoodie"])

@@ -37,14 +37,12 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.proof import Prove
 
 _ROTATE_EXAMPLE = """\b
-Examples: KEKs under the newest version of their master key, or under another master key;
-a new KEK; new data keys, and the history that the old keys still open
+Examples: KEKs under the newest version of their master key; or another; new keys
   modcrypt iceberg rotate mek --kms file:lake.keyring lake/orders
   modcrypt iceberg rotate mek --kms file:lake.keyring --new-master-key vault lake/orders
   modcrypt iceberg rotate kek --kms file:lake.keyring lake/orders
   modcrypt iceberg rotate dek --kms file:lake.keyring lake/orders
-  modcrypt iceberg rotate mek --kms file:lake.keyring --catalog sqlite:///lake/catalog.db
-  modcrypt iceberg expire --kms file:lake.keyring --dry-run lake/orders"""
+  modcrypt iceberg rotate mek --kms file:lake.keyring --catalog sqlite:///lake/catalog.db"""
 
 _PRUNE_EXAMPLE = """\b
 Example:
