@@ -150,27 +150,31 @@ class Lender(Generic[T]):
             self._idle.put(item)
 
 
-# One lock for all pools, since most never have work. A collection of garbage may close a pool while
-# its thread holds the lock.
-_pools = fork_safe(threading.RLock())
+# One lock for all pools and resources, since most never have work, or only one thread. A collection
+# of garbage may close a pool while its thread holds the lock.
+_lock = fork_safe(threading.RLock())
 
 
 class ThreadPool:
-    """A pool of threads, started when there is work, and again in a forked process."""
+    """A pool of threads, started when there is work, and again in a forked process.
 
-    def __init__(self, count: int, name: str) -> None:
-        self._count, self._name = count, name
+    `count` is the number of threads; `of_cores` limits it to the number of processors.
+    """
+
+    def __init__(self, count: int, name: str, *, of_cores: bool = False) -> None:
+        self._count, self._name, self._of_cores = count, name, of_cores
         self._pool: ThreadPoolExecutor | None = None  # until the first call, as many need none
         self._pid = 0
         self._closed = False
 
     def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call a function in a thread; raise RuntimeError if the pool is closed."""
-        with _pools:
+        with _lock:
             if self._closed:
                 raise RuntimeError("the pool is closed")
             if self._pool is None or self._pid != os.getpid():  # threads stay with the parent
-                self._pool, self._pid = ThreadPoolExecutor(self._count, self._name), os.getpid()
+                count = min(usable_cores(), self._count) if self._of_cores else self._count
+                self._pool, self._pid = ThreadPoolExecutor(count, self._name), os.getpid()
             return self._pool.submit(call, *arguments)
 
     def run_all(self, call: Callable[[T], object], items: Iterable[T]) -> None:
@@ -182,7 +186,7 @@ class ThreadPool:
 
     def close(self) -> None:
         """Wait for the calls that were submitted, and end the threads; see `end_pool`."""
-        with _pools:
+        with _lock:
             self._closed, pool = True, self._pool
         if pool is not None:
             with contextlib.suppress(RuntimeError):  # a thread of the pool cannot wait for itself
@@ -199,18 +203,17 @@ class SharedResources:
 
     def __init__(self, resources: contextlib.ExitStack) -> None:
         self._resources = resources
-        self._lock = fork_safe(threading.Lock())
         self._uses = 0
         self._closed = False
 
     def __enter__(self) -> None:
-        with self._lock:
+        with _lock:
             if self._closed:
                 raise ValueError("the file is closed")
             self._uses += 1
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
+        with _lock:
             self._uses -= 1
             is_last = self._closed and not self._uses
         if is_last:
@@ -218,7 +221,7 @@ class SharedResources:
 
     def close(self) -> None:
         """Refuse further uses, and free the resources after the last one."""
-        with self._lock:
+        with _lock:
             is_last = not self._closed and not self._uses
             self._closed = True
         if is_last:

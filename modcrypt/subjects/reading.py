@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -124,15 +123,15 @@ class CellScan:
 
     def __init__(self, reader: CellReader, request: Request) -> None:
         self._reader = reader
-        request = replace(request, filter=self._check_filter(request))
+        request = request._replace(filter=self._check_filter(request))
         columns = request.columns
         if columns is None and request.result is not None:
             columns = request.result.names
         keys = [] if columns is None else self._find_keys(columns)
-        inner = request if columns is None else replace(request, columns=[*columns, *keys])
+        inner = request if columns is None else request._replace(columns=[*columns, *keys])
         if request.schema is not None and request.result is not None:
             schema, result = (reader.to_stored(s, keys) for s in (request.schema, request.result))
-            inner = replace(inner, schema=schema, result=result)
+            inner = inner._replace(schema=schema, result=result)
         self._scan = Scan(reader.session, inner)
         self._plain = plain = reader.to_plain(self._scan.result)
         self.schema = request.schema or reader.to_plain(self._scan.schema)
@@ -204,6 +203,6 @@ class CellScan:
             wanted = pa.RecordBatch.from_arrays(fitting, schema=self.result)
         return wanted
 
-    def explain_cast_errors(self) -> AbstractContextManager[None]:
-        """Replace PyArrow's cast errors; see `Scan.explain_cast_errors`."""
-        return self._scan.explain_cast_errors()
+    def explain_cast_error(self) -> None:
+        """Raise a ValueError for a cast error of PyArrow; see `Scan.explain_cast_error`."""
+        self._scan.explain_cast_error()

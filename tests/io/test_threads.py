@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from modcrypt.iceberg.read.ordered_threads import run_in_order
+from modcrypt.io import threads
 from modcrypt.io.threads import ThreadPool, in_threads
 
 BATCH = pa.record_batch({"a": [1]})
@@ -27,6 +28,20 @@ def start_mapping() -> Iterator[object]:
 
 def start_lanes() -> Iterator[object]:
     return run_in_order([several_batches] * 9, 2)
+
+
+@pytest.mark.parametrize(("of_cores", "count"), [(False, 3), (True, 2)])
+def test_a_pool_has_a_thread_for_each_processor_if_asked(
+    of_cores: bool, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
+    over = threading.Event()
+    with closing(ThreadPool(3, "counted", of_cores=of_cores)) as pool:
+        for _ in range(3):
+            pool.submit(over.wait)
+        started = sum(thread.name.startswith("counted") for thread in threading.enumerate())
+        over.set()
+    assert started == count
 
 
 def start_pool() -> Iterator[object]:

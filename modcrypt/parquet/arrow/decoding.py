@@ -7,10 +7,10 @@ file and the column, and drops PyArrow's own message because it may contain valu
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,8 +52,7 @@ _VALUE_BYTES = 16
 _FEW = 4096  # number of rows at which larger batches stop saving time
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A plaintext Parquet file in memory whose pages are checked."""
 
     data: pa.Buffer
@@ -63,12 +62,11 @@ class Loaded:
     longest: Sequence[Longest]
 
 
-@dataclass(frozen=True)
 class Decoder:
     """A decoder for files in memory that are parts of one encrypted file."""
 
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, name: str, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.name, self.options = name, options
 
     @cached_property
     def format(self) -> ds.ParquetFileFormat:
@@ -131,12 +129,16 @@ class Decoder:
 
     def decode_table(self, loaded: Loaded, *, use_threads: bool = True) -> pa.Table:
         """Decode all rows at once."""
-        with self.translate_errors(loaded.data):
+        try:
             file = self._open_file(loaded.data)
             tables = [
                 file.read_row_groups(lot, use_threads=use_threads)
                 for lot in _group_row_groups(file)
             ]
+        except Exception as error:
+            if not is_fault_of_bytes(error):
+                raise
+            raise self.translate_error(error, loaded.data) from None
         # Concatenating loses the number of rows if there are no columns.
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         self.check_rows(loaded, table.num_rows)

@@ -16,7 +16,6 @@ import operator
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import reduce
 from math import inf, isfinite, nextafter
 from numbers import Integral
@@ -41,8 +40,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Predicate:
+class Predicate(NamedTuple):
     """A condition on one field."""
 
     path: tuple[str, ...]  # names of the field and of the structs around it, outermost first
@@ -62,8 +60,7 @@ class _Term(NamedTuple):
     value: Any  # for `in` and `not in` an Arrow array
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(NamedTuple):
     """A condition for rows."""
 
     expression: pc.Expression

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from modcrypt.io.sources import SourceLike, open_source
-from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
+from modcrypt.io.threads import SharedResources, ThreadPool
 from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
@@ -25,7 +24,6 @@ from modcrypt.parquet.crypto.properties import AnyDecryption, SubjectKeys
 from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.runtime.collector import paused_collector
-from modcrypt.runtime.fork_safety import fork_safe
 
 TABLE_BYTES = 64 << 20
 """Encrypted bytes of a lot when a table is read; two lots are read at once."""
@@ -89,18 +87,10 @@ class ParquetFile(FactSheet):
         self, file: OpenFile, decoder: Decoder, resources: ExitStack, subjects: SubjectKeys | None
     ) -> None:
         """Take over the resources of an open file, to close them after the last read."""
-        threads = min(usable_cores(), _MAX_THREADS)
-        pool, ahead = ThreadPool(threads, "modcrypt-open"), ThreadPool(2, "modcrypt-ahead")
-        resources.callback(pool.close)
-        resources.callback(ahead.close)
-        self._session = Session(
-            file=file,
-            decoder=decoder,
-            pool=pool,
-            ahead=ahead,
-            lock=fork_safe(threading.Lock()),
-            shared=SharedResources(resources.pop_all()),
-        )
+        pool = ThreadPool(_MAX_THREADS, "modcrypt-open", of_cores=True)
+        ahead = ThreadPool(2, "modcrypt-ahead")
+        resources.callback(_close_pools, pool, ahead)
+        self._session = Session(file, decoder, pool, ahead, SharedResources(resources.pop_all()))
         subjects = subjects or file.properties.subjects
         self._cells = None if subjects is None else subjects.reader(self._session)
 
@@ -258,8 +248,11 @@ class ParquetFile(FactSheet):
     def read_request(self, request: Request, **options: Any) -> pa.Table:
         """Read a table as `read`, for a file of a dataset."""
         scan = self._make_scan(request)
-        with scan.explain_cast_errors():
+        try:
             return concatenate_tables(scan.read_tables(TABLE_BYTES, **options), scan.result)
+        except pa.ArrowInvalid:
+            scan.explain_cast_error()
+            raise
 
     def batches_of_request(self, request: Request, **options: Any) -> Iterator[pa.RecordBatch]:
         """Return batches as `iter_batches`, for a file of a dataset."""
@@ -286,9 +279,17 @@ class ParquetFile(FactSheet):
         self.close()
 
 
+def _close_pools(*pools: ThreadPool) -> None:
+    for pool in pools:
+        pool.close()
+
+
 def _read_batches(scan: Scan, options: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-    with scan.explain_cast_errors():
+    try:
         yield from scan.read_batches(BATCH_BYTES, **options)
+    except pa.ArrowInvalid:
+        scan.explain_cast_error()
+        raise
 
 
 def limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

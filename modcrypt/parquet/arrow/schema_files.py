@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,12 +34,11 @@ _MOST_ELEMENTS = 200
 as opening one."""
 
 
-@dataclass(frozen=True)
 class SchemaFile:
     """A file without rows, which PyArrow opens when its schema is wanted; see `Decoder.open`."""
 
-    data: pa.Buffer
-    decoder: Decoder
+    def __init__(self, data: pa.Buffer, decoder: Decoder) -> None:
+        self.data, self.decoder = data, decoder
 
     @cached_property
     def schema(self) -> pq.ParquetSchema:

@@ -119,7 +119,7 @@ class PlaintextView(SeekableFile):
         resources: ExitStack | None = None,
         values: CellValues | None = None,
     ) -> None:
-        self._threads = ThreadPool(min(usable_cores(), _MAX_THREADS), "modcrypt-view")
+        self._threads = ThreadPool(_MAX_THREADS, "modcrypt-view", of_cores=True)
         resources = resources or ExitStack()
         resources.callback(self._threads.close)
         self._shared = SharedResources(resources)

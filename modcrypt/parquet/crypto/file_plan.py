@@ -7,7 +7,6 @@ columns and row groups, and only once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modcrypt.errors import KeyNotFoundError, list_names
@@ -43,25 +42,42 @@ from modcrypt.parquet.format.schema import (
     leaves_of,
 )
 from modcrypt.runtime.collector import paused_collector
-from modcrypt.runtime.fork_safety import cached_property
 
 if TYPE_CHECKING:
     from modcrypt.parquet.signatures.signed_source import SignedSource
 
 
-@dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The wanted columns and row groups of a file: their ciphers, metadata and positions."""
+    """The wanted columns and row groups of a file: their ciphers, metadata and positions.
 
-    footer: Footer
-    leaves: list[tuple[str, ...]]
-    keep: list[bool]  # by leaf: wanted, and its key is available or not needed
-    missing: list[int]  # leaves that are wanted, but whose key is missing
-    nulls: list[int]  # those missing leaves that are to be filled with nulls
-    row_groups: list[int]
-    chunks: dict[tuple[int, int], ThriftStruct]  # ColumnChunks with decrypted metadata
-    ciphers: dict[tuple[int, int], ChunkCipher]  # for the encrypted chunks
-    spans: list[Span]
+    Attributes:
+        keep: By leaf: whether it is wanted, and its key is available or not needed.
+        missing: Leaves that are wanted, but whose key is missing.
+        nulls: Those missing leaves that are to be filled with nulls.
+        chunks: ColumnChunks with decrypted metadata, by row group and leaf.
+        ciphers: The ciphers of the encrypted ones.
+    """
+
+    __slots__ = (
+        "chunks", "ciphers", "footer", "keep", "leaves", "missing", "nulls", "row_groups", "spans",
+    )  # fmt: skip
+
+    def __init__(
+        self, footer: Footer, leaves: list[tuple[str, ...]], keep: list[bool], missing: list[int],
+        nulls: list[int], row_groups: list[int], chunks: dict[tuple[int, int], ThriftStruct],
+        ciphers: dict[tuple[int, int], ChunkCipher], spans: list[Span],
+    ) -> None:  # fmt: skip
+        self.footer, self.leaves, self.keep = footer, leaves, keep
+        self.missing, self.nulls, self.row_groups = missing, nulls, row_groups
+        self.chunks, self.ciphers, self.spans = chunks, ciphers, spans
+
+    def replace(self, *, footer: Footer | None = None, nulls: list[int] | None = None) -> ReadPlan:
+        """Return the plan with another footer, or with other leaves that are filled with nulls."""
+        return ReadPlan(
+            footer or self.footer, self.leaves, self.keep, self.missing,
+            self.nulls if nulls is None else nulls, self.row_groups, self.chunks, self.ciphers,
+            self.spans,
+        )  # fmt: skip
 
     @property
     def footer_leaves(self) -> list[int]:
@@ -87,7 +103,6 @@ class OpenFile:
         ValueError: The file does not have a column that must be encrypted.
     """
 
-    @paused_collector()
     def __init__(
         self,
         source: Source,
@@ -96,15 +111,22 @@ class OpenFile:
         *,
         whole: bool = False,
     ) -> None:
+        with paused_collector():
+            self._open(source, properties, expected, whole)
+
+    def _open(
+        self, source: Source, properties: AnyDecryption, expected: FileIdentity | None, whole: bool
+    ) -> None:
         properties = as_decryption(properties)
         properties = bind_to_file(properties, source)
         self.source, self.properties = source, properties
         self.raw = source  # for places alone: what is used of a signed file is read as `source`
-        self._signed: SignedSource | None = None
+        self._signed_source: SignedSource | None = None
         tail = read_tail(source)
         if expected is not None:
             expected.check(tail, source)
-        self.footer = open_footer(tail, properties, source.name, whole=whole)
+        self._report = Report(strict=True)
+        self.footer = open_footer(tail, properties, source.name, self._report, whole=whole)
         self.metadata = self.footer.metadata
         self.leaf_count = count_leaves(self.metadata.schema)
         check_shape(self.metadata, self.leaf_count, plain=not self.footer.encrypted)
@@ -113,8 +135,11 @@ class OpenFile:
         if self.footer.signed is not None:
             from modcrypt.parquet.signatures.signed_source import SignedSource
 
-            self.source = self._signed = SignedSource(source, self.footer.signed)
-        self._report = Report(strict=True)
+            self.source = self._signed_source = SignedSource(source, self.footer.signed)
+        # What is made when it is needed: a file may have thousands of leaves.
+        self._elements: list[Leaf] | None = None
+        self._leaves: list[tuple[str, ...]] | None = None
+        self._opening: ChunkOpening | None = None
         self._kinds: dict[int, set[str]] = {}  # of columns, once all their chunks were checked
         names, retriever = properties.require_encrypted, properties.key_retriever
         if isinstance(names, bool) and not isinstance(retriever, BoundRetriever):
@@ -126,21 +151,28 @@ class OpenFile:
         for fault in requirement_faults(properties, self.leaves, self._kinds):
             raise fault
 
-    @cached_property
-    @paused_collector()
+    @property
     def elements(self) -> list[Leaf]:
-        """The leaves of the schema, listed when they are needed: a file may have thousands."""
-        return leaf_elements(self.metadata.schema)
+        """The leaves of the schema."""
+        if self._elements is None:
+            with paused_collector():
+                self._elements = leaf_elements(self.metadata.schema)
+        return self._elements
 
-    @cached_property
+    @property
     def leaves(self) -> list[tuple[str, ...]]:
         """Their paths."""
-        return [leaf.path for leaf in self.elements]
+        if self._leaves is None:
+            self._leaves = [leaf.path for leaf in self.elements]
+        return self._leaves
 
-    @cached_property
+    @property
     def _chunks(self) -> ChunkOpening:
-        hint = _MISLABELLED if self.footer.plaintext_footer else ""
-        return ChunkOpening(self.footer, self.properties, self.elements, self._report, hint)
+        if self._opening is None:
+            hint = _MISLABELLED if self.footer.plaintext_footer else ""
+            report, properties = self._report, self.properties
+            self._opening = ChunkOpening(self.footer, properties, self.elements, report, hint)
+        return self._opening
 
     @paused_collector()
     def select(
@@ -194,8 +226,8 @@ class OpenFile:
         )
         encrypted = self.footer.encrypted
         spans = chunk_spans(chunks, self.footer.body_end, self.raw, encrypted=encrypted)
-        if self._signed is not None:
-            self._signed.add(spans)
+        if self._signed_source is not None:
+            self._signed_source.add(spans)
         return ReadPlan(
             self.footer, self.leaves, keep, missing, nulls, ordinals, chunks, ciphers, spans
         )

@@ -7,7 +7,7 @@ files are verified, and an altered plaintext footer still says where pages are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from modcrypt.aad import module_aad
 from modcrypt.errors import (
@@ -145,7 +145,6 @@ def open_footer(
     return footer
 
 
-@dataclass(slots=True)
 class _Opening:
     """The opening of one footer, in an order that lets no unauthenticated byte decide.
 
@@ -161,12 +160,12 @@ class _Opening:
     6. Last, a required writer must have signed the footer, and committed to this footer key.
     """
 
-    tail: Tail
-    properties: FileDecryptionProperties
-    name: str
-    report: Report
-    footer: Footer
-    lazy: int
+    def __init__(
+        self, tail: Tail, properties: FileDecryptionProperties, name: str, report: Report,
+        footer: Footer, lazy: int,
+    ) -> None:  # fmt: skip
+        self.tail, self.properties, self.name = tail, properties, name
+        self.report, self.footer, self.lazy = report, footer, lazy
 
     # --- encrypted footer ------------------------------------------------------------------------
 

@@ -392,11 +392,13 @@ class KeySettings(KeySource, ABC):
         """Return the properties that decrypt files."""
 
 
-@dataclass(frozen=True, slots=True)
 class BoundRetriever:
     """A key retriever that is bound to one file."""
 
-    keys: FileKeys
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: FileKeys) -> None:
+        self.keys = keys
 
     @property
     def anyone_can_wrap(self) -> bool:

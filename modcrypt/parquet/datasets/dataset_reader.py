@@ -246,7 +246,7 @@ class _DatasetReader:
 
         def read(file: DataFile) -> pa.Table:
             with name_path_in_errors(file.path), self.open_file(file) as opened:
-                of_file = replace(request, partition=file.partition)
+                of_file = request._replace(partition=file.partition)
                 return opened.read_request(of_file, use_threads=use_threads)
 
         files, threads = self.select_files(request), min(usable_cores(), MAX_THREADS)
@@ -268,7 +268,7 @@ class _DatasetReader:
             opened = self._open_files[first.path] = self.open_file(first)
             schema, self.result = opened.types_of(request)
         fitting = request.filter and fit_filter(request.filter, schema)
-        return replace(request, schema=schema, result=self.result, filter=fitting)
+        return request._replace(schema=schema, result=self.result, filter=fitting)
 
     def select_files(self, request: Request) -> list[DataFile]:
         """Return the files whose folders do not rule out that a row matches the filter."""
@@ -296,13 +296,13 @@ class _DatasetReader:
         scan: dict[str, Any],
     ) -> Iterator[pa.RecordBatch]:
         """Read one file after the other; plan them now."""
-        request = replace(self.make_request(columns, filters), limit=limit)
+        request = self.make_request(columns, filters)._replace(limit=limit)
         files = self.select_files(request)
 
         def read() -> Iterator[pa.RecordBatch]:
             for file in files:
                 with name_path_in_errors(file.path), self.open_file(file) as opened:
-                    of_file = replace(request, partition=file.partition)
+                    of_file = request._replace(partition=file.partition)
                     yield from opened.batches_of_request(of_file, **scan)
 
         return limit_rows(read(), limit)

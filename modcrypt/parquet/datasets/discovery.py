@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -35,8 +35,7 @@ _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
 _INT32 = range(-(2**31), 2**31)
 
 
-@dataclass(frozen=True)
-class DataFile:
+class DataFile(NamedTuple):
     """One file of a dataset: its path, and a condition that holds for all its rows."""
 
     path: str

@@ -19,8 +19,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.io.destinations import open_sink_at
@@ -35,8 +34,7 @@ MAX_RECORD = 64 << 20
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class WriteNote:
+class WriteNote(NamedTuple):
     """A note about a write in progress."""
 
     hidden: tuple[str, ...]  # paths, relative to the folder, of the files to ignore

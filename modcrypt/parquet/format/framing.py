@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple
 
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.io.sources import Source
@@ -31,8 +32,7 @@ _FIRST_READ = 8 << 10
 _FIRST_REQUEST = 64 << 10  # for object stores, where a second request costs more than extra bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(NamedTuple):
     """The magic, and the bytes between the last module and the length field with their offset."""
 
     magic: bytes

@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Container
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from modcrypt.aead import keyed_hash
 from modcrypt.errors import FormatError
@@ -31,8 +30,7 @@ _CHECK = re.compile(rf"[0-9a-f]{{{_CHECK_DIGITS}}}")
 Path: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MaskNote:
+class MaskNote(NamedTuple):
     """The leaves of a file that were masked.
 
     Attributes:

@@ -43,7 +43,7 @@ def _remove_logical_types(plan: ReadPlan) -> ReadPlan:
     for element in metadata.schema:
         if element.type is not None:
             element.logicalType = element.converted_type = None
-    return replace(plan, footer=replace(plan.footer, metadata=metadata))
+    return plan.replace(footer=replace(plan.footer, metadata=metadata))
 
 
 def _list_values(array: pa.Array) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +117,7 @@ class Choice:
         opened = (cipher and cipher.key for cipher in plan.ciphers.values())
         given = file.properties.footer_key, *file.properties.column_keys.values()
         _check_hash_key(change.hash_key, file.footer.footer_key, *opened, *given)
-        self.plan = replace(plan, nulls=sorted({*plan.nulls, *whole}))
+        self.plan = plan.replace(nulls=sorted({*plan.nulls, *whole}))
         there = {c for c, keep in enumerate(plan.keep) if keep}  # only columns with a key
         self.masks = self._make_masks(there, hashed, change.hash_key)
         masks = bool(null or change.hashed or change.drop or self.actions)

@@ -98,7 +98,7 @@ def _remove_arrow_schema(plan: ReadPlan) -> ReadPlan:
     """
     metadata = copy(plan.footer.metadata)
     metadata.key_value_metadata = None
-    return replace(plan, footer=replace(plan.footer, metadata=metadata))
+    return plan.replace(footer=replace(plan.footer, metadata=metadata))
 
 
 def _check_type(source: MemorySource, file: OpenFile, column: int) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from modcrypt.io.places import Place, Root
@@ -40,8 +39,7 @@ class Signer(Protocol):
         """Return the signature of a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class SealedFooter:
+class SealedFooter(NamedTuple):
     """The statement of a dataset's seal about the footer of one of its files.
 
     Attributes:

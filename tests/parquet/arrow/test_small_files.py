@@ -24,6 +24,7 @@ from modcrypt.parquet.crypto import file_plan
 from modcrypt.parquet.crypto.column_kinds import find_kinds
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.runtime.code_form import code_form
 from tests.support.cases import each_case
 
 KEY = bytes(range(16))
@@ -122,7 +123,8 @@ def test_row_groups_of_few_rows_need_no_scanner(
 ) -> None:
     mc.write_table(TABLE, tmp_path / "file", KEY, row_group_size=2)
     calls.clear()
-    count_calls(monkeypatch, Scan, "_make_scanner", calls)
+    if code_form() != "compiled":  # The methods of compiled classes cannot be replaced.
+        count_calls(monkeypatch, Scan, "_make_scanner", calls)
     count_calls(monkeypatch, aead, "AESGCM", calls)
     table = mc.read_table(tmp_path / "file", KEY, filters=condition)
     assert table == (TABLE if condition is None else TABLE.filter(condition))
@@ -152,6 +154,8 @@ def test_each_chunk_is_judged_once_and_no_reader_is_made_for_a_row_group(
     condition: pc.Expression | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     calls: Counter[str],
 ) -> None:  # fmt: skip
+    if code_form() == "compiled":
+        pytest.skip("compiled functions call each other without a look at the module")
     judged: Counter[int] = Counter()
 
     def note(*args: Any) -> dict[int, set[str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +25,6 @@ from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.idl import new
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.runtime.collector import paused_collector
-from modcrypt.runtime.fork_safety import cached_property
 
 if TYPE_CHECKING:  # slow to import; datasets import pandas where it is installed
     import pyarrow.compute as pc
@@ -43,7 +41,7 @@ each of them takes longer than decoding."""
 _NO_FIELDS = pa.schema([])
 
 
-_Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
+_Rows = TypeVar("_Rows", bound="pa.Table | pa.RecordBatch")
 
 
 class Scan:
@@ -56,17 +54,23 @@ class Scan:
             raise ValueError("columns must be a list of names, not one string")
         self._check_row_groups()
         self._check_partition_fields()
+        # What is made when it is needed.
+        self._projection: dict[str, pc.Expression] | None = None
+        self._is_direct: bool | None = None
+        self._known_values: dict[str, Any] | None = None
+        self._repeated: dict[str, Any] | None = None
         names = self._select_names_in_file()
         wanted = list(range(len(leaves))) if names is None else self._find_leaves(names)
         self._filter = None if request.filter is None else self._bind_filter(request.filter)
         tested = [] if self._filter is None else self._find_filter_leaves(self._filter)
-        self._leaves = sorted({*wanted, *tested})
+        self._leaves = sorted({*wanted, *tested}) if tested else wanted
         fields = {leaves[c][0] for c in tested}
-        self._tested = [c for c in self._leaves if leaves[c][0] in fields]  # types need them all
+        # All leaves of their fields, since types need them.
+        self._tested = [c for c in self._leaves if leaves[c][0] in fields] if tested else []
         # With a filter, chunks are opened when it has chosen row groups.
         opened = None if self._filter is None else ()
         plan = session.select(self._leaves, request.row_groups, opened)
-        if unknown := sorted(set(tested) & set(plan.missing)):
+        if plan.missing and (unknown := sorted(set(tested) & set(plan.missing))):
             name = ".".join(leaves[unknown[0]])
             raise KeyNotFoundError(f"the filter reads column {name}, which has no key", name)
         on_missing_key = session.file.properties.on_missing_key
@@ -81,27 +85,30 @@ class Scan:
         if self._filter is not None:
             self.schema = replace_views(self.schema)
             self._filter = fit_filter(self._filter, self.schema)
+        self._tested_schema = self._select_tested_fields()
         self._plan = plan
 
     def _plan_jobs(self, lot_bytes: int) -> list[Decrypt]:
-        session, plan, match = self._session, self._plan, None
+        session, plan, match, rows = self._session, self._plan, None, self._find_rows()
         if self._filter is not None:
-            plan = session.select(self._leaves, list(self._rows))
+            plan = session.select(self._leaves, list(rows))
             match = partial(self._match_rows, self._filter.expression)
         # No attribute, which would be a cycle: the plan would stay until a full collection.
         loader = LotLoader(session, plan, self._leaves, self._tested, match)
-        return loader.plan_jobs(self._rows, lot_bytes)
+        return loader.plan_jobs(rows, lot_bytes)
 
-    @cached_property
+    @property
     def _project(self) -> dict[str, pc.Expression]:
         """The fields as the caller wants them, without the parts that only the filter reads."""
-        import pyarrow.compute as pc
+        if self._projection is None:
+            import pyarrow.compute as pc
 
-        columns = {name: pc.field(name) for name in self.result.names}
-        return {
-            name: column if self.schema.field(name).type == wanted else column.cast(wanted)
-            for (name, column), wanted in zip(columns.items(), self.result.types, strict=True)
-        }
+            columns = {name: pc.field(name) for name in self.result.names}
+            self._projection = {
+                name: column if self.schema.field(name).type == wanted else column.cast(wanted)
+                for (name, column), wanted in zip(columns.items(), self.result.types, strict=True)
+            }
+        return self._projection
 
     def read_batches(
         self, lot_bytes: int, *, batch_size: int, use_threads: bool
@@ -134,24 +141,24 @@ class Scan:
                 continue
             for fragment in self._make_memory_fragments(pa.Table.from_batches([batch])):
                 scanner = self._make_scanner(fragment, self._project, use_threads=False)
-                yield from (result for result in scanner.to_batches() if result.num_rows)
+                for result in scanner.to_batches():  # mypyc would make a list of a generator
+                    if result.num_rows:
+                        yield result
 
     def _load_lots(self, lot_bytes: int) -> Iterator[Loaded | pa.Table]:
         session = self._session
         with session.shared:
             jobs = self._plan_jobs(lot_bytes)
-        ready: Loaded | pa.Table | None = None
-        for job in jobs:
+            if not jobs:
+                return
+            ready = jobs[0]()  # nothing can be decoded meanwhile
+        for job in jobs[1:]:
             with session.shared:
-                if ready is None:  # This is the first lot; nothing can be decoded meanwhile.
-                    ready = job()
-                    continue
                 following = session.ahead.submit(job)
             yield ready
             with session.shared:
                 ready = following.result()
-        if ready is not None:
-            yield ready
+        yield ready
 
     def read_tables(self, lot_bytes: int, *, use_threads: bool) -> list[pa.Table]:
         """Read the rows in order, two lots at once, so that decoding never waits for decryption."""
@@ -220,17 +227,23 @@ class Scan:
             return rows
         if not self.result.names:
             return replace_metadata(rows, self.result.metadata)
-        return type(rows).from_arrays(rows.columns, schema=self.result)
+        renamed: _Rows = type(rows).from_arrays(rows.columns, schema=self.result)
+        return renamed
 
-    @cached_property
+    @property
     def _needs_no_scanner(self) -> bool:
         """True if decoding yields all columns of the result, and those that the filter reads."""
+        if self._is_direct is None:
+            self._is_direct = self._decodes_to_result()
+        return self._is_direct
+
+    def _decodes_to_result(self) -> bool:
         request = self._request
         if request.partition_schema.names or self._plan.missing:
             return False
         if self._filter is not None and not self._tested:
             return False
-        if self._session.childless.intersection(self.result.names):
+        if (childless := self._session.childless) and childless.intersection(self.result.names):
             return False
         if request.schema is None and self.result is self.schema:
             return True
@@ -246,19 +259,25 @@ class Scan:
             )
         )
 
-    @cached_property
+    @property
     def _known(self) -> dict[str, Any]:
         """The fields whose value is known for all rows, from folder names."""
         if self._request.partition is None:
             return {}
-        from pyarrow.dataset import get_partition_keys
+        if self._known_values is None:
+            from pyarrow.dataset import get_partition_keys
 
-        keys: dict[str, Any] = get_partition_keys(self._request.partition)
-        return keys
+            self._known_values = get_partition_keys(self._request.partition)
+        return self._known_values
 
-    @cached_property
+    @property
     def _constants(self) -> dict[str, Any]:
         """The columns with one value in all rows: from folder names, or filled with nulls."""
+        if self._repeated is None:
+            self._repeated = self._make_constants()
+        return self._repeated
+
+    def _make_constants(self) -> dict[str, Any]:
         known = self._known
         nulls = {self._plan.leaves[c][0] for c in self._plan.nulls}
         there = {path[0] for path in self._session.file.leaves}
@@ -288,21 +307,19 @@ class Scan:
         ]
         return pa.Table.from_arrays(columns, schema=self.result)
 
-    @contextmanager
-    def explain_cast_errors(self) -> Iterator[None]:
-        """Replace PyArrow's cast errors by one that names the types, but not the values."""
-        try:
-            yield
-        except pa.ArrowInvalid:
-            own = replace_views(self._make_own_schema(self._plan, self._leaves))
-            dataset = replace_views(self.schema)
-            changed = [
-                f"{field.name} is {field.type} in the file and {there} in the dataset"
-                for field in own
-                if field.type != (there := dataset.field(field.name).type)
-            ]
-            if not changed:
-                raise
+    def explain_cast_error(self) -> None:
+        """Raise a ValueError that names the types, but no values, if the dataset has others.
+
+        For the handler of PyArrow's error, whose text may contain values.
+        """
+        own = replace_views(self._make_own_schema(self._plan, self._leaves))
+        dataset = replace_views(self.schema)
+        changed = [
+            f"{field.name} is {field.type} in the file and {there} in the dataset"
+            for field in own
+            if field.type != (there := dataset.field(field.name).type)
+        ]
+        if changed:
             raise ValueError(
                 f"values do not fit the dataset's types: {'; '.join(changed)}"
             ) from None
@@ -313,9 +330,8 @@ class Scan:
         scanner = fragment.scanner(self._tested_schema, {"": condition}, use_threads=False)
         return scanner.to_table().column(0).combine_chunks()
 
-    @cached_property
-    def _tested_schema(self) -> pa.Schema:
-        """The fields that the filter reads: PyArrow fills others of thousands with nulls."""
+    def _select_tested_fields(self) -> pa.Schema:
+        """Return the fields that the filter reads: PyArrow fills others with nulls."""
         if self._filter is None or not self._filter.alternatives:
             return self.schema
         names = {predicate.path[0] for predicate in self._filter.predicates}
@@ -335,7 +351,9 @@ class Scan:
     def _check_partition_fields(self) -> None:
         """Raise ValueError if a folder names a column, since anyone may rename a folder."""
         folders = frozenset(self._request.partition_schema.names)
-        if both := folders.intersection(path[0] for path in self._session.file.leaves if folders):
+        if not folders:
+            return
+        if both := folders.intersection(path[0] for path in self._session.file.leaves):
             raise ValueError(
                 f"{_join_names(both)}: both a column of the file and the name of a folder around "
                 "it, which is not authenticated; pass partitioning=None to ignore folder names"
@@ -343,9 +361,8 @@ class Scan:
 
     # --- columns ---------------------------------------------------------------------------------
 
-    @cached_property
-    def _here(self) -> set[str]:
-        """Dotted names of all columns and groups."""
+    def _list_names(self) -> set[str]:
+        """Return the dotted names of all columns and groups."""
         paths = self._session.file.leaves
         flat = {path[0] for path in paths}
         nested = {name for path in paths if len(path) > 1 for name in _iter_prefixes(path)}
@@ -356,8 +373,10 @@ class Scan:
         return leaves_of(self._session.file.leaves, set(names) - self._session.childless)
 
     def _check_row_groups(self) -> None:
+        wanted = self._request.row_groups
+        if not wanted:
+            return
         count = len(self._session.file.metadata.row_groups)
-        wanted = self._request.row_groups or ()
         for r in wanted:
             if not 0 <= r < count:
                 raise ValueError(f"row group {r} does not exist; the file has {count} row groups")
@@ -371,7 +390,8 @@ class Scan:
             outside, names = request.partition_schema.names, request.columns
             return None if names is None else [name for name in names if name not in outside]
         requested = request.result.names if request.columns is None else request.columns
-        return [name for name in requested if name in self._here]
+        here = self._list_names()
+        return [name for name in requested if name in here]
 
     def _bind_filter(self, row_filter: Filter) -> Filter:
         """Return the filter with the fields that it reads."""
@@ -389,10 +409,11 @@ class Scan:
         if not row_filter.alternatives:
             return list(range(len(leaves)))
         names = {".".join(predicate.path) for predicate in row_filter.predicates}
-        absent = names - self._here - set(request.partition_schema.names)
+        here = self._list_names()
+        absent = names - here - set(request.partition_schema.names)
         if request.schema is None and absent:
             raise ValueError(f"the filter reads columns that do not exist: {_join_names(absent)}")
-        return self._find_leaves(names & self._here)
+        return self._find_leaves(names & here)
 
     def _make_result_schema(self, plan: ReadPlan, wanted: Sequence[int]) -> pa.Schema:
         schema = self.schema if wanted == self._leaves else self._make_own_schema(plan, wanted)
@@ -405,11 +426,11 @@ class Scan:
         return pa.schema(there, schema.metadata)
 
     def _make_own_schema(self, plan: ReadPlan, leaves: Sequence[int]) -> pa.Schema:
-        file = self._session.file
-        filled = set(plan.missing) & set(leaves)
-        if file.properties.on_missing_key != "null":
-            filled = set()
-        columns = {c for c in leaves if plan.keep[c] or c in filled}
+        columns, filled = frozenset(leaves), frozenset[int]()
+        if plan.missing:
+            if self._session.file.properties.on_missing_key == "null":
+                filled = columns.intersection(plan.missing)
+            columns = filled.union([c for c in leaves if plan.keep[c]])
         own = self._session.open_schema(columns, filled, keep_pairs=not plan.missing).schema_arrow
         if len(set(names := own.names)) < len(names):
             twice = {name for name, count in Counter(names).items() if count > 1}
@@ -422,9 +443,8 @@ class Scan:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    @cached_property
-    def _rows(self) -> dict[int, Ranges]:
-        """The rows that may match, for each row group."""
+    def _find_rows(self) -> dict[int, Ranges]:
+        """Return the rows that may match, for each row group."""
         plan, request = self._plan, self._request
         row_groups = plan.footer.metadata.row_groups
         if self._filter is None:
@@ -471,20 +491,24 @@ class Scan:
 def concatenate_tables(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """Concatenate tables of this schema; return an empty table if there are none."""
     parts = list(tables)
+    if len(parts) == 1 and parts[0].num_columns:
+        return parts[0]
     if not schema.names:  # PyArrow loses the number of rows if there are no columns.
         rows = sum(table.num_rows for table in parts)
         return replace_metadata(pa.table({"": pa.nulls(rows)}).select([]), schema.metadata)
-    if len(parts) == 1:
-        return parts[0]
     # PyArrow's `Schema.empty_table` fails if a type has an extension type inside.
     return pa.concat_tables(parts or [pa.Table.from_batches([], schema)])
 
 
 def replace_metadata(rows: _Rows, metadata: Any) -> _Rows:
     """Return rows with other metadata; PyArrow would lose the rows of a table without columns."""
+    changed: _Rows
     if rows.num_columns or isinstance(rows, pa.RecordBatch):
-        return rows.replace_schema_metadata(metadata)
-    return pa.table({"": pa.nulls(rows.num_rows)}).replace_schema_metadata(metadata).select([])
+        changed = rows.replace_schema_metadata(metadata)
+    else:
+        bare = pa.table({"": pa.nulls(rows.num_rows)})
+        changed = bare.replace_schema_metadata(metadata).select([])
+    return changed
 
 
 def _repeat_value(value: Any, rows: int) -> pa.ChunkedArray:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -55,7 +54,6 @@ _MOST_RANGES = 1024
 """Most ranges of matching rows in a row group. Rows between two that match are filtered again."""
 
 
-@dataclass(frozen=True)
 class LotLoader:
     """The work of decrypting a scan's columns.
 
@@ -67,21 +65,23 @@ class LotLoader:
         match: The filter, which the caller applies to the decrypted rows again; None without one.
     """
 
-    session: Session
-    plan: ReadPlan
-    leaves: Sequence[int]
-    tested: Sequence[int]
-    match: Match | None
+    def __init__(
+        self, session: Session, plan: ReadPlan, leaves: Sequence[int], tested: Sequence[int],
+        match: Match | None,
+    ) -> None:  # fmt: skip
+        self.session, self.plan, self.match = session, plan, match
+        self.leaves, self.tested = leaves, tested
 
     def plan_jobs(self, rows: Mapping[int, Ranges], lot_bytes: int) -> list[Decrypt]:
         """Divide the rows into lots, and return a function for each that decrypts it."""
         jobs: list[Decrypt] = []
         sizes = measure_chunks(self.plan.chunks, rows, self.leaves)
-        tested = measure_chunks(self.plan.chunks, rows, self.tested)
+        tested = measure_chunks(self.plan.chunks, rows, self.tested) if self.tested else {}
         lot: list[int] = []
         lot_size = 0
         for r, ranges in rows.items():
-            job = self._choose_job(r, ranges, tested[r], sizes[r] - tested[r])
+            tested_size = tested.get(r, 0)
+            job = self._choose_job(r, ranges, tested_size, sizes[r] - tested_size)
             if lot and (job is not None or lot_size + sizes[r] > lot_bytes):
                 jobs.append(partial(self._load_row_groups, lot))
                 lot, lot_size = [], 0
@@ -126,8 +126,9 @@ class LotLoader:
             ranges = everything
         else:
             batches = iter(lot.to_batches())
-        tables = (pa.Table.from_batches([batch]) for batch in batches)
-        matches = pa.chunked_array(map(match, tables), pa.bool_())
+        # No generator: mypyc makes a list of it, which would keep all batches.
+        found = [match(pa.Table.from_batches([batch])) for batch in batches]
+        matches = pa.chunked_array(found, pa.bool_())
         matching = _find_ranges(matches, ranges)
         if matching == everything:
             return self._load_row_groups([row_group])

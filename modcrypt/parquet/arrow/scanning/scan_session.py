@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -21,7 +20,7 @@ from modcrypt.parquet.arrow.schema_files import (
 )
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.format.schema import childless_fields
-from modcrypt.runtime.fork_safety import cached_property
+from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
 if TYPE_CHECKING:  # takes a third of the time of importing PyArrow
     import pyarrow.compute as pc
@@ -29,8 +28,7 @@ if TYPE_CHECKING:  # takes a third of the time of importing PyArrow
 _NO_FIELDS = pa.schema([])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """A description of what to read from a file, and of what is known about it from outside."""
 
     # Names of columns or groups, in the order wanted; None for all.
@@ -48,16 +46,23 @@ class Request:
     limit: int | None = None  # number of rows wanted from the start, without a filter; None for all
 
 
-@dataclass(frozen=True)
 class Session:
-    """An open file and the resources that read it."""
+    """An open file and the resources that read it.
 
-    file: OpenFile
-    decoder: Decoder
-    pool: ThreadPool  # threads that decrypt chunks in parallel
-    ahead: ThreadPool  # threads that decrypt the next lot while one is decoded
-    lock: threading.Lock  # guards planning, because plans share ciphers
-    shared: SharedResources  # resources to close after the last read
+    Attributes:
+        pool: Threads that decrypt chunks in parallel.
+        ahead: Threads that decrypt the next lot while one is decoded.
+        shared: Resources to close after the last read.
+        lock: Guards planning, because plans share ciphers.
+    """
+
+    def __init__(
+        self, file: OpenFile, decoder: Decoder, pool: ThreadPool, ahead: ThreadPool,
+        shared: SharedResources,
+    ) -> None:  # fmt: skip
+        self.file, self.decoder = file, decoder
+        self.pool, self.ahead, self.shared = pool, ahead, shared
+        self.lock = fork_safe(threading.Lock())
 
     @cached_property
     def frozen_schema(self) -> Hashable:
