@@ -26,6 +26,7 @@ from modcrypt.parquet.arrow import writer
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
 from modcrypt.parquet.convert import encryption_plan
 from modcrypt.parquet.convert.encryptor import Encryption
+from modcrypt.runtime.code_form import code_form
 from tests.support.cases import each_case
 from tests.support.forging import decrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -753,12 +754,13 @@ def test_a_small_table_is_encoded_and_planned_once(
 ) -> None:
     encodes = Counted(monkeypatch, writer, "_encode")
     footers = Counted(monkeypatch, encryption_plan, "read_plain")
+    seen = code_form() != "compiled"  # compiled functions call each other without a look
     opens, looks = Counted(monkeypatch, os, "open"), Counted(monkeypatch, os, "lstat")
     for rows, size in ((100, None), (100, 7), (0, None)):
         for counted in (encodes, footers, opens, looks):
             counted.calls = 0
         write_table(numbers(0, rows), tmp_path / "sealed", UNIFORM, row_group_size=size)
-        assert (encodes.calls, footers.calls, opens.calls, looks.calls) == (1, 1, 2, 1)
+        assert (encodes.calls, footers.calls, opens.calls, looks.calls) == (1, seen, 2, 1)
         plain = plain_file(numbers(0, rows), row_group_size=size)
         assert decrypt_bytes((tmp_path / "sealed").read_bytes(), READER) == plain
 
