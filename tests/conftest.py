@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from pkgutil import resolve_name
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
@@ -57,6 +58,10 @@ os.environ.setdefault("MODCRYPT_KMS_PATIENCE", "1")
 # A shell that starts the suite in the background lets it ignore SIGINT, and the programs that tests
 # interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Forks close all descriptors, also that of the pipe for signals that PyArrow opens to read CSV; it
+# ends a process that forks without it.
+pa.enable_signal_handlers(False)
 
 # Fixtures that start a Spark; `make test-slow` runs the tests that use one.
 SPARKS = {"spark", "cluster", "connect", "hive", "standalone"}

@@ -560,6 +560,8 @@ def test_the_examples_of_the_help_texts_run(
     ring = modcrypt.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
     for name in ("lake", "vault"):
         ring.create_key(name)
+    policy = 'kms = "file:lake.keyring"\nfooter_key = "vault"\n'  # after `rotate mek`
+    (tmp_path / "people.toml").write_text(policy)
     for name in ("monday", "tuesday"):
         pq.write_table(ORDERS, tmp_path / f"{name}.parquet")
     save_writer(tmp_path)
