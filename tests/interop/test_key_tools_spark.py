@@ -18,7 +18,7 @@ import pytest
 import modcrypt as mc
 from tests.support.algorithms import GCM
 from tests.support.in_memory import decrypt_with
-from tests.support.java.jvm import stop_spark
+from tests.support.java.jvm import end_spark_jvm, stop_spark
 from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms, format_settings, properties
 from tests.support.java.parquet_java import ParquetJava
 from tests.support.mask_hash import HASH_KEY, hash_value
@@ -106,6 +106,7 @@ def running(java: ParquetJava, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "spark.log.level": "OFF",
         **{f"spark.hadoop.{name}": value for name, value in properties().items()},
     }
+    end_spark_jvm()  # of a command that a test ran in this process
     builder: Any = SparkSession.builder
     session = builder.master("local[2]").appName("key tools").config(map=settings).getOrCreate()
     try:

@@ -19,7 +19,7 @@ import pytest
 
 import modcrypt as mc
 from tests.support.java import iceberg_java
-from tests.support.java.jvm import Jvm, stop_spark, why_unavailable
+from tests.support.java.jvm import Jvm, end_spark_jvm, stop_spark, why_unavailable
 from tests.support.spark.lake import COLUMN, FOOTER, MASTERS, PASSPHRASE, Lake
 from tests.support.spark.native import make_ring
 from tests.support.spark.processes import Elsewhere, RunPython, spark_environment, spark_settings
@@ -97,6 +97,7 @@ def spark(spark_folder: Path, store: ObjectStore) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        end_spark_jvm()  # of a command that a test ran in this process
         builder: Any = SparkSession.builder
         settings = spark_settings(spark_folder)
         session = builder.master("local[2]").appName("modcrypt").config(map=settings).getOrCreate()

@@ -113,12 +113,19 @@ class Jvm:
 
 def stop_spark(session: Any) -> None:
     """Stop Spark and its JVM, so that another test may have one of other settings."""
+    session.stop()
+    end_spark_jvm()
+
+
+def end_spark_jvm() -> None:
+    """End the JVM of a Spark that was stopped, if there is one; it keeps its class path."""
     import py4j.java_gateway
     import py4j.protocol
     from pyspark import SparkContext
 
-    gateway = session.sparkContext._gateway
-    session.stop()
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return
     # Spark has py4j turn Java's exceptions into its own, for whatever other JVM, too.
     py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
     gateway.shutdown()
