@@ -214,7 +214,7 @@ def test_moved_and_cut_cells_are_errors(
 
 
 def test_another_type_in_the_note_is_an_error(path: Path, vault: SampleVault) -> None:
-    """Who has the file's key alone can change the type, but not make values of it."""
+    """A holder of the file's key alone can change the type, but not make values of it."""
 
     def change(table: pa.Table) -> pa.Table:
         notes = [json.loads((f.metadata or {}).get(CELLS, b"{}")) for f in table.schema]
@@ -247,7 +247,7 @@ def test_another_type_in_the_note_is_an_error(path: Path, vault: SampleVault) ->
     ],
 )
 def test_bytes_that_are_no_list(kind: pa.DataType, plain: str) -> None:
-    """Who has the subject's key can encrypt any bytes."""
+    """A holder of the subject's key can encrypt any bytes."""
     owners = find_owners(SampleVault(), pa.array(["x", "x"]), create=True)
     values = pa.array([bytes.fromhex(plain), None], pa.large_binary())
     cells = CellColumn("d", ("n",), values.type).encrypt(values, owners)

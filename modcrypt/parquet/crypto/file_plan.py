@@ -146,9 +146,8 @@ class OpenFile:
             return
         if not isinstance(names, bool):
             leaves_of(self.leaves, names)  # a name that matches nothing would require nothing
-        columns, groups = range(self.leaf_count), range(len(self.metadata.row_groups))
-        self._kinds = find_kinds(self.metadata, self.leaves, columns, groups, self._report)
-        for fault in requirement_faults(properties, self.leaves, self._kinds):
+        kinds = self.find_kinds(range(self.leaf_count))
+        for fault in requirement_faults(properties, self.leaves, kinds):
             raise fault
 
     @property
