@@ -227,8 +227,9 @@ def _split_parts(plain: pa.Array, kind: pa.DataType, column: str) -> pa.Array:
     try:
         frames, counts = _split_frames(plain.to_pylist(), absent)
         if not _has_fixed_count(kind) or set(counts) <= {len(absent)}:
-            make = _make_structs if pt.is_struct(kind) else _make_lists
-            return make(plain, frames, counts, kind, column)
+            if pt.is_struct(kind):
+                return _make_structs(plain, frames, kind, column)
+            return _make_lists(plain, frames, counts, kind, column)
     except (struct.error, pa.ArrowInvalid):
         pass
     raise FormatError(f"column {column}: a value does not have the bytes of {kind}")
@@ -271,9 +272,8 @@ def _split_frames(
 
 
 def _make_structs(
-    plain: pa.Array, frames: list[bytes | None], counts: list[int], kind: pa.DataType, column: str
+    plain: pa.Array, frames: list[bytes | None], kind: pa.DataType, column: str
 ) -> pa.Array:
-    del counts  # they were checked
     parts = list(kind)
     children = [
         from_bytes(pa.array(frames[n :: len(parts)], pa.large_binary()), part.type, column)
