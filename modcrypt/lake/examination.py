@@ -10,6 +10,7 @@ from typing import Any
 
 from modcrypt.errors import (
     AadPrefixError,
+    FooterSignatureError,
     KeyDisabledError,
     KeyMaterialError,
     KeyNotFoundError,
@@ -17,6 +18,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
     PlaintextError,
+    TagMismatchError,
     UnsupportedFormatError,
     list_names,
 )
@@ -84,31 +86,45 @@ class FooterExamination:
             )
 
     def _examine(self, place: Place, source: Source, file: LakeFile) -> FileState:
-        """Try the declared AAD prefix first, then the previous ones."""
         if self._outages and is_encrypted(source):
             return self._refuse(source, file, "unreadable", self._outages[0])
-        misplaced: FileState | None = None
-        for template in (None, *self.policies.dataset.previous.aad_prefixes):
-            try:
-                return self._open(place, source, file, template)
-            except PlaintextError as error:
-                return _examine_plaintext(source, file, error)
-            except AadPrefixError as error:
-                misplaced = misplaced or self._refuse(source, file, "misplaced", error)
-            except UnsupportedFormatError as error:
-                return self._refuse(source, file, "other-policy", error)
-            except KeyMaterialError as error:
-                return self._refuse(source, file, "other-keys", error)
-            except KeyRetrievalError as error:
-                return self._refuse(source, file, "unreadable", error)
-        assert misplaced is not None
-        return misplaced
+        try:
+            return self._open(place, source, file)
+        except PlaintextError as error:
+            return _examine_plaintext(source, file, error)
+        except AadPrefixError as error:
+            return self._refuse(source, file, "misplaced", error)
+        except UnsupportedFormatError as error:
+            return self._refuse(source, file, "other-policy", error)
+        except KeyMaterialError as error:
+            return self._refuse(source, file, "other-keys", error)
+        except KeyRetrievalError as error:
+            return self._refuse(source, file, "unreadable", error)
 
-    def _open(
-        self, place: Place, source: Source, listed: LakeFile, template: str | None
-    ) -> FileState:
-        decryption = self.policies.opening(place, template)
-        file = OpenFile(source, decryption)
+    def open_footer(self, place: Place, source: Source) -> tuple[OpenFile, str | None]:
+        """Open a file with the declared AAD prefix, or else with a previous one.
+
+        Returns:
+            The file, and the template of the previous prefix; None with the declared one.
+
+        Raises:
+            ModcryptError: As `OpenFile`, with the declared prefix if the file has no other.
+        """
+        refused: ModcryptError | None = None
+        for template in (None, *self.policies.dataset.previous.aad_prefixes):
+            decryption = self.policies.opening(place, template)
+            try:
+                file = OpenFile(source, decryption)
+                check_border(file.footer.file_unique, decryption)
+                return file, template
+            # Of a file that stores no prefix, the tag or signature tells that it has another one.
+            except (AadPrefixError, TagMismatchError, FooterSignatureError) as error:
+                refused = refused or error
+        assert refused is not None
+        raise refused
+
+    def _open(self, place: Place, source: Source, listed: LakeFile) -> FileState:
+        file, template = self.open_footer(place, source)
         kinds = file.find_kinds(range(len(file.leaves)))
         columns = ErasedColumns.find(self.policies, listed.path, file, kinds)
         try:
@@ -123,10 +139,9 @@ class FooterExamination:
         plain = [".".join(file.leaves[c]) for c, kind in kinds.items() if PLAINTEXT in kind]
         keys, facts = self._describe_keys(place, file, plain, own)
         facts = facts._replace(erased=tuple(columns.gone))
-        check_border(file.footer.file_unique, decryption)
         if template is not None:
             state: State = "other-policy"
-            message = f"its AAD prefix is the previous one, {template!r}"
+            message = describe_previous(template)
         else:
             state, message = columns.judge(*self._compare(listed.path, keys, file, facts))
         return FileState(
@@ -223,6 +238,12 @@ class FooterExamination:
         what = "its recipients open it" if to_recipients else f"columns open: {list_names(still)}"
         message = f"it is declared as erased, but {what}"
         return replace(state, state="not-erased", reason=NOT_ERASED, message=message)
+
+
+def describe_previous(template: str) -> str:
+    """Return what is said of a file whose AAD prefix is of a previous template."""
+    bound = f"is the previous one, {template!r}" if template else "is missing"
+    return f"its AAD prefix {bound}"
 
 
 def _fingerprint(file: OpenFile, own: Mapping[str, ColumnKey]) -> bytes:

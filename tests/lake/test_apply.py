@@ -118,6 +118,45 @@ def test_a_former_prefix_is_rekeyed_only_if_it_is_declared(tmp_path: Path) -> No
     )
 
 
+def with_prefix(template: str, *lines: str) -> str:
+    """Return the declaration with an AAD prefix, or with none if it is empty, and more lines."""
+    line = f'aad_prefix = "{template}"' if template else ""
+    return DECLARATION.replace('aad_prefix = "orders/{path}"', "\n".join([line, *lines]))
+
+
+@pytest.mark.parametrize("footer", ["true", "false"])
+@pytest.mark.parametrize("before", ["", "orders/{path}"])
+@pytest.mark.parametrize("after", ["sales/{path}", ""])
+def test_a_former_prefix_may_be_none_or_not_stored(
+    before: str, after: str, footer: str, tmp_path: Path
+) -> None:
+    lines = [f"plaintext_footer = {footer}", "store_aad_prefix = false" if before else ""]
+    config = make_lake(tmp_path, days=1, declaration=with_prefix(before, *lines))
+    apply(config)
+    now = with_prefix(after, f"plaintext_footer = {footer}")
+    config.write_text(now)
+    if before == after:
+        assert states(config) == {"declared": 2}
+        return
+    assert set(states(config)) <= {"misplaced", "unreadable"}
+    config.write_text(now + f'\n[dataset.orders.previous]\naad_prefixes = ["{before}"]\n')
+    assert states(config) == {"other-policy": 2}
+    *_, policy = Lake.open(config).why(tmp_path / "orders/day=2026-11-01/part-0.parquet")
+    assert (policy.step, policy.ok) == ("policy", False)
+    assert "AAD prefix" in policy.text
+    assert apply(config).changed == 2
+    assert states(config) == {"declared": 2}
+
+
+def test_a_moved_file_is_not_one_without_a_prefix(tmp_path: Path) -> None:
+    former = '\n[dataset.orders.previous]\naad_prefixes = [""]\n'
+    config = make_lake(tmp_path, days=1, declaration=DECLARATION + former)
+    apply(config)
+    folder = tmp_path / "orders/day=2026-11-01"
+    shutil.copy(folder / "part-0.parquet", folder / "part-1.parquet")
+    assert states(config) == {"declared": 1, "misplaced": 1}
+
+
 def test_a_former_algorithm_is_rekeyed_only_if_it_is_declared(tmp_path: Path) -> None:
     ctr = '\nencryption_algorithm = "AES_GCM_CTR_V1"'
     text = DECLARATION.replace('footer_key = "footer"', f'footer_key = "footer"{ctr}')

@@ -273,7 +273,8 @@ class DatasetPolicies:
 
         Args:
             place: Place of the file.
-            aad_prefix: Template of the AAD prefix; None for the declared one.
+            aad_prefix: Template of the AAD prefix, empty for files without one; None for the
+                declared one.
             master_key_ids: Further master keys to accept.
         """
         path = self.path_of(place)
@@ -284,10 +285,10 @@ class DatasetPolicies:
         self, path: str, aad_prefix: str | None, master_key_ids: Collection[str]
     ) -> FileDecryptionProperties:
         template = self.dataset.aad_prefix if aad_prefix is None else aad_prefix
-        filled = None if not template else fill(template, self._values_of(path))
+        filled = fill(template, self._values_of(path)) if template else None
         prefix = Policy(footer_key="none", aad_prefix=filled).path_prefix(self.root.place)
         return self.tools.decryption(
-            aad_prefix=prefix,
+            aad_prefix=b"" if template == "" else prefix,  # empty: refuses any that is stored
             accept_algorithms=self.algorithms,
             master_key_ids={
                 *self.key_ids(path),

@@ -11,7 +11,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.key_scan import parse_wrapped_version
-from modcrypt.lake.examination import FooterExamination
+from modcrypt.lake.examination import FooterExamination, describe_previous
 from modcrypt.lake.files.file_policies import DatasetPolicies, read_columns
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import list_footer_keys, list_key_metadata
@@ -85,6 +85,7 @@ class _Walk:
         self._path = self._policies.path_of(place)
         self._step = "file"
         self._file: OpenFile | None = None
+        self._template: str | None = None
         self._material: KeyMaterial | None = None
 
     def _pass(self, step: str, text: str) -> KeyStep:
@@ -108,7 +109,7 @@ class _Walk:
         yield self._pass("file", f"{self._path} is encrypted; its footer is {mode}")
         yield from self._follow_key(keys[0].metadata, None)
         self._step = "footer"
-        self._file = OpenFile(source, self._policies.opening(self._place))
+        self._file, self._template = self._examination.open_footer(self._place, source)
         prefix = self._file.footer.aad_prefix
         bound = "no AAD prefix" if prefix is None else f"the AAD prefix {prefix!r}"
         yield self._pass("footer", f"it opens with {bound}")
@@ -137,6 +138,8 @@ class _Walk:
                 yield self._pass("column", f"{name} is {where}")
         policy = self._policies.policy(self._path, read_columns(file.footer, file.leaves))
         why = self._policies.new_keys(policy).compare_encryption(self._place, file)
+        if self._template is not None:
+            why = describe_previous(self._template)
         if why is None:
             yield self._pass("policy", "the file is encrypted as declared")
         else:
