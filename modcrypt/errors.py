@@ -67,12 +67,12 @@ def printable(text: str, limit: int | None = None) -> str:
 # GitHub runs `::command::` at the beginning of a line, also after white space, and `##[command]`
 # anywhere; Azure Pipelines and TeamCity run `##vso[command]` and `##teamcity[command]`. A table may
 # begin a line at any word.
-_CI_COMMAND = re.compile(r"(?<!\S)::|##(?=\w*\[)", re.ASCII)
+_CI_COMMAND = r"(?a:(?<!\S)::|##(?=\w*\[))"
 
 
 def escape_ci_commands(text: str) -> str:
     """Return the text of a line in which no CI system that logs it finds a command."""
-    return _CI_COMMAND.sub(lambda found: f"\\x{ord(found[0][0]):02x}{found[0][1:]}", text)
+    return re.sub(_CI_COMMAND, lambda found: f"\\x{ord(found[0][0]):02x}{found[0][1:]}", text)
 
 
 def _cut(text: str, limit: int | None) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 GCM_V1 = "AES_GCM_V1"
 GCM_CTR_V1 = "AES_GCM_CTR_V1"
@@ -36,8 +36,7 @@ class ModuleType(IntEnum):
         return self in (ModuleType.DATA_PAGE, ModuleType.DATA_PAGE_HEADER)
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleId:
+class ModuleId(NamedTuple):
     """The address of a PME module in a file. `path` is the dotted leaf path, for messages only."""
 
     type: ModuleType
@@ -57,18 +56,16 @@ class ModuleId:
         return ", ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockId:
+class BlockId(NamedTuple):
     """The address of a block in an AGS1 stream, counted from 0."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # in place of the method of tuples
 
     def __str__(self) -> str:
         return f"block {self.index}"
 
 
-@dataclass(frozen=True, slots=True)
-class CellId:
+class CellId(NamedTuple):
     """The address of a cell: the dotted path of its column, as several open at once."""
 
     path: str

@@ -61,6 +61,22 @@ def test_the_library_imports_what_it_uses(script: str, needed: set[str], file: P
     assert list_imports(script.format(path=str(file), key=KEY)) == needed
 
 
+def test_reading_and_writing_make_few_classes_that_take_long(file: Path) -> None:
+    """Making a dataclass takes 0.7 ms, which results and properties are worth."""
+    script = (
+        f"import modcrypt; {NAMES}; modcrypt.read_table({str(file)!r}, {KEY!r})\n"
+        "import json, sys, inspect, dataclasses\n"
+        "loaded = [m for name, m in sys.modules.items() if name.startswith('modcrypt')]\n"
+        "classes = {c for m in loaded for c in vars(m).values() if inspect.isclass(c)}\n"
+        "slow = sorted(c.__name__ for c in classes if dataclasses.is_dataclass(c))\n"
+        "unused = {'random', 'secrets', 'modcrypt.parquet.format.findings'}\n"
+        "print(json.dumps([slow, sorted(unused & sys.modules.keys())]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    properties = ["FileDecryptionProperties", "FileEncryptionProperties"]
+    assert json.loads(done.stdout) == [[*properties, "Footer", "Place"], []]
+
+
 @each_case(
     ("words", "needed"),
     [

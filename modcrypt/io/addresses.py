@@ -7,16 +7,16 @@ import re
 import urllib.parse
 
 _SCHEME = r"[a-z][a-z0-9+.-]*"
-_URL = re.compile(rf"(?:{_SCHEME}::)*{_SCHEME}://|(?:{_SCHEME}::)+/", re.IGNORECASE)
-_LOCAL_URL = re.compile(r"(file|local)://", re.IGNORECASE)
-_SINGLE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?!/)", re.IGNORECASE)
+_URL = rf"(?i:(?:{_SCHEME}::)*{_SCHEME}://|(?:{_SCHEME}::)+/)"  # compiled when a path has a colon
+_LOCAL_URL = r"(?i:(file|local)://)"
+_SINGLE_SLASH = r"^((?i:[a-z][a-z0-9+.-]+)):/(?!/)"
 """Form of a URL without a host in Hadoop and Spark (`file:/x`, `dbfs:/x`). The scheme has at least
 two letters, as nobody registers shorter ones."""
 
 
 def is_url(address: str) -> bool:
     """Return whether fsspec would take an address for a URL."""
-    return _URL.match(address) is not None
+    return ":" in address and re.match(_URL, address) is not None
 
 
 _SAME_STORES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
@@ -42,7 +42,7 @@ def _name_store(url: str) -> str:
 
 def add_authority(url: str) -> str:
     """Return a URL as fsspec spells it: with an empty authority (RFC 3986, 3.2) after one slash."""
-    return _SINGLE_SLASH.sub(r"\1:///", url)
+    return re.sub(_SINGLE_SLASH, r"\1:///", url)
 
 
 def local_path(address: str | os.PathLike[str]) -> str | None:
@@ -57,7 +57,7 @@ def local_path(address: str | os.PathLike[str]) -> str | None:
     if re.match("file:(?!/)", address, re.IGNORECASE):
         raise ValueError(f"{address}: a file URL needs an absolute path, as in file:///folder/file")
     address = add_authority(address)
-    if match := _LOCAL_URL.match(address):
+    if match := re.match(_LOCAL_URL, address):
         path = address[match.end() :]
         if not path:
             raise ValueError(f"{address}: the URL names no file; write file:///FOLDER/FILE")

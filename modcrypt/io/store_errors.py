@@ -12,12 +12,12 @@ from typing import Any
 from modcrypt.errors import MAX_MESSAGE, ModcryptError, printable
 from modcrypt.io.addresses import is_url
 
-_QUERY = re.compile(r"\?[^\s'\"]+")  # queries of URLs contain signatures
+_QUERY = r"\?[^\s'\"]+"  # queries of URLs contain signatures
 
 HADOOP = ("hdfs", "viewfs")
 """Protocols of Hadoop's distributed file system, whose paths do not contain the host."""
 
-_JAVA_TRACE = re.compile(r"\n\s+at .*", re.DOTALL)  # a server's traceback in its message
+_JAVA_TRACE = r"(?s:\n\s+at .*)"  # a server's traceback in its message
 
 _ERRNO: dict[type[OSError], int] = {
     FileExistsError: errno.EEXIST,
@@ -61,7 +61,7 @@ def add_url_to_errors(filesystem: Any, path: str) -> Iterator[None]:
             raise
         code = error.errno or _ERRNO.get(type(error), errno.EIO)
         text = os.strerror(code) if code == errno.ENOENT else error.strerror or str(error)
-        text = _JAVA_TRACE.sub("", text)
+        text = re.sub(_JAVA_TRACE, "", text)
         raise OSError(code, _hide_queries(text), redact_url(filesystem, path)) from error
     except NotImplementedError as error:  # such as writing over HTTP
         text = "this kind of store does not support the operation"
@@ -85,7 +85,7 @@ def format_url(filesystem: Any, path: str) -> str:
 
 
 def _hide_queries(text: str) -> str:
-    return printable(_QUERY.sub("?(hidden)", text), MAX_MESSAGE)
+    return printable(re.sub(_QUERY, "?(hidden)", text), MAX_MESSAGE)
 
 
 def redact_url(filesystem: Any, path: str) -> str:

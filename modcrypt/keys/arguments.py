@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from inspect import signature
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -47,17 +46,17 @@ def as_given_key(value: KeyLike | bytearray | memoryview) -> Key:
     return Key(value)
 
 
-@dataclass(frozen=True)
 class KeyReference:
     """Text that names a key or a key service, such as `file:footer.key`."""
 
-    text: str
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 _WRAPPED = (bytes, bytearray, memoryview, str, KeyReference)
 """Types of arguments that `hide_keys` may replace or refuse."""
 
-_REFERENCE = re.compile(r"[A-Za-z][A-Za-z0-9-]+:[^\s]+")
+_REFERENCE = r"[A-Za-z][A-Za-z0-9-]+:[^\s]+"
 
 
 @hide_frames
@@ -76,7 +75,7 @@ def wrap_key(value: object) -> object:
         return Key.from_hex(value)
     if value.endswith(".toml") or os.path.isfile(value):
         return Path(value)
-    if _REFERENCE.match(value):
+    if re.match(_REFERENCE, value):
         return KeyReference(value)
     raise ValueError(
         "expected a key of 32, 48 or 64 hex digits, a reference such as file:footer.key, or the "
@@ -100,11 +99,14 @@ def hide_keys(function: Callable[P, R], *, skip: int = 0) -> Callable[P, R]:
 
     `skip` is the number of first arguments that the function's signature does not have.
     """
-    positions = dict(enumerate(signature(function).parameters, skip))
-    places = [at for at, name in positions.items() if name in _NAMES]
+
+    @cache  # parsing the signature of a compiled function takes 2 ms, not to be spent on an import
+    def positions() -> dict[int, str]:
+        names = enumerate(signature(function).parameters, skip)
+        return {at: name for at, name in names if name in _NAMES}
 
     def needs_wrapping(given: tuple[object, ...], named: dict[str, object]) -> bool:
-        for at in places:
+        for at in positions():
             if at < len(given) and isinstance(given[at], _WRAPPED):
                 return True
         return bool(named) and any(
@@ -114,7 +116,7 @@ def hide_keys(function: Callable[P, R], *, skip: int = 0) -> Callable[P, R]:
     @hide_frames
     def wrap(given: tuple[object, ...], named: dict[str, object]) -> tuple[list[object], object]:
         return (
-            [_wrap_argument(positions.get(at), value) for at, value in enumerate(given)],
+            [_wrap_argument(positions().get(at), value) for at, value in enumerate(given)],
             {name: _wrap_argument(name, value) for name, value in named.items()},
         )
 

@@ -7,15 +7,16 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from modcrypt.module_ids import in_words
+from modcrypt.module_ids import ModuleId, in_words
 
 
 def json_fields(result: Any, *properties: str, without: Collection[str] = ()) -> dict[str, Any]:
-    """Return the attributes of a dataclass as values that JSON can represent.
+    """Return the attributes of a dataclass or named tuple as values that JSON can represent.
 
     The result begins with the named properties; attributes named in `without` are left out.
     """
-    names = (*properties, *(field.name for field in fields(result)))
+    own = [field.name for field in fields(result)] if is_dataclass(result) else result._fields
+    names = (*properties, *own)
     return {name: _to_json(getattr(result, name)) for name in names if name not in without}
 
 
@@ -39,6 +40,6 @@ def _to_json(value: Any) -> Any:
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, Enum):
         return in_words(value)
-    if isinstance(value, tuple | list):
-        return [_to_json(item) for item in value]
-    return json_fields(value) if is_dataclass(value) else value
+    if is_dataclass(value) or isinstance(value, ModuleId):
+        return json_fields(value)
+    return [_to_json(item) for item in value] if isinstance(value, tuple | list) else value

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -32,8 +31,7 @@ _ARGUMENTS = "modcrypt.arguments"
 _NAMED, _WARNED = "modcrypt.named", "modcrypt.warned"
 
 
-@dataclass(frozen=True)
-class _Arguments:
+class _Arguments(NamedTuple):
     """The sources and the destination that the arguments of a command name."""
 
     sources: Sequence[str] = ()

@@ -9,8 +9,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import click
 from click.core import ParameterSource
@@ -105,8 +104,7 @@ def find_lake(file: str | None = None) -> Lake | None:
     return known[file]
 
 
-@dataclass(frozen=True)
-class Declared:
+class Declared(NamedTuple):
     """The dataset that has the files of a command."""
 
     lake: Lake

@@ -19,8 +19,8 @@ from modcrypt.iceberg.read.position_deletes import place_of_vector, read_vector
 from modcrypt.iceberg.verify.table_findings import TableFinding
 from modcrypt.iceberg.verify.table_report import TableReport
 from modcrypt.keys.metadata import StandardKeyMetadata
-from modcrypt.parquet.format.findings import ALWAYS_OPEN
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED
+from modcrypt.parquet.format.report import ALWAYS_OPEN
 from modcrypt.parquet.verify.file_verification import verify_source
 
 MAX_BLOCK_FINDINGS = 12

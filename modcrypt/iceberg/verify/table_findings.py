@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError, ModcryptError
 from modcrypt.io.threads import check_threads, usable_cores
-from modcrypt.parquet.format.findings import ALWAYS_OPEN, Finding
+from modcrypt.parquet.format.findings import Finding
+from modcrypt.parquet.format.report import ALWAYS_OPEN
 
 ORPHAN = "orphan"
 """Error code for a file that nothing reaches."""

@@ -109,9 +109,7 @@ def _write_body(
     """Write all but the end of the plaintext file, and return that."""
     old, absent = copy(plan.footer.metadata), plan.footer.absent
     old.row_groups = copy_row_groups(plan, share_chunks=share_chunks)
-    parts = SourceParts(
-        metadata=old, leaves=plan.leaves, columns=[None] * len(plan.leaves), spans=plan.spans
-    )
+    parts = SourceParts(old, plan.leaves, [None] * len(plan.leaves), plan.spans)
     new = NewFile(out, MAGIC_PLAINTEXT, keep_unknown_fields=keep_unknown_fields)
     feed = EncryptedFeed(file.source, old, plan.ciphers)
     addition = Addition(new, feed, parts, kept=kept)

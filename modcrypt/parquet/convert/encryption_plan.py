@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from modcrypt.aad import MAX_ORDINAL
@@ -16,6 +15,7 @@ from modcrypt.parquet.crypto.properties import Encryption, FileEncryptionPropert
 from modcrypt.parquet.format.chunk_notes import drop_hidden
 from modcrypt.parquet.format.idl import ThriftStruct, has_foreign_types, is_usual
 from modcrypt.parquet.format.modules import (
+    Span,
     check_column_metadata,
     check_file_path,
     check_shape,
@@ -31,13 +31,20 @@ if TYPE_CHECKING:  # few files are repaired
     from modcrypt.parquet.writers.quirk import FoundQuirk
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EncryptionPlan(SourceParts):
-    """A plan for encrypting a source, checked before a byte is written."""
+    """A plan for encrypting a source, checked before a byte is written.
 
-    properties: FileEncryptionProperties
-    body_end: int = 0  # offset of the source's footer
-    is_canonical: bool = False  # whether its bytes are those that modcrypt would write
+    The source's footer begins at `body_end`; `is_canonical` says that the source's bytes are those
+    that modcrypt would write.
+    """
+
+    def __init__(
+        self, metadata: ThriftStruct, leaves: list[tuple[str, ...]],
+        columns: list[ColumnKey | None], spans: list[Span], properties: FileEncryptionProperties,
+        *, partial: bool = False, body_end: int = 0, is_canonical: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(metadata, leaves, columns, spans, partial=partial)
+        self.properties, self.body_end, self.is_canonical = properties, body_end, is_canonical
 
 
 def plan_encryption(
@@ -87,25 +94,23 @@ def plan_encryption(
         is_canonical = is_usual(metadata, footer.tail.data, known_only=known_only)
     spans, lost = file_spans(metadata, footer.body_end, source)
     return EncryptionPlan(
-        metadata=metadata, leaves=leaves, columns=keys, spans=spans, properties=properties,
+        metadata, leaves, keys, spans, properties,
         body_end=footer.body_end, is_canonical=is_canonical and not lost,
     )  # fmt: skip
 
 
-def repair_plan(
-    source: Source, plan: EncryptionPlan
-) -> tuple[EncryptionPlan, tuple[FoundQuirk, ...]]:
-    """Repair a plan's metadata in place; return the plan with its new spans, and the repairs.
+def repair_plan(source: Source, plan: EncryptionPlan) -> tuple[FoundQuirk, ...]:
+    """Repair a plan's metadata and spans in place; return the repairs.
 
     What decryption would write is then no longer the source.
     """
     from modcrypt.parquet.writers.repair import repair_metadata
 
     repaired = repair_metadata(source, plan.metadata)
-    if not repaired:
-        return plan, ()
-    spans, _ = file_spans(plan.metadata, plan.body_end, source)
-    return replace(plan, spans=spans, is_canonical=False), repaired
+    if repaired:
+        plan.spans, _ = file_spans(plan.metadata, plan.body_end, source)
+        plan.is_canonical = False
+    return repaired
 
 
 _OF_FOOTER: Final = ("encryption_algorithm", "footer_signing_key_metadata")

@@ -151,7 +151,7 @@ def encrypt_source(
     )  # fmt: skip
     repaired: tuple[FoundQuirk, ...] = ()
     if repair:
-        plan, repaired = repair_plan(source, plan)
+        repaired = repair_plan(source, plan)
     with (
         plan.properties.companion() as complete_companion,
         open_output(

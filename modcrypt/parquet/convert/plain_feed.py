@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from modcrypt.io.buffers import Output, open_window
@@ -17,15 +16,18 @@ from modcrypt.parquet.format.modules import Part, Span
 from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceParts:
-    """The parts of a source that are written to a new file, and the keys of its columns there."""
+    """The parts of a source that are written to a new file, and the keys of its columns there.
 
-    metadata: ThriftStruct
-    leaves: list[tuple[str, ...]]
-    columns: list[ColumnKey | None]
-    spans: list[Span]
-    partial: bool = False  # whether columns of the source are omitted or masked
+    `partial` says that columns of the source are omitted or masked.
+    """
+
+    def __init__(
+        self, metadata: ThriftStruct, leaves: list[tuple[str, ...]],
+        columns: list[ColumnKey | None], spans: list[Span], *, partial: bool = False,
+    ) -> None:  # fmt: skip
+        self.metadata, self.leaves, self.columns = metadata, leaves, columns
+        self.spans, self.partial = spans, partial
 
 
 class Supplied(NamedTuple):

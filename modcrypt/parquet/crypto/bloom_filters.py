@@ -6,15 +6,17 @@ A bloom filter is a header module directly followed by a bitset module.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import FormatError, TruncationError
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.idl import ThriftStruct, decode, struct_end
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
+
+if TYPE_CHECKING:
+    from modcrypt.parquet.format.byte_map import Severity
 
 
 class BloomFilter(NamedTuple):

@@ -6,9 +6,8 @@ Column keys are resolved before the first page is processed, so a missing key wa
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL, ChunkAads, module_aad
 from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, ModuleCipher
@@ -21,8 +20,7 @@ from modcrypt.parquet.format.modules import too_many_pages_error
 from modcrypt.parquet.format.schema import Leaf, ambiguous_names, covering_name, leaves_of
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnKey:
+class ColumnKey(NamedTuple):
     """The key of one encrypted column, and whether it is the column's own key or the footer key."""
 
     key: Key

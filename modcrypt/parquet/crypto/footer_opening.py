@@ -8,6 +8,7 @@ files are verified, and an altered plaintext footer still says where pages are.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from modcrypt.aad import module_aad
 from modcrypt.errors import (
@@ -45,8 +46,6 @@ from modcrypt.parquet.crypto.properties import (
     FileDecryptionProperties,
     bind_to_file,
 )
-from modcrypt.parquet.format.byte_map import State
-from modcrypt.parquet.format.findings import ALWAYS_OPEN
 from modcrypt.parquet.format.framing import (
     MAGIC_ENCRYPTED,
     MAGIC_SIZE,
@@ -57,8 +56,11 @@ from modcrypt.parquet.format.framing import (
     read_tail,
 )
 from modcrypt.parquet.format.idl import CHUNKS, STATISTICS, ThriftStruct, decode, extension
-from modcrypt.parquet.format.report import Report
+from modcrypt.parquet.format.report import ALWAYS_OPEN, Report
 from modcrypt.parquet.signatures.signers import SealedFooter
+
+if TYPE_CHECKING:
+    from modcrypt.parquet.format.byte_map import State
 
 _OPEN_BY_DESIGN = (
     "the format encrypts it in no file: the algorithm's name, the border between AAD prefix and "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 from modcrypt.errors import FormatError
@@ -11,18 +10,18 @@ from modcrypt.parquet.format.idl import decode
 from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, PageHeader
 
 
-@dataclass(slots=True)
 class PageFacts:
     """The facts from the headers of a chunk's pages; -1 for a number that a header lacks."""
 
-    # For each data page: start, stored size of header and body, values, nulls, rows.
-    pages: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    headers: list[bytes] = field(default_factory=list)  # of data pages, if `keep_headers`
-    dictionaries: list[bytes] = field(default_factory=list)  # headers of dictionary pages
-    keep_headers: bool = False
-    complete: bool = True  # whether every header of the chunk was read
-    has_unframed_bytes: bool = False  # whether pages without a key are more than two modules
-    counts_values: bool = False  # whether data pages V2 give their number of values as that of rows
+    def __init__(self) -> None:
+        # For each data page: start, stored size of header and body, values, nulls, rows.
+        self.pages: list[tuple[int, int, int, int, int]] = []
+        self.headers: list[bytes] = []  # of data pages, if `keep_headers`
+        self.dictionaries: list[bytes] = []  # headers of dictionary pages
+        self.keep_headers = False
+        self.complete = True  # whether every header of the chunk was read
+        self.has_unframed_bytes = False  # whether pages without a key are more than two modules
+        self.counts_values = False  # whether pages V2 give their number of values as that of rows
 
     @property
     def values(self) -> list[int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from modcrypt.io.places import Place, Root
 
@@ -28,8 +28,7 @@ def require_place(place: Place | None) -> Place:
     return place
 
 
-@dataclass(frozen=True, slots=True)
-class PathPrefix:
+class PathPrefix(NamedTuple):
     """A template of AAD prefixes, which inserts each file's path or name.
 
     Attributes:
@@ -43,7 +42,7 @@ class PathPrefix:
 
     def with_root(self, root: Root) -> PathPrefix:
         """Return the template with a root, unless it has one."""
-        return self if self.root is not None else replace(self, root=root)
+        return self if self.root is not None else self._replace(root=root)
 
     def __call__(self, path: str) -> bytes:
         """Return the prefix of the file with this path inside the dataset."""

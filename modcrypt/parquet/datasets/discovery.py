@@ -12,7 +12,6 @@ import posixpath
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -42,8 +41,7 @@ class DataFile(NamedTuple):
     partition: pc.Expression | None
 
 
-@dataclass(frozen=True)
-class Dataset:
+class Dataset(NamedTuple):
     """The files of a dataset, in order, and the fields that their folders name."""
 
     files: list[DataFile]
@@ -81,7 +79,7 @@ def leave_out_erased(dataset: Dataset, properties: Any) -> Dataset:
     left = [file for file in dataset.files if file.path not in erased]
     if erased and not left:
         raise KeyNotFoundError(f"all {len(erased):,} files are erased")
-    return replace(dataset, files=left)
+    return dataset._replace(files=left)
 
 
 def is_dataset(source: Any, filesystem: Any) -> bool:

@@ -28,9 +28,6 @@ MAX_FINDINGS = 1000
 MAX_CHUNK_FINDINGS = 12
 """Maximum number of findings reported per column chunk: a wrong key would give two per page."""
 
-ALWAYS_OPEN = "file crypto metadata"
-"""The part that the format leaves unauthenticated in every file with an encrypted footer."""
-
 FILE = "file"
 """The error code for files that could not be read, so that nothing is known about them."""
 

@@ -10,7 +10,6 @@ The length counts all bytes between the last module and the length field.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -95,8 +94,7 @@ def close_tail(data: bytes, magic: bytes) -> bytes:
     return data + len(data).to_bytes(4, "little") + magic
 
 
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
+class FileIdentity(NamedTuple):
     """The identity of one version of a file; it can be pickled and reveals no content.
 
     A path may lead to another file when it is opened again. Decisions from the first opening (which

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from modcrypt.errors import FormatError, IntegrityError, LimitError, UnsupportedFormatError
 from modcrypt.io.sources import Source
@@ -28,8 +28,7 @@ def name_place(module: bytes, position: int) -> str:
     return f"{_VERSION}:{position}:{len(module)}:{hashlib.sha256(module).hexdigest()}"
 
 
-@dataclass(frozen=True, slots=True)
-class KeptPlace:
+class KeptPlace(NamedTuple):
     """The place of the module in a file, and its hash."""
 
     start: int

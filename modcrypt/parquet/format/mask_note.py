@@ -25,7 +25,7 @@ PAIR = b"modcrypt.masked"
 
 _CHECK_LABEL = b"modcrypt mask check v1"  # separates checks from hashes of values
 _CHECK_DIGITS = 16
-_CHECK = re.compile(rf"[0-9a-f]{{{_CHECK_DIGITS}}}")
+_CHECK = rf"[0-9a-f]{{{_CHECK_DIGITS}}}"
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -141,6 +141,6 @@ def _parse_path(value: object) -> Path:
 
 
 def _parse_key_check(value: object) -> str:
-    if not isinstance(value, str) or not _CHECK.fullmatch(value):
+    if not isinstance(value, str) or not re.fullmatch(_CHECK, value):
         raise ValueError("not the check value of a key")
     return value

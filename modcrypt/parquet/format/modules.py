@@ -10,13 +10,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.io.sources import Source
 from modcrypt.module_ids import in_words
-from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.chunk_notes import drop_hidden, find_hidden_index
 from modcrypt.parquet.format.framing import MAGIC_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, decode
@@ -25,6 +24,9 @@ from modcrypt.parquet.format.report import Report
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.runtime.log import log_ignored
+
+if TYPE_CHECKING:
+    from modcrypt.parquet.format.byte_map import Severity
 
 MAX_COLUMNS = MAX_ORDINAL + 1
 MAX_ROW_GROUPS = MAX_ORDINAL + 1

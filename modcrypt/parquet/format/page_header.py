@@ -34,7 +34,7 @@ ALWAYS: Final = 2
 """When pages of a chunk are compressed: unless the header of a data page V2 denies it, or not, or
 even then."""
 
-_OLD_ARROW: Final = re.compile(rb"parquet-cpp(?: version [01](?:[^0-9].*)?)?", re.DOTALL)
+_OLD_ARROW: Final = rb"(?s:parquet-cpp(?: version [01](?:[^0-9].*)?)?)"
 
 
 def page_compression(codec: int, created_by: bytes | None) -> int:
@@ -47,7 +47,7 @@ def page_compression(codec: int, created_by: bytes | None) -> int:
         return NEVER
     if created_by is None or not created_by.startswith(b"parquet-cpp"):
         return BY_HEADER
-    return ALWAYS if _OLD_ARROW.fullmatch(created_by) else BY_HEADER
+    return ALWAYS if re.fullmatch(_OLD_ARROW, created_by) else BY_HEADER
 
 
 class PageHeader:

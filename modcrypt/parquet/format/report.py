@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 
 from modcrypt.errors import ModcryptError
 from modcrypt.module_ids import ModuleId
-from modcrypt.parquet.format.byte_map import Region, Severity, State
-from modcrypt.parquet.format.findings import Finding, Unauthenticated, raise_first
 from modcrypt.report.text import format_count
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # reading finds nothing, and making the classes takes 3 ms
     from mypy_extensions import i64
+
+    from modcrypt.parquet.format.byte_map import Region, Severity, State
+    from modcrypt.parquet.format.findings import Finding, Unauthenticated
+
+ALWAYS_OPEN = "file crypto metadata"
+"""The part that the format leaves unauthenticated in every file with an encrypted footer."""
 
 
 class Report:
@@ -40,6 +44,8 @@ class Report:
     def add(self, finding: Finding) -> None:
         """Add a finding, or only count it beyond the limit; a strict report raises faults."""
         if self.strict:
+            from modcrypt.parquet.format.findings import raise_first
+
             raise_first([finding])
         if finding.severity == "warning" and finding in self.findings:
             return  # the same for each row group
@@ -55,6 +61,8 @@ class Report:
         module: ModuleId | None = None, severity: Severity = "fault",
     ) -> None:  # fmt: skip
         """Add a finding, by default a fault, given its parts."""
+        from modcrypt.parquet.format.findings import Finding
+
         self.add(
             Finding(
                 word=word, message=message, severity=severity, start=start, end=end, module=module
@@ -83,6 +91,8 @@ class Report:
     ) -> None:  # fmt: skip
         """Add a note about what was not authenticated, once for each column."""
         if not self.strict:
+            from modcrypt.parquet.format.findings import Unauthenticated
+
             note = Unauthenticated(what=what, path=path, why=why, word=word, by_design=by_design)
             self.notes.setdefault((what, path), note)
 
@@ -96,10 +106,14 @@ class Report:
     ) -> None:
         """Add a region to the byte map, if one was requested."""
         if self.regions is not None and end > start:
+            from modcrypt.parquet.format.byte_map import Region
+
             self.regions.append(Region(start=start, end=end, kind=kind, state=state, key=key))
 
     def finish(self, where: str) -> list[Finding]:
         """Return all findings, after appending one that counts those beyond the limit."""
+        from modcrypt.parquet.format.findings import Finding
+
         for severity in sorted(self._more):
             words = [listed.word for listed in self.findings if listed.severity == severity]
             word = words[-1] if words else "integrity"

@@ -248,14 +248,7 @@ class Rewriting:
         properties, columns = assign_file_keys(
             metadata, paths, encryption, place=place, overwrite=overwrite
         )
-        self.plan = EncryptionPlan(
-            metadata=metadata,
-            leaves=paths,
-            columns=columns,
-            spans=spans,
-            properties=properties,
-            partial=partial,
-        )
+        self.plan = EncryptionPlan(metadata, paths, columns, spans, properties, partial=partial)
         _check_hash_key(change.hash_key, properties.footer_key, *properties.column_keys.values())
         self._file, self._nulls = file, nulls
         self._masks = {

@@ -14,8 +14,8 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, extension, set_extension, varint
 from modcrypt.parquet.signatures.leaf_list import ENTRY_SIZE
@@ -34,8 +34,7 @@ _MESSAGE_PREFIX = b"modcrypt-signature\x00\x01"
 _EXTENSION_HEAD = b"\x08\xfe\xff\x03"  # a binary field whose id, 32767, is written in full
 
 
-@dataclass(frozen=True, slots=True)
-class SignedContext:
+class SignedContext(NamedTuple):
     """The statements of a signature besides the footer and the list.
 
     `file_aad` is AAD prefix and file-unique, `algorithm` the name of the encryption algorithm.
@@ -46,8 +45,7 @@ class SignedContext:
     plaintext_footer: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SignatureBlock:
+class SignatureBlock(NamedTuple):
     """The signature of a file, as read from its footer; nothing in it is verified.
 
     Attributes:

@@ -13,9 +13,9 @@ No footer declares them; the first pages of a column chunk show them:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from struct import Struct
+from typing import NamedTuple
 
 from modcrypt.aad import aad_of_type
 from modcrypt.errors import ModcryptError, TagMismatchError, list_names
@@ -46,8 +46,7 @@ NO_TAGS = (
 """The reports of verification about pages that have these layouts."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageProbe:
+class PageProbe(NamedTuple):
     """The result of probing a column chunk.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_VERSION: Final = re.compile(rb" version (\d+)\.(\d+)\.(\d+)")
+_VERSION: Final = rb" version (\d+)\.(\d+)\.(\d+)"
 
 
 def is_older(created_by: bytes, application: bytes, version: tuple[int, int, int]) -> bool:
@@ -17,7 +17,7 @@ def is_older(created_by: bytes, application: bytes, version: tuple[int, int, int
     end = created_by[len(application) :][:1]
     if not created_by.startswith(application) or end not in (b"", b" "):
         return False
-    known = _VERSION.match(created_by, len(application))
+    known = re.match(_VERSION, created_by[len(application) :])
     return known is None or (int(known[1]), int(known[2]), int(known[3])) < version
 
 
