@@ -120,17 +120,6 @@ def test_open_files_takes_patterns(url: str, folder: Path) -> None:
             assert pq.read_table(opened).equals(TABLE)
 
 
-@pytest.mark.usefixtures("memory")
-def test_a_cache_behind_it_keeps_encrypted_bytes(folder: Path, tmp_path: Path) -> None:
-    url = "modcrypt::simplecache::memory://data/c=A/1.parquet"
-    cache = {"cache_storage": str(tmp_path / "cache")}
-    for _ in range(2):
-        with fsspec.open(url, decryption=KEYS, simplecache=cache) as file:
-            assert pq.read_table(file).equals(TABLE)
-    (kept,) = (tmp_path / "cache").iterdir()
-    assert kept.read_bytes() == (folder / "c=A" / "1.parquet").read_bytes()
-
-
 def test_options_go_to_the_file_system_that_they_name(folder: Path, memory: Any) -> None:
     filesystem, path = fsspec.url_to_fs(
         "modcrypt::dir::memory://data/c=A/1.parquet", decryption=KEYS, dir={"path": "/data"}

@@ -20,10 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modcrypt import Key, ModcryptError, decrypt_ags1, encrypt_ags1
+from modcrypt import ModcryptError, decrypt_ags1, encrypt_ags1
 from modcrypt.ags1 import UNVERIFIED, Ags1Summary, StandardKeyMetadata, files, inspect_ags1, writer
 from modcrypt.errors import FormatError, TagMismatchError, TruncationError
-from modcrypt.keys import invocation_counter
 from tests.support.ags1.sources import KINDS, Store, source_of
 from tests.support.ags1.streams import (
     PLAIN,
@@ -206,21 +205,6 @@ def test_pipes_are_encrypted_and_decrypted(size: int, piece: int) -> None:
         assert inspect_ags1(pipe).encrypted_length == length
 
 
-def test_both_ends_may_be_pipes() -> None:
-    sealed_out, sealed_in = os.pipe()
-
-    def work() -> None:
-        with feed_pipe(PLAIN, 77) as plain, os.fdopen(sealed_in, "wb") as out:
-            encrypt(plain, out, block_length=50)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    with os.fdopen(sealed_out, "rb") as source:
-        assert decrypt_stream(source) == PLAIN
-    thread.join(60)
-    assert not thread.is_alive()
-
-
 @FIFO
 def test_a_named_pipe_is_read_by_its_path(tmp_path: Path) -> None:
     path, stream = tmp_path / "fifo", encrypt_stream(FOOTER_KEY, PLAIN, 100, PREFIX)
@@ -384,15 +368,6 @@ def test_a_progress_callback_counts_up_and_may_end_it(threads: int, tmp_path: Pa
     assert list_folder(tmp_path) == ["sealed"]
 
 
-@pytest.mark.usefixtures("small_lots")
-def test_a_spent_key_leaves_nothing(tmp_path: Path) -> None:
-    key = Key.generate()
-    invocation_counter(key).count = 2**32 - 10
-    with pytest.raises(ModcryptError, match=r"2\*\*32"):
-        encrypt(PLAIN, tmp_path / "out", key, block_length=7)
-    assert list_folder(tmp_path) == []
-
-
 MISTAKES: dict[str, tuple[type[Exception], dict[str, Any]]] = {
     "key": (ValueError, {"key": bytes(15)}),
     "prefix": (TypeError, {"aad_prefix": "text"}),
@@ -441,17 +416,6 @@ def test_a_callers_mistake_is_found_before_any_io(
         job(tmp_path / "absent", tmp_path / "out", **options)
     assert not isinstance(caught.value, OSError | ModcryptError)
     assert list_folder(tmp_path) == []
-
-
-def test_an_existing_destination_is_replaced_only_on_request(tmp_path: Path) -> None:
-    (tmp_path / "out").write_bytes(b"old")
-    for job, source in ((encrypt, PLAIN), (decrypt, STREAM)):
-        with pytest.raises(FileExistsError):
-            job(source, tmp_path / "out", overwrite=False)
-        assert (tmp_path / "out").read_bytes() == b"old"
-        job(source, tmp_path / "out")
-        assert (tmp_path / "out").read_bytes() != b"old"
-        (tmp_path / "out").write_bytes(b"old")
 
 
 @pytest.mark.parametrize(("threads", "through"), [(1, "path"), (2, "pipe")])

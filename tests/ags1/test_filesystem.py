@@ -148,16 +148,6 @@ def test_a_plain_key_with_prefix_and_length_is_enough(tmp_path: Path) -> None:
         make_filesystem(key=FOOTER_KEY, length=len(sealed)).cat_file(tmp_path / "x")
 
 
-def test_options_go_to_the_file_system_that_they_name(memory: Any, vault: Vault) -> None:
-    filesystem, _ = fsspec.url_to_fs(
-        "ags1::dir::memory://data/x", dir={"path": "/data"}, **vault.new
-    )
-    assert filesystem.fs.path == "/data"
-    assert filesystem.fs.fs is memory
-    filesystem.pipe_file("x", DATA)
-    assert vault.judge("x", memory.cat_file("/data/x")) == DATA
-
-
 def test_open_files_numbers_what_is_written_and_finds_it_by_patterns(
     tmp_path: Path, vault: Vault
 ) -> None:
@@ -560,38 +550,6 @@ def test_a_part_of_a_file_is_read_by_the_blocks_it_touches(
     assert read == [(0, 8)]
 
 
-def test_names_are_those_behind_and_listings_have_no_sizes(
-    sealed_path: str, tmp_path: Path, vault: Vault
-) -> None:
-    asked: list[str] = []
-
-    def key(path: str) -> mc.ags1.StandardKeyMetadata:
-        asked.append(path)
-        return vault[path]
-
-    filesystem, local = make_filesystem(key=key), fsspec.filesystem("file")
-    assert (
-        filesystem.ls(tmp_path, detail=False) == local.ls(tmp_path, detail=False) == [sealed_path]
-    )
-    for entries in (
-        filesystem.ls(tmp_path),
-        filesystem.find(tmp_path, detail=True).values(),
-        filesystem.glob(f"{tmp_path}/*", detail=True).values(),
-    ):
-        assert [entry["size"] for entry in entries] == [None]
-    assert filesystem.exists(f"ags1://{sealed_path}")
-    assert filesystem.isfile(sealed_path)
-    assert filesystem.isdir(tmp_path)
-    assert not filesystem.exists(f"{sealed_path}-2")
-    assert asked == []
-    assert filesystem.info(sealed_path)["size"] == filesystem.du(tmp_path) == len(DATA)
-    assert set(asked) == {sealed_path}
-    with pytest.raises(FileNotFoundError):
-        filesystem.info(f"{sealed_path}-2")
-    with pytest.raises(FileNotFoundError):
-        make_filesystem(key=FOOTER_KEY, length=1).open(f"{sealed_path}-2")
-
-
 def damage(data: bytes, how: str) -> bytes:
     frame = 4096 + 28
     return {
@@ -678,20 +636,6 @@ def test_what_needs_no_key_leaves_the_bytes_as_they_are(
 
 
 # --- keys ----------------------------------------------------------------------------------------
-
-
-def test_file_systems_with_other_keys_are_never_taken_for_each_other(tmp_path: Path) -> None:
-    systems = [
-        make_filesystem(key=mc.Key(key), length=mc.ags1.UNVERIFIED)
-        for key in (FOOTER_KEY, OTHER_KEY) * 2
-    ]
-    assert len(set(systems)) == len({tokenize(system) for system in systems}) == 4
-    assert systems[0] != systems[2]
-    for number, filesystem in enumerate(systems):
-        filesystem.pipe_file(f"{tmp_path}/{number % 2}", DATA)
-    assert systems[0].cat_file(f"{tmp_path}/0") == systems[3].cat_file(f"{tmp_path}/1") == DATA
-    with pytest.raises(mc.errors.TagMismatchError):
-        systems[0].cat_file(f"{tmp_path}/1")
 
 
 @pytest.mark.parametrize(

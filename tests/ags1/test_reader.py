@@ -221,16 +221,6 @@ def test_keys_and_prefixes_of_any_size_and_no_others(key: bytes, prefix: bytes) 
         assert caught.value.module == BlockId(0)
 
 
-def test_megabytes_are_opened_by_several_threads(tmp_path: Path) -> None:
-    plain, stream = large_stream(MEBIBYTE, 9 * MEBIBYTE + 5)
-    (tmp_path / "stream").write_bytes(stream)
-    for source in (stream, tmp_path / "stream", io.BytesIO(stream)):
-        for threads in (1, 2, None):
-            with new_reader(source, aad_prefix=PREFIX, threads=threads) as file:
-                assert file.read() == plain
-                assert file.read_at(100, 6 * MEBIBYTE) == plain[100 : 100 + 6 * MEBIBYTE]
-
-
 @pytest.mark.parametrize("block_length", [1, 64 << 20])
 def test_the_limits_of_block_lengths_are_read(block_length: int) -> None:
     assert (
@@ -373,18 +363,6 @@ def test_length_and_metadata_must_agree() -> None:
 
 def test_unverified_says_its_name() -> None:
     assert repr(UNVERIFIED) == str(UNVERIFIED) == "UNVERIFIED"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"key": bytes(15)}, {"aad_prefix": "text"}, {"length": -1}, {"length": None}, {"threads": 0}],
-    ids=lambda changes: str(*changes),
-)
-def test_a_callers_mistake_is_found_before_any_io(changes: dict[str, Any], tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {"key": FOOTER_KEY, "length": 36} | changes
-    with pytest.raises((TypeError, ValueError)) as caught:
-        Ags1Reader(tmp_path / "absent", **arguments)
-    assert not isinstance(caught.value, OSError | ModcryptError)
 
 
 # --- damage; the vectors have more ---------------------------------------------------------------

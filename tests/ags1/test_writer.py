@@ -220,22 +220,6 @@ def test_keys_and_prefixes_of_any_size(key: bytes, prefix: bytes | None) -> None
     assert read_plaintext(key, encrypt(PLAIN, Key(key), aad_prefix=prefix), prefix or b"")
 
 
-@pytest.mark.parametrize("threads", [1, 2, None])
-@pytest.mark.parametrize("kind", ["object", "path"])
-def test_megabytes_are_sealed_by_several_threads(
-    threads: int | None, kind: str, tmp_path: Path
-) -> None:
-    data = np.random.default_rng(1).bytes(9_500_000)
-    sink = io.BytesIO()
-    target: Any = sink if kind == "object" else tmp_path / "stream"
-    with new_writer(target, threads=threads) as out:
-        for start, end in ((0, 10), (10, 5_000_000), (5_000_000, 9_000_000), (9_000_000, None)):
-            out.write(data[start:end])
-    stream = sink.getvalue() if kind == "object" else (tmp_path / "stream").read_bytes()
-    assert read_plaintext(FOOTER_KEY, stream) == data
-    assert read_plaintext(FOOTER_KEY, encrypt(data, FOOTER_KEY)) == data
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -537,15 +521,6 @@ def assert_unusable(out: Ags1Writer) -> None:
     ):
         with pytest.raises(ValueError, match=r"closed|complete"):
             use()
-
-
-def test_an_abandoned_writer_is_of_no_use_any_more() -> None:
-    sink = Seen()
-    out = new_writer(sink, block_length=4)
-    out.write(PLAIN[:9])
-    out.abandon()
-    assert_unusable(out)
-    assert not is_stream(FOOTER_KEY, sink.data)
 
 
 def test_closing_again_changes_nothing() -> None:

@@ -231,25 +231,6 @@ def test_decrypt_prints_what_it_wrote(encrypted_folder: Path) -> None:
     assert (answer.stdout, answer.stderr) == (NOTES, b"")
 
 
-def test_each_file_gets_a_key_of_its_own(encrypted_folder: Path) -> None:
-    check_ok(
-        run_here(
-            encrypted_folder,
-            "encrypt",
-            "--new-key-metadata",
-            "other.key",
-            "notes.txt",
-            "other.ags1",
-        )
-    )
-    first, second = (
-        split_key_metadata((encrypted_folder / name).read_bytes())
-        for name in ("notes.key", "other.key")
-    )
-    assert first[0] != second[0]
-    assert first[1] != second[1]
-
-
 @pytest.mark.parametrize("form", ["raw", "hex", "HEX", "base64", "base64 of URLs"])
 def test_key_metadata_is_read_raw_and_as_text(encrypted_folder: Path, form: str) -> None:
     raw = (encrypted_folder / "notes.key").read_bytes()
@@ -417,11 +398,6 @@ def test_a_missing_folder_for_key_metadata_is_known_before_the_work(folder: Path
     assert names(folder) == {"notes.txt", "own.key", "fifo"}
 
 
-def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
-    check_ok(run_here(folder, "encrypt", *KEY, "--force", "notes.txt", "notes.txt"))
-    assert decrypt_standard_stream((folder / "notes.txt").read_bytes(), FOOTER_KEY) == NOTES
-
-
 # --- pipes ---------------------------------------------------------------------------------------
 
 
@@ -463,27 +439,6 @@ def test_a_redirected_file_is_checked_before_anything_is_given(encrypted_folder:
     assert answer.stdout == b""
 
 
-def test_fifos_and_descriptors_do_for_paths(folder: Path) -> None:
-    for name in ("in", "out"):
-        os.mkfifo(folder / name)
-    with (folder / "notes.txt").open("rb") as file:
-        cat = partial(subprocess.Popen, ["cat"], cwd=folder)
-        with cat(stdin=file, stdout=subprocess.PIPE) as feed:
-            assert feed.stdout is not None
-            fd = feed.stdout.fileno()
-            check_ok(
-                run(folder, "encrypt", *KEY, f"/dev/fd/{fd}", "notes.ags1", pass_fds=[fd]),
-            )
-    assert decrypt_standard_stream((folder / "notes.ags1").read_bytes(), FOOTER_KEY) == NOTES
-    length = ("--length", str(NOTES_LENGTH))
-    shell = (
-        f"cat notes.ags1 > in & cat out > back.txt & "
-        f"{PROGRAM} ags1 decrypt {' '.join((*KEY, *length))} in out; code=$?; wait; exit $code"
-    )
-    subprocess.run(["bash", "-c", shell], cwd=folder, check=True, timeout=60)
-    assert (folder / "back.txt").read_bytes() == NOTES
-
-
 def test_a_pipe_as_destination_needs_no_force_and_leaves_stdout_for_the_length(
     folder: Path,
 ) -> None:
@@ -501,22 +456,6 @@ def test_on_a_terminal_the_length_is_labelled(folder: Path) -> None:
     answer, shown = run_on_terminal(folder, command, "stdout")
     assert (answer.returncode, answer.stderr) == (0, b"")
     assert shown.strip() == f"encrypted length: {NOTES_LENGTH}"
-
-
-@pytest.mark.parametrize("cut", [1, FRAME, FRAME + 5])
-def test_a_pipe_cut_short_gives_what_authenticated_and_is_1(
-    encrypted_folder: Path, cut: int
-) -> None:
-    data = (encrypted_folder / "notes.ags1").read_bytes()[:-cut]
-    for command in (("cat", *METADATA, "-"), ("decrypt", *METADATA, "-", "-")):
-        answer = run(encrypted_folder, *command, input=data)
-        check_failure(answer, 1, "truncation")
-        assert NOTES.startswith(answer.stdout)
-        assert len(answer.stdout) >= MIB
-    check_failure(
-        run(encrypted_folder, "decrypt", *METADATA, "-", "back.txt", input=data), 1, "truncation"
-    )
-    assert "back.txt" not in names(encrypted_folder)
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(encrypted_folder: Path) -> None:
@@ -559,16 +498,6 @@ def test_without_a_length_it_says_what_to_do(folder: Path) -> None:
         assert "--unverified-length" in message
         assert "UNVERIFIED" not in message
         assert run_here(folder, *command, *KEY, "--length", str(NOTES_LENGTH)).returncode == 0
-
-
-@pytest.mark.parametrize("wrong", [-FRAME, -1, 1])
-def test_another_length_is_1_and_nothing_is_given(folder: Path, wrong: int) -> None:
-    encrypt_notes(folder)
-    for command in READING:
-        answer = run_here(folder, *command, *KEY, "--length", str(NOTES_LENGTH + wrong))
-        assert f"{NOTES_LENGTH} bytes" in check_failure(answer, 1, "truncation")
-        assert answer.stdout == b""
-    assert "back.txt" not in names(folder)
 
 
 def test_a_stream_that_lost_its_last_block_passes_only_unverified(folder: Path) -> None:

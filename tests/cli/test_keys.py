@@ -37,7 +37,6 @@ from tests.support.cli.program import (
     run_on_terminal,
 )
 from tests.support.folder_contents import names
-from tests.support.forging import flip
 from tests.support.interrupts import interrupt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.kms.pyarrow_keyring import ARROW_KMS, FACTORY, LOCAL
@@ -301,13 +300,6 @@ def test_a_new_keyring_takes_its_passphrase_in_the_same_ways(tmp_path: Path) -> 
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         (master,) = modcrypt.Keyring(path, passphrase=PASSPHRASE).list_keys()
         assert master.id == "kf"
-
-
-def test_a_new_keyring_is_where_its_uri_says(tmp_path: Path) -> None:
-    create = ("keys", "create", "--plaintext", "--kms", "file:50%25%20x.keyring#kf", "kf")
-    run_ok(tmp_path, *create)
-    assert names(tmp_path) == {"50% x.keyring"}
-    assert "already" in check_refusal(invoke(tmp_path, *create))
 
 
 @pytest.mark.parametrize("key_id", ["", "a\nb", "k" * 1025], ids=["empty", "line", "long"])
@@ -625,12 +617,6 @@ def test_kms_goes_before_the_key_service_of_a_policy(clear: Path) -> None:
     assert "--kms" in check_refusal(invoke(clear, "encrypt", *options))
 
 
-def test_modules_are_listed_with_a_key_service(clear: Path) -> None:
-    encrypt_file(clear)
-    shown = json.loads(run_ok(clear, "inspect", *RING, "--modules", "--json", "sealed.parquet"))
-    assert {region["path"] for region in shown["regions"]} >= {"id", "name", "address.zip"}
-
-
 def test_audit_has_every_use_of_a_key(clear: Path) -> None:
     path, audit = str(encrypt_file(clear, "sealed.parquet", "--audit", "a.jsonl")), ("--audit",)
     run_ok(clear, *DECRYPT, "--audit", "b.jsonl", path, "out.parquet")
@@ -687,22 +673,6 @@ def test_files_move_under_another_master_key(lake: Path) -> None:
     assert "footer" not in {key["master_key_id"] for key in scan(lake, *RING, "lake")}
     run_ok(lake, "keys", "disable", *RING, "footer")
     run_ok(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
-
-
-def test_fresh_data_keys_encrypt_every_page_again(lake: Path) -> None:
-    before = contents(lake / "lake")
-    rotate = ("keys", "rotate", *RING, "--what", "dek", "lake")
-    assert run_ok(lake, *rotate).startswith("3 files: 3 rotated; ")
-    after = contents(lake / "lake")
-    assert all(after[name][:200] != before[name][:200] for name in before)
-    run_ok(lake, *DECRYPT, "lake/2.parquet", "out.parquet")
-    assert pq.read_table(lake / "out.parquet").equals(small_table())
-
-
-def test_a_second_rotation_finds_its_work_done(lake: Path) -> None:
-    rotate = ("keys", "rotate", *RING, "lake")
-    assert run_ok(lake, *rotate, "--key", "footer").startswith("rotated footer, version 2\n3 files")
-    assert run_ok(lake, *rotate) == "3 files: 3 current; 0 keys\n"
 
 
 def test_wrapping_is_changed_on_request(lake: Path) -> None:
@@ -768,16 +738,6 @@ def test_a_scan_reports_what_it_could_not_look_into(lake: Path) -> None:
     assert json.loads(as_json.stdout.splitlines()[-1])["kind"] == "error"
 
 
-def test_a_corrupt_key_is_a_finding_of_the_one_file(lake: Path) -> None:
-    data = (lake / "lake" / "1.parquet").read_bytes()
-    flip(lake / "lake" / "1.parquet", data.index(b"encryptedKey") + 20)
-    result = invoke(lake, "keys", "rotate", *RING, "--what", "kek", "lake", "--json")
-    *files, totals = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [file["result"] for file in files] == ["rotated", "key-material", "rotated"]
-    assert (result.exit_code, totals["failed"]) == (3, 1)
-    assert (lake / "lake" / "1.parquet").read_bytes() != data  # left as it was found: flipped
-
-
 def test_a_folder_that_is_not_there_is_2(clear: Path) -> None:
     check_refusal(invoke(clear, "keys", "rotate", *RING, "--key", "footer", "absent"), "file")
     assert modcrypt.Keyring(clear / "lake.keyring").list_keys()[0].version == 1
@@ -830,33 +790,6 @@ def test_a_secret_in_a_uri_is_not_repeated(
         result = invoke(clear, *(argument.format(uri) for argument in arguments), *more)
         assert result.exit_code in (1, 2, 3)
         assert "31415926" not in result.output
-
-
-def test_no_secret_shows_in_any_output(folder: Path) -> None:
-    private(folder / "phrase", PASSPHRASE.encode())
-    value = {"NEW_KEY": "c2VjcmV0IGtleSBvZiAxNg=="}
-    path = ("--passphrase", "file:phrase")
-    answers = [
-        run(folder, "keys", "create", *RING, "new", "--import", "env:NEW_KEY", env=value),
-        run(folder, "keys", "create", *RING, "new", "--import", "env:NEW_KEY", env=value),
-        run(folder, "keys", "list", *RING, "--json"),
-        run(folder, "encrypt", *FOOTER, "--json", "--audit", "audit", "plain.parquet", "sealed"),
-        run(folder, "keys", "scan", *RING, "--json", "sealed"),
-        run(
-            folder, "keys", "rotate", *RING, *path, "--what", "kek", "--json", "sealed", fork=False
-        ),
-        run(folder, *DECRYPT, "sealed", "out.parquet", passphrase="wrong"),
-        run(folder, "keys", "disable", *RING, "footer", "--json", fork=False),
-        run(folder, *DECRYPT, "sealed", "out.parquet", "--json"),
-    ]
-    assert [answer.returncode for answer in answers] == [0, 2, 0, 0, 0, 0, 3, 0, 3]
-    output = "".join(answer.stdout + answer.stderr for answer in answers)
-    files = b"".join(path.read_bytes() for path in folder.iterdir() if path.name != "phrase")
-    keys = [FOOTER_KEY, COLUMN_KEY, base64.b64decode(value["NEW_KEY"])]
-    for secret in (PASSPHRASE.encode(), *keys):
-        for text in (secret, secret.hex().encode(), base64.b64encode(secret)):
-            assert text.decode() not in output
-            assert text not in files
 
 
 # --- options, in process -------------------------------------------------------------------------
@@ -1067,16 +1000,6 @@ def test_a_keyring_in_plaintext_that_others_can_read_is_refused(lake: Path) -> N
         assert "chmod 600" in result.stderr
     assert keyring.read_bytes() == before
     assert not Path(out).exists()
-
-
-def test_an_encrypted_keyring_may_be_readable(tmp_path: Path) -> None:
-    keyring = modcrypt.Keyring.create(tmp_path / "lake.keyring", passphrase=b"long enough")
-    keyring.create_key("footer")
-    (tmp_path / "lake.keyring").chmod(0o644)
-    (tmp_path / "pass").write_text("long enough")
-    (tmp_path / "pass").chmod(0o600)
-    result = invoke(tmp_path, "keys", "list", *RING, "--passphrase", "file:pass")
-    assert result.exit_code == 0, result.stderr
 
 
 def test_a_rotation_that_fails_for_want_of_a_key_alone_says_so(lake: Path) -> None:

@@ -174,17 +174,6 @@ def test_v2_levels_in_plaintext_stay_readable(folder: Path) -> None:
     assert levels not in sizes["encrypted"]
 
 
-def test_columns_without_a_key_are_dropped_on_request(encrypted_folder: Path) -> None:
-    drop = ("--on-missing-key", "drop")
-    assert (
-        run(encrypted_folder, "decrypt", *KEY, *drop, "sealed.parquet", "out.parquet").returncode
-        == 0
-    )
-    assert pq.read_table(encrypted_folder / "out.parquet").equals(
-        small_table().drop_columns(["name"])
-    )
-
-
 def test_columns_without_a_key_are_filled_with_nulls_on_request(encrypted_folder: Path) -> None:
     null = ("--on-missing-key", "null", "--json")
     done = run(encrypted_folder, "decrypt", *KEY, *null, "sealed.parquet", "out.parquet")
@@ -203,17 +192,6 @@ def test_a_signed_footer_can_be_left_unchecked(folder: Path) -> None:
     unchecked = ("--no-check-footer", "--on-missing-key", "drop")
     assert run(folder, "decrypt", *unchecked, *files).returncode == 0
     assert pq.read_table(folder / "out.parquet").equals(small_table().select(["id"]))
-
-
-def test_a_reader_that_goes_away_ends_it_quietly(encrypted_folder: Path) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    answer = subprocess.run(
-        [PROGRAM, "inspect", "--modules", *KEY, *NAME_KEY, "sealed.parquet"],
-        cwd=encrypted_folder, stdout=write, stderr=subprocess.PIPE, check=False,
-    )  # fmt: skip
-    os.close(write)
-    assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 # --- exit codes ----------------------------------------------------------------------------------
@@ -235,29 +213,6 @@ def test_a_flipped_byte_is_1_and_names_the_module(encrypted_folder: Path) -> Non
     address["type"] = target["kind"]
     assert (answer.returncode, error["error"], error["module"]) == (1, "tag", address)
     assert names(encrypted_folder) == before
-
-
-@pytest.mark.parametrize("cut", [1, 100, 1000])
-def test_a_file_cut_short_is_1(encrypted_folder: Path, cut: int) -> None:
-    data = (encrypted_folder / "sealed.parquet").read_bytes()
-    (encrypted_folder / "sealed.parquet").write_bytes(data[:-cut])
-    answer = run(encrypted_folder, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
-    check_failure(answer, 1, "format")
-
-
-def test_plaintext_where_encrypted_was_expected_is_1(folder: Path) -> None:
-    check_failure(run(folder, "decrypt", *KEY, "plain.parquet", "out.parquet"), 1, "plaintext")
-
-
-def test_no_parquet_file_is_1(folder: Path) -> None:
-    check_failure(run(folder, "encrypt", *KEY, "name.key", "out.parquet"), 1, "format")
-
-
-def test_a_wrong_key_is_1(encrypted_folder: Path) -> None:
-    private(encrypted_folder / "footer.key", OTHER_KEY)
-    check_failure(
-        run(encrypted_folder, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet"), 1, "tag"
-    )
 
 
 @pytest.mark.parametrize(
@@ -286,13 +241,6 @@ def test_urls_do_for_files(folder: Path) -> None:
     assert json.loads(run(folder, "encrypt", *KEY, "--json", *urls).stdout)["result"] == "current"
     other = run(folder, "encrypt", "--key", "file:name.key", *urls)
     assert "--force" in check_failure(other, 2, "different")
-
-
-def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
-    answer = run(folder, "encrypt", *KEY, "--force", "plain.parquet", "plain.parquet")
-    assert (answer.returncode, answer.stderr) == (0, "")
-    assert read_with_pyarrow(folder / "plain.parquet", FOOTER_KEY).equals(small_table())
-    assert names(folder) == {"plain.parquet", "footer.key", "name.key"}
 
 
 @pytest.mark.parametrize(
@@ -328,26 +276,6 @@ def test_a_missing_key_is_3_and_says_how_to_give_it(encrypted_folder: Path) -> N
         run(encrypted_folder, "decrypt", "sealed.parquet", "out.parquet"), 3, "no-key"
     )
     assert "--key" in message
-
-
-def test_encrypting_twice_is_5(encrypted_folder: Path) -> None:
-    check_failure(
-        run(encrypted_folder, "encrypt", *KEY, "sealed.parquet", "out.parquet"), 5, "unsupported"
-    )
-
-
-def test_a_full_disk_is_74_and_leaves_nothing(folder: Path) -> None:
-    """A file size limit stands for the disk: it fails in write(2) too."""
-    limit = (
-        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "from modcrypt.cli import run; run()"
-    )
-    before = names(folder)
-    command = [sys.executable, "-c", limit, "encrypt", *KEY, *PLAIN_TO_OUT]
-    process = as_process(command, environment())
-    answer = subprocess.run(**process, cwd=folder, capture_output=True, text=True, check=False)
-    check_failure(answer, 74, "file")
-    assert names(folder) == before
 
 
 EXPECTED_CODES = {
@@ -522,14 +450,6 @@ def test_what_may_be_a_raw_key_or_base64_is_not_guessed(folder: Path) -> None:
     assert read_with_pyarrow(folder / "out.parquet", bytes(range(24))).equals(small_table())
 
 
-def test_the_wrong_sort_of_key_file_is_3(folder: Path) -> None:
-    check_failure(
-        run(folder, "encrypt", "--key", "file:no.key", "plain.parquet", "out"), 3, "no-key"
-    )
-    answer = run(folder, "encrypt", "--key", "file:.", "plain.parquet", "out")
-    check_failure(answer, 3, "key-material")
-
-
 def test_a_denied_key_file_is_3_for_root_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -626,35 +546,6 @@ def test_a_key_among_the_arguments_is_not_repeated(
         result = invoke(folder, *(a.format(text) for a in arguments), *more)
         assert result.exit_code in (2, 3)
         assert text not in result.output
-
-
-def test_no_key_shows_in_any_output(encrypted_folder: Path) -> None:
-    flip(encrypted_folder / "sealed.parquet", 40)
-    answers = [
-        run_program(
-            encrypted_folder, "encrypt", *KEY, *NAME_KEY, "--json", "plain.parquet", "new.parquet"
-        ),
-        run_program(encrypted_folder, "inspect", "--modules", *KEY, *NAME_KEY, "new.parquet"),
-        run_program(
-            encrypted_folder, "decrypt", *KEY, *NAME_KEY, "--json", "sealed.parquet", "out.parquet"
-        ),
-        run_program(encrypted_folder, "decrypt", *KEY, "new.parquet", "out.parquet"),
-        run_program(encrypted_folder, "decrypt", *NAME_KEY, "new.parquet", "out.parquet"),
-        run_program(encrypted_folder, "encrypt", *KEY, *NAME_KEY, *NAME_KEY, *PLAIN_TO_OUT),
-        run_program(
-            encrypted_folder,
-            "decrypt",
-            "--key",
-            "env:SHORT",
-            "sealed.parquet",
-            "y",
-            env={"SHORT": FOOTER_KEY.hex()[2:]},
-        ),
-    ]
-    assert [answer.returncode for answer in answers] == [0, 0, 1, 3, 3, 2, 3]
-    output = "".join(answer.stdout + answer.stderr for answer in answers)
-    for key in (FOOTER_KEY, COLUMN_KEY):
-        assert not [text for text in (*spellings(key), key.hex()[2:]) if text in output]
 
 
 # --- options, in process -------------------------------------------------------------------------

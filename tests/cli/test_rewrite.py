@@ -14,7 +14,7 @@ import pytest
 import modcrypt
 from tests.support.cases import each_case
 from tests.support.cli.answers import LOST_KEYS, check_refusal, lines, run_ok
-from tests.support.cli.program import KEY, NAME_KEY, examples_of, invoke, private, run, run_program
+from tests.support.cli.program import KEY, NAME_KEY, examples_of, invoke, private, run
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.pyarrow_keyring import FACTORY, LOCAL
 from tests.support.mask_hash import mask_hash
@@ -179,25 +179,6 @@ def test_the_passphrase_of_a_keyring_is_not_tried_on_another(folder: Path) -> No
     run_ok(folder, "encrypt", *old, "plain.parquet", "old.parquet")
     for number, name in enumerate(("new", "old")):
         run_ok(folder, "rekey", *old, "--to", f"{name}.toml", "old.parquet", f"{number}.parquet")
-
-
-def test_columns_without_a_key_are_left_out_but_not_in_place(folder: Path) -> None:
-    missing = (*KEY, *NEW_KEY, "--on-missing-key", "drop")
-    result = invoke(folder, "rekey", *missing, *FILES)
-    assert (result.exit_code, result.stderr) == (
-        0,
-        "modcrypt: columns left out because their key is missing: name\n",
-    )
-    theirs = read_with_pyarrow(folder / "out.parquet", OTHER_KEY)
-    assert theirs.equals(small_table().drop_columns(["name"]))
-    before = (folder / "sealed.parquet").read_bytes()
-    assert "lose columns" in check_refusal(
-        invoke(folder, "rekey", *missing, "--in-place", "sealed.parquet")
-    )
-    check_refusal(
-        invoke(folder, "rekey", *KEY, *NEW_KEY, "--in-place", "sealed.parquet"), "no-key", 3
-    )
-    assert (folder / "sealed.parquet").read_bytes() == before
 
 
 def test_unchanged_columns_keep_their_bytes_on_request(folder: Path) -> None:
@@ -368,37 +349,6 @@ def test_wrong_options_are_2_and_explained_in_one_line(
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert part in check_refusal(invoke(folder, *arguments))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-@pytest.mark.parametrize("command", ["rekey", "mask", "share"])
-def test_no_key_shows_in_any_output(folder: Path, command: str) -> None:
-    more = {
-        "rekey": (),
-        "mask": ("--hash", "id", "--hash-key", "env:HASH_KEY"),
-        "share": ("--column", "id"),
-    }[command]
-    hash_key = OTHER_KEY[::-1]
-    keys = {"HASH_KEY": hash_key.hex()}
-    answers = [
-        run_program(
-            folder,
-            command,
-            *OLD,
-            *NEW_KEY,
-            *more,
-            *FILES,
-            "--json",
-            env=keys,
-            fork=command != "share",
-        ),
-        run_program(folder, command, *OLD, *NEW_KEY, *more, *FILES, "--json", env=keys),
-        run_program(folder, command, *NEW_KEY, *more, *FILES, "--force", "--json", env=keys),
-    ]
-    assert [answer.returncode for answer in answers] == [0, 0, 3]
-    output = "".join(answer.stdout + answer.stderr for answer in answers)
-    for key in (FOOTER_KEY, COLUMN_KEY, OTHER_KEY, hash_key):
-        assert key.hex() not in output
-        assert key.decode() not in output
 
 
 # --- help ----------------------------------------------------------------------------------------

@@ -929,15 +929,6 @@ def test_any_legal_file_name_is_a_local_path(
         assert source.read_at(0, 1000) == DATA
 
 
-def test_a_file_may_be_replaced_by_its_own_encryption(tmp_path: Path) -> None:
-    plain = write_plain(tmp_path / "file")
-    before = plain.read_bytes()
-    encrypt_parquet(plain, plain, ENCRYPTION)
-    assert plain.read_bytes()[:4] == b"PARE"
-    decrypt_parquet(plain, plain, DECRYPTION)
-    assert plain.read_bytes() == before
-
-
 # --- published URLs ------------------------------------------------------------------------------
 
 

@@ -357,16 +357,6 @@ def test_a_change_of_wrapping_also_moves_to_other_master_keys(
     assert read(path, kms, mc.Policy(footer_key="kf")).equals(TABLE)
 
 
-def test_a_record_of_another_wrapping_does_not_count(tmp_path: Path, kms: RotatingKms) -> None:
-    lake, record = tmp_path / "lake", tmp_path / "record"
-    write_lake(lake, kms, WITHIN, 1)
-    for double, result in ((None, "current"), (False, "rotated"), (True, "rotated")):
-        done = mc.jobs.rotate_keys(lake, mc.KeyTools(kms), double_wrapping=double, record=record)
-        assert results(done) == [result]
-        again = mc.jobs.rotate_keys(lake, mc.KeyTools(kms), double_wrapping=double, record=record)
-        assert results(again) == ["current"]
-
-
 # --- what the key service is asked for -----------------------------------------------------------
 
 MANY = 60
@@ -746,6 +736,9 @@ def test_a_record_counts_for_the_same_rotation_only(tmp_path: Path) -> None:
     assert run(new_master_keys={"kf": "moved"}) == {"rotated"}
     assert run(new_master_keys={"kf": "moved"}) == {"current"}
     assert run(what="kek", new_master_keys={"kf": "moved"}) == {"rotated"}
+    for double in (False, True):
+        assert run(double_wrapping=double) == {"rotated"}
+        assert run(double_wrapping=double) == {"current"}
 
 
 def test_a_record_of_old_says_nothing_of_a_newer_version(tmp_path: Path, kms: RotatingKms) -> None:
@@ -942,17 +935,6 @@ def test_links_lead_to_each_file_once(policy: mc.Policy, tmp_path: Path, kms: Ro
     assert len(rotated) == len(paths)
     kms.disable_old()
     assert all(read(path, kms).equals(TABLE) for path in paths)
-
-
-def test_a_link_to_a_file_keeps_pointing_at_it(tmp_path: Path, kms: RotatingKms) -> None:
-    (path,) = write_lake(tmp_path / "lake", kms, WITHIN, 1)
-    link = tmp_path / "link.parquet"
-    link.symlink_to(path)
-    kms.rotate()
-    assert results(mc.jobs.rotate_keys(link, mc.KeyTools(kms))) == ["rotated"]
-    assert link.is_symlink()
-    kms.disable_old()
-    assert read(path, kms).equals(TABLE)
 
 
 @STORAGE

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.io.places import Place
 from modcrypt.jobs.shredding.file_shredding import ShreddedFile
 from modcrypt.jobs.shredding.proof import Proof, prove_shredded
 from modcrypt.jobs.shredding.removal import shred_keys
@@ -50,8 +48,6 @@ from tests.support.parquet_parser import thrift_struct
 from tests.support.randomness import examples
 from tests.support.sleeps import note_sleeps
 from tools.verify_pme import verify
-
-REST = ["id", "price", "score", "day", "flag", "address", "tags"]
 
 
 @pytest.fixture
@@ -1066,19 +1062,6 @@ def test_what_is_meant_must_be_said(
     assert bytes_of(tmp_path) == before
 
 
-def test_a_file_that_fails_is_as_it_was_and_the_others_go_on(
-    tmp_path: Path, kms: RotatingKms
-) -> None:
-    kms.newest["secret"] = 1
-    paths = write_lake(tmp_path, kms, WITHIN)
-    secret = mc.Policy(footer_key="secret", column_keys={"k2": ["name"]})
-    mc.write_table(TABLE, paths[1], mc.KeyTools(kms).encryption(secret), overwrite=True)
-    kms.denied.add("secret")
-    before = paths[1].read_bytes()
-    assert results(shred(tmp_path, kms, columns=["name"])) == ["shredded", "denied", "shredded"]
-    assert paths[1].read_bytes() == before
-
-
 # --- who else is there ---------------------------------------------------------------------------
 
 
@@ -1130,37 +1113,7 @@ def test_a_file_that_changes_while_a_proof_looks_is_no_proof(tmp_path: Path) -> 
     assert prove(path, kms, columns=["name"]).ok
 
 
-def test_who_locks_a_file_of_a_folder_keeps_the_shredding_of_external_material_out(
-    tmp_path: Path, kms: RotatingKms
-) -> None:
-    paths = write_lake(tmp_path, kms, BESIDE)
-    before, done = bytes_of(tmp_path), threading.Event()
-
-    def run() -> None:
-        shred(tmp_path, kms, everything=True)
-        done.set()
-
-    thread = threading.Thread(target=run)
-    with Place(None, str(paths[0])).lock():
-        thread.start()
-        assert not done.wait(0.3)
-        assert bytes_of(tmp_path) == before
-    thread.join()
-    assert sorted(os.listdir(tmp_path)) == [path.name for path in paths]
-
-
 # --- where files are -----------------------------------------------------------------------------
-
-
-@STORAGE
-def test_links_lead_to_each_file_once(policy: mc.Policy, tmp_path: Path, kms: RotatingKms) -> None:
-    (path,) = write_lake(tmp_path / "lake", kms, policy, 1)
-    link = tmp_path / "link.parquet"
-    link.symlink_to(path)
-    assert results(shred([link, path], kms, columns=["name"])) == ["shredded"]
-    assert link.is_symlink()
-    check_column_is_gone(path, kms)
-    assert prove(link, kms, columns=["name"]).ok
 
 
 def test_hard_links_keep_their_keys_and_the_result_says_so(
@@ -1175,13 +1128,6 @@ def test_hard_links_keep_their_keys_and_the_result_says_so(
     assert not prove(path, kms, columns=["name"]).ok  # the other is a copy beside it
     assert results(shred(other, kms, columns=["name"])) == ["shredded"]
     assert prove(path, kms, columns=["name"]).ok
-
-
-def test_a_name_too_long_for_key_material_beside_it(tmp_path: Path, kms: RotatingKms) -> None:
-    path = tmp_path / ("n" * 240)
-    mc.write_table(TABLE, path, mc.KeyTools(kms).encryption(WITHIN))
-    assert results(shred(path, kms, master_keys=["k2"])) == ["shredded"]
-    assert prove(path, kms, master_keys=["k2"]).ok
 
 
 @contextlib.contextmanager

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 import sys
 from functools import partial
@@ -17,15 +15,7 @@ import modcrypt as mc
 from modcrypt.jobs.shredding.file_shredding import ShreddedFile
 from modcrypt.jobs.shredding.proof import prove_shredded
 from modcrypt.jobs.shredding.removal import shred_keys
-from tests.support.cases import each_case
-from tests.support.crash import (
-    every_step,
-    failing,
-    kill_at_every_step,
-    meanwhile,
-    run,
-    run_together,
-)
+from tests.support.crash import every_step, kill_at_every_step, meanwhile, run_together
 from tests.support.folder_contents import bytes_of
 from tests.support.jobs.lake import (
     NARROW_OTHER,
@@ -114,71 +104,6 @@ def check_is_shredded(path: Path, kms: RotatingKms, criteria: dict[str, Any]) ->
         return
     with pytest.raises(mc.ModcryptError):
         mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="drop"))
-
-
-STOPPED_IN_THE_MIDDLE = """
-import os, signal, sys
-import modcrypt as mc
-from modcrypt.jobs.shredding.removal import shred_keys
-from tests.support.kms.rotating_kms import RotatingKms
-
-def stop(file, total):
-    if file.path.endswith("part-0004.parquet"):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-shred_keys(sys.argv[1], mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1)), columns=["name"], jobs=2,
-           progress=stop, record=sys.argv[2])
-"""
-
-
-@STORAGE
-def test_a_killed_run_is_taken_up_where_it_was(policy: mc.Policy, tmp_path: Path) -> None:
-    lake, record, kms = tmp_path / "lake", tmp_path / "record.jsonl", RotatingKms(**MASTERS)
-    paths = write_lake(lake, kms, policy, 40)
-    process = run(STOPPED_IN_THE_MIDDLE, lake, record)
-    process.communicate(timeout=600)
-    assert process.returncode == -9
-    mc.write_table(TABLE, paths[1], mc.KeyTools(kms).encryption(policy), overwrite=True)
-
-    done = shred_keys(lake, mc.KeyTools(kms), columns=["name"], record=record)
-
-    assert results(done)[:5] == ["current", "shredded", "current", "current", "current"]
-    assert results(done)[-1] == "shredded"
-    for path in (paths[0], paths[1], paths[-1]):
-        check_column_is_gone(path, kms, table=TABLE)
-    again = shred_keys(lake, mc.KeyTools(kms), columns=["name"], record=record)
-    assert results(again) == ["current"] * 40
-    assert prove_shredded(lake, mc.KeyTools(kms), columns=["name"]).ok
-
-
-# --- disks that fail -----------------------------------------------------------------------------
-
-
-@STORAGE
-@each_case(
-    ("name", "error"),
-    [
-        ("write", errno.ENOSPC),
-        ("fsync", errno.EIO),
-        ("replace", errno.EACCES),
-        ("fchmod", errno.EPERM),
-    ],
-)
-def test_a_disk_that_fails_leaves_the_old_file(
-    name: str, error: int, policy: mc.Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake, record, kms = tmp_path / "lake", tmp_path / "record.jsonl", RotatingKms(**MASTERS)
-    paths = write_lake(lake, kms, policy)
-    before = bytes_of(lake)
-    with monkeypatch.context() as patch:
-        failing(patch, name, error, 0)
-        done = shred_keys(lake, mc.KeyTools(kms), columns=["name"], record=record)
-    assert results(done) == ["file"] * 3
-    assert all(os.strerror(error) in file.message for file in done)
-    assert bytes_of(lake) == before
-    again = shred_keys(lake, mc.KeyTools(kms), columns=["name"], record=record)
-    assert results(again) == ["shredded"] * 3
-    check_column_is_gone(paths[0], kms, table=TABLE)
 
 
 # --- a writer at the same time -------------------------------------------------------------------

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import os
-import pickle
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -666,26 +664,6 @@ def test_throw_away_keys_of_a_check_are_in_no_file() -> None:
 
 
 # --- small things ---------------------------------------------------------------------------------
-
-
-def test_nothing_shows_a_key(tmp_path: Path) -> None:
-    kms = MemoryKms()
-    tools = KeyTools(kms)
-    how = tools.encryption(POLICY)
-    properties = how.for_file(None)
-    mc.write_table(TABLE, tmp_path / "a", how)
-    decryption = tools.decryption()
-    with mc.ParquetFile(tmp_path / "a", decryption) as file:
-        file.read()
-        shown = repr([tools, tools.wrapper, how, properties, decryption, file, vars(tools)])
-        shown += repr([how.retriever, decryption.key_retriever, vars(properties)])
-    keys = {properties.footer_key, *properties.column_keys.values()}
-    assert len(keys) == 4
-    for key in kms.learned | set(MASTERS.values()):
-        for spelling in (key.hex(), base64.b64encode(key).decode(), repr(key)[2:-1]):
-            assert spelling not in shown
-    with pytest.raises(TypeError):
-        pickle.dumps(properties)
 
 
 def test_tools_are_made_from_a_policy_with_all_that_it_says() -> None:

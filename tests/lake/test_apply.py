@@ -302,19 +302,6 @@ def test_plaintext_that_replaced_an_encrypted_file_is_refused(
     assert states(config) == {"declared": 2}
 
 
-def test_nothing_is_changed_through_a_symbolic_link(tmp_path: Path) -> None:
-    config = make_lake(tmp_path, days=1, files=1)
-    outside = tmp_path / "outside.parquet"
-    shutil.copy(tmp_path / "orders/day=2026-11-01/part-0.parquet", outside)
-    (tmp_path / "orders/day=2026-11-01/link.parquet").symlink_to(outside)
-    before = outside.read_bytes()
-    results = {file.path: file.result for file in apply(config).files}
-    assert results == {
-        "day=2026-11-01/link.parquet": "file", "day=2026-11-01/part-0.parquet": "encrypted",
-    }  # fmt: skip
-    assert outside.read_bytes() == before
-
-
 def test_an_interrupted_run_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_lake(tmp_path)
     run = conversion.Conversion.run

@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import modcrypt
 from modcrypt.iceberg.commands.iceberg_group import iceberg
-from tests.support.cases import each_case, one_in
+from tests.support.cases import each_case
 from tests.support.cli.tree import commands_of
 from tests.support.iceberg.cli_runs import Run, error_line, lines, run
 from tests.support.iceberg.java_judge import Judge
@@ -593,44 +593,3 @@ def examples_of(command: click.Command) -> list[list[str]]:
         for line in text.replace("\\\n", " ").splitlines()
         if line.strip().startswith("modcrypt ")
     ]
-
-
-# --- policies ------------------------------------------------------------------------------------
-
-
-@each_case(
-    "policy",
-    [
-        ("--kek-per", "partition", "--partition-by", "country", "--key-store", "keks.db"),
-        ("--kek-per", "partition", "--partition-by", "country"),
-        ("--wrapping", "single"),
-        ("--wrapping", "single", "--kek-per", "files"),
-        ("--kek-per", "files", "--files-per-kek", "1"),
-        ("--kek-per", "day"),
-    ],
-    quick=one_in(2),
-)
-def test_each_policy_goes_through_all_rotations(
-    run: Run, orders: Path, tmp_path: Path, policy: tuple[str, ...]
-) -> None:
-    store = policy[-2:] if "--key-store" in policy else ()
-    table = (*SAMPLE, *store, "lake/orders")
-    run("create", *KEY_A, "--like", orders, *policy, "lake/orders")
-    run("append", *table, orders)
-    run("append", *table, orders)
-    expected = sorted(2 * ROWS, key=lambda row: row["id"])
-    refused = run(
-        "rotate", "mek", *table, "--new-master-key", "keyB", code=2 * ("single" in policy)
-    )
-    assert bool(refused.stderr.startswith("modcrypt: error: usage")) == ("single" in policy)
-    for step in (
-        ("rotate", "kek", "--new-master-key", "keyB"),
-        ("rotate", "dek"),
-        ("prune",),
-        ("expire", "--yes"),
-    ):
-        run(*step, *table)
-        assert rows(run, *store, "lake/orders") == expected
-    found = lines(run("verify", *table, "--strict", "--json"))[0]
-    assert (found["ok"], found["complete"]) == (True, True)
-    assert lines(run("tree", *table, "--protected-by", "keyA", "--json")) == []

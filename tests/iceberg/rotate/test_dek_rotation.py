@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import pickle
 from collections import Counter
 from pathlib import Path
@@ -36,7 +34,7 @@ from tests.support.iceberg.dry_runs import with_planned_values
 from tests.support.iceberg.elsewhere import Elsewhere
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.resealed_tables import reseal, seal_singly, sealer_under
-from tests.support.iceberg.sample_kms import Refusing, SampleKms
+from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.shared_table import all_rows, reopen
 
 __all__ = ["lake"]
@@ -545,39 +543,6 @@ def test_a_file_that_is_not_what_was_written_is_not_given_a_new_key(
     with pytest.raises((mc.errors.IntegrityError, FileNotFoundError)):
         rotate_table(table, "dek")
     assert files(t16) == before
-
-
-@pytest.mark.parametrize("after", range(4))
-def test_a_service_that_goes_away_leaves_nothing_behind(t16: Path, after: int) -> None:
-    before = files(t16)
-    kms = Refusing(after=after)
-    if after < 3:
-        with pytest.raises(mc.errors.KeyAccessDeniedError):
-            rotate_table(reopen(t16, kms), "dek")
-        assert files(t16) == before
-    else:
-        assert rotate_table(reopen(t16, kms), "dek").kms_calls == 3
-
-
-@pytest.mark.parametrize("at", [0, 1, 3, 5, 7, 8, 9])
-def test_a_full_disk_leaves_nothing_behind(
-    t16: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    before, real, calls = files(t16), os.fsync, [0]
-
-    def fsync(fd: int) -> None:
-        if not os.path.isdir(f"/proc/self/fd/{fd}"):
-            calls[0] += 1
-            if calls[0] > at:
-                raise OSError(errno.ENOSPC, "full")
-        real(fd)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(OSError, match="full"):
-        rotate_table(table, "dek")
-    monkeypatch.undo()
-    assert files(t16) == before
-    assert rotate_table(table, "dek").table.scan().num_rows == 137
 
 
 # --- what it leaves ------------------------------------------------------------------------------

@@ -26,8 +26,6 @@ from tests.support.iceberg.table_changes import act
 if sys.platform != "linux":
     pytest.skip("steps are counted by names of Linux", allow_module_level=True)
 
-pytestmark = pytest.mark.slow  # some kill a process at each of dozens of steps
-
 STEPS = (*WRITING, "makedirs", "mkdir")
 
 
@@ -62,6 +60,7 @@ STRIDES = {"mek": 3, "kek": 17, "dek": 37, "prune": 4, "expire": 9}
 """Of so many steps one is tried: all of them take a minute."""
 
 
+@pytest.mark.slow  # it kills a process at each of dozens of steps
 def test_killed_at_any_step_the_table_is_readable_and_the_rest_is_done_the_next_time(
     t16: Path, tmp_path: Path
 ) -> None:
@@ -122,7 +121,7 @@ def check(what: str, folder: Path) -> None:
 # --- failures ------------------------------------------------------------------------------------
 
 
-@each_case("what", ["mek", "kek", "single", "prune"])
+@each_case("what", ["mek", "kek", "dek", "single", "prune"])
 @each_case(
     ("name", "error"), [("write", errno.ENOSPC), ("fsync", errno.EIO), ("link", errno.EACCES)]
 )
@@ -172,6 +171,7 @@ def fail_calls(patch: pytest.MonkeyPatch, name: str, error: int, after: int, wor
         ("kek", sealer_under("day=2026-01-01")),
         ("kek", sealer_under("files")),
         ("kek", seal_singly),
+        ("dek", sealer_under("files")),
     ],
 )
 def test_a_service_that_goes_away_after_any_call_leaves_the_table_as_it_was(
@@ -192,6 +192,7 @@ def test_a_service_that_goes_away_after_any_call_leaves_the_table_as_it_was(
     assert all_rows(reopen(t16)) == rows
 
 
+@pytest.mark.slow  # its threads retry
 def test_two_rotations_at_once_both_come_to_pass(t16: Path, table: IcebergTable) -> None:
     rows, failures = all_rows(table), []
     barrier = threading.Barrier(3)

@@ -7,7 +7,6 @@ import datetime
 import decimal
 import json
 import os
-import resource
 import signal
 import uuid
 import warnings
@@ -614,24 +613,6 @@ def test_a_key_service_that_refuses(lake: IcebergTable, tmp_path: Path) -> None:
     with pytest.raises(KeyAccessDeniedError):
         open_table(tmp_path / "t", Refusing()).append(ROWS)
     assert files_of(tmp_path) == before
-
-
-def test_a_file_that_is_too_large_for_the_disk(lake: IcebergTable, tmp_path: Path) -> None:
-    table = lake.append(ROWS)
-    before = files_of(tmp_path)
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    for limit in (3000, 6000):  # in the data file; in a manifest
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old[1]))
-        try:
-            with pytest.raises(OSError, match="File too large") as raised:
-                table.append(ROWS)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, old)
-        assert str(tmp_path) in str(raised.value)
-        assert ".tmp" not in str(raised.value)
-        assert_untouched(table, tmp_path, before)
-    signal.signal(signal.SIGXFSZ, handler)
 
 
 STEPS = ["data", "manifest", "list", "version"]

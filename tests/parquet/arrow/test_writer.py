@@ -19,8 +19,6 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from modcrypt.keys import invocation_counter
-from modcrypt.keys.invocations import INVOCATION_LIMIT
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.arrow import writer
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
@@ -537,17 +535,6 @@ def test_a_file_object_is_called_in_the_calling_thread(threads: int) -> None:
     assert callers == {threading.get_ident()}
 
 
-def test_of_two_writers_to_one_path_the_last_to_close_wins(tmp_path: Path) -> None:
-    path = tmp_path / "sealed"
-    with ParquetWriter(path, NUMBERS, UNIFORM) as first:
-        with ParquetWriter(path, NUMBERS, UNIFORM) as second:
-            first.write_table(numbers(0, 9))
-            second.write_table(numbers(9, 20))
-        assert read_with_pyarrow(path, FOOTER_KEY).equals(numbers(9, 20))
-    assert read_with_pyarrow(path, FOOTER_KEY).equals(numbers(0, 9))
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_overwriting_is_refused_on_request(tmp_path: Path) -> None:
     path = tmp_path / "sealed"
     write_table(numbers(0, 9), path, UNIFORM, overwrite=False)
@@ -667,24 +654,6 @@ def test_what_pyarrow_cant_encode_leaves_no_file(
         out.write_table(LOSSY)
     out.close()
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("short", [1, 2, 30])
-def test_a_key_that_runs_out_leaves_no_file(tmp_path: Path, threads: int, short: int) -> None:
-    key = mc.Key.generate()
-    encryption = mc.FileEncryptionProperties(footer_key=key)
-    write_file(numbers(0, 50), encryption, row_group_size=5)
-    counter = invocation_counter(key)
-    needed, counter.count = key.invocations, INVOCATION_LIMIT - key.invocations + short
-    path = tmp_path / "sealed"
-    with pytest.raises(mc.errors.KeyExhaustedError, match="2\\*\\*32"):
-        write_table(numbers(0, 50), path, encryption, row_group_size=5, threads=threads)
-    assert list(tmp_path.iterdir()) == []
-    counter.count = INVOCATION_LIMIT - needed
-    write_table(numbers(0, 50), path, encryption, row_group_size=5, threads=threads)
-    assert path.exists()
-    counter.count = 0
 
 
 def test_a_full_disk_is_the_systems_own_error() -> None:

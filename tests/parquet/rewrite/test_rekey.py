@@ -10,9 +10,6 @@ from __future__ import annotations
 import functools
 import io
 import os
-import signal
-import subprocess
-import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +25,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.io.sinks import FdSink
 from modcrypt.parquet.format.idl import decode
 from tests.support import forging
 from tests.support.cases import each_case, one_in
@@ -296,22 +292,6 @@ def test_sources_and_destinations_of_all_kinds(tmp_path: Path) -> None:
     check_new(rekey(sealed_small(), READER, NEW))
 
 
-def test_a_file_object_on_the_source_itself_is_refused(tmp_path: Path) -> None:
-    source = tmp_path / "a.parquet"
-    source.write_bytes(sealed_small())
-    with source.open("r+b") as out, pytest.raises(ValueError, match="source"):
-        mc.rekey_parquet(source, out, READER, NEW)
-    assert source.read_bytes() == sealed_small()
-
-
-def test_an_existing_destination_is_kept_on_request(tmp_path: Path) -> None:
-    out = tmp_path / "a.parquet"
-    out.write_bytes(b"old")
-    with pytest.raises(FileExistsError):
-        mc.rekey_parquet(sealed_small(), out, READER, NEW, overwrite=False)
-    assert out.read_bytes() == b"old"
-
-
 def test_a_prefix_by_the_files_name_is_known_for_the_source(tmp_path: Path) -> None:
     source = tmp_path / "a.parquet"
     source.write_bytes(encrypt(plain_of(PLAIN), footer_key=FOOTER_KEY, aad_prefix=b"a.parquet"))
@@ -516,63 +496,6 @@ def test_progress_ends_near_the_files_size() -> None:
     made = rekey(data, READER, NEW, progress=seen.append)
     assert seen == sorted(seen)
     assert abs(seen[-1] - len(made)) < 4096
-
-
-# --- interrupted ----------------------------------------------------------------------------------
-
-STALLING = """
-import sys, time
-from modcrypt import *
-from modcrypt.io.sinks import FdSink
-append = FdSink.append
-def stalling(self, data):
-    append(self, data)
-    print("writing", flush=True)
-    time.sleep(600)
-FdSink.append = stalling
-path = sys.argv[1]
-key = sys.stdin.buffer.read(16)
-rekey_parquet(path, path, FileDecryptionProperties(footer_key=key),
-              FileEncryptionProperties(footer_key=key[::-1]), threads=1)
-"""
-
-
-def test_a_killed_process_leaves_the_file_that_was_there(tmp_path: Path) -> None:
-    numbers = np.random.default_rng(1).integers(0, 2**60, 500_000)
-    path = tmp_path / "a.parquet"
-    plain = plain_file(pa.table({"n": numbers}), compression="none", use_dictionary=False)
-    path.write_bytes(encrypt(plain, footer_key=FOOTER_KEY))
-    before = path.read_bytes()
-    process = subprocess.Popen(
-        [sys.executable, "-c", STALLING, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process.stdin as given:
-        given.write(FOOTER_KEY)
-    with process.stdout as said:
-        assert said.readline() == b"writing\n"
-        process.send_signal(signal.SIGKILL)
-    process.wait(timeout=60)
-    assert path.read_bytes() == before
-    assert all(left.name.startswith(".") for left in tmp_path.iterdir() if left != path)
-    mc.rekey_parquet(path, path, READER, NEW)
-    assert decrypt(path.read_bytes(), footer_key=OTHER_KEY) == plain
-
-
-def test_a_write_that_fails_leaves_the_old_file(
-    old_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = OSError(28, "No space left on device")
-
-    def fail(self: FdSink, data: memoryview | bytes) -> None:
-        raise full
-
-    monkeypatch.setattr(FdSink, "append", fail)
-    for threads in (1, 2):
-        with pytest.raises(OSError, match="No space") as caught:
-            mc.rekey_parquet(rich(False), old_file, RICH, NEW, threads=threads)
-        assert caught.value is full
 
 
 # --- key services ---------------------------------------------------------------------------------
