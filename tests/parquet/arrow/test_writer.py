@@ -59,6 +59,39 @@ def row_group_sizes(path: Path) -> list[int]:
     return [metadata.row_group(r).num_rows for r in range(metadata.num_row_groups)]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()], ids=str)
+def test_values_that_dictionaries_repeat_are_written_once(kind: pa.DataType) -> None:
+    def nest(values: list[str], indices: list[int | None]) -> list[pa.Array]:
+        flat = pa.DictionaryArray.from_arrays(
+            pa.array(indices, pa.int8()), pa.array(values, kind), ordered=True
+        )
+        offsets = pa.array([0, 1, 1, 3, 4], pa.int32())
+        return [
+            flat,
+            pa.StructArray.from_arrays([flat], ["s"]),
+            pa.ListArray.from_arrays(offsets, flat),
+            pa.LargeListViewArray.from_arrays(pa.array([0, 1, 1, 3]), pa.array([1, 0, 2, 1]), flat),
+            pa.FixedSizeListArray.from_arrays(pa.concat_arrays([flat, flat]), 2),
+            pa.MapArray.from_arrays(offsets, pa.array([1, 2, 3, 4]), flat),
+        ]
+
+    names = list("abcdef")
+    repeated = pa.table(nest(["x", "y", "x"], [0, 1, 2, None]), names)
+    distinct = pa.table(nest(["x", "y"], [0, 1, 0, None]), names)
+    for table in (repeated, pa.concat_tables([distinct, repeated])):
+        data = write_file(table, UNIFORM, threads=1)
+        read = mc.read_table(data, READER)
+        assert read.schema == table.schema
+        assert read.to_pylist() == table.to_pylist()
+    wanted = plain_file(distinct)
+    assert decrypt_bytes(write_file(repeated, UNIFORM), READER) == wanted
+    out = io.BytesIO()
+    with ParquetWriter(out, repeated.schema, UNIFORM) as writer:
+        for part in repeated.to_batches(max_chunksize=2):
+            writer.write(part)
+    assert len(decrypt_bytes(out.getvalue(), READER)) <= len(wanted)
+
+
 # --- as PyArrow writes it -------------------------------------------------------------------------
 
 
