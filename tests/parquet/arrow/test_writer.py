@@ -28,7 +28,7 @@ from modcrypt.parquet.convert import encryption_plan
 from modcrypt.parquet.convert.encryptor import Encryption
 from modcrypt.runtime.code_form import code_form
 from tests.support.cases import each_case
-from tests.support.forging import decrypt_bytes, plain_file
+from tests.support.forging import decrypt_bytes, encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.tables import read_with_pyarrow, small_table
@@ -51,6 +51,41 @@ def write_file(table: pa.Table, encryption: mc.FileEncryptionProperties, **optio
     out = io.BytesIO()
     write_table(table, out, encryption, **options)
     return out.getvalue()
+
+
+@pytest.mark.parametrize("data_page_version", ["1.0", "2.0"])
+def test_nulls_of_structs_count_in_the_dictionaries_in_them(data_page_version: str) -> None:
+    """PyArrow does not count them; filters of readers would not find the rows."""
+    text = pa.array(["a", None, "b", "a", None, "b"])
+    plain = pa.array([False, False, True, True, False, False])
+    twice = pa.array([True, False, False, True, False, False])
+
+    def nest(inner: pa.Array) -> pa.Table:
+        struct = pa.StructArray.from_arrays([inner, text], ["d", "t"], mask=plain)
+        return pa.table({"s": pa.StructArray.from_arrays([struct], ["r"], mask=twice)})
+
+    table = nest(text.dictionary_encode())
+    options: dict[str, Any] = {"data_page_version": data_page_version, "write_page_index": True}
+    for part, nulls in ((table, 5), (table.slice(2, 3), 3)):
+        data = write_file(part, UNIFORM, **options)
+        assert mc.verify_parquet(data, READER).ok
+        assert mc.read_table(data, READER).to_pylist() == part.to_pylist()
+        metadata = pq.read_metadata(io.BytesIO(decrypt_bytes(data, READER)))
+        counts = [metadata.row_group(0).column(c).statistics.null_count for c in (0, 1)]
+        assert counts == [nulls, nulls]
+
+
+def test_nulls_around_dictionaries_are_found_though_pyarrow_did_not_count_them() -> None:
+    text = pa.array(["a", "b", "c"]).dictionary_encode()
+    struct = pa.StructArray.from_arrays([text], ["d"], mask=pa.array([False, True, False]))
+    for options in ({}, {"row_group_size": 1}, {"max_rows_per_page": 1}):
+        plain = plain_file(
+            pa.table({"s": struct}), store_schema=False, write_page_index=True, **options
+        )
+        data = encrypt_bytes(plain, UNIFORM)
+        for how, value, wanted in (("is null", None, 1), ("not in", ["a"], 2), ("=", "b", 0)):
+            rows = mc.read_table(data, READER, filters=[(("s", "d"), how, value)])
+            assert rows.num_rows == wanted
 
 
 def row_group_sizes(path: Path) -> list[int]:
