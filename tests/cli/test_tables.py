@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt
+from modcrypt.cli.output.rows import format_rows
 from modcrypt.cli.output.text_table import align_cells, format_cell
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
@@ -397,6 +398,7 @@ def special() -> tuple[pa.Table, list[dict[str, Any]]]:
         "deep": (pa.list_(pa.struct([("at", pa.timestamp("s")), ("raw", pa.binary())])),
                  [{"at": 0, "raw": b"a"}, None],
                  [{"at": "1970-01-01T00:00:00.000", "raw": "YQ=="}, None]),
+        "flag": (pa.bool8(), 1, True),
         "escape": (pa.string(), 'a\n"\x1b', 'a\n"\x1b'),
     }  # fmt: skip
     columns = {name: pa.array([value, None], kind) for name, (kind, value, _) in fields.items()}
@@ -417,14 +419,64 @@ def test_csv_spells_values_as_the_lines_of_json_do(folder: Path) -> None:
     write_clear(folder, table)
     text = run_ok(folder, "cat", "--format", "csv", *KEY, "own.parquet")
     row, nulls = csv.DictReader(io.StringIO(text))
-    own = {"nan", "endless", "map", "deep"}
+    own = {"nan", "endless", "map", "deep", "flag"}
     assert {name: row[name] for name in row if name not in own} == {
         name: str(value) for name, value in spelt.items() if name not in own
     }
     assert float(row["endless"]) == float("-inf")
+    assert row["flag"] == "true"
     assert json.loads(row["map"]) == spelt["map"]
     assert json.loads(row["deep"]) == spelt["deep"]
     assert set(nulls.values()) == {""}
+
+
+def test_nested_extension_types_and_structs_without_fields_are_shown() -> None:
+    text = pa.array(["1", "2", None, "4"])
+    flat = pa.ExtensionArray.from_storage(pa.json_(), text)
+    offsets, mask = pa.array([0, 1, 2, 4], pa.int32()), pa.array([False, True, False])
+    items, entries = [["1"], None, [None, "4"]], pa.array([7, 8, 9, 10])
+    tensor = pa.fixed_shape_tensor(pa.int32(), [2])
+    numbers = pa.FixedSizeListArray.from_arrays(pa.array(range(6), pa.int32()), 2)
+    columns = {
+        "list": (pa.ListArray.from_arrays(offsets, flat, mask=mask), items),
+        "view": (
+            pa.ListViewArray.from_arrays(
+                pa.array([0, 1, 2], pa.int32()), pa.array([1, 1, 2], pa.int32()), flat, mask=mask
+            ),
+            items,
+        ),
+        "fixed": (
+            pa.FixedSizeListArray.from_arrays(
+                flat.take(pa.array([0, 1, 2, 3, 0, 1])), 2, mask=mask
+            ),
+            [["1", "2"], None, ["1", "2"]],
+        ),
+        "map": (
+            pa.MapArray.from_arrays(offsets, entries, flat, mask=mask),
+            [
+                [{"key": 7, "value": "1"}],
+                None,
+                [{"key": 9, "value": None}, {"key": 10, "value": "4"}],
+            ],
+        ),
+        "tensor": (
+            pa.ExtensionArray.from_storage(tensor, numbers),
+            [[0, 1], [2, 3], [4, 5]],
+        ),
+        "void": (pa.array([{}, None, {}], pa.struct([])), [{}, None, {}]),
+    }
+    for name, (array, wanted) in columns.items():
+        for start in (0, 1):
+            batch = pa.record_batch([array.slice(start)], [name])
+            shown: dict[str, str] = {}
+            for form in ("jsonl", "csv"):
+                pieces = format_rows(form, batch.schema, iter([batch]))
+                shown[form] = b"".join(piece for piece, _ in pieces).decode()
+            assert [row[name] for row in lines(shown["jsonl"])] == wanted[start:]
+            cells = [row[name] for row in csv.DictReader(io.StringIO(shown["csv"] + "\n"))]
+            assert [json.loads(cell) if cell else None for cell in cells if cell] == [
+                value for value in wanted[start:] if value is not None
+            ]
 
 
 FORMULAS = {

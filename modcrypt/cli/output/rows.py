@@ -12,7 +12,6 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -63,6 +62,8 @@ def _to_json_values(array: pa.Array) -> list[Any]:
         return _extension_values(array)
     if _is.is_dictionary(kind):
         return _to_json_values(array.dictionary_decode())
+    if _is.is_struct(kind) and kind.num_fields == 0:
+        return [{} if valid else None for valid in array.is_valid().to_pylist()]
     if _is.is_struct(kind):
         names = [field.name for field in kind]
         rows = zip(*map(_to_json_values, array.flatten()), strict=True)
@@ -72,16 +73,41 @@ def _to_json_values(array: pa.Array) -> list[Any]:
             struct if valid else None for struct, valid in zip(structs, valid_flags, strict=True)
         ]
     if _is.is_map(kind):
-        pairs = pa.struct([kind.key_field.with_name("key"), kind.item_field.with_name("value")])
-        return _to_json_values(array.cast(pa.list_(pairs)))
+        fields = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+        return _list_values(
+            array, pa.StructArray.from_arrays([array.keys, array.items], fields=fields)
+        )
     if any(test(kind) for test in _LISTS):
-        items = iter(_to_json_values(array.flatten()))
-        lengths = pc.list_value_length(array).to_pylist()
-        return [None if length is None else list(islice(items, length)) for length in lengths]
+        return _list_values(array, array.values)
     return _flat_values(array)
 
 
+def _list_values(array: pa.Array, values: pa.Array) -> list[Any]:
+    """Return lists of a child's values; PyArrow flattens no lists of some extension types."""
+    starts, ends = _find_items(array)
+    lists = list(zip(array.is_valid().to_pylist(), starts, ends, strict=True))
+    low = min((start for valid, start, _ in lists if valid), default=0)
+    high = max((end for valid, _, end in lists if valid), default=0)
+    items = _to_json_values(values.slice(low, high - low))
+    return [items[start - low : end - low] if valid else None for valid, start, end in lists]
+
+
+def _find_items(array: pa.Array) -> tuple[list[int], list[int]]:
+    """Return where the items of each list start and end among the child's values."""
+    kind = array.type
+    if _is.is_fixed_size_list(kind):
+        first, size = array.offset, kind.list_size
+        numbers = range(first, first + len(array))
+        return [n * size for n in numbers], [(n + 1) * size for n in numbers]
+    offsets = array.offsets.to_pylist()
+    if _is.is_list_view(kind) or _is.is_large_list_view(kind):
+        return offsets, [a + b for a, b in zip(offsets, array.sizes.to_pylist(), strict=True)]
+    return offsets[:-1], offsets[1:]
+
+
 def _extension_values(array: pa.Array) -> list[Any]:
+    if array.type == pa.bool8():
+        return list(array.storage.cast(pa.bool_()).to_pylist())
     if array.type.extension_name != "arrow.uuid":
         return _to_json_values(array.storage)
     return _map_values(array.storage.to_pylist(), lambda value: str(uuid.UUID(bytes=value)))
@@ -159,13 +185,18 @@ def _csv_pieces(
     from pyarrow import csv
 
     change = _defuse_formulas if safe else lambda column: column
-    names = change(pa.array(schema.names, pa.string())).to_pylist()
-    for number, batch in enumerate(chain([pa.RecordBatch.from_pylist([], schema)], batches)):
-        columns = [change(_to_csv_column(column)) for column in batch.columns]
+
+    def encode(columns: list[pa.Array], header: bool) -> bytes:
         sink = io.BytesIO()
         table = pa.Table.from_arrays(columns, names)
-        csv.write_csv(table, sink, csv.WriteOptions(include_header=number == 0))
-        yield sink.getvalue(), batch.num_rows
+        csv.write_csv(table, sink, csv.WriteOptions(include_header=header))
+        return sink.getvalue()
+
+    names = change(pa.array(schema.names, pa.string())).to_pylist()
+    yield encode([pa.array([], pa.string())] * len(names), header=True), 0
+    for batch in batches:
+        columns = [change(_to_csv_column(column)) for column in batch.columns]
+        yield encode(columns, header=False), batch.num_rows
 
 
 _NUMBER_TEXT = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
@@ -202,6 +233,10 @@ def _to_csv_column(column: pa.Array) -> pa.Array:
         return _to_csv_column(column.dictionary_decode())
     if _is.is_float16(kind):
         return column.cast(pa.float32())
+    if kind == pa.bool8():
+        return column.storage.cast(pa.bool_())
+    if isinstance(kind, pa.BaseExtensionType) and kind != pa.uuid():
+        return _to_csv_column(column.storage)
     values = _to_json_values(column)
     if _is.is_nested(kind):
         values = _map_values(values, json.dumps)

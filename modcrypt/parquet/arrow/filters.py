@@ -121,7 +121,9 @@ def _read_term(column: Any, how: str, value: Any) -> _Term:
     is_null_test = how in ("is null", "is not null") and value is None
     if how not in (*_COMPARISONS, "in", "not in") and not is_null_test:
         raise ValueError(f'filters: "{how}" is not a valid operator, or does not take a value')
-    return _Term(path, how, _copy_views(_make_array(value)) if how.endswith("in") else value)
+    if how.endswith("in"):
+        return _Term(path, how, _copy_views(_make_array(value)))
+    return _Term(path, how, _to_nanoseconds(value) if _count_nanoseconds(value) else value)
 
 
 def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expression, Predicate]:
@@ -129,14 +131,21 @@ def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expressio
 
     path, how, value = term
     field, kind = pc.field(*path), _find_type(path, schema)
-    if isinstance(kind, pa.BaseExtensionType) and not how.startswith("is "):
-        # PyArrow compares no extension types, such as UUIDs.
-        value = _unwrap(value, kind, ".".join(path))
-        kind = kind.storage_type
-        field = field.cast(kind)
+    if kind is not None and not how.startswith("is "):
+        if isinstance(kind, pa.BaseExtensionType):
+            value = _unwrap(value, kind, ".".join(path))
+        field, kind = _make_comparable(field, kind)
+        if pa.types.is_nested(kind):
+            raise ValueError(
+                f"filters: column {'.'.join(path)} has the type {kind}, which is not compared; a "
+                "tuple of names is a field of a struct"
+            )
+    has_nulls_alone = kind == pa.null()
     if kind is not None and not _is_number(kind):
         kind = None
     if how in _COMPARISONS:
+        if has_nulls_alone:
+            return pc.scalar(False), Predicate(path, False, False)
         number = None if kind is None else _as_number(value, kind)
         if number is not None:
             return _compare_number(field, path, how, number, kind)
@@ -150,7 +159,7 @@ def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expressio
     if how == "is not null":
         return field.is_valid(), Predicate(path, False, False)
     values = value if kind is None else _fit_values(value, kind)
-    if pa.types.is_null(values.type):  # an empty set, or nulls alone, which have no type
+    if has_nulls_alone or pa.types.is_null(values.type):  # nulls have no type, nor have empty sets
         isin = field.is_null() if values.null_count else pc.scalar(False)
     else:
         isin = field.isin(values)
@@ -160,15 +169,35 @@ def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expressio
     return isin, Predicate(path, nulls, nans, tuple(values))
 
 
+def _make_comparable(field: pc.Expression, kind: pa.DataType) -> tuple[pc.Expression, pa.DataType]:
+    """Return a field and its type after casts from types that PyArrow does not compare."""
+    if pa.types.is_dictionary(kind):  # PyArrow compares its values
+        kind = kind.value_type
+    if kind == pa.bool8():  # any number but 0 is true
+        return field.cast(pa.int8()).cast(pa.bool_()), pa.bool_()
+    compared = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    if compared == pa.float16():
+        compared = pa.float64()
+    elif pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):  # sets of them
+        compared = pa.decimal128(kind.precision, kind.scale)
+    return field if compared == kind else field.cast(compared), compared
+
+
 def _unwrap(value: Any, kind: pa.BaseExtensionType, name: str) -> Any:
     """Return a value, or the array of a set, as one of an extension type's storage."""
+    storage = pa.bool_() if kind == pa.bool8() else kind.storage_type
     if isinstance(value, pa.ExtensionArray):
-        return value.storage
+        return value.storage.cast(storage)
     if isinstance(value, pa.Array):
         unwrapped = [_unwrap(item, kind, name) for item in value.to_pylist()]
-        return pa.array(unwrapped, kind.storage_type)
+        try:
+            return pa.array(unwrapped, storage)
+        except pa.ArrowException:
+            raise ValueError(
+                f"filters: column {name} has the type {kind}, unlike the values of a set"
+            ) from None
     if isinstance(value, pa.ExtensionScalar):
-        return value.value
+        return value.value if value.value is None else value.value.cast(storage)
     if isinstance(value, str) and kind == pa.uuid():
         try:
             value = uuid.UUID(value)
@@ -186,8 +215,10 @@ def _make_array(values: Any) -> pa.Array:
     # PyArrow mixes no integers of NumPy.
     items = [int(v) if isinstance(v, Integral) and not isinstance(v, bool) else v for v in values]
     try:
+        if any(map(_count_nanoseconds, items)):
+            items = [None if v is None else _to_nanoseconds(v) for v in items]
         return _make_array(pa.array(items))
-    except (OverflowError, pa.ArrowInvalid):
+    except (OverflowError, pa.ArrowException):
         if not all(v is None or isinstance(v, int | decimal.Decimal) for v in items):
             raise ValueError("filters: the values of a set have no common type") from None
     return pa.array([None if v is None else decimal.Decimal(v) for v in items])
@@ -212,22 +243,26 @@ def _find_type(path: tuple[str, ...], schema: pa.Schema | None) -> pa.DataType |
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    """Return whether a type is one of numbers or timestamps; half floats are none."""
-    is_exact = pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind)
+    """Return whether a type is one of numbers or times; half floats are none."""
+    is_exact = pa.types.is_integer(kind) or pa.types.is_decimal(kind) or _is_time(kind)
     return is_exact or kind in _FLOATS
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
 
 
 _FLOATS = (pa.float32(), pa.float64())
 
-_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds of the units of timestamps
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds of the units of times
 
 
 def _as_number(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
     """Return the number that a value of the caller is; None if PyArrow compares it as it is.
 
-    A timestamp is a number of the units of the type.
+    A timestamp or duration is a number of the units of the type.
     """
-    if pa.types.is_timestamp(kind):
+    if _is_time(kind):
         return _count_units(value, kind)
     if isinstance(value, pa.Scalar):
         value = value.as_py()
@@ -243,7 +278,7 @@ def _as_number(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
 
 
 def _count_units(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
-    """Return a time in units of a timestamp type; None for what is no time, or in no time zone."""
+    """Return a time in units of its type; None for what is no time, or in no time zone."""
     if not isinstance(value, pa.Scalar):
         try:
             value = pa.scalar(value)
@@ -251,13 +286,29 @@ def _count_units(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
             return None
     if not value.is_valid:
         return None
-    if pa.types.is_date32(value.type) and kind.tz is None:
+    zone, is_duration = getattr(kind, "tz", None), pa.types.is_duration(kind)
+    if pa.types.is_date32(value.type) and zone is None and not is_duration:
         nanoseconds = value.value * 86_400 * 10**9
-    elif pa.types.is_timestamp(value.type) and (value.type.tz is None) == (kind.tz is None):
+    elif value.type.id == kind.id and (getattr(value.type, "tz", None) is None) == (zone is None):
         nanoseconds = value.value * _UNITS[value.type.unit]
     else:
         return None
     return _EXACT.divide(decimal.Decimal(nanoseconds), decimal.Decimal(_UNITS[kind.unit]))
+
+
+def _count_nanoseconds(value: Any) -> int:
+    """Return the nanoseconds below microseconds that a time of pandas has, and PyArrow cuts off."""
+    rest = getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
+    return rest if isinstance(rest, int) else 0  # NaT has NaN
+
+
+def _to_nanoseconds(value: Any) -> pa.Scalar:
+    """Return a time, or null, as a scalar of nanoseconds."""
+    scalar = pa.scalar(value)
+    is_timestamp = pa.types.is_timestamp(scalar.type)
+    kind = pa.timestamp("ns", scalar.type.tz) if is_timestamp else pa.duration("ns")
+    exact = scalar.cast(kind)
+    return pa.scalar(exact.value + _count_nanoseconds(value), kind) if exact.is_valid else exact
 
 
 def _find_bounds(kind: pa.DataType) -> tuple[decimal.Decimal, decimal.Decimal]:
@@ -361,8 +412,8 @@ _COPIES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def _copy_views(values: Any) -> Any:
-    """Return an array or scalar without views."""
-    copied = _COPIES.get(values.type)
+    """Return an array or scalar without views or half floats, which PyArrow does not compare."""
+    copied = pa.float64() if values.type == pa.float16() else _COPIES.get(values.type)
     return values if copied is None else values.cast(copied)
 
 

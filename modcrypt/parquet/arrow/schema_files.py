@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.crypto.column_projection import drop_columns
+from modcrypt.parquet.format.chunk_notes import drop_hidden
 from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, restore_field
 from modcrypt.parquet.format.schema import leaf_elements, make_optional
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
@@ -109,6 +110,7 @@ def make_schema_file(
     new = copy(metadata)
     new.row_groups, new.num_rows = [], 0
     new.encryption_algorithm = new.footer_signing_key_metadata = None
+    drop_hidden(new)
     if nullable:
         new.schema = list(metadata.schema)
         _make_optional(new.schema, columns, nullable)

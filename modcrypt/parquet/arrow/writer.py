@@ -36,6 +36,7 @@ from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.arrow_streams import ArrowStream, is_frame, open_stream
+from modcrypt.parquet.arrow.dictionary_columns import prepare_dictionaries
 from modcrypt.parquet.convert.encryption_plan import EncryptionPlan, plan_encryption
 from modcrypt.parquet.convert.encryptor import Encryption, encrypt_source
 from modcrypt.parquet.convert.plain_feed import PlainFeed
@@ -533,7 +534,8 @@ def _encode(
         for metadata in key_values:
             writer.add_key_value_metadata(metadata)
         for rows in row_groups:
-            writer.write_table(rows, row_group_size=rows.num_rows or None)
+            prepared = prepare_dictionaries(rows)
+            writer.write_table(prepared, row_group_size=rows.num_rows or None)
     return out.getbuffer() if isinstance(out, io.BytesIO) else memoryview(out.getvalue())
 
 

@@ -280,8 +280,8 @@ def _project_arrow_schema(
 ) -> bytes | None:
     """Remove leaves from a serialised Arrow schema, or change their types, by position.
 
-    Return None if it cannot be decoded, has other leaves than the Parquet schema, or would have a
-    map without keys or values: readers then use the Parquet schema alone.
+    Return None if it cannot be decoded, or has other leaves than the Parquet schema: readers then
+    use the Parquet schema alone.
     """
     import pyarrow as pa
 
@@ -326,7 +326,6 @@ def _project_field(field: Any, fates: Iterator[Fate], keep_metadata: bool) -> An
 
     Raises:
         StopIteration: The field has more leaves than there are fates.
-        ValueError: A map loses its keys or its values.
     """
     import pyarrow as pa
 
@@ -347,13 +346,25 @@ def _project_field(field: Any, fates: Iterator[Fate], keep_metadata: bool) -> An
         return None
     if len(remaining) < len(inner) and not keep_metadata:
         field = field.remove_metadata()
+    return field.with_type(_make_nested(kind, remaining))
+
+
+def _make_nested(kind: Any, children: list[Any]) -> Any:
+    """Return a nested Arrow type with other children; half a map is the groups that store it."""
+    import pyarrow as pa
+
     if pa.types.is_struct(kind):
-        return field.with_type(pa.struct(remaining))
+        return pa.struct(children)
     if pa.types.is_map(kind):
-        if len(remaining) < 2:
-            raise ValueError("a map without keys or values has no Arrow type")
-        return field.with_type(pa.map_(*remaining))
+        if len(children) == 2:
+            return pa.map_(*children, keys_sorted=kind.keys_sorted)
+        entry = pa.field("key_value", pa.struct(children), nullable=False)
+        return pa.struct([entry.with_type(pa.list_(entry))])
     if pa.types.is_fixed_size_list(kind):
-        return field.with_type(pa.list_(remaining[0], kind.list_size))
-    make = pa.large_list if pa.types.is_large_list(kind) else pa.list_
-    return field.with_type(make(remaining[0]))
+        return pa.list_(children[0], kind.list_size)
+    make = {
+        pa.lib.Type_LARGE_LIST: pa.large_list,
+        pa.lib.Type_LIST_VIEW: pa.list_view,
+        pa.lib.Type_LARGE_LIST_VIEW: pa.large_list_view,
+    }.get(kind.id, pa.list_)
+    return make(children[0])

@@ -20,7 +20,7 @@ import modcrypt.parquet as drop_in
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import decode, encode, new
 from tests.support.cases import each_case, one_in
-from tests.support.forging import encrypt_bytes, plain_file, split_tail
+from tests.support.forging import edit_plain, encrypt_bytes, plain_file, split_tail
 from tests.support.keys import FOOTER_KEY
 
 KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
@@ -280,3 +280,27 @@ def test_polars_and_pandas_take_the_results(name: str) -> None:
     table = mc.read_table(encrypt_bytes(FILES[name], ENCRYPTED), KEYS, columns=["z"])
     assert table.to_pandas()["z"].tolist() == ["a", "b", "c"]
     assert len(pl.from_arrow(table)) == 3
+
+
+def test_a_note_of_encryption_is_no_metadata_of_the_schema() -> None:
+    """A plaintext footer has one as a key-value pair, for a file that needs it."""
+
+    def use_unusual_order(metadata: Any) -> None:
+        metadata.column_orders = None
+        metadata.row_groups, metadata.num_rows = metadata.row_groups[1:], 2
+
+    plain = edit_plain(
+        plain_file(pa.table({"n": [1, 2, 3]}), store_schema=False, row_group_size=1),
+        use_unusual_order,
+    )
+    data = encrypt_bytes(
+        plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True)
+    )
+    assert b"modcrypt.added" in data
+    for schema in (
+        mc.read_table(data, KEYS).schema,
+        mc.read_table(data, KEYS, filters=[("n", ">", 9)]).schema,
+        next(mc.iter_batches(data, KEYS)).schema,
+        mc.ParquetFile(data, KEYS).schema_arrow,
+    ):
+        assert schema.metadata is None

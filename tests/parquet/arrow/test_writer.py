@@ -26,7 +26,7 @@ from modcrypt.parquet.convert import encryption_plan
 from modcrypt.parquet.convert.encryptor import Encryption
 from modcrypt.runtime.code_form import code_form
 from tests.support.cases import each_case
-from tests.support.forging import decrypt_bytes, plain_file
+from tests.support.forging import decrypt_bytes, encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.tables import read_with_pyarrow, small_table
@@ -51,10 +51,78 @@ def write_file(table: pa.Table, encryption: mc.FileEncryptionProperties, **optio
     return out.getvalue()
 
 
+@pytest.mark.parametrize("data_page_version", ["1.0", "2.0"])
+def test_nulls_of_structs_count_in_the_dictionaries_in_them(data_page_version: str) -> None:
+    """PyArrow does not count them; filters of readers would not find the rows."""
+    text = pa.array(["a", None, "b", "a", None, "b"])
+    plain = pa.array([False, False, True, True, False, False])
+    twice = pa.array([True, False, False, True, False, False])
+
+    def nest(inner: pa.Array) -> pa.Table:
+        struct = pa.StructArray.from_arrays([inner, text], ["d", "t"], mask=plain)
+        return pa.table({"s": pa.StructArray.from_arrays([struct], ["r"], mask=twice)})
+
+    table = nest(text.dictionary_encode())
+    options: dict[str, Any] = {"data_page_version": data_page_version, "write_page_index": True}
+    for part, nulls in ((table, 5), (table.slice(2, 3), 3)):
+        data = write_file(part, UNIFORM, **options)
+        assert mc.verify_parquet(data, READER).ok
+        assert mc.read_table(data, READER).to_pylist() == part.to_pylist()
+        metadata = pq.read_metadata(io.BytesIO(decrypt_bytes(data, READER)))
+        counts = [metadata.row_group(0).column(c).statistics.null_count for c in (0, 1)]
+        assert counts == [nulls, nulls]
+
+
+def test_nulls_around_dictionaries_are_found_though_pyarrow_did_not_count_them() -> None:
+    text = pa.array(["a", "b", "c"]).dictionary_encode()
+    struct = pa.StructArray.from_arrays([text], ["d"], mask=pa.array([False, True, False]))
+    for options in ({}, {"row_group_size": 1}, {"max_rows_per_page": 1}):
+        plain = plain_file(
+            pa.table({"s": struct}), store_schema=False, write_page_index=True, **options
+        )
+        data = encrypt_bytes(plain, UNIFORM)
+        for how, value, wanted in (("is null", None, 1), ("not in", ["a"], 2), ("=", "b", 0)):
+            rows = mc.read_table(data, READER, filters=[(("s", "d"), how, value)])
+            assert rows.num_rows == wanted
+
+
 def row_group_sizes(path: Path) -> list[int]:
     keys = pe.create_decryption_properties(footer_key=FOOTER_KEY)
     metadata = pq.read_metadata(path, decryption_properties=keys)
     return [metadata.row_group(r).num_rows for r in range(metadata.num_row_groups)]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()], ids=str)
+def test_values_that_dictionaries_repeat_are_written_once(kind: pa.DataType) -> None:
+    def nest(values: list[str], indices: list[int | None]) -> list[pa.Array]:
+        flat = pa.DictionaryArray.from_arrays(
+            pa.array(indices, pa.int8()), pa.array(values, kind), ordered=True
+        )
+        offsets = pa.array([0, 1, 1, 3, 4], pa.int32())
+        return [
+            flat,
+            pa.StructArray.from_arrays([flat], ["s"]),
+            pa.ListArray.from_arrays(offsets, flat),
+            pa.LargeListViewArray.from_arrays(pa.array([0, 1, 1, 3]), pa.array([1, 0, 2, 1]), flat),
+            pa.FixedSizeListArray.from_arrays(pa.concat_arrays([flat, flat]), 2),
+            pa.MapArray.from_arrays(offsets, pa.array([1, 2, 3, 4]), flat),
+        ]
+
+    names = list("abcdef")
+    repeated = pa.table(nest(["x", "y", "x"], [0, 1, 2, None]), names)
+    distinct = pa.table(nest(["x", "y"], [0, 1, 0, None]), names)
+    for table in (repeated, pa.concat_tables([distinct, repeated])):
+        data = write_file(table, UNIFORM, threads=1)
+        read = mc.read_table(data, READER)
+        assert read.schema == table.schema
+        assert read.to_pylist() == table.to_pylist()
+    wanted = plain_file(distinct)
+    assert decrypt_bytes(write_file(repeated, UNIFORM), READER) == wanted
+    out = io.BytesIO()
+    with ParquetWriter(out, repeated.schema, UNIFORM) as writer:
+        for part in repeated.to_batches(max_chunksize=2):
+            writer.write(part)
+    assert len(decrypt_bytes(out.getvalue(), READER)) <= len(wanted)
 
 
 # --- as PyArrow writes it -------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
 from tests.support.cases import each_case
-from tests.support.forging import change_footer
+from tests.support.forging import change_footer, encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.tables import small_table, write_plain
 
@@ -44,6 +44,48 @@ def test_pyarrow_reads_what_is_left(name: str, tmp_path: Path) -> None:
 def test_a_group_may_lose_some_of_its_leaves(tmp_path: Path) -> None:
     left = pq.read_table(without(small_table(), tmp_path, "address.zip"))
     assert left.schema.field("address").type == pa.struct([("city", pa.string())])
+
+
+def test_a_map_or_list_that_loses_leaves_leaves_other_types_as_they_are(tmp_path: Path) -> None:
+    pair = pa.struct([("a", pa.int8()), ("b", pa.uint16())])
+    kinds = {
+        "map": pa.map_(pa.string(), pair, keys_sorted=True),
+        "list": pa.list_(pair),
+        "large list": pa.large_list(pair),
+        "list view": pa.list_view(pair),
+        "large list view": pa.large_list_view(pair),
+        "fixed": pa.list_(pair, 1),
+    }
+    values = {name: [[{"a": 1, "b": 2}], None] for name in kinds}
+    values["map"] = [[("k", {"a": 1, "b": 2})], None]
+    columns = {name: pa.array(values[name], kind) for name, kind in kinds.items()}
+    dictionary = pa.array(["x", "y"]).dictionary_encode()
+    table = pa.table({**columns, "dictionary": dictionary, "u": pa.array([1, 2], pa.uint64())})
+    data = encrypt_bytes(plain_file(table), mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+    half = pa.struct([("b", pa.uint16())])
+    inner = (
+        "map.key_value.value.b",
+        *(f"{name}.list.element.b" for name in kinds if name != "map"),
+    )
+    with mc.ParquetFile(data, FOOTER_KEY) as file:
+        schema = file.read(["dictionary", "u", "map.key_value.key", *inner]).schema
+        assert [schema.field(name).type for name in schema.names[2:]] == [
+            pa.map_(pa.string(), half, keys_sorted=True), pa.list_(half), pa.large_list(half),
+            pa.list_view(half), pa.large_list_view(half), pa.list_(half, 1),
+        ]  # fmt: skip
+        assert schema.field("u").type == pa.uint64()
+        assert schema.field("dictionary").type == dictionary.type
+        for leaf, wanted in ((inner[0], {"value": {"b": 2}}), ("map.key_value.key", {"key": "k"})):
+            read = file.read(["dictionary", "u", leaf])
+            assert read["map"].to_pylist() == [{"key_value": [wanted]}, None]
+            assert read.drop_columns(["map"]).equals(table.select(["dictionary", "u"]))
+    for name, entry in (
+        ("map.key_value.value", {"key": "k"}),
+        ("map.key_value.key", {"value": {"a": 1, "b": 2}}),
+    ):
+        left = pq.read_table(without(table, tmp_path, name))
+        assert left["map"].to_pylist() == [{"key_value": [entry]}, None]
+        assert left.drop_columns(["map"]).equals(table.drop_columns(["map"]))
 
 
 def test_pandas_metadata_and_sort_order_forget_the_column(tmp_path: Path) -> None:

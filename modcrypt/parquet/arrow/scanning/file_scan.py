@@ -143,7 +143,7 @@ class Scan:
                 scanner = self._make_scanner(fragment, self._project, use_threads=False)
                 for result in scanner.to_batches():  # mypyc would make a list of a generator
                     if result.num_rows:
-                        yield result
+                        yield self._set_metadata(result)
 
     def _load_lots(self, lot_bytes: int) -> Iterator[Loaded | pa.Table]:
         session = self._session
@@ -222,7 +222,7 @@ class Scan:
         return self._set_metadata(table.filter(matches).select(self.result.names))
 
     def _set_metadata(self, rows: _Rows) -> _Rows:
-        """Return decoded rows with the metadata of the result: PyArrow shows more pairs in them."""
+        """Return rows with the metadata of the result: decoding shows more, and casts lose some."""
         if rows.schema.equals(self.result, check_metadata=True):
             return rows
         if not self.result.names:
@@ -300,7 +300,7 @@ class Scan:
         else:
             rows = scanner.count_rows()
         if not constants:
-            return table
+            return self._set_metadata(table)
         columns = [
             _repeat_value(constants[name], rows) if name in constants else table[name]
             for name in self.result.names
