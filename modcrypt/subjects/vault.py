@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import datetime
 import hmac
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from secrets import token_bytes
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias
 
 from modcrypt.aead import ValueCipher
 from modcrypt.errors import FormatError, KeyMaterialError, KeyNotFoundError, TagError
@@ -29,7 +28,7 @@ from modcrypt.kms.key_tools import KeyTools
 from modcrypt.report.text import format_count
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.tracebacks import hide_frames
-from modcrypt.subjects.database import BATCH, FORMAT, Database, is_server
+from modcrypt.subjects.database import BATCH, FORMAT, Database, create_database, is_server
 from modcrypt.subjects.key_file import (
     KEY_LENGTH,
     KeyFile,
@@ -44,7 +43,6 @@ MAX_SUBJECT, MAX_REQUEST = 64 << 10, 200
 KEPT = 1 << 17
 """Number of subjects whose keys a vault keeps in memory; each takes about 400 bytes."""
 
-T = TypeVar("T")
 Owner: TypeAlias = tuple[bytes, ValueCipher | None]  # reference of a subject, None if it is erased
 
 _ROWS = "SELECT reference, generation, substr(stream, 1, 100) FROM subject_key"
@@ -145,10 +143,11 @@ class SubjectVault:
         return [found[reference] for reference in references]
 
     def _find(self, references: Iterable[bytes]) -> dict[bytes, ValueCipher]:
-        rows = self._database.select(_ROWS, references)
-        return dict(
-            self._open([row for row in rows if row[0] not in self._keys.erased], ValueCipher)
-        )
+        rows = [*self._database.select(_ROWS, references)]
+        if not {row[1] for row in rows} <= self._keys.keks.keys():
+            self._refresh()  # a rotation has begun, or ended while pages of rows were read
+            rows = [*self._database.select(_ROWS, references)]
+        return {each: ValueCipher(key) for each, key in self._unwrap(rows).items()}
 
     @hide_frames
     def _create(self, missing: set[bytes]) -> dict[bytes, ValueCipher]:
@@ -173,28 +172,21 @@ class SubjectVault:
         return dict.fromkeys(missing)
 
     @hide_frames
-    def _open(
-        self, rows: Sequence[Sequence[Any]], make: Callable[[bytes], T]
-    ) -> list[tuple[bytes, T]]:
-        """Return the references of rows, and what `make` makes of their data keys."""
-        keys = self._know({row[1] for row in rows})
-        try:
-            return [(row[0], make(key)) for row, key in zip(rows, keys.unwrap(rows), strict=True)]
-        except (TagError, TypeError):
-            raise KeyMaterialError(f"a subject's key does not unwrap: {_ADVICE}") from None
-
-    def _know(self, generations: set[int]) -> KeyFile:
-        """Return the key file; a rotation may have added generations since it was read."""
-        if not generations <= self._keys.keks.keys():
-            self._refresh()
-        for generation in generations - self._keys.keks.keys():
+    def _unwrap(self, rows: Iterable[Sequence[Any]]) -> dict[bytes, bytes]:
+        """Return the data keys of rows by reference, but those of erased subjects."""
+        keys = self._keys
+        rows = [row for row in rows if row[0] not in keys.erased]
+        for generation in {row[1] for row in rows} - keys.keks.keys():
             shown = generation if isinstance(generation, int) else "of a damaged row"
             raise KeyMaterialError(
                 f"{self._place.address} has no key for generation {shown}: the database is from "
                 "before a rotation, so that nothing opens it, or was altered; restore a backup "
                 "from after the last rotation"
             )
-        return self._keys
+        try:
+            return dict(zip([row[0] for row in rows], keys.unwrap(rows), strict=True))
+        except (TagError, TypeError):
+            raise KeyMaterialError(f"a subject's key does not unwrap: {_ADVICE}") from None
 
     def _refresh(self) -> None:
         """Read the key file again if another process has changed it, as an erasure does."""
@@ -304,32 +296,39 @@ class SubjectVault:
         self._adopt(write_key_file(self._place, changed, self._tools))
 
     def rotate(self, master_key_id: str | None = None) -> dict[str, Any]:
-        """Wrap all keys under a new KEK, and remove the old one; complete an interrupted rotation.
+        """Wrap all keys under a new KEK, and remove older ones, also of an interrupted rotation.
 
         Copies of the database from before open nothing afterwards, but with a copy of the key file
         from before. Other processes go on reading and writing meanwhile. `master_key_id` names
         another master key from now on. Raise as `erase`, and as the key service.
         """
         with self._changing() as keys:
-            master = master_key_id or keys.master_key_id
-            if len(keys.keks) == 1:
-                self._tools.wrapper.forget()  # wrap under the newest version of the master key
-                keks = {**keys.keks, keys.newest + 1: Key.generate(KEY_LENGTH)}
-                self._publish(keks=keks, master_key_id=master)
-            self._remove([*self._keys.erased])
+            self._tools.wrapper.forget()  # wrap under the newest version of the master key
+            before, number = keys.erased, keys.newest + 1
+            keks = {**keys.keks, number: Key.generate(KEY_LENGTH)}
+            self._publish(keks=keks, master_key_id=master_key_id or keys.master_key_id)
+            self._remove([*before])
         after: bytes | None = b""
         while after is not None:
             after = self._rewrap_batch(after)
         with self._changing() as keys:
             self._remove([*keys.erased])
-            if self._count_older():
-                raise FormatError(
-                    "the database was restored or altered meanwhile; run the rotation again, and "
-                    "restore a backup if it fails again"
-                )
-            newest = {keys.newest: keys.keks[keys.newest]}
-            self._publish(keks=newest, erased={}, master_key_id=master)
+            if keys.newest == number:  # a later rotation wraps the keys that this one left
+                self._end_rotation(keys, before)
         return self.status()
+
+    def _end_rotation(self, keys: KeyFile, before: Mapping[bytes, str]) -> None:
+        """Remove the older KEKs, and who was erased `before` there was the newest.
+
+        The keys of those that were erased since may be in copies of the database, under the newest.
+        """
+        if self._count_older():
+            raise FormatError(
+                "the database was restored or altered meanwhile; run the rotation again, and "
+                "restore a backup if it fails again"
+            )
+        erased = {each: request for each, request in keys.erased.items() if each not in before}
+        self._publish(keks={keys.newest: keys.keks[keys.newest]}, erased=erased)
 
     @hide_frames
     def _rewrap_batch(self, after: bytes) -> bytes | None:
@@ -340,12 +339,11 @@ class SubjectVault:
         select = f"{_ROWS} WHERE reference > ? ORDER BY reference LIMIT {BATCH}"
         with self._changing() as keys:  # another rotation may have ended and begun since
             rows = self._database.query(select, (after,))
-            kept = [row for row in rows if row[0] not in keys.erased]
-            opened = zip(kept, self._open(kept, bytes), strict=True)  # also of the newest: a check
-            old = dict(pair for row, pair in opened if row[1] != keys.newest)
-            changed = [(stream, number, each) for each, number, stream in keys.wrap(old)]
+            opened = self._unwrap(rows)  # also those under the newest KEK: a check
+            older = [row[0] for row in rows if row[0] in opened and row[1] != keys.newest]
+            wrapped = keys.wrap({each: opened[each] for each in older})
             update = "UPDATE subject_key SET stream = ?, generation = ? WHERE reference = ?"
-            self._database.query_each(update, changed)
+            self._database.query_each(update, [row[::-1] for row in wrapped])
         return rows[-1][0] if rows else None
 
     def _count(self, rows: str) -> int:
@@ -398,16 +396,8 @@ def create_vault(address: str, tools: KeyTools, master_key_id: str) -> SubjectVa
     place.check_absent()
     tools.wrapper.prove_master(master_key_id)
     content = KeyFile(master_key_id=master_key_id)
-    if not is_server(where):
-        os.close(os.open(where, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    try:
-        with closing(Database(where)) as database, database.transaction(creates=True):
-            database.make_tables(content.vault)
-            write_key_file(place, content, tools, overwrite=False)
-    except BaseException:
-        if not is_server(where):
-            os.unlink(where)  # it is empty, and would be in the way of another attempt
-        raise
+    with create_database(where, content.vault):
+        write_key_file(place, content, tools, overwrite=False)
     return open_vault(address, tools)
 
 

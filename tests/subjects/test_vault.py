@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from modcrypt.errors import FormatError, KeyMaterialError, KeyNotFoundError
 from modcrypt.keys import key_bytes
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects import key_file
+from modcrypt.subjects.database import Database
 from modcrypt.subjects.vault import SubjectErasedError, SubjectVault, create_vault, open_vault
 from tests.support.subject_writers import run_writers
 from tests.support.vault_changes import ALICE, BOB, CAROL, change, keys_of, reopen
@@ -262,5 +264,43 @@ def test_writers_go_on_while_a_rotation_is_interrupted(
     for opened in (other, reopen(tools)):
         assert keys_of(opened, ALICE, BOB, CAROL) == [before[0], None, *created]
     status = reopen(tools).rotate()
-    assert (status["generation"], status["older"], status["subjects"]) == (2, 0, 2)
+    assert (status["generation"], status["older"], status["subjects"]) == (3, 0, 2)
+    assert list(vault._read_keys().keks) == [3]
     assert keys_of(other, ALICE, BOB, CAROL) == [before[0], None, *created]
+
+
+def test_rotations_at_once_complete_each_other(
+    vault: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, other = keys_of(vault, ALICE, BOB, create=True), reopen(tools)
+    rewrap = SubjectVault._rewrap_batch
+
+    def rotate_meanwhile(self: SubjectVault, after: bytes) -> bytes | None:
+        if self is vault and not after:
+            other.rotate()
+        return rewrap(self, after)
+
+    monkeypatch.setattr(SubjectVault, "_rewrap_batch", rotate_meanwhile)
+    status = vault.rotate()
+    assert (status["generation"], status["older"], status["complete"]) == (3, 0, True)
+    assert keys_of(other, ALICE, BOB) == keys_of(vault, ALICE, BOB) == before
+
+
+def test_rows_that_are_read_while_a_rotation_ends(
+    vault: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first page of rows is from before it, and the second from after it."""
+    before, other = keys_of(vault, ALICE, BOB, create=True), reopen(tools)
+    query, pages = Database.query, list[str]()
+
+    def rotate_meanwhile(self: Database, sql: str, *parameters: Any) -> Any:
+        if self is vault._database and "subject_key WHERE reference IN" in sql:
+            pages.append(sql)
+            if len(pages) == 2:
+                other.rotate()
+        return query(self, sql, *parameters)
+
+    monkeypatch.setattr("modcrypt.subjects.database.BATCH", 1)
+    monkeypatch.setattr(Database, "query", rotate_meanwhile)
+    assert keys_of(vault, ALICE, BOB) == before
+    assert len(pages) == 4

@@ -197,7 +197,8 @@ def test_too_many_ids_are_refused(filled: SubjectVault, monkeypatch: pytest.Monk
     assert "stands alone" in subjects("erase", "-", "x", "--request", "R", "--yes", code=2).stderr
 
 
-def test_a_password_is_no_argument(tools: KeyTools) -> None:
-    refused = subjects("status", "--vault", "postgresql://me:secret@db/lake?keys=k", code=2)
+@pytest.mark.parametrize("place", ["me:secret@db/lake?keys=k", "db/lake?sslpassword=secret&keys=k"])
+def test_a_password_is_no_argument(tools: KeyTools, place: str) -> None:
+    refused = subjects("status", "--vault", f"postgresql://{place}", code=2)
     assert "PGPASSWORD" in refused.stderr
     assert "secret" not in refused.stderr
