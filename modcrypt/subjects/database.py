@@ -54,15 +54,19 @@ class Database:
     """
 
     def __init__(self, address: str) -> None:
-        self.address, self._server = address, is_server(address)
-        self._lock = fork_safe(threading.RLock())
-        self._connections: dict[int, Any] = {}  # by process: a child must not use its parent's
+        self._server = is_server(address)
+        self._address = address if self._server else os.path.abspath(address)
+        self.lock = fork_safe(threading.RLock())
+        self._connections: dict[tuple[int, ...], Any] = {}  # one, by its process and its file
+        self._changes = False  # in a transaction
         self.query("SELECT 1")
 
     def close(self) -> None:
         """Close the connection; another call opens it again."""
-        if (connection := self._connections.pop(os.getpid(), None)) is not None:
-            connection.close()
+        for (process, *_), connection in self._connections.items():
+            if process == os.getpid():
+                connection.close()
+        self._connections = {}
 
     def __del__(self) -> None:
         with suppress(Exception):  # the interpreter may end
@@ -92,34 +96,52 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Run a block that others see as a whole or not at all; one process writes at a time."""
-        with self._lock:
+        with self.lock:
             try:
                 for statement in _BEGIN_SERVER if self._server else ("BEGIN IMMEDIATE",):
                     self.query(statement)
+                self._changes = True
                 yield
                 self.query("COMMIT")
             except BaseException:
                 with suppress(OSError, FormatError):
                     self.query("ROLLBACK")
                 raise
+            finally:
+                self._changes = False
 
     def _adapt(self, sql: str) -> str:
         return sql.replace("?", "%s") if self._server else sql
 
+    def connect(self) -> Any:
+        """Return the connection, another one if the file was replaced, as by a backup."""
+        with self._cursor() as cursor:
+            return cursor.connection
+
+    def _connect(self) -> Any:
+        """Return the connection of this process: a forked child must not use its parent's."""
+        owner: tuple[int, ...] = (os.getpid(),)
+        if not self._server and os.path.exists(self._address):
+            found = os.stat(self._address)
+            owner = *owner, found.st_dev, found.st_ino
+        if owner not in self._connections:
+            if self._changes:
+                raise FormatError(f"{self._address} was replaced meanwhile; try again")
+            self.close()
+            connect = _connect_server if self._server else _open_file
+            self._connections = {owner: connect(self._address)}
+        return self._connections[owner]
+
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
         """Lend a cursor, and convert errors of the database, whose texts may repeat values."""
-        process = os.getpid()
         try:
-            with self._lock:
-                if process not in self._connections:
-                    connect = _connect_server if self._server else _open_file
-                    self._connections = {process: connect(self.address)}
-                yield self._connections[process].cursor()
+            with self.lock:
+                yield self._connect().cursor()
         except Exception as error:
             if type(error).__module__.partition(".")[0] not in ("sqlite3", "psycopg"):
                 raise
-            failure = _convert(error, "the PostgreSQL vault" if self._server else self.address)
+            failure = _convert(error, "the PostgreSQL vault" if self._server else self._address)
             if self._server and isinstance(failure, OSError):
                 self.close()  # the next call connects again
             raise failure from None
@@ -159,8 +181,8 @@ def _convert(error: Exception, where: str) -> Exception:
 def _open_file(path: str) -> sqlite3.Connection:
     if not os.path.exists(path):
         raise FileNotFoundError(2, "there is no subject vault; run modcrypt subjects create", path)
-    connection = sqlite3.connect(  # of a path: some other names are databases in memory
-        os.path.abspath(path), timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
+    connection = sqlite3.connect(
+        path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
     )
     try:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)

@@ -12,10 +12,9 @@ from __future__ import annotations
 import datetime
 import hmac
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 from secrets import token_bytes
 from typing import Any, NoReturn, TypeAlias
 
@@ -31,6 +30,7 @@ from modcrypt.runtime.tracebacks import hide_frames
 from modcrypt.subjects.database import BATCH, FORMAT, Database, create_database, is_server
 from modcrypt.subjects.key_file import (
     KEY_LENGTH,
+    REFERENCE_SIZE,
     KeyFile,
     is_current,
     read_key_file,
@@ -55,10 +55,10 @@ class SubjectErasedError(KeyNotFoundError):
 
     def __init__(self, references: Iterable[bytes]) -> None:
         self.references = tuple(references)
+        count = format_count(len(self.references), "subject")
         super().__init__(
-            f"erased among these rows: {format_count(len(self.references), 'subject')}; an "
-            "erased subject gets no new key: leave out its rows; a person who comes back needs a "
-            "new id"
+            f"erased among these rows: {count}; an erased subject gets no new key: leave out its "
+            "rows; a person who comes back needs a new id"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,17 +68,18 @@ class SubjectErasedError(KeyNotFoundError):
 class SubjectVault:
     """A vault with one data key for each subject, for any number of threads and processes."""
 
+    _known: dict[bytes, Owner]
+
     def __init__(self, database: Database, place: Place, tools: KeyTools) -> None:
         self._database, self._place, self._tools = database, place, tools
-        self._known: dict[bytes, Owner] = {}
         try:
-            self._keys = self._read_keys()
+            self._read_keys()
         except BaseException:
             database.close()
             raise
 
     def __repr__(self) -> str:
-        return f"SubjectVault({self._keys.vault.hex()!r})"
+        return f"SubjectVault({self.id!r})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a SubjectVault can't be pickled; open it in each process")
@@ -88,6 +89,11 @@ class SubjectVault:
         self._known = {}
         self._database.close()
 
+    @property
+    def id(self) -> str:
+        """The id of the vault, in hex."""
+        return self._keys.vault.hex()
+
     def references(self, subjects: Sequence[bytes]) -> list[bytes]:
         """Return the reference of each subject: HMAC-SHA-256, cut to 16 bytes.
 
@@ -96,13 +102,26 @@ class SubjectVault:
         """
         if not all(0 < len(subject) <= MAX_SUBJECT for subject in subjects):
             raise ValueError(f"a subject has 1 to {MAX_SUBJECT} bytes")
-        return list(map(self._keys.reference, subjects))
+        return [self._keys.hash_subject(subject)[:REFERENCE_SIZE] for subject in subjects]
 
     @paused_collector()
     def find(self, subjects: Sequence[bytes], *, create: bool) -> list[Owner]:
         """Return reference and cipher of each of distinct subjects, which are kept for later calls.
 
-        `create` and errors are as for `references` and `ciphers`.
+        Args:
+            subjects: Subjects, as for `references`.
+            create: Whether to create a key for each unknown subject: one for each, also if several
+                processes do so at once.
+
+        Returns:
+            Pairs; erased subjects have None in place of a cipher.
+
+        Raises:
+            ValueError: As `references`.
+            KeyNotFoundError: The vault does not know a subject, and `create` is False.
+            SubjectErasedError: `create` is given, and a subject was erased.
+            KeyMaterialError: A row was altered or moved.
+            FormatError, OSError: The database is damaged, or cannot be used.
         """
         self._refresh()
         known = self._known  # other threads may clear it, or an erasure replace it
@@ -110,31 +129,18 @@ class SubjectVault:
         if new := [subject for subject, owner in owners.items() if owner is None]:
             references = self.references(new)
             ciphers = self.ciphers(references, create=create)
-            found = dict(zip(new, zip(references, ciphers, strict=True), strict=True))
-            owners |= found
-            kept = {subject: owner for subject, owner in found.items() if owner[1] is not None}
-            if len(known) + len(kept) > KEPT:
+            owners |= zip(new, zip(references, ciphers, strict=True), strict=True)
+            if len(known) + len(new) > KEPT:
                 known.clear()
-            known.update(islice(kept.items(), KEPT))
+            pairs = ((subject, owners[subject]) for subject in new[:KEPT])
+            known.update((subject, owner) for subject, owner in pairs if owner and owner[1])
         return [owner for owner in owners.values() if owner is not None]
 
     @paused_collector()
     def ciphers(
         self, references: Sequence[bytes], *, create: bool = False
     ) -> list[ValueCipher | None]:
-        """Return the ciphers of the data keys of subjects; None for erased ones.
-
-        Args:
-            references: References of the subjects, each of 16 bytes; they may repeat.
-            create: Whether to create a key for each unknown subject: one for each, also if several
-                processes do so at once.
-
-        Raises:
-            KeyNotFoundError: The vault does not know a subject, and `create` is False.
-            SubjectErasedError: `create` is given, and a subject was erased.
-            KeyMaterialError: A row was altered or moved.
-            FormatError, OSError: The database is damaged, or cannot be used.
-        """
+        """Return the ciphers of subjects by reference, None for erased ones, as `find`."""
         self._refresh()
         unique = set(references)
         found: dict[bytes, ValueCipher | None] = {**self._find(unique)}
@@ -189,19 +195,22 @@ class SubjectVault:
             raise KeyMaterialError(f"a subject's key does not unwrap: {_ADVICE}") from None
 
     def _refresh(self) -> None:
-        """Read the key file again if another process has changed it, as an erasure does."""
-        if not is_current(self._place, self._keys):
-            self._adopt(self._read_keys())
+        """Read the key file again if it was changed, as by an erasure, or the database replaced."""
+        is_same = self._database.connect() is self._connection
+        if not (is_same and is_current(self._place, self._keys)):
+            self._read_keys()
 
-    def _adopt(self, keys: KeyFile) -> None:
+    def _read_keys(self) -> None:
+        """Read the key file as it is now, which must be that of the database."""
+        with self._database.lock:  # no thread changes the file between reading and keeping it
+            keys = read_key_file(self._place, self._tools)
+            self._check_database(keys)
+            self._keep(keys)
+            self._connection = self._database.connect()
+
+    def _keep(self, keys: KeyFile) -> None:
         self._keys = keys
-        self._known = {}  # afterwards: what another thread finds by the old file is not kept
-
-    def _read_keys(self) -> KeyFile:
-        """Return the key file as it is now, which must be that of the database."""
-        keys = read_key_file(self._place, self._tools)
-        self._check_database(keys)
-        return keys
+        self._known = {}  # what a thread finds by the old file is not kept
 
     def _check_database(self, keys: KeyFile) -> None:
         rows = self._database.query("SELECT id, format FROM vault LIMIT 2")
@@ -253,15 +262,13 @@ class SubjectVault:
             The numbers of subjects: "erased" now, erased "before", and "unknown" to the vault.
 
         Raises:
-            ValueError: The id of the request is empty, longer than 200 characters, or not
-                printable.
+            ValueError: The id of the request does not have 1 to 200 printable characters.
             LimitError: Too many subjects were erased since the last rotation.
-            KeyMaterialError, FormatError, OSError: As `ciphers`; the key file cannot be written.
+            KeyMaterialError, FormatError, OSError: As `find`; the key file cannot be written.
         """
         if not (0 < len(request) <= MAX_REQUEST and request.isprintable()):
-            raise ValueError(
-                f"the id of a request has 1 to {MAX_REQUEST} characters, all printable"
-            )
+            limit = f"1 to {MAX_REQUEST} characters, all printable"
+            raise ValueError(f"the id of a request has {limit}")
         wanted = set(references)
         with self._changing() as keys:
             present, known = self._list_present(wanted), self._list_erased(wanted)
@@ -293,7 +300,7 @@ class SubjectVault:
 
     def _publish(self, **changes: Any) -> None:
         changed = replace(self._keys, **changes)
-        self._adopt(write_key_file(self._place, changed, self._tools))
+        self._keep(write_key_file(self._place, changed, self._tools))
 
     def rotate(self, master_key_id: str | None = None) -> dict[str, Any]:
         """Wrap all keys under a new KEK, and remove older ones, also of an interrupted rotation.
@@ -313,22 +320,16 @@ class SubjectVault:
             after = self._rewrap_batch(after)
         with self._changing() as keys:
             self._remove([*keys.erased])
-            if keys.newest == number:  # a later rotation wraps the keys that this one left
-                self._end_rotation(keys, before)
+            if keys.newest == number:  # otherwise, a later rotation ends this one, too
+                if self._count_older():
+                    raise FormatError(
+                        "the database was restored or altered meanwhile; run the rotation again, "
+                        "and restore a backup if it fails again"
+                    )
+                # Keys of those erased since may be in copies of the database, under the new KEK.
+                erased = {each: name for each, name in keys.erased.items() if each not in before}
+                self._publish(keks={number: keys.keks[number]}, erased=erased)
         return self.status()
-
-    def _end_rotation(self, keys: KeyFile, before: Mapping[bytes, str]) -> None:
-        """Remove the older KEKs, and who was erased `before` there was the newest.
-
-        The keys of those that were erased since may be in copies of the database, under the newest.
-        """
-        if self._count_older():
-            raise FormatError(
-                "the database was restored or altered meanwhile; run the rotation again, and "
-                "restore a backup if it fails again"
-            )
-        erased = {each: request for each, request in keys.erased.items() if each not in before}
-        self._publish(keks={keys.newest: keys.keks[keys.newest]}, erased=erased)
 
     @hide_frames
     def _rewrap_batch(self, after: bytes) -> bytes | None:
@@ -363,7 +364,8 @@ class SubjectVault:
         is "complete" without the last three. Rows with keys are counted, not authenticated: one
         that was removed is an error when values are read.
         """
-        self._adopt(keys := self._read_keys())
+        self._read_keys()
+        keys = self._keys
         returned, older = self._list_present(keys.erased), self._count_older()
         missing = self._count_missing()
         return {
@@ -395,8 +397,11 @@ def create_vault(address: str, tools: KeyTools, master_key_id: str) -> SubjectVa
     where, place = split_address(address)
     place.check_absent()
     tools.wrapper.prove_master(master_key_id)
-    content = KeyFile(master_key_id=master_key_id)
-    with create_database(where, content.vault):
+    vault, references, kek = token_bytes(16), Key.generate(KEY_LENGTH), Key.generate(KEY_LENGTH)
+    content = KeyFile(
+        vault=vault, master_key_id=master_key_id, references=references, keks={1: kek}
+    )
+    with create_database(where, vault):
         write_key_file(place, content, tools, overwrite=False)
     return open_vault(address, tools)
 
