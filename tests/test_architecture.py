@@ -379,7 +379,7 @@ def test_no_room_logs_or_warns() -> None:
         "modcrypt.jobs.engine",
         "modcrypt.iceberg.lake.erased_table_files",  # how many files readers leave out
         "modcrypt.lake.erased_files",
-        "modcrypt.subjects.reading",  # how many values are erased
+        "modcrypt.subjects.declaration",  # how many values are erased
         "modcrypt.kms.pacing",  # says that it waits, without a name
         "modcrypt.parquet.convert.decryptor",  # that a copy will not restore every byte
         "modcrypt.parquet.convert.restoration",  # that not every byte comes back

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 import modcrypt as mc
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects import Subjects, SubjectVault, create_vault
-from modcrypt.subjects.values import CellColumn, find_owners
+from modcrypt.subjects.cells import CellColumn, find_owners
 from tools.bench_files import KEY
 from tools.figures import Bench, Figure, Job, Row, Sample, figure, timing, within
 

@@ -7,19 +7,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
 
-from modcrypt.cli.datasets.arguments import find_declared
-from modcrypt.cli.datasets.declared import find_lake
-from modcrypt.cli.options.kms_options import (
-    audit_option,
-    other_service,
-    required_service,
-    service_options,
-)
+import modcrypt.subjects as package  # names that are imported on first use, not for the help
+from modcrypt.cli.datasets.declared import find_lake, find_named
+from modcrypt.cli.options import kms_options
 from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.program import OTHERS, Program
 from modcrypt.cli.shared import combine_options, confirm, print_json, print_line, request_option
@@ -31,12 +26,8 @@ from modcrypt.report.text import format_count
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.key_tools import KeyTools
     from modcrypt.lake.declarations.declaration import LakeDeclaration
-    from modcrypt.subjects.vault import SubjectVault
 
-MAX_LIST = 64 << 20
-"""Size limit of ids from stdin in bytes."""
-
-DEFAULT_VAULT = "subjects.db"
+MAX_LIST, DEFAULT_VAULT = 64 << 20, "subjects.db"  # size limit of ids from stdin in bytes
 
 
 def _example(text: str) -> str:
@@ -57,8 +48,8 @@ vault_options = combine_options(
         help="Vault: path of an SQLite database or postgresql://HOST/DATABASE; ?keys=PLACE at the "
         f"end names its key file. Default: that of --policy, else {DEFAULT_VAULT}.",
     ),
-    service_options,
-    audit_option,
+    kms_options.service_options,
+    kms_options.audit_option,
 )  # fmt: skip
 
 
@@ -67,10 +58,8 @@ vault_options = combine_options(
 @vault_options
 def create(*, master_key: str, as_json: bool, **options: Any) -> None:
     """Create a vault, a database and a key file, under a master key."""
-    from modcrypt.subjects.vault import create_vault
-
     _find_evidence(options)  # before there is a vault: it may be refused
-    with closing(create_vault(*_find_vault(options), master_key)) as vault:
+    with closing(package.create_vault(*_find_vault(options), master_key)) as vault:
         _print_status(vault.status(), as_json, options)
 
 
@@ -118,11 +107,8 @@ def _print_status(status: Mapping[str, Any], as_json: bool, options: Mapping[str
     from modcrypt.lake.evidence.evidence_check import check_declared
 
     declaration = _find_evidence(options)
-    record = declaration and check_declared(declaration, events=0)
-    faults = [f"line {each.line}: {each.message}" for each in record.findings] if record else []
-    status = {**status, "faults": faults}
-    text = "generation {generation}: subjects {subjects:,}, erased {erased:,}, of these since the "
-    text += "last rotation {since_rotation:,}"
+    found = check_declared(declaration, events=0).findings if declaration else ()
+    status = {**status, "faults": [f"line {each.line}: {each.message}" for each in found]}
     advice = {
         "older": "{older:,} keys of an older generation: run subjects rotate",
         "returned": "{returned:,} erased ones have rows: run subjects erase for {requests}",
@@ -130,10 +116,14 @@ def _print_status(status: Mapping[str, Any], as_json: bool, options: Mapping[str
         "before them; restore a backup from after the last erasure",
         "faults": "the record of evidence has faults: {faults}",
     }
+    text = (
+        "generation {generation}: subjects {subjects:,}, erased {erased:,}, of these since the "
+        "last rotation {since_rotation:,}"
+    )
     text = "; ".join([text, *(advice[name] for name in advice if status[name])])
     shown = {**status, **{name: list_names(status[name]) for name in ("requests", "faults")}}
     _print("status", status, as_json, text.format(**shown))
-    return int(not status["complete"] or bool(faults))
+    return int(not status["complete"] or bool(found))
 
 
 @subjects.command(epilog=_example("prove - lake/people") + " < ids.txt")
@@ -146,21 +136,21 @@ def prove(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) 
     The ID - reads ids from stdin, one in a line. PATH is a file or folder whose values are tried.
     The exit code is 1 if a subject was not erased, or if anything of it opens.
     """
-    from modcrypt.subjects.declaration import Subjects, find_rows
+    from modcrypt.subjects.declaration import find_rows
 
     named, code = _read_subjects([subject]), 0
-    decryption = required_service(dict(options)).decryption()
+    decryption = kms_options.required_service(dict(options)).decryption()
     with _open(options) as vault:
         for each, reference in zip(named, vault.references(named), strict=True):
-            state, known = vault.examine(reference), Subjects(vault=vault)
+            state, known = vault.examine(reference), package.Subjects(vault=vault)
             for _ in find_rows(paths, decryption, known, each) if paths else ():
                 pass
-            opened, erased = known.decrypted.total(), known.erased.total()
+            opened, values = known.decrypted.total(), known.decrypted.total() + known.erased.total()
             proven = state["state"] == "erased" and not opened
             code = max(code, int(not proven))
             text = " ".join(filter(None, state.values()))
-            text += f"; {opened:,} of {format_count(opened + erased, 'value')} open" * bool(paths)
-            counts = {"proven": proven, "values": opened + erased, "opened": opened}
+            text += f"; {opened:,} of {format_count(values, 'value')} open" * bool(paths)
+            counts = {"proven": proven, "values": values, "opened": opened}
             _print("prove", {**state, **counts}, as_json, text)
     return code
 
@@ -176,12 +166,12 @@ def export(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any)
     are named.
     """
     from modcrypt.cli.output.rows import rows_of
-    from modcrypt.subjects.declaration import Subjects, find_rows
+    from modcrypt.subjects.declaration import find_rows
 
-    decryption = required_service(dict(options)).decryption()
+    decryption = kms_options.required_service(dict(options)).decryption()
     named = _read_subjects([subject])
     with _open(options) as vault:
-        known = Subjects(vault=vault)
+        known = package.Subjects(vault=vault)
         found = (find_rows(paths, decryption, known, each) for each in named)
         for address, rows in chain.from_iterable(found):
             erased = sorted(+known.erased)
@@ -194,7 +184,7 @@ def export(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any)
 @click.argument("master_key", required=False)
 @vault_options
 @sign_options
-def rotate(*, master_key: str | None, yes: bool, as_json: bool, **options: Any) -> None:
+def rotate(*, master_key: str | None, yes: bool, as_json: bool, **options: Any) -> int:
     """Wrap all keys under a new KEK, so that older copies of the database open nothing.
 
     Only then are erased keys gone from backups, except from those that also have the key file.
@@ -205,23 +195,21 @@ def rotate(*, master_key: str | None, yes: bool, as_json: bool, **options: Any) 
     with _open(options) as vault, _record("rotate", options) as record:
         done = vault.rotate(master_key)
         record({"rewrapped": done["subjects"]})
-    _print_status(done, as_json, options)
+    return _print_status(done, as_json, options)
 
 
 # --- what the commands share ---------------------------------------------------------------------
 
 
-def _open(options: Mapping[str, Any]) -> closing[SubjectVault]:
-    from modcrypt.subjects.vault import open_vault
-
-    return closing(open_vault(*_find_vault(options)))
-
-
 def _find_vault(options: Mapping[str, Any]) -> tuple[str, KeyTools]:
     """Return the address of the vault, and the tools of its key service."""
-    settings = other_service(required_service(dict(options)))
+    settings = kms_options.other_service(kms_options.required_service(dict(options)))
     declared = settings.policy and settings.policy.subjects
     return options["vault"] or declared or DEFAULT_VAULT, settings.tools()
+
+
+def _open(options: Mapping[str, Any]) -> closing[package.SubjectVault]:
+    return closing(package.open_vault(*_find_vault(options)))
 
 
 def _read_subjects(ids: Sequence[str]) -> list[bytes]:
@@ -231,7 +219,10 @@ def _read_subjects(ids: Sequence[str]) -> list[bytes]:
     data = sys.stdin.buffer.read(MAX_LIST + 1)
     if len(ids) > 1 or len(data) > MAX_LIST:
         raise click.UsageError(f"the ID - stands alone, and reads at most {MAX_LIST} bytes")
-    return list(dict.fromkeys(line.rstrip(b"\r") for line in data.split(b"\n") if line.strip()))
+    lines = dict.fromkeys(line.rstrip(b"\r") for line in data.split(b"\n") if line.strip())
+    if not lines:  # the program that writes them may have failed
+        raise click.UsageError("stdin has no ids; check what writes them")
+    return list(lines)
 
 
 def _print(schema: str, fields: Mapping[str, Any], as_json: bool, text: str) -> None:
@@ -246,12 +237,13 @@ def _find_evidence(options: Mapping[str, Any]) -> LakeDeclaration | None:
     from modcrypt.lake.declarations.declaration import EvidenceDeclaration, LakeDeclaration
     from modcrypt.subjects.vault import split_address
 
-    named = find_declared(options["policy_file"]) if options["policy_file"] else None
+    named = find_named(options["policy_file"])
     lake: Any = find_lake() if named is None else named.lake
     if lake is not None and lake.refusal is not None:
         raise lake.refusal
-    if lake is not None and lake.declaration.evidence is not None:
-        return cast("LakeDeclaration", lake.declaration)
+    declared: LakeDeclaration | None = None if lake is None else lake.declaration
+    if declared is not None and declared.evidence is not None:
+        return declared
     where, place = split_address(_find_vault(options)[0])
     path = local_path(where) or (place.path if place.filesystem is None else None)
     if path is None:

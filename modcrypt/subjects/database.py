@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from modcrypt.errors import FormatError
@@ -35,6 +35,11 @@ _TABLES = (
     "erased_subject (reference {bytes} PRIMARY KEY, request TEXT NOT NULL, "
     "time TEXT NOT NULL, proof TEXT NOT NULL){end}",
 )
+_BEGIN_SERVER = (
+    # Each statement sees what others committed: a snapshot from before the lock would miss it.
+    "BEGIN ISOLATION LEVEL READ COMMITTED",
+    "SELECT pg_advisory_xact_lock(7166240)",
+)
 
 
 def is_server(address: str) -> bool:
@@ -49,43 +54,37 @@ class Database:
     """
 
     def __init__(self, address: str) -> None:
-        self.address, self._server = address, is_server(address)
-        self._lock = fork_safe(threading.RLock())
-        self._connection: Any = None
-        self._process = 0
-        with self._explaining():
-            self._connect()
+        self._server = is_server(address)
+        self._address = address if self._server else os.path.abspath(address)
+        self.lock = fork_safe(threading.RLock())
+        self._connections: dict[tuple[int, ...], Any] = {}  # one, by its process and its file
+        self._changes = False  # in a transaction
+        self.query("SELECT 1")
 
     def close(self) -> None:
         """Close the connection; another call opens it again."""
-        connection, self._connection = self._connection, None
-        if connection is not None and self._process == os.getpid():
-            connection.close()
+        for (process, *_), connection in self._connections.items():
+            if process == os.getpid():
+                connection.close()
+        self._connections = {}
 
     def __del__(self) -> None:
         with suppress(Exception):  # the interpreter may end
             self.close()
-
-    def make_tables(self, vault: bytes) -> None:
-        """Create the tables of a new vault, in a transaction of the caller."""
-        kind, end = ("BYTEA", "") if self._server else ("BLOB", " WITHOUT ROWID")
-        for table in _TABLES:
-            self.query(f"CREATE TABLE {table.format(bytes=kind, end=end)}")
-        self.query("INSERT INTO vault VALUES (?, ?)", (vault, FORMAT))
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute a statement and return its rows.
 
         Raise FormatError if the database is damaged or no vault, OSError if it cannot be used.
         """
-        with self._lock, self._explaining():
-            cursor = self._connect().execute(self._adapt(sql), parameters)
+        with self._cursor() as cursor:
+            cursor.execute(self._adapt(sql), parameters)
             return [] if cursor.description is None else cursor.fetchall()
 
     def query_each(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Execute a statement for each row of parameters; raise as `query`."""
-        with self._lock, self._explaining():
-            self._connect().cursor().executemany(self._adapt(sql), rows)
+        with self._cursor() as cursor:
+            cursor.executemany(self._adapt(sql), rows)
 
     def select(self, sql: str, references: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a statement for references; in their order, each page is read once."""
@@ -95,42 +94,76 @@ class Database:
             yield from self.query(f"{sql} WHERE reference IN ({','.join('?' * len(part))})", part)
 
     @contextmanager
-    def transaction(self, *, creates: bool = False) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Run a block that others see as a whole or not at all; one process writes at a time."""
-        with self._lock:
-            self.query("BEGIN" if self._server else "BEGIN IMMEDIATE")
+        with self.lock:
             try:
-                if self._server and not creates:
-                    self.query("SELECT id FROM vault FOR UPDATE")
+                for statement in _BEGIN_SERVER if self._server else ("BEGIN IMMEDIATE",):
+                    self.query(statement)
+                self._changes = True
                 yield
                 self.query("COMMIT")
             except BaseException:
                 with suppress(OSError, FormatError):
                     self.query("ROLLBACK")
                 raise
-
-    def _connect(self) -> Any:
-        """Return the connection of this process: a forked child must not use its parent's."""
-        if self._connection is None or self._process != os.getpid():
-            connect = _connect_server if self._server else _open_file
-            self._connection, self._process = connect(self.address), os.getpid()
-        return self._connection
+            finally:
+                self._changes = False
 
     def _adapt(self, sql: str) -> str:
         return sql.replace("?", "%s") if self._server else sql
 
+    def connect(self) -> Any:
+        """Return the connection, another one if the file was replaced, as by a backup."""
+        with self._cursor() as cursor:
+            return cursor.connection
+
+    def _connect(self) -> Any:
+        """Return the connection of this process: a forked child must not use its parent's."""
+        owner: tuple[int, ...] = (os.getpid(),)
+        if not self._server and os.path.exists(self._address):
+            found = os.stat(self._address)
+            owner = *owner, found.st_dev, found.st_ino
+        if owner not in self._connections:
+            if self._changes:
+                raise FormatError(f"{self._address} was replaced meanwhile; try again")
+            self.close()
+            connect = _connect_server if self._server else _open_file
+            self._connections = {owner: connect(self._address)}
+        return self._connections[owner]
+
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """Convert errors of the database, whose texts may repeat values."""
+    def _cursor(self) -> Iterator[Any]:
+        """Lend a cursor, and convert errors of the database, whose texts may repeat values."""
         try:
-            yield
+            with self.lock:
+                yield self._connect().cursor()
         except Exception as error:
             if type(error).__module__.partition(".")[0] not in ("sqlite3", "psycopg"):
                 raise
-            failure = _convert(error, "the PostgreSQL vault" if self._server else self.address)
+            failure = _convert(error, "the PostgreSQL vault" if self._server else self._address)
             if self._server and isinstance(failure, OSError):
                 self.close()  # the next call connects again
             raise failure from None
+
+
+@contextmanager
+def create_database(address: str, vault: bytes) -> Iterator[None]:
+    """Create the database of a vault, if the block succeeds; raise FileExistsError if it exists."""
+    is_file = not is_server(address)
+    if is_file:
+        os.close(os.open(address, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    kind, end = ("BLOB", " WITHOUT ROWID") if is_file else ("BYTEA", "")
+    try:
+        with closing(Database(address)) as database, database.transaction():
+            for table in _TABLES:
+                database.query(f"CREATE TABLE {table.format(bytes=kind, end=end)}")
+            database.query("INSERT INTO vault VALUES (?, ?)", (vault, FORMAT))
+            yield
+    except BaseException:
+        if is_file:
+            os.unlink(address)  # it is empty, and would be in the way of another attempt
+        raise
 
 
 def _convert(error: Exception, where: str) -> Exception:
@@ -148,36 +181,33 @@ def _convert(error: Exception, where: str) -> Exception:
 def _open_file(path: str) -> sqlite3.Connection:
     if not os.path.exists(path):
         raise FileNotFoundError(2, "there is no subject vault; run modcrypt subjects create", path)
-    connection = sqlite3.connect(  # of a path: some other names are databases in memory
-        os.path.abspath(path), timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
+    connection = sqlite3.connect(
+        path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
     )
     try:
-        _protect(connection, path)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
+        connection.text_factory = lambda data: data.decode(errors="replace")
+        connection.execute("PRAGMA secure_delete = ON")  # removed keys are overwritten
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        # Anyone may have made the file: a view may have rows without end, and a trigger may put
+        # back what was removed.
+        select = "SELECT 1 FROM sqlite_master WHERE coalesce(rootpage, 0) = 0 LIMIT 1"
+        if connection.execute(select).fetchall():
+            raise FormatError(
+                f"{path} is not a subject vault, or was altered: it has views, triggers or virtual "
+                "tables; restore a backup"
+            )
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _protect(connection: sqlite3.Connection, path: str) -> None:
-    """Let a file, which anyone may have made, run no code; raise FormatError if it has some."""
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
-    connection.text_factory = lambda data: data.decode(errors="replace")
-    connection.execute("PRAGMA secure_delete = ON")  # removed keys are overwritten
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA cell_size_check = ON")
-    # A view may have rows without end, and a trigger may put back what was removed.
-    code = connection.execute("SELECT 1 FROM sqlite_master WHERE coalesce(rootpage, 0) = 0 LIMIT 1")
-    if code.fetchall():
-        raise FormatError(
-            f"{path} is not a subject vault, or was altered: it has views, triggers or virtual "
-            "tables; restore a backup"
-        )
-
-
 def _connect_server(uri: str) -> Any:
     parts = urllib.parse.urlsplit(uri)
-    if parts.password is not None or "password" in urllib.parse.parse_qs(parts.query):
+    parameters = urllib.parse.parse_qs(parts.query).keys()
+    if parts.password is not None or parameters & {"password", "sslpassword"}:
         raise ValueError(
             "the address of a vault must not contain a password, which other users can see; use "
             "PGPASSWORD, or a file ~/.pgpass"

@@ -16,17 +16,17 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from secrets import token_bytes
 from typing import Any
 
 from modcrypt.aad import block_aad
 from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher, ValueCipher, decrypt_values, keyed_hash
 from modcrypt.ags1.files import decrypt_ags1, encrypt_ags1
 from modcrypt.ags1.layout import HEADER_SIZE, make_header
-from modcrypt.errors import LimitError, ModcryptError, TagError
+from modcrypt.errors import LimitError, TagError
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
+from modcrypt.io.store_errors import name_path_in_errors
 from modcrypt.keys import Key, key_bytes
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.key_tools import KeyTools
@@ -47,12 +47,10 @@ MAX_KEY_FILE = 64 << 20
 class KeyFile:
     """The content of a key file."""
 
-    vault: bytes = field(default_factory=lambda: token_bytes(16))  # the database has it, too
+    vault: bytes  # id, which the database has, too
     master_key_id: str
-    references: Key = field(default_factory=lambda: Key.generate(KEY_LENGTH), repr=False)
-    keks: Mapping[int, Key] = field(
-        default_factory=lambda: {1: Key.generate(KEY_LENGTH)}, repr=False
-    )  # fmt: skip
+    references: Key = field(repr=False)
+    keks: Mapping[int, Key] = field(repr=False)  # by generation
     # Requests by reference of the subjects erased since the last rotation.
     erased: Mapping[bytes, str] = field(default_factory=dict, repr=False)
     erasures: int = 0  # number of subjects that were ever erased
@@ -63,27 +61,24 @@ class KeyFile:
         """Number of the newest generation."""
         return max(self.keks)
 
-    def reference(self, subject: bytes) -> bytes:
-        """Return the reference of a subject."""
-        return self._hash(subject)[:REFERENCE_SIZE]
+    @cached_property
+    def hash_subject(self) -> Callable[[bytes], bytes]:
+        """The HMAC of subjects, whose references are its first `REFERENCE_SIZE` bytes."""
+        return keyed_hash(self.references, b"modcrypt subject reference")
 
     @cached_property
-    def _hash(self) -> Callable[[bytes], bytes]:
-        return keyed_hash(self.references, b"modcrypt subject reference")
+    def _hash_erasure(self) -> Callable[[bytes], bytes]:
+        return keyed_hash(self.references, b"modcrypt erased subject")
 
     def proof(self, reference: bytes, request: str, time: str) -> str:
         """Return the HMAC that shows that the vault has erased a subject."""
         erasure = [self.vault.hex(), reference.hex(), request, time]
         return self._hash_erasure(json.dumps(erasure).encode()).hex()
 
-    @cached_property
-    def _hash_erasure(self) -> Callable[[bytes], bytes]:
-        return keyed_hash(self.references, b"modcrypt erased subject")
-
     def wrap(self, keys: Mapping[bytes, bytes]) -> list[tuple[bytes, int, bytes]]:
         """Return rows of the database for data keys by reference, under the newest KEK."""
-        number = self.newest
-        head, encrypt = self._aad(number), GcmCipher(self.keks[number]).encrypt_block
+        number, encrypt = self.newest, GcmCipher(self.keks[self.newest]).encrypt_block
+        head = self._aad(number)
         return [
             (each, number, _HEADER + encrypt(key, head + each + _FIRST_BLOCK))
             for each, key in keys.items()
@@ -92,17 +87,15 @@ class KeyFile:
     def unwrap(self, rows: Sequence[Sequence[Any]]) -> list[bytes]:
         """Return the data keys of rows of the database, which may be any values.
 
-        Raises:
-            TagError, TypeError: They are not what `wrap` returned.
+        Raise TagError or TypeError if they are not what `wrap` returned.
         """
-        streams = [row[2] for row in rows]
-        forms = {(stream[:HEADER_SIZE], len(stream)) for stream in streams}
-        if forms - {(_HEADER, _STREAM_SIZE)} or {type(row[1]) for row in rows} - {int}:
+        forms = {(stream[:HEADER_SIZE], len(stream), type(number)) for _, number, stream in rows}
+        if forms - {(_HEADER, _STREAM_SIZE, int)}:
             raise TagError
         heads = {number: self._aad(number) for number in self.keks}
         keks = {number: ValueCipher(key_bytes(kek)) for number, kek in self.keks.items()}
         aads = [heads[row[1]] + row[0] + _FIRST_BLOCK for row in rows]
-        blocks = b"".join([stream[HEADER_SIZE:] for stream in streams])
+        blocks = b"".join([row[2][HEADER_SIZE:] for row in rows])
         ends = list(range(_BLOCK_SIZE, len(blocks) + 1, _BLOCK_SIZE))
         ciphers, stops = [keks[row[1]] for row in rows], list(range(1, len(rows) + 1))
         keys = b"".join(decrypt_values(ciphers, aads, stops, blocks, ends))
@@ -118,26 +111,21 @@ def write_key_file(
 ) -> KeyFile:
     """Write a key file, which appears as a whole or not at all, once the key service opens it.
 
-    Return what it reads as.
-
-    Raises:
-        LimitError: Too many subjects were erased since the last rotation.
-        KeyRetrievalError, OSError: As the key service; or the file cannot be written.
+    Return what it reads as. Raise LimitError if too many subjects were erased since the last
+    rotation, and KeyRetrievalError or OSError as the key service, or if it cannot be written.
     """
     erased: dict[str, list[str]] = {}
     for reference, request in keys.erased.items():
         erased.setdefault(request, []).append(reference.hex())
-    keks = {number: key_bytes(kek).hex() for number, kek in keys.keks.items()}
-    references = key_bytes(keys.references).hex()
     members = {
-        "vault": keys.vault.hex(), "references": references, "keks": keks, "erased": erased,
-        "erasures": keys.erasures,
+        "vault": keys.vault.hex(), "references": key_bytes(keys.references).hex(),
+        "keks": {number: key_bytes(kek).hex() for number, kek in keys.keks.items()},
+        "erased": erased, "erasures": keys.erasures,
     }  # fmt: skip
     metadata, stream = StandardKeyMetadata.generate(KEY_LENGTH), io.BytesIO()
-    length = encrypt_ags1(json.dumps(members).encode(), stream, metadata)
-    own = metadata.with_length(length)
-    data = tools.encrypt_key_metadata(own, keys.master_key_id, file=place.address)
-    data += stream.getvalue()
+    own = metadata.with_length(encrypt_ags1(json.dumps(members).encode(), stream, metadata))
+    line = tools.encrypt_key_metadata(own, keys.master_key_id, file=place.address)
+    data = line + stream.getvalue()
     if len(data) > MAX_KEY_FILE:
         raise LimitError(
             f"{place.address} would be longer than {MAX_KEY_FILE} bytes, for the subjects erased "
@@ -152,9 +140,8 @@ def write_key_file(
 def read_key_file(place: Place, tools: KeyTools) -> KeyFile:
     """Return a key file.
 
-    Raises:
-        KeyRetrievalError: The file is another one, or the key service refuses the master key.
-        IntegrityError, LimitError, OSError: It was altered, is too long, or cannot be read.
+    Raise KeyRetrievalError if it is another one, or the key service refuses the master key, and
+    IntegrityError, LimitError or OSError if it was altered, is too long, or cannot be read.
     """
     with open_source_at(place) as source:
         if source.size > MAX_KEY_FILE:
@@ -172,20 +159,17 @@ def is_current(place: Place, keys: KeyFile) -> bool:
 @hide_frames
 def _parse(data: bytes, place: Place, tools: KeyTools) -> KeyFile:
     line, end, stream = data.partition(b"\n")
-    try:
-        name, text = place.address, io.BytesIO()
-        metadata = tools.decrypt_key_metadata(line + end, file=name, is_data=False)
+    line, text = line + end, io.BytesIO()
+    with name_path_in_errors(f"key file {place.address}"):
+        metadata = tools.decrypt_key_metadata(line, file=place.address, is_data=False)
         decrypt_ags1(stream, text, metadata)
-    except ModcryptError as error:
-        error.args = (f"key file {place.address}: {error}",)
-        raise
     members = json.loads(text.getvalue())  # modcrypt wrote it, as its tags show
     erased = members["erased"].items()
     return KeyFile(
         vault=bytes.fromhex(members["vault"]), references=Key.from_hex(members["references"]),
-        master_key_id=parse_wrapped_metadata(line + end).master_key_id,
+        master_key_id=parse_wrapped_metadata(line).master_key_id,
         keks={int(number): Key.from_hex(kek) for number, kek in members["keks"].items()},
         erased={bytes.fromhex(text): name for name, texts in erased for text in texts},
         erasures=members.get("erasures", 0),  # missing in the earliest vaults
-        line=line + end,
+        line=line,
     )  # fmt: skip

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import datetime
 import hmac
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 from secrets import token_bytes
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias
 
 from modcrypt.aead import ValueCipher
 from modcrypt.errors import FormatError, KeyMaterialError, KeyNotFoundError, TagError
@@ -29,9 +27,10 @@ from modcrypt.kms.key_tools import KeyTools
 from modcrypt.report.text import format_count
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.tracebacks import hide_frames
-from modcrypt.subjects.database import BATCH, FORMAT, Database, is_server
+from modcrypt.subjects.database import BATCH, FORMAT, Database, create_database, is_server
 from modcrypt.subjects.key_file import (
     KEY_LENGTH,
+    REFERENCE_SIZE,
     KeyFile,
     is_current,
     read_key_file,
@@ -44,7 +43,6 @@ MAX_SUBJECT, MAX_REQUEST = 64 << 10, 200
 KEPT = 1 << 17
 """Number of subjects whose keys a vault keeps in memory; each takes about 400 bytes."""
 
-T = TypeVar("T")
 Owner: TypeAlias = tuple[bytes, ValueCipher | None]  # reference of a subject, None if it is erased
 
 _ROWS = "SELECT reference, generation, substr(stream, 1, 100) FROM subject_key"
@@ -57,10 +55,10 @@ class SubjectErasedError(KeyNotFoundError):
 
     def __init__(self, references: Iterable[bytes]) -> None:
         self.references = tuple(references)
+        count = format_count(len(self.references), "subject")
         super().__init__(
-            f"erased among these rows: {format_count(len(self.references), 'subject')}; an "
-            "erased subject gets no new key: leave out its rows; a person who comes back needs a "
-            "new id"
+            f"erased among these rows: {count}; an erased subject gets no new key: leave out its "
+            "rows; a person who comes back needs a new id"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -70,17 +68,18 @@ class SubjectErasedError(KeyNotFoundError):
 class SubjectVault:
     """A vault with one data key for each subject, for any number of threads and processes."""
 
+    _known: dict[bytes, Owner]
+
     def __init__(self, database: Database, place: Place, tools: KeyTools) -> None:
         self._database, self._place, self._tools = database, place, tools
-        self._known: dict[bytes, Owner] = {}
         try:
-            self._keys = self._read_keys()
+            self._read_keys()
         except BaseException:
             database.close()
             raise
 
     def __repr__(self) -> str:
-        return f"SubjectVault({self._keys.vault.hex()!r})"
+        return f"SubjectVault({self.id!r})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a SubjectVault can't be pickled; open it in each process")
@@ -90,6 +89,11 @@ class SubjectVault:
         self._known = {}
         self._database.close()
 
+    @property
+    def id(self) -> str:
+        """The id of the vault, in hex."""
+        return self._keys.vault.hex()
+
     def references(self, subjects: Sequence[bytes]) -> list[bytes]:
         """Return the reference of each subject: HMAC-SHA-256, cut to 16 bytes.
 
@@ -98,13 +102,26 @@ class SubjectVault:
         """
         if not all(0 < len(subject) <= MAX_SUBJECT for subject in subjects):
             raise ValueError(f"a subject has 1 to {MAX_SUBJECT} bytes")
-        return list(map(self._keys.reference, subjects))
+        return [self._keys.hash_subject(subject)[:REFERENCE_SIZE] for subject in subjects]
 
     @paused_collector()
     def find(self, subjects: Sequence[bytes], *, create: bool) -> list[Owner]:
         """Return reference and cipher of each of distinct subjects, which are kept for later calls.
 
-        `create` and errors are as for `references` and `ciphers`.
+        Args:
+            subjects: Subjects, as for `references`.
+            create: Whether to create a key for each unknown subject: one for each, also if several
+                processes do so at once.
+
+        Returns:
+            Pairs; erased subjects have None in place of a cipher.
+
+        Raises:
+            ValueError: As `references`.
+            KeyNotFoundError: The vault does not know a subject, and `create` is False.
+            SubjectErasedError: `create` is given, and a subject was erased.
+            KeyMaterialError: A row was altered or moved.
+            FormatError, OSError: The database is damaged, or cannot be used.
         """
         self._refresh()
         known = self._known  # other threads may clear it, or an erasure replace it
@@ -112,31 +129,18 @@ class SubjectVault:
         if new := [subject for subject, owner in owners.items() if owner is None]:
             references = self.references(new)
             ciphers = self.ciphers(references, create=create)
-            found = dict(zip(new, zip(references, ciphers, strict=True), strict=True))
-            owners |= found
-            kept = {subject: owner for subject, owner in found.items() if owner[1] is not None}
-            if len(known) + len(kept) > KEPT:
+            owners |= zip(new, zip(references, ciphers, strict=True), strict=True)
+            if len(known) + len(new) > KEPT:
                 known.clear()
-            known.update(islice(kept.items(), KEPT))
+            pairs = ((subject, owners[subject]) for subject in new[:KEPT])
+            known.update((subject, owner) for subject, owner in pairs if owner and owner[1])
         return [owner for owner in owners.values() if owner is not None]
 
     @paused_collector()
     def ciphers(
         self, references: Sequence[bytes], *, create: bool = False
     ) -> list[ValueCipher | None]:
-        """Return the ciphers of the data keys of subjects; None for erased ones.
-
-        Args:
-            references: References of the subjects, each of 16 bytes; they may repeat.
-            create: Whether to create a key for each unknown subject: one for each, also if several
-                processes do so at once.
-
-        Raises:
-            KeyNotFoundError: The vault does not know a subject, and `create` is False.
-            SubjectErasedError: `create` is given, and a subject was erased.
-            KeyMaterialError: A row was altered or moved.
-            FormatError, OSError: The database is damaged, or cannot be used.
-        """
+        """Return the ciphers of subjects by reference, None for erased ones, as `find`."""
         self._refresh()
         unique = set(references)
         found: dict[bytes, ValueCipher | None] = {**self._find(unique)}
@@ -145,10 +149,11 @@ class SubjectVault:
         return [found[reference] for reference in references]
 
     def _find(self, references: Iterable[bytes]) -> dict[bytes, ValueCipher]:
-        rows = self._database.select(_ROWS, references)
-        return dict(
-            self._open([row for row in rows if row[0] not in self._keys.erased], ValueCipher)
-        )
+        rows = [*self._database.select(_ROWS, references)]
+        if not {row[1] for row in rows} <= self._keys.keks.keys():
+            self._refresh()  # a rotation has begun, or ended while pages of rows were read
+            rows = [*self._database.select(_ROWS, references)]
+        return {each: ValueCipher(key) for each, key in self._unwrap(rows).items()}
 
     @hide_frames
     def _create(self, missing: set[bytes]) -> dict[bytes, ValueCipher]:
@@ -173,43 +178,39 @@ class SubjectVault:
         return dict.fromkeys(missing)
 
     @hide_frames
-    def _open(
-        self, rows: Sequence[Sequence[Any]], make: Callable[[bytes], T]
-    ) -> list[tuple[bytes, T]]:
-        """Return the references of rows, and what `make` makes of their data keys."""
-        keys = self._know({row[1] for row in rows})
-        try:
-            return [(row[0], make(key)) for row, key in zip(rows, keys.unwrap(rows), strict=True)]
-        except (TagError, TypeError):
-            raise KeyMaterialError(f"a subject's key does not unwrap: {_ADVICE}") from None
-
-    def _know(self, generations: set[int]) -> KeyFile:
-        """Return the key file; a rotation may have added generations since it was read."""
-        if not generations <= self._keys.keks.keys():
-            self._refresh()
-        for generation in generations - self._keys.keks.keys():
+    def _unwrap(self, rows: Iterable[Sequence[Any]]) -> dict[bytes, bytes]:
+        """Return the data keys of rows by reference, but those of erased subjects."""
+        keys = self._keys
+        rows = [row for row in rows if row[0] not in keys.erased]
+        for generation in {row[1] for row in rows} - keys.keks.keys():
             shown = generation if isinstance(generation, int) else "of a damaged row"
             raise KeyMaterialError(
                 f"{self._place.address} has no key for generation {shown}: the database is from "
                 "before a rotation, so that nothing opens it, or was altered; restore a backup "
                 "from after the last rotation"
             )
-        return self._keys
+        try:
+            return dict(zip([row[0] for row in rows], keys.unwrap(rows), strict=True))
+        except (TagError, TypeError):
+            raise KeyMaterialError(f"a subject's key does not unwrap: {_ADVICE}") from None
 
     def _refresh(self) -> None:
-        """Read the key file again if another process has changed it, as an erasure does."""
-        if not is_current(self._place, self._keys):
-            self._adopt(self._read_keys())
+        """Read the key file again if it was changed, as by an erasure, or the database replaced."""
+        is_same = self._database.connect() is self._connection
+        if not (is_same and is_current(self._place, self._keys)):
+            self._read_keys()
 
-    def _adopt(self, keys: KeyFile) -> None:
+    def _read_keys(self) -> None:
+        """Read the key file as it is now, which must be that of the database."""
+        with self._database.lock:  # no thread changes the file between reading and keeping it
+            keys = read_key_file(self._place, self._tools)
+            self._check_database(keys)
+            self._keep(keys)
+            self._connection = self._database.connect()
+
+    def _keep(self, keys: KeyFile) -> None:
         self._keys = keys
-        self._known = {}  # afterwards: what another thread finds by the old file is not kept
-
-    def _read_keys(self) -> KeyFile:
-        """Return the key file as it is now, which must be that of the database."""
-        keys = read_key_file(self._place, self._tools)
-        self._check_database(keys)
-        return keys
+        self._known = {}  # what a thread finds by the old file is not kept
 
     def _check_database(self, keys: KeyFile) -> None:
         rows = self._database.query("SELECT id, format FROM vault LIMIT 2")
@@ -261,15 +262,13 @@ class SubjectVault:
             The numbers of subjects: "erased" now, erased "before", and "unknown" to the vault.
 
         Raises:
-            ValueError: The id of the request is empty, longer than 200 characters, or not
-                printable.
+            ValueError: The id of the request does not have 1 to 200 printable characters.
             LimitError: Too many subjects were erased since the last rotation.
-            KeyMaterialError, FormatError, OSError: As `ciphers`; the key file cannot be written.
+            KeyMaterialError, FormatError, OSError: As `find`; the key file cannot be written.
         """
         if not (0 < len(request) <= MAX_REQUEST and request.isprintable()):
-            raise ValueError(
-                f"the id of a request has 1 to {MAX_REQUEST} characters, all printable"
-            )
+            limit = f"1 to {MAX_REQUEST} characters, all printable"
+            raise ValueError(f"the id of a request has {limit}")
         wanted = set(references)
         with self._changing() as keys:
             present, known = self._list_present(wanted), self._list_erased(wanted)
@@ -301,34 +300,35 @@ class SubjectVault:
 
     def _publish(self, **changes: Any) -> None:
         changed = replace(self._keys, **changes)
-        self._adopt(write_key_file(self._place, changed, self._tools))
+        self._keep(write_key_file(self._place, changed, self._tools))
 
     def rotate(self, master_key_id: str | None = None) -> dict[str, Any]:
-        """Wrap all keys under a new KEK, and remove the old one; complete an interrupted rotation.
+        """Wrap all keys under a new KEK, and remove older ones, also of an interrupted rotation.
 
         Copies of the database from before open nothing afterwards, but with a copy of the key file
         from before. Other processes go on reading and writing meanwhile. `master_key_id` names
         another master key from now on. Raise as `erase`, and as the key service.
         """
         with self._changing() as keys:
-            master = master_key_id or keys.master_key_id
-            if len(keys.keks) == 1:
-                self._tools.wrapper.forget()  # wrap under the newest version of the master key
-                keks = {**keys.keks, keys.newest + 1: Key.generate(KEY_LENGTH)}
-                self._publish(keks=keks, master_key_id=master)
-            self._remove([*self._keys.erased])
+            self._tools.wrapper.forget()  # wrap under the newest version of the master key
+            before, number = keys.erased, keys.newest + 1
+            keks = {**keys.keks, number: Key.generate(KEY_LENGTH)}
+            self._publish(keks=keks, master_key_id=master_key_id or keys.master_key_id)
+            self._remove([*before])
         after: bytes | None = b""
         while after is not None:
             after = self._rewrap_batch(after)
         with self._changing() as keys:
             self._remove([*keys.erased])
-            if self._count_older():
-                raise FormatError(
-                    "the database was restored or altered meanwhile; run the rotation again, and "
-                    "restore a backup if it fails again"
-                )
-            newest = {keys.newest: keys.keks[keys.newest]}
-            self._publish(keks=newest, erased={}, master_key_id=master)
+            if keys.newest == number:  # otherwise, a later rotation ends this one, too
+                if self._count_older():
+                    raise FormatError(
+                        "the database was restored or altered meanwhile; run the rotation again, "
+                        "and restore a backup if it fails again"
+                    )
+                # Keys of those erased since may be in copies of the database, under the new KEK.
+                erased = {each: name for each, name in keys.erased.items() if each not in before}
+                self._publish(keks={number: keys.keks[number]}, erased=erased)
         return self.status()
 
     @hide_frames
@@ -340,12 +340,11 @@ class SubjectVault:
         select = f"{_ROWS} WHERE reference > ? ORDER BY reference LIMIT {BATCH}"
         with self._changing() as keys:  # another rotation may have ended and begun since
             rows = self._database.query(select, (after,))
-            kept = [row for row in rows if row[0] not in keys.erased]
-            opened = zip(kept, self._open(kept, bytes), strict=True)  # also of the newest: a check
-            old = dict(pair for row, pair in opened if row[1] != keys.newest)
-            changed = [(stream, number, each) for each, number, stream in keys.wrap(old)]
+            opened = self._unwrap(rows)  # also those under the newest KEK: a check
+            older = [row[0] for row in rows if row[0] in opened and row[1] != keys.newest]
+            wrapped = keys.wrap({each: opened[each] for each in older})
             update = "UPDATE subject_key SET stream = ?, generation = ? WHERE reference = ?"
-            self._database.query_each(update, changed)
+            self._database.query_each(update, [row[::-1] for row in wrapped])
         return rows[-1][0] if rows else None
 
     def _count(self, rows: str) -> int:
@@ -365,7 +364,8 @@ class SubjectVault:
         is "complete" without the last three. Rows with keys are counted, not authenticated: one
         that was removed is an error when values are read.
         """
-        self._adopt(keys := self._read_keys())
+        self._read_keys()
+        keys = self._keys
         returned, older = self._list_present(keys.erased), self._count_older()
         missing = self._count_missing()
         return {
@@ -397,17 +397,12 @@ def create_vault(address: str, tools: KeyTools, master_key_id: str) -> SubjectVa
     where, place = split_address(address)
     place.check_absent()
     tools.wrapper.prove_master(master_key_id)
-    content = KeyFile(master_key_id=master_key_id)
-    if not is_server(where):
-        os.close(os.open(where, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    try:
-        with closing(Database(where)) as database, database.transaction(creates=True):
-            database.make_tables(content.vault)
-            write_key_file(place, content, tools, overwrite=False)
-    except BaseException:
-        if not is_server(where):
-            os.unlink(where)  # it is empty, and would be in the way of another attempt
-        raise
+    vault, references, kek = token_bytes(16), Key.generate(KEY_LENGTH), Key.generate(KEY_LENGTH)
+    content = KeyFile(
+        vault=vault, master_key_id=master_key_id, references=references, keks={1: kek}
+    )
+    with create_database(where, vault):
+        write_key_file(place, content, tools, overwrite=False)
     return open_vault(address, tools)
 
 

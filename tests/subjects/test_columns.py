@@ -28,7 +28,7 @@ from modcrypt.errors import (
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.subjects import Subjects
-from modcrypt.subjects.columns import parse_cell_fields
+from modcrypt.subjects.cells import parse_cell_fields
 from modcrypt.subjects.declaration import find_rows
 from modcrypt.subjects.vault import create_vault
 from tests.support.sample_vault import SampleVault, make_rows
@@ -141,6 +141,19 @@ def test_values_of_erased_subjects_are_null_and_counted(
 def test_an_unknown_subject_is_an_error(path: Path) -> None:
     with pytest.raises(KeyNotFoundError, match="the vault does not know 3 subjects"):
         read(path, SampleVault())
+
+
+def test_another_vault_decides_about_no_values(path: Path, vault: SampleVault) -> None:
+    """It may have erased people with the same ids; `prove` would take its word for it."""
+    other = SampleVault()
+    other.forget(b"1", b"2", b"3")
+    with pytest.raises(KeyNotFoundError, match=f"vault {vault.id}, and this is {other.id}"):
+        read(path, other)
+    with pytest.raises(KeyNotFoundError, match="open that one"):
+        list(find_rows([str(path)], KEY, Subjects(vault=other), b"1"))
+    early = rewrite(path, lambda table: note(table, f'"vault": "{vault.id}", '.encode(), b""))
+    assert read(early, vault).equals(make_rows())
+    assert read(early, other).column("name").null_count == 4
 
 
 def test_keys_are_looked_up_once_for_each_subject(path: Path, vault: SampleVault) -> None:

@@ -20,7 +20,7 @@ from modcrypt.errors import FormatError, LimitError, TagMismatchError, Unsupport
 from modcrypt.parquet.arrow import value_bytes
 from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.subjects import Subjects
-from modcrypt.subjects.values import CellColumn, find_owners
+from modcrypt.subjects.cells import CellColumn, find_owners
 from tests.support.sample_vault import SampleVault
 
 KEY = Key.generate(16)

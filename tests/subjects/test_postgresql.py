@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,6 +91,40 @@ def test_processes_create_keys_at_once(address: str, tools: KeyTools) -> None:
     found = run_writers(5_000, (1_000, 777, 3_000), address)
     assert found[0] == found[1] == found[2]
     assert len({*found[0]}) == 5_000
+
+
+def test_a_stricter_default_isolation(
+    server: str, address: str, vault: SubjectVault, tools: KeyTools
+) -> None:
+    """A snapshot from before the lock would miss subjects that others create meanwhile."""
+    import psycopg
+
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(
+            "ALTER DATABASE lake SET default_transaction_isolation = 'repeatable read'"
+        )
+    found = run_writers(2_000, (500, 333), address)
+    assert found[0] == found[1]
+    with closing(open_vault(address, tools)) as other, ThreadPoolExecutor(1) as pool:
+        (late,) = vault.references([b"late"])
+        with vault._changing() as keys:
+            erasing = pool.submit(other.erase, [late], "GDPR-17")
+            time.sleep(0.5)  # it waits for the lock
+            row = keys.wrap({late: bytes(32)})
+            vault._database.query_each("INSERT INTO subject_key VALUES (?, ?, ?)", row)
+        assert erasing.result()["erased"] == 1
+
+
+def test_vaults_that_are_created_at_once(address: str, tools: KeyTools) -> None:
+    def create(name: str) -> str:
+        try:
+            create_vault(address.replace("subjects.keks", name), tools, "people").close()
+        except FileExistsError:
+            return "exists"
+        return "created"
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(create, "abcd")) == ["created", *["exists"] * 3]
 
 
 def test_a_failed_transaction_changes_nothing(vault: SubjectVault) -> None:

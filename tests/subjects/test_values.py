@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from modcrypt.aead import BLOCK_OVERHEAD, ValueCipher
 from modcrypt.errors import UnsupportedFormatError
-from modcrypt.subjects.values import CellColumn, Owners, canonical_subjects, cell_type, find_owners
+from modcrypt.subjects.cells import CellColumn, Owners, canonical_subjects, cell_type, find_owners
 from tests.support.sample_vault import SampleVault
 
 DAY = datetime.date(2026, 11, 30)

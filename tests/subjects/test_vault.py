@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +17,8 @@ from modcrypt.errors import FormatError, KeyMaterialError, KeyNotFoundError
 from modcrypt.keys import key_bytes
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects import key_file
+from modcrypt.subjects.database import Database
+from modcrypt.subjects.key_file import is_current
 from modcrypt.subjects.vault import SubjectErasedError, SubjectVault, create_vault, open_vault
 from tests.support.subject_writers import run_writers
 from tests.support.vault_changes import ALICE, BOB, CAROL, change, keys_of, reopen
@@ -262,5 +268,118 @@ def test_writers_go_on_while_a_rotation_is_interrupted(
     for opened in (other, reopen(tools)):
         assert keys_of(opened, ALICE, BOB, CAROL) == [before[0], None, *created]
     status = reopen(tools).rotate()
-    assert (status["generation"], status["older"], status["subjects"]) == (2, 0, 2)
+    assert (status["generation"], status["older"], status["subjects"]) == (3, 0, 2)
+    vault._refresh()
+    assert list(vault._keys.keks) == [3]
     assert keys_of(other, ALICE, BOB, CAROL) == [before[0], None, *created]
+
+
+def test_rotations_at_once_complete_each_other(
+    vault: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, other = keys_of(vault, ALICE, BOB, create=True), reopen(tools)
+    rewrap = SubjectVault._rewrap_batch
+
+    def rotate_meanwhile(self: SubjectVault, after: bytes) -> bytes | None:
+        if self is vault and not after:
+            other.rotate()
+        return rewrap(self, after)
+
+    monkeypatch.setattr(SubjectVault, "_rewrap_batch", rotate_meanwhile)
+    status = vault.rotate()
+    assert (status["generation"], status["older"], status["complete"]) == (3, 0, True)
+    assert keys_of(other, ALICE, BOB) == keys_of(vault, ALICE, BOB) == before
+
+
+def test_rows_that_are_read_while_a_rotation_ends(
+    vault: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first page of rows is from before it, and the second from after it."""
+    before, other = keys_of(vault, ALICE, BOB, create=True), reopen(tools)
+    query, pages = Database.query, list[str]()
+
+    def rotate_meanwhile(self: Database, sql: str, *parameters: Any) -> Any:
+        if self is vault._database and "subject_key WHERE reference IN" in sql:
+            pages.append(sql)
+            if len(pages) == 2:
+                other.rotate()
+        return query(self, sql, *parameters)
+
+    monkeypatch.setattr("modcrypt.subjects.database.BATCH", 1)
+    monkeypatch.setattr(Database, "query", rotate_meanwhile)
+    assert keys_of(vault, ALICE, BOB) == before
+    assert len(pages) == 4
+
+
+def test_a_thread_keeps_no_older_key_file_than_another(
+    vault: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One reads the key file, and keeps it only after the other has erased a subject."""
+    keys_of(vault, ALICE, BOB, create=True)
+    reopen(tools).erase(vault.references([BOB]), "GDPR-16")  # so that the file is read again
+    was_read, is_erased, read = threading.Event(), threading.Event(), key_file.read_key_file
+
+    def read_slowly(*arguments: Any) -> Any:
+        keys = read(*arguments)
+        if threading.current_thread() is reader:
+            was_read.set()
+            is_erased.wait(0.5)
+        return keys
+
+    monkeypatch.setattr("modcrypt.subjects.vault.read_key_file", read_slowly)
+    reader = threading.Thread(target=keys_of, args=(vault, BOB))
+    reader.start()
+    was_read.wait()
+    vault.erase(vault.references([ALICE]), "GDPR-17")
+    is_erased.set()
+    reader.join()
+    assert is_current(vault._place, vault._keys)
+    assert set(vault._keys.erased) == set(vault.references([ALICE, BOB]))
+
+
+def test_a_database_that_is_replaced_is_opened_again(vault: SubjectVault, tools: KeyTools) -> None:
+    """As by a backup that is restored: keys in the file that was removed would be lost."""
+    shutil.copy("subjects.db", "backup.db")
+    keys_of(vault, ALICE, create=True)
+    os.replace("backup.db", "subjects.db")
+    (key,) = keys_of(vault, ALICE, create=True)
+    assert keys_of(reopen(tools), ALICE) == [key]
+    vault.find([BOB], create=True)  # also those that are kept in memory
+    shutil.copy("subjects.db", "backup.db")
+    change("DELETE FROM subject_key")
+    os.replace("subjects.db", "other.db")
+    os.replace("backup.db", "subjects.db")
+    change("DELETE FROM subject_key")
+    (found,) = vault.find([BOB], create=True)
+    assert reopen(tools).find([BOB], create=False)[0][0] == found[0]
+    os.rename("subjects.db", "moved.db")
+    with pytest.raises(FileNotFoundError, match="subjects create"):
+        keys_of(vault, BOB, create=True)
+
+
+def test_a_database_that_is_replaced_while_it_is_changed(
+    vault: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys_of(vault, ALICE, BOB, create=True)
+    shutil.copy("subjects.db", "backup.db")
+    remove = SubjectVault._remove
+
+    def replace_meanwhile(self: SubjectVault, erased: Any) -> int:
+        os.replace("backup.db", "subjects.db")
+        return remove(self, erased)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SubjectVault, "_remove", replace_meanwhile)
+        with pytest.raises(FormatError, match="was replaced meanwhile"):
+            vault.erase(vault.references([ALICE]), "GDPR-17")
+    assert vault.status()["requests"] == ["GDPR-17"]
+    assert vault.erase([], "GDPR-17")["erased"] == 1
+    assert reopen(tools).status()["complete"]
+
+
+def test_a_vault_stays_open_in_another_folder(
+    vault: SubjectVault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir("folder")
+    assert vault._database.query("SELECT format FROM vault") == [(1,)]

@@ -63,6 +63,46 @@ def test_a_vault_that_was_open_before_an_erasure_reads_the_key_file_again(
         assert keys_of(vault, ALICE) == [None]
 
 
+@pytest.mark.parametrize("ends", ["by itself", "by another rotation", "after an interruption"])
+def test_a_backup_from_within_a_rotation_brings_nobody_back(
+    vault: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """The rotation has wrapped the key of a subject that is erased before it ends."""
+    bob = keys_of(vault, ALICE, BOB, create=True)[1]
+    rewrap = SubjectVault._rewrap_batch
+
+    def erase_meanwhile(self: SubjectVault, after: bytes) -> bytes | None:
+        found = rewrap(self, after)
+        if self is vault and found is None:
+            shutil.copy("subjects.db", "backup.db")
+            with closing(reopen(tools)) as eraser:
+                eraser.erase(eraser.references([ALICE]), "GDPR-17")
+                if ends == "by another rotation":
+                    eraser.rotate()
+            if ends == "after an interruption":
+                raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(SubjectVault, "_rewrap_batch", erase_meanwhile)
+    if ends == "after an interruption":
+        with pytest.raises(KeyboardInterrupt):
+            vault.rotate()
+        reopen(tools).rotate()
+    else:
+        vault.rotate()
+    assert vault.status()["complete"]
+    vault.close()
+    shutil.copy("backup.db", "subjects.db")
+    restored = reopen(tools)
+    if ends == "by itself":
+        assert keys_of(restored, ALICE, BOB) == [None, bob]
+        assert restored.status()["requests"] == ["GDPR-17"]
+        assert restored.rotate()["since_rotation"] == 0
+    else:
+        with pytest.raises(KeyMaterialError, match="from before a rotation"):
+            keys_of(restored, ALICE)
+
+
 def test_a_rotation_completes_what_a_backup_brought_back(
     vault: SubjectVault, tools: KeyTools
 ) -> None:

@@ -124,7 +124,7 @@ def test_a_rotation_needs_confirmation(filled: SubjectVault, tools: KeyTools) ->
     assert "pass --yes" in subjects("rotate", code=2).stderr
     assert "generation 2: subjects 3" in subjects("rotate", "--yes").stdout
     with closing(open_vault("subjects.db", tools)) as opened:
-        assert None not in opened.ciphers(opened.references([b"alice", b"4711", b"carol"]))
+        assert None not in fingerprints(opened, opened.references([b"alice", b"4711", b"carol"]))
 
 
 def test_a_key_file_elsewhere(filled: SubjectVault) -> None:
@@ -190,6 +190,26 @@ def test_arguments_are_bytes_of_any_kind(filled: SubjectVault) -> None:
     assert "all printable" in subjects("erase", "carol", *request, "--yes", code=2).stderr
 
 
+@pytest.mark.parametrize("command", [("erase", "--request", "R", "--yes"), ("prove",)])
+def test_an_empty_list_proves_nothing(filled: SubjectVault, command: tuple[str, ...]) -> None:
+    refused = subjects(*command, "-", code=2, stdin=b"\n")
+    assert "stdin has no ids" in refused.stderr
+
+
+def test_a_rotation_that_another_is_to_end(
+    filled: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_another(self: SubjectVault, _after: bytes) -> None:
+        if self is filled:
+            raise KeyboardInterrupt
+        with pytest.raises(KeyboardInterrupt):
+            filled.rotate()
+
+    monkeypatch.setattr(SubjectVault, "_rewrap_batch", begin_another)
+    shown = subjects("rotate", "--yes", code=1).stdout
+    assert "3 keys of an older generation: run subjects rotate" in shown
+
+
 def test_too_many_ids_are_refused(filled: SubjectVault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modcrypt.subjects.commands.MAX_LIST", 10)
     refused = subjects("erase", "-", "--request", "R", "--yes", code=2, stdin=b"alice\n" * 3)
@@ -197,7 +217,8 @@ def test_too_many_ids_are_refused(filled: SubjectVault, monkeypatch: pytest.Monk
     assert "stands alone" in subjects("erase", "-", "x", "--request", "R", "--yes", code=2).stderr
 
 
-def test_a_password_is_no_argument(tools: KeyTools) -> None:
-    refused = subjects("status", "--vault", "postgresql://me:secret@db/lake?keys=k", code=2)
+@pytest.mark.parametrize("place", ["me:secret@db/lake?keys=k", "db/lake?sslpassword=secret&keys=k"])
+def test_a_password_is_no_argument(tools: KeyTools, place: str) -> None:
+    refused = subjects("status", "--vault", f"postgresql://{place}", code=2)
     assert "PGPASSWORD" in refused.stderr
     assert "secret" not in refused.stderr
