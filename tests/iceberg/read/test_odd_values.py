@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import pickle
 import re
 from decimal import Decimal
@@ -187,6 +188,24 @@ def test_the_least_number_is_found_though_it_can_not_be_cut(
     assert find_ids(table, "n > 0") == [1]
     reported = {"type": "eq", "term": "n", "value": -(2**bits)}
     assert [row["id"] for row in java.read(table.place.path, filter=reported)] == [0]
+
+
+def test_the_least_ints_are_found_after_they_became_longs(tmp_path: Path) -> None:
+    """Their partition stays the one to which the ints were wrapped."""
+    rows = pa.table({"id": range(3), "n": pa.array([-(2**31), 5, 2**31 - 1], pa.int32())})
+    spec = PartitionSpec(PartitionField(2, 1000, TruncateTransform(5), "part"))
+    table = make_table(tmp_path / "t", rows.schema, partition_spec=spec)
+    for number in range(3):  # a manifest each
+        table = table.append(rows.slice(number, 1))
+    metadata = Path(table.place.path)
+    document = json.loads(metadata.read_text())
+    longs = json.loads(json.dumps(document["schemas"][0]).replace('"int"', '"long"'))
+    document["schemas"].append({**longs, "schema-id": 1})
+    metadata.write_text(json.dumps({**document, "current-schema-id": 1}))
+    table = open_table(metadata, SampleKms()).append(pa.table({"id": [3], "n": [2**40]}))
+    assert find_ids(table, f"n = -{2**31}") == find_ids(table, "n < -5") == [0]
+    assert find_ids(table, "n > 5") == [2, 3]
+    assert find_ids(table.delete("n < 0"), "n is not null") == [1, 2, 3]
 
 
 def test_filters_beyond_the_dates_of_python(tmp_path: Path) -> None:
