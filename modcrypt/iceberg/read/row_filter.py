@@ -61,10 +61,26 @@ def parse_filter(filters: str | ex.BooleanExpression | None) -> ex.BooleanExpres
         raise ValueError(why) from None
 
 
+def match_name(schema: Schema, name: str) -> str:
+    """Return the name of a column in the case that a schema has.
+
+    Raise ValueError if the schema lacks the column, or if the names of two differ only by case, of
+    which pyiceberg takes the last one.
+    """
+    ids = {id_ for known, id_ in schema._name_to_id.items() if known.lower() == name.lower()}
+    found = [str(schema.find_column_name(id_)) for id_ in sorted(ids)]
+    if not found:
+        raise ValueError(describe_missing(schema, name))
+    if len(found) > 1:
+        names = " and ".join(map(repr, found))
+        raise ValueError(f"the columns {names} differ only by case; pass case_sensitive=True")
+    return found[0]
+
+
 def match_case(expression: ex.BooleanExpression, schema: Schema) -> ex.BooleanExpression:
     """Return a filter with the names of columns in the case that a schema has.
 
-    Raise ValueError if the schema lacks a column of the expression, or a value does not fit.
+    Raise ValueError as `match_name`, or if a value does not fit.
     """
     bound = _bind(schema, expression, case_sensitive=False)
     return translate_column_names(bound, schema, case_sensitive=True)
@@ -91,6 +107,8 @@ def _fit(
         left, right = expression.left, expression.right
         sides = (_fit(schema, side, case_sensitive) for side in (left, right))
         return type(expression)(*sides)
+    if isinstance(expression, ex.UnboundPredicate) and not case_sensitive:
+        match_name(schema, expression.term.name)
     if not isinstance(expression, ex.LiteralPredicate | ex.SetPredicate):
         return expression
     term = expression.term
