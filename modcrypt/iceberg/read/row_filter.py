@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any
@@ -15,7 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import expressions as ex
-from pyiceberg.expressions.literals import AboveMax, BelowMin, DecimalLiteral, FloatLiteral
+from pyiceberg.expressions.literals import (
+    AboveMax,
+    BelowMin,
+    DecimalLiteral,
+    FloatLiteral,
+    StringLiteral,
+    TimestampLiteral,
+)
 from pyiceberg.expressions.visitors import (
     bind,
     extract_field_ids,
@@ -25,6 +33,7 @@ from pyiceberg.expressions.visitors import (
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema, prune_columns
 from pyiceberg.types import (
+    DateType,
     DecimalType,
     FixedType,
     FloatType,
@@ -33,6 +42,7 @@ from pyiceberg.types import (
     LongType,
     NestedField,
     StructType,
+    TimeType,
     UUIDType,
 )
 
@@ -93,7 +103,8 @@ def fit_filter(
 
     pyiceberg takes a literal beyond the range of a type for the last value of the type, which `in`
     then finds, or for one that all rows satisfy, and so do nulls. It rounds decimals for columns of
-    whole numbers, and refuses those with fewer digits than a column has. Raise ValueError if the
+    whole numbers, floats for decimals, and times for dates, and refuses decimals with fewer digits
+    than a column has. Raise ValueError if the
     schema lacks a column, or a value does not fit.
     """
     with _as_value_errors(schema, case_sensitive=case_sensitive):
@@ -133,6 +144,9 @@ def _as_value(literal: Any, kind: IcebergType) -> Any:
             return FloatLiteral(literal.value)
         except OverflowError:
             return FloatLiteral(math.copysign(math.inf, literal.value))
+    _check_exact(literal, kind)
+    if isinstance(kind, DecimalType) and isinstance(literal.value, float):
+        literal = DecimalLiteral(Decimal(repr(literal.value)))
     if isinstance(kind, DecimalType) and isinstance(literal.value, Decimal):
         scaled = literal.value.quantize(Decimal((0, (1,), -kind.scale)), context=_EXACT)
         literal = DecimalLiteral(scaled) if scaled == literal.value else literal
@@ -146,7 +160,24 @@ def _as_value(literal: Any, kind: IcebergType) -> Any:
     return value
 
 
+def _check_exact(literal: Any, kind: IcebergType) -> None:
+    """Raise TypeError if pyiceberg would take only a part of a literal for a column."""
+    value = literal.value
+    if isinstance(kind, DecimalType) and isinstance(value, float) and not math.isfinite(value):
+        raise TypeError(f"{value} is not a value of {kind}")
+    if isinstance(literal, TimestampLiteral) and (
+        isinstance(kind, TimeType) or (isinstance(kind, DateType) and value % _DAY)
+    ):
+        raise TypeError(f"a date with a time is not a value of the type {kind}")
+    is_text = isinstance(literal, StringLiteral) and isinstance(kind, TimeType)
+    if is_text and not re.fullmatch(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", value):
+        raise TypeError(f"{value} is not a time such as 12:30:00.000001")
+
+
 _BEYOND = AboveMax, BelowMin
+
+_DAY = 86_400_000_000
+"""A day in microseconds."""
 
 _EXACT = Context(prec=76, traps=[])
 """A context for decimals of Iceberg, which have up to 38 digits; errors become NaN."""
@@ -164,7 +195,7 @@ def _bind(
 def _as_value_errors(schema: Schema, *, case_sensitive: bool) -> Iterator[None]:
     try:
         yield
-    except TypeError as error:  # a literal has another type than its column
+    except (TypeError, OverflowError) as error:  # a literal has another type than its column
         raise ValueError(f"the filter does not fit the table: {error}") from None
     except ValueError as error:
         reason = str(error).removesuffix(f", case_sensitive={case_sensitive}")

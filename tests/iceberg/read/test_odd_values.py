@@ -318,6 +318,9 @@ def test_literals_beyond_the_range_of_a_type(tmp_path: Path, partition: str | No
     assert sorted(ids(table.delete(condition).scan())) == sorted({1, 2, 3} - set(found))
 
 
+NOON = datetime.datetime(2026, 2, 28, 12)
+
+
 @pytest.mark.parametrize(
     ("condition", "wrong"),
     [
@@ -330,12 +333,23 @@ def test_literals_beyond_the_range_of_a_type(tmp_path: Path, partition: str | No
         ("d > 1.505", "Could not convert 1.505 into a decimal(5, 2)"),
         ("d > '1e99999'", "Could not convert"),
         ("mm = 1", "the table has no column 'mm'; did you mean m_m?"),
+        (predicate(EqualTo, "d", 1.505), "Could not convert 1.505 into a decimal(5, 2)"),
+        (predicate(In, "d", {1.505, 2.0}), "Could not convert 1.505 into a decimal(5, 2)"),
+        (predicate(LessThan, "d", float("inf")), "inf is not a value of decimal(5, 2)"),
+        (predicate(LessThan, "f", 10**400), "int too large to convert to float"),
+        (predicate(LessThan, "day", NOON), "a date with a time is not a value of the type date"),
+        (predicate(EqualTo, "at", NOON), "a date with a time is not a value of the type time"),
+        ("at = '12:00:00.1234567'", "12:00:00.1234567 is not a time such as 12:30:00.000001"),
+        ("at = '12:00:00+02:00'", "12:00:00+02:00 is not a time such as 12:30:00.000001"),
     ],
 )
 def test_literals_that_are_no_values_of_a_column(
     tmp_path: Path, condition: str | BooleanExpression, wrong: str
 ) -> None:
-    columns = [("n", pa.int32()), ("m_m", pa.int64()), ("d", pa.decimal128(5, 2))]
+    columns = [
+        ("n", pa.int32()), ("m_m", pa.int64()), ("d", pa.decimal128(5, 2)), ("f", pa.float64()),
+        ("day", pa.date32()), ("at", pa.time64("us")),
+    ]  # fmt: skip
     table = make_table(tmp_path / "t", pa.schema(columns))
     with pytest.raises(ValueError, match=re.escape(wrong)):
         table.scan(filters=condition)
@@ -349,3 +363,16 @@ def test_decimals_with_fewer_digits_than_their_column(tmp_path: Path) -> None:
     assert ids(table.scan(filters="d = 1.5")) == [1]
     assert ids(table.scan(filters="d in (2.0, 1.50000)")) == [1, 2]
     assert ids(table.scan(filters=predicate(EqualTo, "d", Decimal(10**35)))) == [3]
+    assert ids(table.scan(filters=predicate(In, "d", {1.5, 2.0}))) == [1, 2]
+
+
+def test_literals_of_another_type_with_a_value_of_the_column(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("at", pa.time64("us"))])
+    days = [datetime.date(2026, 2, 27), datetime.date(2026, 2, 28)]
+    times = [datetime.time(12), datetime.time(12, 0, 0, 1)]
+    table = make_table(tmp_path / "t", columns).append(pa.table([[1, 2], days, times], columns))
+    midnight = datetime.datetime(2026, 2, 28)
+    assert find_ids(table, predicate(GreaterThan, "day", midnight)) == []
+    assert find_ids(table, predicate(EqualTo, "day", midnight)) == [2]
+    for text, found in (("12:00", 1), ("12:00:00", 1), ("12:00:00.000001", 2)):
+        assert find_ids(table, f"at = '{text}'") == [found]
