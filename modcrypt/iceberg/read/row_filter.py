@@ -35,6 +35,7 @@ from pyiceberg.schema import Schema, prune_columns
 from pyiceberg.types import (
     DateType,
     DecimalType,
+    DoubleType,
     FixedType,
     FloatType,
     IcebergType,
@@ -139,20 +140,17 @@ def _fit(
 
 def _as_value(literal: Any, kind: IcebergType) -> Any:
     """Return a literal in the type of its column; raise as pyiceberg, or TypeError."""
-    if isinstance(kind, FloatType) and isinstance(literal.value, float):
-        try:
-            return FloatLiteral(literal.value)
-        except OverflowError:
-            return FloatLiteral(math.copysign(math.inf, literal.value))
     _check_exact(literal, kind)
     if isinstance(kind, DecimalType) and isinstance(literal.value, float):
         literal = DecimalLiteral(Decimal(repr(literal.value)))
     if isinstance(kind, DecimalType) and isinstance(literal.value, Decimal):
         scaled = literal.value.quantize(Decimal((0, (1,), -kind.scale)), context=_EXACT)
         literal = DecimalLiteral(scaled) if scaled == literal.value else literal
-    value = literal.to(kind)
+    value = literal.to(DoubleType() if isinstance(kind, FloatType) else kind)
     if isinstance(value, _BEYOND):
         return value
+    if isinstance(kind, FloatType):
+        return FloatLiteral(_round(value.value))
     if isinstance(kind, IntegerType | LongType) and Decimal(literal.value) % 1:
         raise TypeError(f"{literal.value} is not a whole number, as {kind} is")
     if isinstance(kind, DecimalType) and len(value.value.as_tuple().digits) > kind.precision:
@@ -172,6 +170,14 @@ def _check_exact(literal: Any, kind: IcebergType) -> None:
     is_text = isinstance(literal, StringLiteral) and isinstance(kind, TimeType)
     if is_text and not re.fullmatch(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", value):
         raise TypeError(f"{value} is not a time such as 12:30:00.000001")
+
+
+def _round(value: float) -> float:
+    """Return the nearest 32-bit float, as PyArrow compares it with rows; it may be infinite.
+
+    pyiceberg compares bounds and partitions with the value itself.
+    """
+    return float(pa.scalar(value).cast(pa.float32()).as_py())
 
 
 _BEYOND = AboveMax, BelowMin

@@ -300,6 +300,25 @@ LITERALS: tuple[tuple[str | BooleanExpression, list[int]], ...] = (
 """Filters, and the rows that they find among (1: null), (2: 5, inf) and (3: greatest, -inf)."""
 
 
+@pytest.mark.parametrize("is_partition", [False, True])
+@pytest.mark.parametrize("others", [(), (0.05, 7.0)])
+def test_numbers_are_rounded_for_a_column_of_floats(
+    tmp_path: Path, is_partition: bool, others: tuple[float, ...]
+) -> None:
+    """Wherever they are compared: with rows, bounds and partitions."""
+    rows = pa.table({"id": range(1 + len(others)), "f": pa.array([0.1, *others], pa.float32())})
+    fields = [PartitionField(2, 1000, IdentityTransform(), "p")] * is_partition
+    table = make_table(tmp_path / "t", rows.schema, partition_spec=PartitionSpec(*fields))
+    table = table.append(rows)
+    for literal in (0.1, "0.1", Decimal("0.1")):
+        assert find_ids(table, predicate(EqualTo, "f", literal)) == [0]
+        assert find_ids(table, predicate(In, "f", {literal, 9.0})) == [0]
+        assert 0 in find_ids(table, predicate(LessThanOrEqual, "f", literal))
+        assert 0 not in find_ids(table, predicate(GreaterThan, "f", literal))
+    assert find_ids(table, "f > 0.1 or f < 0.1") == find_ids(table, "f != 0.1")
+    assert find_ids(table.delete("f = 0.1"), "f is not null") == list(range(1, 1 + len(others)))
+
+
 @pytest.mark.parametrize("partition", [None, "n", "f"])
 def test_literals_beyond_the_range_of_a_type(tmp_path: Path, partition: str | None) -> None:
     """pyiceberg takes them for the last value of the type, or for one that nulls satisfy, too."""
