@@ -119,16 +119,16 @@ def _fit(
         left, right = expression.left, expression.right
         sides = (_fit(schema, side, case_sensitive) for side in (left, right))
         return type(expression)(*sides)
-    if isinstance(expression, ex.UnboundPredicate) and not case_sensitive:
-        match_name(schema, expression.term.name)
+    term: Any = getattr(expression, "term", None)
+    if isinstance(term, ex.Reference) and not case_sensitive:
+        match_name(schema, term.name)
     if not isinstance(expression, ex.LiteralPredicate | ex.SetPredicate):
         return expression
-    term = expression.term
     kind = term.bind(schema, case_sensitive).ref().field.field_type
     if isinstance(expression, ex.SetPredicate):
         literals = {_as_value(literal, kind) for literal in expression.literals}
         within = {literal for literal in literals if not isinstance(literal, _BEYOND)}
-        apart = isinstance(expression, ex.NotIn) and len(within) == 1 < len(literals)
+        apart = isinstance(expression, ex.NotIn) and len(within) == 1 < len(expression.literals)
         fitted = type(expression)(term, within)
         return ex.Or(ex.IsNull(term=term), fitted) if apart else fitted  # `!=` leaves out nulls
     literal = _as_value(expression.literal, kind)
