@@ -389,6 +389,35 @@ def test_a_table_object_remembers_what_it_has_seen(tmp_path: Path, how: str, cha
         catalog.close()
 
 
+DEFAULTS = [
+    ("binary", "00ff", "00FF", "00fe"),
+    ("fixed[2]", "00FF", "00ff", "00fe"),
+    ("float", 0.1, 0.10000000149011612, 0.2),
+    ("timestamp", "2026-01-01T00:00:00", "2026-01-01T00:00:00.000000", "2026-01-02T00:00:00"),
+    ("decimal(9, 2)", "1.50", "1.50", "1.51"),
+]
+
+
+@each_case("kind, before, same, other", DEFAULTS)
+def test_writers_spell_defaults_differently(
+    tmp_path: Path, kind: str, before: Any, same: Any, other: Any
+) -> None:
+    """Java writes bytes in upper case, and the fewest digits of a float."""
+    path = Path(make_table(tmp_path / "t", pa.schema([("id", pa.int64())])).place.path)
+
+    def write(default: Any) -> IcebergTable:
+        document = json.loads(path.read_text())
+        defaults = {"initial-default": default, "write-default": default}
+        document["schemas"][0]["fields"][1:] = [field(2, "x", kind, **defaults)]
+        path.write_text(json.dumps(document))
+        return open_table(path, SampleKms())
+
+    path = Path(write(before).append(pa.table({"id": [1]})).place.path)
+    assert write(same).scan(columns=["id"]).num_rows == 1
+    with pytest.raises(IntegrityError, match="another schema"):
+        write(other).scan(columns=["id"]).to_arrow()
+
+
 other_transform = alter({"partition-specs/0/fields/0/transform": "void"})
 other_name = alter({"schemas/0/fields/0/name": "number"})
 other_default = alter({"schemas/0/fields/1/write-default": "EU"})

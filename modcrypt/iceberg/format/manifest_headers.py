@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
+
+from pyiceberg.types import FloatType, NestedField
 
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 
@@ -122,9 +125,24 @@ def _schema_essence(schema: Any) -> Any:
     # pyiceberg also accepts the spelling `initial_default`.
     schema = {name.replace("_", "-"): value for name, value in schema.items()}
     naming = {name: value for name, value in schema.items() if name in _NAMING}
-    defaults = {name: schema[name] for name in _DEFAULTS if schema.get(name) is not None}
+    defaults = _read_defaults(schema)
     inner = {name: _schema_essence(schema[name]) for name in _INNER if name in schema}
     return naming | defaults | inner
+
+
+def _read_defaults(field: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of a field as values, because writers spell the same one differently."""
+    given = {name: field[name] for name in _DEFAULTS if field.get(name) is not None}
+    if not given:
+        return given
+    try:
+        read = NestedField.model_validate(field)
+        values = {"initial-default": read.initial_default, "write-default": read.write_default}
+        if isinstance(read.field_type, FloatType):
+            values = {name: struct.pack("<f", value or 0.0) for name, value in values.items()}
+    except Exception:  # nanoseconds, or a field that nobody can read
+        return given
+    return {name: values[name] for name in given}
 
 
 def _spec_essence(spec: Any) -> Any:

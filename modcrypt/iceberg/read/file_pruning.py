@@ -88,17 +88,18 @@ class SpecFilter:
         self._matches = expression_evaluator(Schema(*self._type.fields), projected, True)
         self._matches_in = manifest_evaluator(spec, schema, projected)
         self._wrapped = {
-            field.field_id: _first_wrapped(field.transform, kind.field_type)
+            field.field_id: _wrapped_values(field.transform, kind.field_type)
             for field, kind in zip(spec.fields, self._type.fields, strict=True)
         }
 
     def manifest_may_match(self, manifest: ManifestFile) -> bool:
         """Return whether a manifest may have matching files, by its partition summaries."""
         py_manifest = _as_manifest(manifest, self._type)
-        bounds = (summary.upper_bound for summary in py_manifest.partitions or ())
         may_be_wrapped = any(
-            least is not None and bound and int.from_bytes(bound, "little", signed=True) >= least
-            for bound, least in zip(bounds, self._wrapped.values(), strict=False)
+            _overlaps(summary.lower_bound, summary.upper_bound, wrapped)
+            for summary, wrapped in zip(
+                py_manifest.partitions or (), self._wrapped.values(), strict=False
+            )
         )
         return may_be_wrapped or self._matches_in(py_manifest)
 
@@ -109,9 +110,8 @@ class SpecFilter:
         """
         if any(field.field_id not in values for field in self._type.fields):
             return True
-        for id_, least in self._wrapped.items():
-            if least is not None and isinstance(values[id_], int) and values[id_] >= least:
-                return True
+        if any(values[id_] in each for id_, wrapped in self._wrapped.items() for each in wrapped):
+            return True
         return self._matches(Record(*self._values(values)))
 
     def of(self, entry: FileEntry) -> Any:
@@ -138,15 +138,24 @@ class SpecFilter:
         }
 
 
-def _first_wrapped(transform: Any, kind: IcebergType) -> int | None:
-    """Return the first value of a partition that may stand for the smallest numbers of its type.
+def _wrapped_values(transform: Any, kind: IcebergType) -> tuple[range, ...]:
+    """Return the values of a partition that may stand for the smallest numbers of its type.
 
     These have no multiple of the width below them: in Java the result wraps to the greatest number
-    of the type, or one near it.
+    of the type, or one near it. A column of longs may have been one of ints.
     """
-    if not isinstance(transform, TruncateTransform) or not isinstance(kind, IntegerType | LongType):
-        return None
-    return (1 << (31 if isinstance(kind, IntegerType) else 63)) - transform.width + 1
+    if not isinstance(transform, TruncateTransform):
+        return ()
+    bits = (31,) * isinstance(kind, IntegerType | LongType) + (63,) * isinstance(kind, LongType)
+    return tuple(range((1 << each) - transform.width + 1, 1 << each) for each in bits)
+
+
+def _overlaps(lower: bytes | None, upper: bytes | None, ranges: tuple[range, ...]) -> bool:
+    """Return whether values within bounds may be in one of some ranges."""
+    if not (ranges and lower and upper):
+        return False
+    first, last = (int.from_bytes(bound, "little", signed=True) for bound in (lower, upper))
+    return any(first < each.stop and last >= each.start for each in ranges)
 
 
 # --- statistics of data files --------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any
@@ -15,7 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import expressions as ex
-from pyiceberg.expressions.literals import AboveMax, BelowMin, DecimalLiteral, FloatLiteral
+from pyiceberg.expressions.literals import (
+    AboveMax,
+    BelowMin,
+    DecimalLiteral,
+    FloatLiteral,
+    StringLiteral,
+    TimestampLiteral,
+)
 from pyiceberg.expressions.visitors import (
     bind,
     extract_field_ids,
@@ -25,7 +33,9 @@ from pyiceberg.expressions.visitors import (
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema, prune_columns
 from pyiceberg.types import (
+    DateType,
     DecimalType,
+    DoubleType,
     FixedType,
     FloatType,
     IcebergType,
@@ -33,6 +43,7 @@ from pyiceberg.types import (
     LongType,
     NestedField,
     StructType,
+    TimeType,
     UUIDType,
 )
 
@@ -61,10 +72,26 @@ def parse_filter(filters: str | ex.BooleanExpression | None) -> ex.BooleanExpres
         raise ValueError(why) from None
 
 
+def match_name(schema: Schema, name: str) -> str:
+    """Return the name of a column in the case that a schema has.
+
+    Raise ValueError if the schema lacks the column, or if the names of two differ only by case, of
+    which pyiceberg takes the last one.
+    """
+    ids = {id_ for known, id_ in schema._name_to_id.items() if known.lower() == name.lower()}
+    found = [str(schema.find_column_name(id_)) for id_ in sorted(ids)]
+    if not found:
+        raise ValueError(describe_missing(schema, name))
+    if len(found) > 1:
+        names = " and ".join(map(repr, found))
+        raise ValueError(f"the columns {names} differ only by case; pass case_sensitive=True")
+    return found[0]
+
+
 def match_case(expression: ex.BooleanExpression, schema: Schema) -> ex.BooleanExpression:
     """Return a filter with the names of columns in the case that a schema has.
 
-    Raise ValueError if the schema lacks a column of the expression, or a value does not fit.
+    Raise ValueError as `match_name`, or if a value does not fit.
     """
     bound = _bind(schema, expression, case_sensitive=False)
     return translate_column_names(bound, schema, case_sensitive=True)
@@ -77,7 +104,8 @@ def fit_filter(
 
     pyiceberg takes a literal beyond the range of a type for the last value of the type, which `in`
     then finds, or for one that all rows satisfy, and so do nulls. It rounds decimals for columns of
-    whole numbers, and refuses those with fewer digits than a column has. Raise ValueError if the
+    whole numbers, floats for decimals, and times for dates, and refuses decimals with fewer digits
+    than a column has. Raise ValueError if the
     schema lacks a column, or a value does not fit.
     """
     with _as_value_errors(schema, case_sensitive=case_sensitive):
@@ -91,14 +119,16 @@ def _fit(
         left, right = expression.left, expression.right
         sides = (_fit(schema, side, case_sensitive) for side in (left, right))
         return type(expression)(*sides)
+    term: Any = getattr(expression, "term", None)
+    if isinstance(term, ex.Reference) and not case_sensitive:
+        match_name(schema, term.name)
     if not isinstance(expression, ex.LiteralPredicate | ex.SetPredicate):
         return expression
-    term = expression.term
     kind = term.bind(schema, case_sensitive).ref().field.field_type
     if isinstance(expression, ex.SetPredicate):
         literals = {_as_value(literal, kind) for literal in expression.literals}
         within = {literal for literal in literals if not isinstance(literal, _BEYOND)}
-        apart = isinstance(expression, ex.NotIn) and len(within) == 1 < len(literals)
+        apart = isinstance(expression, ex.NotIn) and len(within) == 1 < len(expression.literals)
         fitted = type(expression)(term, within)
         return ex.Or(ex.IsNull(term=term), fitted) if apart else fitted  # `!=` leaves out nulls
     literal = _as_value(expression.literal, kind)
@@ -110,17 +140,17 @@ def _fit(
 
 def _as_value(literal: Any, kind: IcebergType) -> Any:
     """Return a literal in the type of its column; raise as pyiceberg, or TypeError."""
-    if isinstance(kind, FloatType) and isinstance(literal.value, float):
-        try:
-            return FloatLiteral(literal.value)
-        except OverflowError:
-            return FloatLiteral(math.copysign(math.inf, literal.value))
+    _check_exact(literal, kind)
+    if isinstance(kind, DecimalType) and isinstance(literal.value, float):
+        literal = DecimalLiteral(Decimal(repr(literal.value)))
     if isinstance(kind, DecimalType) and isinstance(literal.value, Decimal):
         scaled = literal.value.quantize(Decimal((0, (1,), -kind.scale)), context=_EXACT)
         literal = DecimalLiteral(scaled) if scaled == literal.value else literal
-    value = literal.to(kind)
+    value = literal.to(DoubleType() if isinstance(kind, FloatType) else kind)
     if isinstance(value, _BEYOND):
         return value
+    if isinstance(kind, FloatType):
+        return FloatLiteral(_round(value.value))
     if isinstance(kind, IntegerType | LongType) and Decimal(literal.value) % 1:
         raise TypeError(f"{literal.value} is not a whole number, as {kind} is")
     if isinstance(kind, DecimalType) and len(value.value.as_tuple().digits) > kind.precision:
@@ -128,7 +158,32 @@ def _as_value(literal: Any, kind: IcebergType) -> Any:
     return value
 
 
+def _check_exact(literal: Any, kind: IcebergType) -> None:
+    """Raise TypeError if pyiceberg would take only a part of a literal for a column."""
+    value = literal.value
+    if isinstance(kind, DecimalType) and isinstance(value, float) and not math.isfinite(value):
+        raise TypeError(f"{value} is not a value of {kind}")
+    if isinstance(literal, TimestampLiteral) and (
+        isinstance(kind, TimeType) or (isinstance(kind, DateType) and value % _DAY)
+    ):
+        raise TypeError(f"a date with a time is not a value of the type {kind}")
+    is_text = isinstance(literal, StringLiteral) and isinstance(kind, TimeType)
+    if is_text and not re.fullmatch(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", value):
+        raise TypeError(f"{value} is not a time such as 12:30:00.000001")
+
+
+def _round(value: float) -> float:
+    """Return the nearest 32-bit float, as PyArrow compares it with rows; it may be infinite.
+
+    pyiceberg compares bounds and partitions with the value itself.
+    """
+    return float(pa.scalar(value).cast(pa.float32()).as_py())
+
+
 _BEYOND = AboveMax, BelowMin
+
+_DAY = 86_400_000_000
+"""A day in microseconds."""
 
 _EXACT = Context(prec=76, traps=[])
 """A context for decimals of Iceberg, which have up to 38 digits; errors become NaN."""
@@ -146,7 +201,7 @@ def _bind(
 def _as_value_errors(schema: Schema, *, case_sensitive: bool) -> Iterator[None]:
     try:
         yield
-    except TypeError as error:  # a literal has another type than its column
+    except (TypeError, OverflowError) as error:  # a literal has another type than its column
         raise ValueError(f"the filter does not fit the table: {error}") from None
     except ValueError as error:
         reason = str(error).removesuffix(f", case_sensitive={case_sensitive}")

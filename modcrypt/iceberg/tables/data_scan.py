@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
 
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
-from modcrypt.iceberg.read.row_filter import describe_missing, match_case, parse_filter
+from modcrypt.iceberg.read.row_filter import match_case, match_name, parse_filter
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.runtime.fork_safety import cached_property
 
@@ -61,7 +61,7 @@ class Selection:
         schema_id = None if found is None else table.schema_id(found, self.snapshot)
         schema, columns = schema_of(table.metadata, schema_id), self.columns
         if columns is not None:
-            columns = tuple(_match_name(schema, name) for name in columns)
+            columns = tuple(match_name(schema, name) for name in columns)
         return replace(self, columns=columns, row_filter=match_case(self.row_filter, schema))
 
 
@@ -125,14 +125,6 @@ def _only(names: str, *values: Any) -> Any:
     if len(given) > 1:
         raise ValueError(f"pass only one of {names}")
     return given[0] if given else None
-
-
-def _match_name(schema: Any, name: str) -> str:
-    try:
-        field = schema.find_field(name, case_sensitive=False)
-    except ValueError:
-        raise ValueError(describe_missing(schema, name)) from None
-    return str(schema.find_column_name(field.field_id))
 
 
 class DataScan(FactSheet):

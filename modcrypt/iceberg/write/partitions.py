@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.partitioning import PartitionField, PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import HourTransform
+from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform
 from pyiceberg.typedef import Record
+from pyiceberg.types import DecimalType
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
@@ -75,14 +76,36 @@ def _transform(rows: pa.Table, field: PartitionField, schema: Schema) -> Any:
             f"the table is partitioned by {transform}, which is not a valid transform"
         )
     with as_format_errors("the table's partition spec"):
-        kind, source = (
-            schema.find_type(field.source_id),
-            _source_column(rows, schema, field.source_id),
-        )
-        if isinstance(transform, HourTransform) and pa.types.is_timestamp(source.type):
-            # pyiceberg's Rust cannot convert nanoseconds to hours.
-            source = pc.floor_temporal(source, unit="hour").cast(pa.timestamp("us", source.type.tz))
-        return transform.pyarrow_transform(kind)(source)
+        kind = schema.find_type(field.source_id)
+        source = _source_column(rows, schema, field.source_id)
+        if pa.types.is_timestamp(source.type) and not isinstance(transform, IdentityTransform):
+            source = _floor(source, transform)
+        values = transform.pyarrow_transform(kind)(source)
+    if isinstance(kind, DecimalType):
+        _check_digits(values, field, kind)
+    return values
+
+
+def _check_digits(values: Any, field: PartitionField, kind: DecimalType) -> None:
+    """Raise ValueError if a value, truncated to a multiple below it, has too many digits."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:  # its message contains the value
+        raise ValueError(
+            f"the partition {field.name} has a value whose {field.transform} has more digits than "
+            f"{kind}; widen the column, or change the partitioning"
+        ) from None
+
+
+def _floor(times: pa.ChunkedArray, transform: Transform[Any, Any]) -> pa.ChunkedArray:
+    """Return times in microseconds, and in whole hours if the transform ignores fractions of them.
+
+    pyiceberg's Rust rounds fractions of times before 1970 up: to another bucket, or the next day.
+    """
+    floored = pc.floor_temporal(times, unit="microsecond").cast(pa.timestamp("us", times.type.tz))
+    return (
+        pc.floor_temporal(floored, unit="hour") if isinstance(transform, TimeTransform) else floored
+    )
 
 
 def _source_column(rows: pa.Table, schema: Schema, field_id: int) -> pa.ChunkedArray:

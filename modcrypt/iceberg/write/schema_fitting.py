@@ -94,11 +94,8 @@ def fit_rows(rows: pa.Table, schema: Schema) -> pa.Table:
     Raise FormatError if a column's type cannot be converted to the table's, or a required column is
     missing, and ValueError if a value does not fit.
     """
-    defaults = {
-        field.field_id: field.write_default
-        for field in schema._lazy_id_to_field.values()
-        if field.write_default is not None
-    }
+    # Null where there is none: `initial_default` is for rows that are older than the column.
+    defaults = {id_: field.write_default for id_, field in schema._lazy_id_to_field.items()}
     return _project(
         rows, schema, Projection(_with_ids(rows.schema, schema), schema, defaults, _DATA)
     )

@@ -17,6 +17,7 @@ from pyiceberg.schema import Schema
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.read.cell_notes import declared_ids, find_notes
+from modcrypt.iceberg.read.row_filter import match_name
 from modcrypt.iceberg.read.row_lineage import LAST_UPDATED, ROW_ID
 from modcrypt.iceberg.read.scan_planning import PlannedFile
 from modcrypt.iceberg.read.table_scan import TableScan
@@ -151,8 +152,7 @@ class _Request:
             found = (schema.find_column_name(id_) for id_ in schema.identifier_field_ids)
             names = [name for name in found if name is not None]
         if not self.case_sensitive:
-            actual = {field.name.lower(): field.name for field in schema.fields}
-            names = [actual.get(name.lower(), name) for name in names]
+            names = [match_name(schema, name) for name in names]
         if not names:
             raise ValueError("name the columns of the key in join_cols: the table has none itself")
         if len(set(names)) < len(names):

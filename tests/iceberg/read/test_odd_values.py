@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import pickle
 import re
 from decimal import Decimal
@@ -18,6 +19,7 @@ from pyiceberg.expressions import (
     In,
     LessThan,
     LessThanOrEqual,
+    NotIn,
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import (
@@ -189,6 +191,24 @@ def test_the_least_number_is_found_though_it_can_not_be_cut(
     assert [row["id"] for row in java.read(table.place.path, filter=reported)] == [0]
 
 
+def test_the_least_ints_are_found_after_they_became_longs(tmp_path: Path) -> None:
+    """Their partition stays the one to which the ints were wrapped."""
+    rows = pa.table({"id": range(3), "n": pa.array([-(2**31), 5, 2**31 - 1], pa.int32())})
+    spec = PartitionSpec(PartitionField(2, 1000, TruncateTransform(5), "part"))
+    table = make_table(tmp_path / "t", rows.schema, partition_spec=spec)
+    for number in range(3):  # a manifest each
+        table = table.append(rows.slice(number, 1))
+    metadata = Path(table.place.path)
+    document = json.loads(metadata.read_text())
+    longs = json.loads(json.dumps(document["schemas"][0]).replace('"int"', '"long"'))
+    document["schemas"].append({**longs, "schema-id": 1})
+    metadata.write_text(json.dumps({**document, "current-schema-id": 1}))
+    table = open_table(metadata, SampleKms()).append(pa.table({"id": [3], "n": [2**40]}))
+    assert find_ids(table, f"n = -{2**31}") == find_ids(table, "n < -5") == [0]
+    assert find_ids(table, "n > 5") == [2, 3]
+    assert find_ids(table.delete("n < 0"), "n is not null") == [1, 2, 3]
+
+
 def test_filters_beyond_the_dates_of_python(tmp_path: Path) -> None:
     """Partitions are looked for by months: of the day before the first one, too."""
     days = [datetime.date.min, datetime.date(2026, 2, 28), datetime.date.max]
@@ -281,6 +301,28 @@ LITERALS: tuple[tuple[str | BooleanExpression, list[int]], ...] = (
 """Filters, and the rows that they find among (1: null), (2: 5, inf) and (3: greatest, -inf)."""
 
 
+@pytest.mark.parametrize("is_partition", [False, True])
+@pytest.mark.parametrize("others", [(), (0.05, 7.0)])
+def test_numbers_are_rounded_for_a_column_of_floats(
+    tmp_path: Path, is_partition: bool, others: tuple[float, ...]
+) -> None:
+    """Wherever they are compared: with rows, bounds and partitions."""
+    values = [0.1, *others, None]
+    rows = pa.table({"id": range(len(values)), "f": pa.array(values, pa.float32())})
+    fields = [PartitionField(2, 1000, IdentityTransform(), "p")] * is_partition
+    table = make_table(tmp_path / "t", rows.schema, partition_spec=PartitionSpec(*fields))
+    table = table.append(rows)
+    for literal in (0.1, "0.1", Decimal("0.1")):
+        assert find_ids(table, predicate(EqualTo, "f", literal)) == [0]
+        assert find_ids(table, predicate(In, "f", {literal, 9.0})) == [0]
+        assert 0 in find_ids(table, predicate(LessThanOrEqual, "f", literal))
+        assert 0 not in find_ids(table, predicate(GreaterThan, "f", literal))
+    both = {0.1, 0.1 + 1e-12}  # one number, rounded
+    assert find_ids(table, predicate(NotIn, "f", both)) == list(range(1, len(rows)))
+    assert find_ids(table, "f > 0.1 or f < 0.1") == find_ids(table, "f != 0.1")
+    assert find_ids(table.delete("f = 0.1"), "id >= 0") == list(range(1, len(rows)))
+
+
 @pytest.mark.parametrize("partition", [None, "n", "f"])
 def test_literals_beyond_the_range_of_a_type(tmp_path: Path, partition: str | None) -> None:
     """pyiceberg takes them for the last value of the type, or for one that nulls satisfy, too."""
@@ -299,6 +341,9 @@ def test_literals_beyond_the_range_of_a_type(tmp_path: Path, partition: str | No
     assert sorted(ids(table.delete(condition).scan())) == sorted({1, 2, 3} - set(found))
 
 
+NOON = datetime.datetime(2026, 2, 28, 12)
+
+
 @pytest.mark.parametrize(
     ("condition", "wrong"),
     [
@@ -311,12 +356,23 @@ def test_literals_beyond_the_range_of_a_type(tmp_path: Path, partition: str | No
         ("d > 1.505", "Could not convert 1.505 into a decimal(5, 2)"),
         ("d > '1e99999'", "Could not convert"),
         ("mm = 1", "the table has no column 'mm'; did you mean m_m?"),
+        (predicate(EqualTo, "d", 1.505), "Could not convert 1.505 into a decimal(5, 2)"),
+        (predicate(In, "d", {1.505, 2.0}), "Could not convert 1.505 into a decimal(5, 2)"),
+        (predicate(LessThan, "d", float("inf")), "inf is not a value of decimal(5, 2)"),
+        (predicate(LessThan, "f", 10**400), "int too large to convert to float"),
+        (predicate(LessThan, "day", NOON), "a date with a time is not a value of the type date"),
+        (predicate(EqualTo, "at", NOON), "a date with a time is not a value of the type time"),
+        ("at = '12:00:00.1234567'", "12:00:00.1234567 is not a time such as 12:30:00.000001"),
+        ("at = '12:00:00+02:00'", "12:00:00+02:00 is not a time such as 12:30:00.000001"),
     ],
 )
 def test_literals_that_are_no_values_of_a_column(
     tmp_path: Path, condition: str | BooleanExpression, wrong: str
 ) -> None:
-    columns = [("n", pa.int32()), ("m_m", pa.int64()), ("d", pa.decimal128(5, 2))]
+    columns = [
+        ("n", pa.int32()), ("m_m", pa.int64()), ("d", pa.decimal128(5, 2)), ("f", pa.float64()),
+        ("day", pa.date32()), ("at", pa.time64("us")),
+    ]  # fmt: skip
     table = make_table(tmp_path / "t", pa.schema(columns))
     with pytest.raises(ValueError, match=re.escape(wrong)):
         table.scan(filters=condition)
@@ -330,3 +386,16 @@ def test_decimals_with_fewer_digits_than_their_column(tmp_path: Path) -> None:
     assert ids(table.scan(filters="d = 1.5")) == [1]
     assert ids(table.scan(filters="d in (2.0, 1.50000)")) == [1, 2]
     assert ids(table.scan(filters=predicate(EqualTo, "d", Decimal(10**35)))) == [3]
+    assert ids(table.scan(filters=predicate(In, "d", {1.5, 2.0}))) == [1, 2]
+
+
+def test_literals_of_another_type_with_a_value_of_the_column(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("at", pa.time64("us"))])
+    days = [datetime.date(2026, 2, 27), datetime.date(2026, 2, 28)]
+    times = [datetime.time(12), datetime.time(12, 0, 0, 1)]
+    table = make_table(tmp_path / "t", columns).append(pa.table([[1, 2], days, times], columns))
+    midnight = datetime.datetime(2026, 2, 28)
+    assert find_ids(table, predicate(GreaterThan, "day", midnight)) == []
+    assert find_ids(table, predicate(EqualTo, "day", midnight)) == [2]
+    for text, found in (("12:00", 1), ("12:00:00", 1), ("12:00:00.000001", 2)):
+        assert find_ids(table, f"at = '{text}'") == [found]

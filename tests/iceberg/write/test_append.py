@@ -345,6 +345,22 @@ def test_a_column_that_lacks_has_the_default_for_writing(
     assert java.read(done.place.path) == [{"id": 1, "name": "new"}]
 
 
+def test_a_column_that_lacks_is_null_without_a_default_for_writing(
+    kms: SampleKms, tmp_path: Path
+) -> None:
+    inner = pa.struct([("x", pa.int64()), ("name", pa.string())])
+    table = make_table(tmp_path / "t", pa.schema([("id", pa.int64()), ("s", inner)]), kms)
+    document = json.loads(Path(table.place.path).read_bytes())
+    document["schemas"][0]["fields"][1]["type"]["fields"][1]["initial-default"] = "old"
+    document["schemas"][0]["fields"].append(
+        {"id": 5, "name": "n", "type": "int", "required": False, "initial-default": 7}
+    )
+    document["last-column-id"] = 5
+    Path(table.place.path).write_text(json.dumps(document))
+    done = open_table(tmp_path / "t", kms).append(pa.table({"id": [1], "s": [{"x": 2}]}))
+    assert done.scan().to_pylist() == [{"id": 1, "s": {"x": 2, "name": None}, "n": None}]
+
+
 def test_a_table_of_nulls_alone(kms: SampleKms, tmp_path: Path) -> None:
     rows = pa.table({"a": pa.nulls(3, pa.null()), "b": pa.nulls(3, pa.int64())})
     table = make_table(tmp_path / "t", rows.schema, kms)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import uuid
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,18 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    YearTransform,
+)
 from pyiceberg.types import (
+    DecimalType,
     DoubleType,
     FloatType,
     IcebergType,
@@ -24,6 +36,8 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
+    TimestampNanoType,
+    TimestampType,
     UUIDType,
 )
 
@@ -131,3 +145,51 @@ def test_rows_are_not_deleted_by_a_partition_without_a_count_of_nulls(tmp_path: 
     data["value_counts"] = [{"key": 2, "value": 2}]
     builder.snapshot([builder.manifest([data])])
     assert ids(open_built(builder).delete("part = 7").scan()) == [2]
+
+
+BEFORE_1970 = (-1, -500_000, -1_000_000, -86_400_000_001, -86_400_999_999, -86_401_000_000)
+"""Times in microseconds, some of them in the last second of a day."""
+
+
+@pytest.mark.parametrize("kind", [TimestampType(), TimestampNanoType()])
+@pytest.mark.parametrize(
+    "transform",
+    [BucketTransform(1000), HourTransform(), DayTransform(), MonthTransform(), YearTransform()],
+)
+def test_times_before_1970(
+    tmp_path: Path, kind: IcebergType, transform: Transform[Any, Any]
+) -> None:
+    """pyiceberg's Rust rounds them up where it should round down: filters did not find them."""
+    factor, unit = (1000, "ns") if isinstance(kind, TimestampNanoType) else (1, "us")
+    values = [us * factor + fraction for us in BEFORE_1970 for fraction in {0, factor - 1}]
+    times = pa.array(values, pa.int64()).cast(pa.timestamp(unit))
+    table = create(tmp_path / "t", kind, transform)
+    table = table.append(pa.table({"k": times, "id": range(len(values))}))
+    function = transform.transform(TimestampType())
+    expected = {function(value // factor) for value in values}
+    assert set(partitions(table)) == expected
+    if unit == "us":
+        for id_, time in enumerate(times.to_pylist()):
+            assert ids(table.scan(filters=f"k = '{time.isoformat()}'")) == [id_]
+
+
+def partitions(table: IcebergTable) -> list[Any]:
+    """Return the values of the only partition field, of each data file."""
+    current = table.metadata.current
+    assert current is not None
+    return [
+        entry.partition["part"]
+        for manifest in table.walk.manifests(current)
+        for entry in table.walk.entries(manifest)
+    ]
+
+
+def test_a_decimal_without_a_multiple_of_the_width_below_it(tmp_path: Path) -> None:
+    """Java writes no such partition, either."""
+    table = create(tmp_path / "t", DecimalType(3, 1), TruncateTransform(50))
+    rows = pa.table({"k": pa.array([Decimal("-97.5")], pa.decimal128(3, 1)), "id": [1]})
+    message = "part has a value whose truncate[50] has more digits than decimal(3, 1)"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        table.append(rows)
+    kept = rows.set_column(0, "k", pa.array([Decimal("-95.0")], pa.decimal128(3, 1)))
+    assert table.append(kept).scan(filters="k < -90").num_rows == 1

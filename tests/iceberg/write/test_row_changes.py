@@ -282,6 +282,25 @@ def test_wrong_arguments_change_nothing(lake: IcebergTable) -> None:
     assert found_ids(lake.delete("ID = 1", case_sensitive=False)) == [2, 3, 4, 5]
 
 
+def test_names_that_differ_only_by_case(tmp_path: Path) -> None:
+    """pyiceberg takes the last of these columns: other rows would be deleted."""
+    rows = pa.table({"id": [1, 2], "Key": [None, 4], "key": [3, 4]})
+    schema = rows.schema.set(2, pa.field("key", pa.int64(), nullable=False))
+    table = make_table(tmp_path / "t", schema).append(rows.cast(schema))
+    wrong: list[Callable[[], Any]] = [
+        lambda: table.delete("id = 1 and KEY = 4", case_sensitive=False),
+        lambda: table.delete("Key is null", case_sensitive=False),
+        lambda: table.scan(filters="key = 3", case_sensitive=False),
+        lambda: table.scan(columns=["Key"], case_sensitive=False),
+        lambda: table.upsert(rows.cast(schema), ["KEY"], case_sensitive=False),
+    ]
+    for attempt in wrong:
+        with pytest.raises(ValueError, match="'Key' and 'key' differ only by case"):
+            attempt()
+    assert found_ids(table.delete("ID = 1", case_sensitive=False)) == [2]
+    assert table.upsert(rows.cast(schema), ["ID"], case_sensitive=False).rows_inserted == 1
+
+
 def test_restrictions_are_not_circumvented(lake: IcebergTable, tmp_path: Path) -> None:
     less = {"type": "lt", "left": {"type": "reference", "id": 1}, "right": 3}
     restricted = open_table(
