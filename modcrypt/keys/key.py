@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from collections.abc import Callable
+from os import urandom
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 from modcrypt.keys.encoding import KEY_LENGTHS, decode_hex
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Counters outlive their Key objects: a caller may build a new Key from the same bytes for every
 # file. A keyed digest is the index, so no key bytes remain here. The first encryption makes the
 # counter, so keys that only decrypt files leave nothing behind.
-_digest_key = os.urandom(32)
+_digest_key = urandom(32)
 _counters: dict[bytes, InvocationCounter] = {}
 
 
@@ -64,7 +64,7 @@ class Key(Unpicklable):
     @classmethod
     def generate(cls, length: int = 16) -> Key:
         """Return a fresh random key of `length` bytes."""
-        return cls(os.urandom(length))
+        return cls(urandom(length))
 
     @classmethod
     @hide_frames
