@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from pyiceberg.types import FloatType, NestedField
-
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 
 
@@ -135,6 +133,8 @@ def _read_defaults(field: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: field[name] for name in _DEFAULTS if field.get(name) is not None}
     if not given:
         return given
+    from pyiceberg.types import FloatType, NestedField
+
     try:
         read = NestedField.model_validate(field)
         values = {"initial-default": read.initial_default, "write-default": read.write_default}
