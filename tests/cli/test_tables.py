@@ -437,7 +437,7 @@ def test_nested_extension_types_and_structs_without_fields_are_shown() -> None:
     items, entries = [["1"], None, [None, "4"]], pa.array([7, 8, 9, 10])
     tensor = pa.fixed_shape_tensor(pa.int32(), [2])
     numbers = pa.FixedSizeListArray.from_arrays(pa.array(range(6), pa.int32()), 2)
-    columns = {
+    columns: dict[str, tuple[pa.Array, list[Any]]] = {
         "list": (pa.ListArray.from_arrays(offsets, flat, mask=mask), items),
         "view": (
             pa.ListViewArray.from_arrays(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -56,7 +57,7 @@ def test_a_map_or_list_that_loses_leaves_leaves_other_types_as_they_are(tmp_path
         "large list view": pa.large_list_view(pair),
         "fixed": pa.list_(pair, 1),
     }
-    values = {name: [[{"a": 1, "b": 2}], None] for name in kinds}
+    values: dict[str, list[Any]] = {name: [[{"a": 1, "b": 2}], None] for name in kinds}
     values["map"] = [[("k", {"a": 1, "b": 2})], None]
     columns = {name: pa.array(values[name], kind) for name, kind in kinds.items()}
     dictionary = pa.array(["x", "y"]).dictionary_encode()
