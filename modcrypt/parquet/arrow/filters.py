@@ -123,6 +123,7 @@ def _read_term(column: Any, how: str, value: Any) -> _Term:
         raise ValueError(f'filters: "{how}" is not a valid operator, or does not take a value')
     if how.endswith("in"):
         return _Term(path, how, _copy_views(_make_array(value)))
+    value = _read_null(value)
     return _Term(path, how, _to_nanoseconds(value) if _count_nanoseconds(value) else value)
 
 
@@ -213,7 +214,10 @@ def _make_array(values: Any) -> pa.Array:
         is_dictionary = pa.types.is_dictionary(values.type)
         return values.dictionary_decode() if is_dictionary else values
     # PyArrow mixes no integers of NumPy.
-    items = [int(v) if isinstance(v, Integral) and not isinstance(v, bool) else v for v in values]
+    items = [
+        int(v) if isinstance(v, Integral) and not isinstance(v, bool) else v
+        for v in map(_read_null, values)
+    ]
     try:
         if any(map(_count_nanoseconds, items)):
             items = [None if v is None else _to_nanoseconds(v) for v in items]
@@ -222,6 +226,11 @@ def _make_array(values: Any) -> pa.Array:
         if not all(v is None or isinstance(v, int | decimal.Decimal) for v in items):
             raise ValueError("filters: the values of a set have no common type") from None
     return pa.array([None if v is None else decimal.Decimal(v) for v in items])
+
+
+def _read_null(value: Any) -> Any:
+    """Return a value of a filter; None for the nulls of pandas, which PyArrow refuses."""
+    return None if type(value).__name__ in ("NaTType", "NAType") else value
 
 
 # --- numbers -------------------------------------------------------------------------------------

@@ -184,6 +184,16 @@ def test_a_null_is_no_time() -> None:
         assert count(data, how, pa.scalar(None, pa.timestamp("ns"))) == 0
 
 
+def test_nulls_of_pandas_are_nulls() -> None:
+    day = pd.Timestamp("2026-02-28")
+    times = sealed(pa.table({"c": pa.array([day, None], pa.timestamp("us"))}))
+    numbers = sealed(pa.table({"c": pa.array([1, None])}))
+    for data, value, null in ((times, day, pd.NaT), (numbers, 1, pd.NA)):
+        assert count(data, "in", [null, value]) == 2
+        assert count(data, "not in", [value, null]) == 0
+        assert count(data, "=", null) == 0
+
+
 def test_nanoseconds_of_pandas_count() -> None:
     """PyArrow cuts times of pandas to microseconds."""
     for kind, make in ((pa.timestamp("ns"), pd.Timestamp), (pa.duration("ns"), pd.Timedelta)):
