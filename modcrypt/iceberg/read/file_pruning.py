@@ -40,7 +40,12 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, PartitionF
 from pyiceberg.manifest import ManifestFile as PyManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
+from pyiceberg.transforms import (
+    DayTransform,
+    IdentityTransform,
+    TruncateTransform,
+    VoidTransform,
+)
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
     DateType,
@@ -87,21 +92,21 @@ class SpecFilter:
             projected = AlwaysTrue()
         self._matches = expression_evaluator(Schema(*self._type.fields), projected, True)
         self._matches_in = manifest_evaluator(spec, schema, projected)
-        self._wrapped = {
-            field.field_id: _wrapped_values(field.transform, kind.field_type)
+        self._misplaced = {
+            field.field_id: _misplaced_values(field.transform, kind.field_type)
             for field, kind in zip(spec.fields, self._type.fields, strict=True)
         }
 
     def manifest_may_match(self, manifest: ManifestFile) -> bool:
         """Return whether a manifest may have matching files, by its partition summaries."""
         py_manifest = _as_manifest(manifest, self._type)
-        may_be_wrapped = any(
-            _overlaps(summary.lower_bound, summary.upper_bound, wrapped)
-            for summary, wrapped in zip(
-                py_manifest.partitions or (), self._wrapped.values(), strict=False
+        may_be_misplaced = any(
+            _overlaps(summary.lower_bound, summary.upper_bound, ranges)
+            for summary, ranges in zip(
+                py_manifest.partitions or (), self._misplaced.values(), strict=False
             )
         )
-        return may_be_wrapped or self._matches_in(py_manifest)
+        return may_be_misplaced or self._matches_in(py_manifest)
 
     def partition_may_match(self, values: Mapping[int, Any]) -> bool:
         """Return whether the files of a partition may match; true if the partition is unknown.
@@ -110,7 +115,7 @@ class SpecFilter:
         """
         if any(field.field_id not in values for field in self._type.fields):
             return True
-        if any(values[id_] in each for id_, wrapped in self._wrapped.items() for each in wrapped):
+        if any(values[id_] in each for id_, ranges in self._misplaced.items() for each in ranges):
             return True
         return self._matches(Record(*self._values(values)))
 
@@ -138,12 +143,15 @@ class SpecFilter:
         }
 
 
-def _wrapped_values(transform: Any, kind: IcebergType) -> tuple[range, ...]:
-    """Return the values of a partition that may stand for the smallest numbers of its type.
+def _misplaced_values(transform: Any, kind: IcebergType) -> tuple[range, ...]:
+    """Return the values of a partition that may have rows of another one.
 
-    These have no multiple of the width below them: in Java the result wraps to the greatest number
-    of the type, or one near it. A column of longs may have been one of ints.
+    The smallest numbers of a type have no multiple of the width below them: in Java the result
+    wraps to the greatest number of the type, or one near it. A column of longs may have been one of
+    ints. pyiceberg 0.12 puts the last second of a day before 1970 into the next day.
     """
+    if isinstance(transform, DayTransform):
+        return (range(-(1 << 31), 1),)
     if not isinstance(transform, TruncateTransform):
         return ()
     bits = (31,) * isinstance(kind, IntegerType | LongType) + (63,) * isinstance(kind, LongType)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
-from pyiceberg.transforms import BucketTransform, MonthTransform
+from pyiceberg.transforms import BucketTransform, DayTransform, MonthTransform
 from pyiceberg.types import LongType
 
 from modcrypt.errors import FormatError, TruncationError, UnsupportedFormatError
@@ -125,6 +126,24 @@ def test_the_current_snapshot_alone(
     live = [Path(task.file.file_path).parent.name for task in source.scan().plan_files()]
     there = [path.parent.name for path in (tmp_path / "t" / "data").rglob("*.parquet")]
     assert sorted(there) == sorted(live)  # in the folders of their partitions
+
+
+def test_the_last_second_of_a_day_before_1970_is_found(
+    catalog: SqlCatalog, kms: SampleKms, tmp_path: Path
+) -> None:
+    """pyiceberg 0.12 puts it into the next day's partition, and does not find it itself."""
+    last = datetime.datetime(1969, 12, 30, 23, 59, 59, 500_000)
+    times = [last - datetime.timedelta(seconds=1), last, last + datetime.timedelta(days=40_000)]
+    rows = pa.table({"at": times})
+    plain = catalog.create_table("shop.days", rows.schema)
+    with plain.update_spec() as spec:
+        spec.add_field("at", DayTransform(), "day")
+    for number in range(3):  # a manifest each
+        plain.append(rows.slice(number, 1))
+    table = encrypt_table(plain, tmp_path / "t", kms, master_key_id="keyA")
+    for time in times:
+        assert table.scan(filters=f"at = '{time.isoformat()}'")["at"].to_pylist() == [time]
+    assert table.delete("at < '1969-12-31T00:00:00'").scan().num_rows == 1
 
 
 def test_what_is_written_is_encrypted(source: Table, kms: SampleKms, tmp_path: Path) -> None:
