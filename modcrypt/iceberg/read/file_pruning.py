@@ -40,12 +40,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, PartitionF
 from pyiceberg.manifest import ManifestFile as PyManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import (
-    DayTransform,
-    IdentityTransform,
-    TruncateTransform,
-    VoidTransform,
-)
+from pyiceberg.transforms import DayTransform, IdentityTransform, TruncateTransform, VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
     DateType,
