@@ -25,6 +25,9 @@ MANIFEST = FOLDER / "writers.json"
 
 NAMES = pa.table({"name": ["a", "b", "a", "b"]})
 MANY = pa.table({"n": pa.array(range(300), pa.int64())})
+COLOURS = pa.array(["red", "blue"]).dictionary_encode()
+PAINTS = pa.StructArray.from_arrays([COLOURS], ["colour"], mask=pa.array([False, True]))
+DICTIONARIES = pa.table({"paint": PAINTS})
 NUMBERS = pa.table({"n": pa.array([1, 2, 3], pa.int32())})
 FLOATS = pa.table({"f": [1.0, 2.0]})
 OPTIONS: dict[str, Any] = {"compression": "none", "store_schema": False}
@@ -307,6 +310,9 @@ FILES: dict[str, Callable[[], bytes]] = {
     "interval-bounds": lambda: edit_schema(INTERVALS, be_interval),
     "dictionary-null-counts": lambda: edit_statistics(
         pa.table({"name": ["a", None]}), b"parquet-cpp-arrow version 4.0.1", null_count=0
+    ),
+    "struct-null-counts": lambda: plain(
+        DICTIONARIES, data_page_version="2.0", write_page_index=True
     ),
     "single-list-rows": lambda: plain(
         pa.table({"c": [[{"n": 1}]]}),

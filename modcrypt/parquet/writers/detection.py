@@ -67,6 +67,7 @@ _CHUNK: Final[dict[Depth, dict[str, ChunkDetector]]] = {
         "zero-distinct-count": statistics_detectors.zero_distinct_count,
         "too-many-nulls": statistics_detectors.too_many_nulls,
         "dictionary-null-counts": statistics_detectors.dictionary_null_counts,
+        "struct-null-counts": statistics_detectors.struct_null_counts,
         "int96-timestamps": type_detectors.int96_timestamps,
         "unmarked-strings": type_detectors.unmarked_strings,
         "julian-dates": type_detectors.julian_dates,

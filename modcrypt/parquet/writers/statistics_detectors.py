@@ -190,6 +190,15 @@ def dictionary_null_counts(view: PlainView, chunk: Chunk) -> Iterator[str]:
         yield ""
 
 
+def struct_null_counts(_: PlainView, chunk: Chunk) -> Iterator[str]:
+    """Find a null count of 0 against the definition levels, in columns without lists."""
+    statistics, sizes, leaf = statistics_of(chunk), chunk.metadata.size_statistics, chunk.leaf
+    if statistics is None or statistics.null_count != 0 or sizes is None or leaf.max_repetition:
+        return
+    if nulls := sum((sizes.definition_level_histogram or [])[: leaf.max_definition]):
+        yield f"the levels have {nulls}"
+
+
 # --- indexes -------------------------------------------------------------------------------------
 
 
