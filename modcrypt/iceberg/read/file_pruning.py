@@ -110,8 +110,10 @@ class SpecFilter:
         """
         if any(field.field_id not in values for field in self._type.fields):
             return True
-        if any(values[id_] in each for id_, ranges in self._misplaced.items() for each in ranges):
-            return True
+        for id_, ranges in self._misplaced.items():
+            value = values[id_]  # to look for another type in a range is to try all its numbers
+            if isinstance(value, int) and any(value in each for each in ranges):
+                return True
         return self._matches(Record(*self._values(values)))
 
     def of(self, entry: FileEntry) -> Any:

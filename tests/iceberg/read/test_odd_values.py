@@ -6,6 +6,7 @@ import datetime
 import json
 import pickle
 import re
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from pyiceberg.expressions import (
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import (
     BucketTransform,
+    DayTransform,
     HourTransform,
     IdentityTransform,
     MonthTransform,
@@ -33,6 +35,7 @@ from pyiceberg.transforms import (
 
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg import IcebergTable, open_table
+from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, struct
 from tests.support.iceberg.built_tables import ids, open_built, position_deletes, spec
 from tests.support.iceberg.java_judge import Judge, plain_rows
@@ -207,6 +210,20 @@ def test_the_least_ints_are_found_after_they_became_longs(tmp_path: Path) -> Non
     assert find_ids(table, f"n = -{2**31}") == find_ids(table, "n < -5") == [0]
     assert find_ids(table, "n > 5") == [2, 3]
     assert find_ids(table.delete("n < 0"), "n is not null") == [1, 2, 3]
+
+
+@each_case("transform", [DayTransform(), TruncateTransform(2**30)])
+def test_partitions_of_nulls_are_pruned_at_once(
+    tmp_path: Path, transform: Transform[Any, Any]
+) -> None:
+    kind = pa.timestamp("us") if isinstance(transform, DayTransform) else pa.int32()
+    rows = pa.table({"id": [1, 2], "x": pa.array([None, 5], kind)})
+    spec = PartitionSpec(PartitionField(2, 1000, transform, "part"))
+    table = make_table(tmp_path / "t", rows.schema, partition_spec=spec).append(rows)
+    started = time.process_time()
+    found = [find_ids(table, condition) for condition in ("x is null", "x is not null")]
+    assert found == [[1], [2]]
+    assert time.process_time() - started < 5
 
 
 def test_filters_beyond_the_dates_of_python(tmp_path: Path) -> None:
