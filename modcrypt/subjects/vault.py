@@ -27,7 +27,7 @@ from modcrypt.kms.key_tools import KeyTools
 from modcrypt.report.text import format_count
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.tracebacks import hide_frames
-from modcrypt.subjects.database import BATCH, FORMAT, Database, create_database, is_server
+from modcrypt.subjects.database import FORMAT, Database, create_database, is_server
 from modcrypt.subjects.key_file import (
     KEY_LENGTH,
     REFERENCE_SIZE,
@@ -233,9 +233,10 @@ class SubjectVault:
         found: dict[bytes, tuple[str, str]] = {}
         for reference, *erasure, proof in rows:
             request, time = map(str, erasure)
-            is_text = not isinstance(reference, bytes)  # SQLite stores any type
-            expected = "none" if is_text else self._keys.proof(reference, request, time)
-            if not hmac.compare_digest(expected.encode(), str(proof).encode()):
+            is_proven = isinstance(reference, bytes) and hmac.compare_digest(
+                self._keys.proof(reference, request, time).encode(), str(proof).encode()
+            )
+            if not is_proven:
                 raise KeyMaterialError(f"the row of an erased subject has a wrong proof: {_ADVICE}")
             found[reference] = request, time
         return found
@@ -246,8 +247,7 @@ class SubjectVault:
         Raise KeyMaterialError for a wrong proof.
         """
         known, after = set(self._keys.erased), b""
-        page = f"{_ERASED} WHERE reference > ? ORDER BY reference LIMIT {BATCH}"
-        while rows := self._database.query(page, (after,)):
+        while rows := self._database.page(_ERASED, after):
             known |= self._check_proofs(rows).keys()
             after = rows[-1][0]
         return max(0, self._keys.erasures - len(known))
@@ -337,9 +337,8 @@ class SubjectVault:
 
         Those of erased subjects, which someone may have put back, are not: they would open again.
         """
-        select = f"{_ROWS} WHERE reference > ? ORDER BY reference LIMIT {BATCH}"
         with self._changing() as keys:  # another rotation may have ended and begun since
-            rows = self._database.query(select, (after,))
+            rows = self._database.page(_ROWS, after)
             opened = self._unwrap(rows)  # also those under the newest KEK: a check
             older = [row[0] for row in rows if row[0] in opened and row[1] != keys.newest]
             wrapped = keys.wrap({each: opened[each] for each in older})
