@@ -55,10 +55,10 @@ def _is_dictionary_or_struct(kind: pa.DataType) -> bool:
 def _has_repeated_values(array: pa.Array) -> bool:
     import pyarrow.compute as pc
 
-    return any(
-        pc.count_distinct(values, mode="all").as_py() < len(values)
-        for values in _find_dictionaries(array)
-    )
+    found = list(_find_dictionaries(array))
+    if any(values.null_count for values in found):
+        return False  # PyArrow unifies no such dictionaries, and says that it does not write them
+    return any(pc.count_distinct(values, mode="all").as_py() < len(values) for values in found)
 
 
 def _find_dictionaries(array: pa.Array) -> Iterator[pa.Array]:
