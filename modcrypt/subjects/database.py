@@ -134,6 +134,10 @@ class Database:
         with self._cursor() as cursor:
             return cursor.connection
 
+    def version(self) -> int:
+        """Return a number that changes when others write to the file, or copy another over it."""
+        return 0 if self._server else int(self.query("PRAGMA data_version")[0][0])
+
     def _connect(self) -> Any:
         """Return the connection of this process: a forked child must not use its parent's."""
         owner: tuple[int, ...] = (os.getpid(),)

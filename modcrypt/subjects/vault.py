@@ -123,7 +123,7 @@ class SubjectVault:
             KeyMaterialError: A row was altered or moved.
             FormatError, OSError: The database is damaged, or cannot be used.
         """
-        self._refresh()
+        self._refresh(writes=create)
         known = self._known  # other threads may clear it, or an erasure replace it
         owners = {subject: known.get(subject) for subject in subjects}
         if new := [subject for subject, owner in owners.items() if owner is None]:
@@ -194,16 +194,23 @@ class SubjectVault:
         except (TagError, TypeError):
             raise KeyMaterialError(f"a subject's key does not unwrap: {_ADVICE}") from None
 
-    def _refresh(self) -> None:
-        """Read the key file again if it was changed, as by an erasure, or the database replaced."""
+    def _refresh(self, *, writes: bool = False) -> None:
+        """Read the key file again if it was changed, as by an erasure, or the database replaced.
+
+        With `writes`, forget all keys of subjects if others changed the database: a backup that was
+        copied over it may lack them, and nothing would open new values.
+        """
         is_same = self._database.connect() is self._connection
         if not (is_same and is_current(self._place, self._keys)):
             self._read_keys()
+        elif writes and self._database.version() != self._version:
+            self._version, self._known = self._database.version(), {}
 
     def _read_keys(self) -> None:
         """Read the key file as it is now, which must be that of the database."""
         with self._database.lock:  # no thread changes the file between reading and keeping it
             keys = read_key_file(self._place, self._tools)
+            self._version = self._database.version()
             self._check_database(keys)
             self._keep(keys)
             self._connection = self._database.connect()
