@@ -151,7 +151,7 @@ def _misplaced_values(transform: Any, kind: IcebergType) -> tuple[range, ...]:
         return (range(-(1 << 31), 1),)
     if not isinstance(transform, TruncateTransform):
         return ()
-    bits = (31,) * isinstance(kind, IntegerType | LongType) + (63,) * isinstance(kind, LongType)
+    bits = {IntegerType: (31,), LongType: (31, 63)}.get(type(kind), ())
     return tuple(range((1 << each) - transform.width + 1, 1 << each) for each in bits)
 
 
